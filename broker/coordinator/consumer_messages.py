@@ -17,7 +17,7 @@ SUBSCRIPTION_TOPICS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
-    """A None field has not changed since the last heartbeat. `can_see_topic` checks the client's permission on a topic."""
+    """None fields have not changed since the last heartbeat. `can_see_topic` checks a permission on a topic."""
 
     member_id: str
     epoch: int

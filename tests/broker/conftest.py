@@ -1,4 +1,4 @@
-"""Directories of the broker's in-process tests."""
+"""Fixtures of the broker's in-process tests."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from support.memory_directory import memory_directory
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A directory in memory: a broker calls fsync for most of what it writes, which takes milliseconds on a disk."""
+    """A directory in memory. A broker fsyncs most of its writes, and each would take milliseconds on a disk."""
     with memory_directory("broker") as directory:
         yield directory

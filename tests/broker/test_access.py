@@ -1,4 +1,4 @@
-"""Who may do what: the users file, logins by PLAIN and SCRAM, rights on topics and groups, rates."""
+"""Authentication and authorization: users file, PLAIN and SCRAM logins, permissions, rate and connection limits."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from kafka.protocol.sasl import (
 from headrace.broker import connection as connection_module
 from headrace.broker.access import login as login_module
 from headrace.broker.access.login import MECHANISMS, Login, Users
-from headrace.broker.access.rights import UNLIMITED, Grant, Kind, Right, Rights
+from headrace.broker.access.permissions import ALL_PERMISSIONS, BrokerPermission, BrokerPermissions, Grant, ResourceType
 from headrace.broker.access.scram import (
     HASHES,
     ITERATIONS_MIN,
-    WRONG,
-    Exchange,
-    FirstMessage,
+    WRONG_CREDENTIALS,
+    ClientFirstMessage,
     LoginRefused,
+    ScramExchange,
     Verifier,
 )
 from headrace.broker.access.users import UsersFile, parse_users, user_line
@@ -50,7 +50,7 @@ from headrace.broker.protocol import api_versions as api
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace.broker.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
-from headrace.broker.rates import BURST_S, CLIENTS_MAX, Rates
+from headrace.broker.rate_limiter import BURST_S, CLIENTS_MAX, ByteRateLimiter
 from headrace.broker.server import BrokerServer
 from headrace.kafka_wire import messages
 from headrace.kafka_wire.record_batch import read_batch_header
@@ -63,17 +63,17 @@ OTHER_PASSWORD = "gu3ss-of-s0mebody"
 
 
 def verifiers(password: str = PASSWORD) -> dict[str, Verifier]:
-    return {name: Verifier.of(name, password, b"s" * 16, ITERATIONS_MIN) for name in HASHES}
+    return {name: Verifier.derive(name, password, b"s" * 16, ITERATIONS_MIN) for name in HASHES}
 
 
 def users_text(*names: str, grants: str = "") -> str:
     return "\n".join([*(user_line(name, verifiers()) for name in names), grants, ""])
 
 
-# The users file
+# Users file
 
 
-def test_a_users_file_says_who_there_is_and_what_each_may_do() -> None:
+def test_users_file_defines_users_and_their_permissions() -> None:
     policy = parse_users(
         "# who\n\n"
         + users_text("shop", "ops")
@@ -81,16 +81,28 @@ def test_a_users_file_says_who_there_is_and_what_each_may_do() -> None:
         + "grant shop read group:shop-*\ngrant ops admin *\ngrant * read topic:public"
     )
     assert set(policy.users) == {"shop", "ops"}
-    shop, ops = policy.rights["shop"], policy.rights["ops"]
-    assert shop.on(Kind.TOPIC, "shop.orders") == {Right.READ, Right.WRITE}
-    assert shop.on(Kind.TOPIC, "shop.") == {Right.READ} == shop.on(Kind.TOPIC, "public")
-    assert shop.on(Kind.TOPIC, "shopxorders") == shop.on(Kind.GROUP, "shop.x") == frozenset()
-    assert shop.on(Kind.GROUP, "shop-x") == {Right.READ}
-    assert ops.on(Kind.TOPIC, "any") == ops.on(Kind.GROUP, "any") == frozenset(Right)
-    assert (ops.is_admin, shop.is_admin, shop.may_write) == (True, False, True)
+    shop, ops = policy.permissions["shop"], policy.permissions["ops"]
+    assert shop.granted_on(ResourceType.TOPIC, "shop.orders") == {BrokerPermission.READ, BrokerPermission.WRITE}
+    assert (
+        shop.granted_on(ResourceType.TOPIC, "shop.")
+        == {BrokerPermission.READ}
+        == shop.granted_on(ResourceType.TOPIC, "public")
+    )
+    assert (
+        shop.granted_on(ResourceType.TOPIC, "shopxorders")
+        == shop.granted_on(ResourceType.GROUP, "shop.x")
+        == frozenset()
+    )
+    assert shop.granted_on(ResourceType.GROUP, "shop-x") == {BrokerPermission.READ}
+    assert (
+        ops.granted_on(ResourceType.TOPIC, "any")
+        == ops.granted_on(ResourceType.GROUP, "any")
+        == frozenset(BrokerPermission)
+    )
+    assert (ops.is_admin, shop.is_admin, shop.can_write_any_topic) == (True, False, True)
 
 
-def test_errors_of_a_users_file_name_the_line_without_repeating_a_hash(tmp_path: Path) -> None:
+def test_users_file_errors_name_line_without_hash(tmp_path: Path) -> None:
     shop = users_text("shop")
     texts = {
         "no verifiers": "user shop",
@@ -118,53 +130,53 @@ def test_errors_of_a_users_file_name_the_line_without_repeating_a_hash(tmp_path:
             path.write_bytes(text if isinstance(text, bytes) else text.encode())
         with pytest.raises(UsersUnusable) as error:
             UsersFile(path)
-        said = str(error.value)
-        assert error.value.path == str(path) and str(path) in said and "\n" not in said
-        assert not any(str(verifier).split("$")[2] in said for verifier in verifiers().values())
+        text = str(error.value)
+        assert error.value.path == str(path) and str(path) in text and "\n" not in text
+        assert not any(str(verifier).split("$")[2] in text for verifier in verifiers().values())
         messages[case] = error.value.reason
     found = case_lines(messages.items())
     assert found == golden("messages/broker_users_file.txt", found)
 
 
-def test_a_changed_users_file_counts_and_one_with_a_mistake_changes_nothing(
+def test_changed_users_file_is_reloaded_unless_it_has_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "users"
     path.write_text(users_text("kept", "gone", "renewed"), encoding="utf-8")
     file = UsersFile(path)
-    assert file.look() == frozenset()
-    changed = {name: Verifier.of(name, "new", b"t" * 16, ITERATIONS_MIN) for name in HASHES}
+    assert file.reload_if_changed() == frozenset()
+    changed = {name: Verifier.derive(name, "new", b"t" * 16, ITERATIONS_MIN) for name in HASHES}
     path.write_text(users_text("kept") + user_line("renewed", changed), encoding="utf-8")
-    assert file.look() == {"gone", "renewed"}
+    assert file.reload_if_changed() == {"gone", "renewed"}
     assert set(file.policy.users) == {"kept", "renewed"}
     path.write_text("", encoding="utf-8")
-    assert file.look() == file.look() == frozenset()
+    assert file.reload_if_changed() == file.reload_if_changed() == frozenset()
     assert set(file.policy.users) == {"kept", "renewed"}
     path.unlink()
-    assert file.look() == file.look() == frozenset()
+    assert file.reload_if_changed() == file.reload_if_changed() == frozenset()
     assert sum(record.levelno == logging.ERROR for record in caplog.records) == 2
     path.write_text(users_text("kept"), encoding="utf-8")
-    assert file.look() == {"renewed"}
+    assert file.reload_if_changed() == {"renewed"}
 
 
 # SCRAM
 
 
-def test_the_example_of_rfc_7677() -> None:
+def test_scram_exchange_matches_rfc_7677_example() -> None:
     salt = "W22ZaJ0SNY7soEsUEjb6gQ=="
     server_nonce = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
-    verifier = Verifier.of("SCRAM-SHA-256", "pencil", base64.b64decode(salt), 4096)
-    exchange = Exchange(FirstMessage.parse(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"), verifier, server_nonce)
+    verifier = Verifier.derive("SCRAM-SHA-256", "pencil", base64.b64decode(salt), 4096)
+    exchange = ScramExchange(ClientFirstMessage.parse(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"), verifier, server_nonce)
     assert exchange.challenge == f"r=rOprNGfwEbeRWgbNEkqO{server_nonce},s={salt},i=4096"
     proof = "dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     answer = exchange.finish(f"c=biws,r=rOprNGfwEbeRWgbNEkqO{server_nonce},p={proof}".encode())
     assert answer == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
-def scram(mechanism: str, said: str, known: Verifier, user: str = "shop") -> bytes:
-    """A whole login of kafka-python's client; returns what it checked of our last answer."""
-    client = ScramClient(user, said, mechanism)
-    exchange = Exchange(FirstMessage.parse(client.first_message()), known, "nonce-of-ours")
+def scram(mechanism: str, text: str, known: Verifier, user: str = "shop") -> bytes:
+    """Runs a complete login of kafka-python's client and returns what the client verified of the last response."""
+    client = ScramClient(user, text, mechanism)
+    exchange = ScramExchange(ClientFirstMessage.parse(client.first_message()), known, "nonce-of-ours")
     client.process_server_first_message(exchange.challenge.encode())
     answer = exchange.finish(client.final_message())
     client.process_server_final_message(answer)
@@ -172,17 +184,17 @@ def scram(mechanism: str, said: str, known: Verifier, user: str = "shop") -> byt
 
 
 @pytest.mark.parametrize("mechanism", list(HASHES))
-def test_an_independent_client_logs_in_and_knows_the_broker(mechanism: str) -> None:
+def test_kafka_python_scram_client_authenticates_and_verifies_broker(mechanism: str) -> None:
     assert scram(mechanism, PASSWORD, Verifier.parse(str(verifiers()[mechanism])))
-    with pytest.raises(LoginRefused, match=WRONG):
+    with pytest.raises(LoginRefused, match=WRONG_CREDENTIALS):
         scram(mechanism, OTHER_PASSWORD, verifiers()[mechanism])
 
 
-def test_a_name_with_the_signs_of_scram_is_read_as_it_is() -> None:
-    assert FirstMessage.parse(b"n,a=a=2Cb=3D,n=a=2Cb=3D,r=x").user == "a,b="
+def test_scram_user_name_is_unescaped() -> None:
+    assert ClientFirstMessage.parse(b"n,a=a=2Cb=3D,n=a=2Cb=3D,r=x").user == "a,b="
 
 
-def test_first_messages_of_scram_that_are_not_supported_are_refused_with_a_reason() -> None:
+def test_unsupported_scram_first_messages_are_refused_with_reason() -> None:
     raws = {
         "unescaped equals sign": b"n,,n=a=2cb,r=x",
         "other authorization id": b"n,a=other,n=user,r=x",
@@ -195,7 +207,7 @@ def test_first_messages_of_scram_that_are_not_supported_are_refused_with_a_reaso
     messages = {}
     for case, raw in raws.items():
         with pytest.raises(LoginRefused) as refused:
-            FirstMessage.parse(raw)
+            ClientFirstMessage.parse(raw)
         messages[case] = str(refused.value)
     found = case_lines(messages.items())
     assert found == golden("messages/broker_scram.txt", found)
@@ -204,35 +216,35 @@ def test_first_messages_of_scram_that_are_not_supported_are_refused_with_a_reaso
 @given(st.binary(max_size=200) | st.from_regex(r"[cn]=.{0,20},[rn]=.{0,20}(,p=.{0,30})?").map(str.encode))
 @example(b"c=biws,r=abnonce,p=====")
 @example(b"c=biws,r=abnonce,p=")
-def test_whatever_a_client_says_it_is_refused_in_words(raw: bytes) -> None:
+def test_arbitrary_scram_messages_are_refused_with_reason(raw: bytes) -> None:
     known = Verifier("SCRAM-SHA-256", ITERATIONS_MIN, b"s", b"k" * 32, b"v" * 32)
-    exchange = Exchange(FirstMessage.parse(b"n,,n=user,r=ab"), known, "nonce")
+    exchange = ScramExchange(ClientFirstMessage.parse(b"n,,n=user,r=ab"), known, "nonce")
     with pytest.raises(LoginRefused):
         exchange.finish(raw)
     try:
-        FirstMessage.parse(raw)
+        ClientFirstMessage.parse(raw)
     except LoginRefused as refused:
         assert "\n" not in str(refused)
 
 
-@pytest.mark.parametrize("spoilt", ["nonce", "header", "proof"])
-def test_every_part_of_the_last_message_is_checked(spoilt: str) -> None:
-    """A proof over a message with another nonce or header is right by itself: the client hashed what it sent."""
+@pytest.mark.parametrize("corrupted", ["nonce", "header", "proof"])
+def test_every_part_of_scram_final_message_is_checked(corrupted: str) -> None:
+    """With a different nonce or header the proof itself is valid, because the client signs what it sends."""
     client = ScramClient("shop", PASSWORD, "SCRAM-SHA-256")
     first = client.first_message()
     known = verifiers()["SCRAM-SHA-256"]
-    exchange = Exchange(FirstMessage.parse(first), known, "nonce-of-ours")
+    exchange = ScramExchange(ClientFirstMessage.parse(first), known, "nonce-of-ours")
     challenge = exchange.challenge.encode()
-    if spoilt == "nonce":
+    if corrupted == "nonce":
         challenge = challenge.replace(b"nonce-of-ours", b"nonce-of-0urs")
         exchange.challenge = challenge.decode()
     client.process_server_first_message(challenge)
     final = client.final_message()
-    if spoilt == "header":
-        exchange = Exchange(FirstMessage.parse(b"n,a=shop," + first[3:]), known, "nonce-of-ours")
-    if spoilt == "proof":
+    if corrupted == "header":
+        exchange = ScramExchange(ClientFirstMessage.parse(b"n,a=shop," + first[3:]), known, "nonce-of-ours")
+    if corrupted == "proof":
         final = final[:-9] + b"AAAAAAAA="
-    with pytest.raises(LoginRefused, match=WRONG):
+    with pytest.raises(LoginRefused, match=WRONG_CREDENTIALS):
         exchange.finish(final)
 
 
@@ -240,7 +252,7 @@ def test_every_part_of_the_last_message_is_checked(spoilt: str) -> None:
 
 
 class Client:
-    """A client that asks one question after another, by hand."""
+    """A client that sends one request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -249,8 +261,8 @@ class Client:
     async def to(cls, host: str, port: int) -> Client:
         return cls(*await asyncio.open_connection(host, port))
 
-    async def ask(self, key: int, version: int, body: bytes) -> bytes:
-        """The answer's body; b"" where the connection is closed instead."""
+    async def request(self, key: int, version: int, body: bytes) -> bytes:
+        """Returns the response body; b"" if the connection was closed."""
         self.writer.write(struct.pack(">ihhih", 10 + len(body), key, version, 7, -1) + body)
         try:
             (size,) = struct.unpack(">i", await self.reader.readexactly(4))
@@ -260,35 +272,35 @@ class Client:
 
     async def handshake(self, mechanism: str) -> Any:
         body = SaslHandshakeRequest(version=1, mechanism=mechanism).encode(version=1)
-        return SaslHandshakeResponse.decode(await self.ask(api.SASL_HANDSHAKE, 1, body), version=1)
+        return SaslHandshakeResponse.decode(await self.request(api.SASL_HANDSHAKE, 1, body), version=1)
 
-    async def say(self, message: bytes) -> Any:
+    async def send_sasl(self, message: bytes) -> Any:
         body = SaslAuthenticateRequest(version=1, auth_bytes=message).encode(version=1)
-        raw = await self.ask(api.SASL_AUTHENTICATE, 1, body)
+        raw = await self.request(api.SASL_AUTHENTICATE, 1, body)
         return SaslAuthenticateResponse.decode(raw, version=1) if raw else None
 
     async def log_in(self, mechanism: str, user: str, password: str) -> Any:
-        """The broker's last answer."""
+        """Returns the last SASL response."""
         assert (await self.handshake(mechanism)).error_code == 0
         if mechanism == "PLAIN":
-            return await self.say(
+            return await self.send_sasl(
                 SaslMechanismPlain(sasl_plain_username=user, sasl_plain_password=password).auth_bytes()
             )
         scram = ScramClient(user, password, mechanism)
-        told = await self.say(scram.first_message())
-        scram.process_server_first_message(told.auth_bytes)
-        told = await self.say(scram.final_message())
-        if not told.error_code:
-            scram.process_server_final_message(told.auth_bytes)
-        return told
+        response = await self.send_sasl(scram.first_message())
+        scram.process_server_first_message(response.auth_bytes)
+        response = await self.send_sasl(scram.final_message())
+        if not response.error_code:
+            scram.process_server_final_message(response.auth_bytes)
+        return response
 
     async def topics(self) -> bytes:
-        return await self.ask(api.METADATA, 1, metadata.MetadataRequest(version=1, topics=None).encode(version=1))
+        return await self.request(api.METADATA, 1, metadata.MetadataRequest(version=1, topics=None).encode(version=1))
 
 
 @pytest.fixture(autouse=True)
 def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(login_module, "REFUSED_DELAY_S", 0.0)
+    monkeypatch.setattr(login_module, "FAILED_LOGIN_DELAY_S", 0.0)
 
 
 def with_server(directory: Path, work: Callable[[BrokerServer, Client], Awaitable[None]], **config: Any) -> None:
@@ -314,17 +326,17 @@ def users(tmp_path: Path) -> str:
     return str(path)
 
 
-async def another(server: BrokerServer) -> Client:
+async def connect(server: BrokerServer) -> Client:
     assert server._server is not None
     return await Client.to(*server._server.sockets[0].getsockname()[:2])
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_client_that_logs_in_is_served(tmp_path: Path, users: str, mechanism: str) -> None:
+def test_requests_after_login_are_served(tmp_path: Path, users: str, mechanism: str) -> None:
     async def work(server: BrokerServer, client: Client) -> None:
         assert (await client.log_in(mechanism, "shop", PASSWORD)).error_code == 0
         assert await client.topics()
-        # It stays logged in, and nobody else can be made of it.
+        # A second login is refused; the connection keeps its user.
         assert (await client.handshake(mechanism)).error_code == ErrorCode.ILLEGAL_SASL_STATE
 
     with_server(tmp_path, work, users=users)
@@ -332,27 +344,27 @@ def test_a_client_that_logs_in_is_served(tmp_path: Path, users: str, mechanism: 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize(("user", "password"), [("shop", OTHER_PASSWORD), (OTHER_PASSWORD, PASSWORD), ("spy2", "")])
-def test_a_wrong_password_and_an_unknown_user_are_told_the_same_and_closed(
+def test_wrong_password_and_unknown_user_get_same_error_and_are_closed(
     tmp_path: Path, users: str, caplog: pytest.LogCaptureFixture, mechanism: str, user: str, password: str
 ) -> None:
     caplog.set_level(logging.DEBUG)
 
     async def work(server: BrokerServer, client: Client) -> None:
-        told = await client.log_in(mechanism, user, password)
-        assert (told.error_code, told.error_message) == (
+        response = await client.log_in(mechanism, user, password)
+        assert (response.error_code, response.error_message) == (
             ErrorCode.SASL_AUTHENTICATION_FAILED,
-            WRONG,
+            WRONG_CREDENTIALS,
         )
         assert await client.reader.read() == b""
 
     with_server(tmp_path, work, users=users)
-    assert logged(caplog, "broker.handlers.sasl", "127.0.0.1", mechanism, WRONG)
+    assert logged(caplog, "broker.handlers.sasl", "127.0.0.1", mechanism, WRONG_CREDENTIALS)
     for secret in (PASSWORD, OTHER_PASSWORD, str(verifiers()["SCRAM-SHA-256"])):
         assert secret not in caplog.text
 
 
-def test_an_unknown_user_is_asked_like_a_known_one(tmp_path: Path, users: str) -> None:
-    """The same salt each time, and as many iterations as `headrace broker user` writes: no sign that nobody has it."""
+def test_unknown_user_gets_same_kind_of_challenge_as_known_user(tmp_path: Path, users: str) -> None:
+    """Like a known user it gets the same salt each time, and as many iterations as `headrace broker user` writes."""
     file = UsersFile(Path(users))
     known = Users(file, b"k" * 32)
     unknown = known.verifiers("nobody")
@@ -363,19 +375,21 @@ def test_an_unknown_user_is_asked_like_a_known_one(tmp_path: Path, users: str) -
         assert verifier.iterations == 16_384 and len(verifier.salt) == 16
 
 
-def test_requests_before_a_login_close_the_connection(tmp_path: Path, users: str) -> None:
+def test_requests_before_login_close_connection(tmp_path: Path, users: str) -> None:
     async def work(server: BrokerServer, client: Client) -> None:
-        refused = {row.key: row.highest for row in api.ROWS if row.key not in connection_module.BEFORE_LOGIN}
-        answers = {key: await (await another(server)).ask(key, version, b"\0" * 40) for key, version in refused.items()}
-        assert answers == dict.fromkeys(refused, b"")
+        refused = {row.key: row.highest for row in api.ROWS if row.key not in connection_module.APIS_BEFORE_LOGIN}
+        responses = {
+            key: await (await connect(server)).request(key, version, b"\0" * 40) for key, version in refused.items()
+        }
+        assert responses == dict.fromkeys(refused, b"")
 
     with_server(tmp_path, work, users=users)
 
 
-def test_what_is_served_may_be_asked_before_a_login(tmp_path: Path, users: str) -> None:
+def test_api_versions_and_handshake_are_served_before_login(tmp_path: Path, users: str) -> None:
     async def work(server: BrokerServer, client: Client) -> None:
-        told = metadata.ApiVersionsResponse.decode(await client.ask(api.API_VERSIONS, 0, b""), version=0)
-        assert {row.api_key for row in told.api_keys} >= {api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE}
+        response = metadata.ApiVersionsResponse.decode(await client.request(api.API_VERSIONS, 0, b""), version=0)
+        assert {row.api_key for row in response.api_keys} >= {api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE}
         refused = await client.handshake("GSSAPI")
         assert (refused.error_code, list(refused.mechanisms)) == (
             ErrorCode.UNSUPPORTED_SASL_MECHANISM,
@@ -386,9 +400,9 @@ def test_what_is_served_may_be_asked_before_a_login(tmp_path: Path, users: str) 
     with_server(tmp_path, work, users=users)
 
 
-def test_a_login_out_of_turn_is_refused(tmp_path: Path, users: str) -> None:
+def test_malformed_or_unexpected_sasl_message_is_refused(tmp_path: Path, users: str) -> None:
     async def work(server: BrokerServer, client: Client) -> None:
-        answers = {"no handshake": await client.say(b"\0shop\0" + PASSWORD.encode())}
+        responses = {"no handshake": await client.send_sasl(b"\0shop\0" + PASSWORD.encode())}
         for case, message in {
             "empty": b"",
             "one zero byte": b"shop\0" + PASSWORD.encode(),
@@ -396,18 +410,18 @@ def test_a_login_out_of_turn_is_refused(tmp_path: Path, users: str) -> None:
             "other authorization id": b"spy\0shop\0" + PASSWORD.encode(),
             "not UTF-8": b"\0\xff\0x",
         }.items():
-            client = await another(server)
+            client = await connect(server)
             await client.handshake("PLAIN")
-            answers[case] = await client.say(message)
+            responses[case] = await client.send_sasl(message)
             assert await client.reader.read() == b""
-        assert {told.error_code for told in answers.values()} == {ErrorCode.SASL_AUTHENTICATION_FAILED}
-        found = case_lines((case, told.error_message) for case, told in answers.items())
+        assert {response.error_code for response in responses.values()} == {ErrorCode.SASL_AUTHENTICATION_FAILED}
+        found = case_lines((case, response.error_message) for case, response in responses.items())
         assert found == golden("messages/broker_plain.txt", found)
 
     with_server(tmp_path, work, users=users)
 
 
-def test_a_large_frame_before_a_login_is_refused_by_its_length(tmp_path: Path, users: str) -> None:
+def test_large_frame_before_login_is_refused_by_its_length(tmp_path: Path, users: str) -> None:
     async def work(server: BrokerServer, client: Client) -> None:
         client.writer.write(struct.pack(">ihh", 64 * 1024 + 1, api.PRODUCE, 9))
         assert await client.reader.read() == b""
@@ -415,11 +429,13 @@ def test_a_large_frame_before_a_login_is_refused_by_its_length(tmp_path: Path, u
     with_server(tmp_path, work, users=users)
 
 
-def test_who_does_not_log_in_is_closed(tmp_path: Path, users: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "LOGIN_S", 0.3)
+def test_connection_without_login_is_closed_after_timeout(
+    tmp_path: Path, users: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "LOGIN_TIMEOUT_S", 0.3)
 
     async def work(server: BrokerServer, client: Client) -> None:
-        known = await another(server)
+        known = await connect(server)
         assert (await known.log_in("PLAIN", "shop", PASSWORD)).error_code == 0
         assert await client.reader.read() == b""
         assert await known.topics()
@@ -427,7 +443,7 @@ def test_who_does_not_log_in_is_closed(tmp_path: Path, users: str, monkeypatch: 
     with_server(tmp_path, work, users=users)
 
 
-def test_without_users_there_is_nothing_to_log_in_to(tmp_path: Path) -> None:
+def test_sasl_handshake_without_users_is_illegal_state(tmp_path: Path) -> None:
     async def work(server: BrokerServer, client: Client) -> None:
         assert (await client.handshake("PLAIN")).error_code == ErrorCode.ILLEGAL_SASL_STATE
         assert await client.topics()
@@ -435,54 +451,55 @@ def test_without_users_there_is_nothing_to_log_in_to(tmp_path: Path) -> None:
     with_server(tmp_path, work)
 
 
-def test_who_is_taken_out_of_the_users_file_is_closed_and_rights_change_at_once(tmp_path: Path, users: str) -> None:
+def test_deleted_user_is_disconnected_and_permission_changes_apply_at_once(tmp_path: Path, users: str) -> None:
     async def work(server: BrokerServer, client: Client) -> None:
-        other = await another(server)
+        other = await connect(server)
         await client.log_in("PLAIN", "shop", PASSWORD)
         await other.log_in("SCRAM-SHA-512", "spy", PASSWORD)
         server.node.changes.create_topic("seen", 1, {})
         assert b"seen" in await client.topics() and b"seen" not in await other.topics()
         Path(users).write_text(users_text("spy", grants="grant spy read topic:seen"), encoding="utf-8")
-        server._look_for_users()
+        server._reload_users()
         assert await client.topics() == b""
         assert b"seen" in await other.topics()
-        # Nor does a password help that was right before.
-        assert (await (await another(server)).log_in("PLAIN", "shop", PASSWORD)).error_code
+        # A password that was verified before is refused after the user's deletion.
+        assert (await (await connect(server)).log_in("PLAIN", "shop", PASSWORD)).error_code
 
     with_server(tmp_path, work, users=users)
 
 
-def test_a_password_is_hashed_once_for_many_connections(
+def test_plain_password_is_hashed_once_for_many_connections(
     tmp_path: Path, users: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed: list[str] = []
     matches = Verifier.matches
-    monkeypatch.setattr(Verifier, "matches", lambda self, said: bool(hashed.append(said)) or matches(self, said))
+    monkeypatch.setattr(Verifier, "matches", lambda self, text: bool(hashed.append(text)) or matches(self, text))
 
     async def work(server: BrokerServer, client: Client) -> None:
         for password in (PASSWORD, PASSWORD, OTHER_PASSWORD, PASSWORD, OTHER_PASSWORD):
-            client = await another(server)
-            told = await client.log_in("PLAIN", "shop", password)
-            assert bool(told.error_code) == (password != PASSWORD)
+            client = await connect(server)
+            response = await client.log_in("PLAIN", "shop", password)
+            assert bool(response.error_code) == (password != PASSWORD)
 
     with_server(tmp_path, work, users=users)
     assert hashed == [PASSWORD, OTHER_PASSWORD, OTHER_PASSWORD]
 
 
-# Rights
+# Permissions
 
 
-def of(*grants: str) -> Login:
-    """The login of somebody who was granted these, each `RIGHT RESOURCE`."""
-    rights = Rights(Grant.parse(*grant.split()) for grant in grants)
-    return type("Known", (Login,), {"__slots__": (), "rights": rights})(None)  # type: ignore[no-any-return]
+def login_with(*grants: str) -> Login:
+    """Returns a login with these grants, each `PERMISSION RESOURCE`."""
+    permissions = BrokerPermissions(Grant.parse(*grant.split()) for grant in grants)
+    return type("Known", (Login,), {"__slots__": (), "permissions": permissions})(None)  # type: ignore[no-any-return]
 
 
-Question = tuple[Any, str]
+PermissionCase = tuple[Any, str]
 
 
-def questions() -> dict[int, list[Question]]:
-    """By API key a request about topic `t`, group `g` or the broker, and the right that it takes, in words; "" none."""
+def permission_cases() -> dict[int, list[PermissionCase]]:
+    """Returns, by API key, requests about topic `t`, group `g` or the broker, each with its required permissions; ""
+    for none."""
     topics = consumer.OffsetCommitRequest.OffsetCommitRequestTopic
     offsets = consumer.ListOffsetsRequest.ListOffsetsTopic
     epochs = consumer.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
@@ -710,7 +727,7 @@ def questions() -> dict[int, list[Question]]:
                 "read topic:t",
             )
         ],
-        # What tells of nothing and nobody, and lists that are tried below.
+        # APIs without a required permission; the lists are tested below.
         **{
             key: []
             for key in (
@@ -730,7 +747,7 @@ def questions() -> dict[int, list[Question]]:
 
 
 def codes(answer: Any) -> Iterator[int]:
-    """All error codes of an answer, however deep."""
+    """Yields all error codes of a response at any depth."""
     if hasattr(answer, "_asdict"):
         yield from codes(answer._asdict())
     elif isinstance(answer, (list, tuple)):
@@ -753,7 +770,7 @@ FORBIDDEN = {
 }
 
 
-async def asked(node: BrokerNode, key: int, request: Any, login: Login) -> Any:
+async def handle_request(node: BrokerNode, key: int, request: Any, login: Login) -> Any:
     version = min(api.BY_KEY[key].highest, 12)
     if key not in (api.PRODUCE, api.FETCH):
         request = HANDLERS[key].decode(memoryview(bytes(request.encode(version=version))), 0, version)
@@ -772,50 +789,52 @@ def with_node(directory: Path, work: Callable[[BrokerNode], Awaitable[None]]) ->
     asyncio.run(main())
 
 
-def test_there_is_a_row_for_every_kind_of_request() -> None:
-    assert set(questions()) == set(HANDLERS)
+def test_permission_table_covers_every_api() -> None:
+    assert set(permission_cases()) == set(HANDLERS)
 
 
-@pytest.mark.parametrize(("key", "at"), [(key, at) for key, rows in questions().items() for at in range(len(rows))])
-def test_each_request_takes_its_right_and_no_other(tmp_path: Path, key: int, at: int) -> None:
-    request, needed = questions()[key][at]
-    right = needed.partition(" ")[0]
-    granted = [each if " " in each else f"{right} {each}" for each in needed.split(" and ")]
-    too_little: list[tuple[str, ...]] = [(), ("read topic:other", "admin group:other", "admin transaction:other")]
-    if key != api.INIT_PRODUCER_ID:  # which any topic will do for
-        too_little.append(("admin topic:other", "admin group:other"))
+@pytest.mark.parametrize(
+    ("key", "at"), [(key, at) for key, rows in permission_cases().items() for at in range(len(rows))]
+)
+def test_each_request_requires_exactly_its_permissions(tmp_path: Path, key: int, at: int) -> None:
+    request, required = permission_cases()[key][at]
+    permission = required.partition(" ")[0]
+    granted = [each if " " in each else f"{permission} {each}" for each in required.split(" and ")]
+    insufficient: list[tuple[str, ...]] = [(), ("read topic:other", "admin group:other", "admin transaction:other")]
+    if key != api.INIT_PRODUCER_ID:  # InitProducerId accepts the write permission on any topic
+        insufficient.append(("admin topic:other", "admin group:other"))
     if len(granted) > 1:
-        too_little += [(each,) for each in granted]
-    if right == "admin":
-        too_little.append(("read *", "write *"))
-    if right == "write":
-        too_little.append(("read *",))
+        insufficient += [(each,) for each in granted]
+    if permission == "admin":
+        insufficient.append(("read *", "write *"))
+    if permission == "write":
+        insufficient.append(("read *",))
     if key == api.FETCH:
-        too_little.append(("write *",))
+        insufficient.append(("write *",))
 
     async def work(node: BrokerNode) -> None:
         if key != api.CREATE_TOPICS:
             node.changes.create_topic("t", 2, {})
         if key == api.OFFSET_DELETE:
             node.groups.store.add_group("g")
-        for grants in too_little:
-            assert FORBIDDEN & set(codes(await asked(node, key, request, of(*grants)))), grants
-        assert not FORBIDDEN & set(codes(await asked(node, key, request, of(*granted))))
+        for grants in insufficient:
+            assert FORBIDDEN & set(codes(await handle_request(node, key, request, login_with(*grants)))), grants
+        assert not FORBIDDEN & set(codes(await handle_request(node, key, request, login_with(*granted))))
 
     with_node(tmp_path, work)
 
 
-def test_lists_show_what_one_may_see(tmp_path: Path) -> None:
+def test_lists_contain_only_permitted_resources(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         for name in ("a.x", "a.y", "b"):
             node.changes.create_topic(name, 1, {})
             node.groups.store.add_group(name)
-            user = await node.transactions.take(name, 1000, None)
-            await node.transactions.add(name, user, [("a.x", 0), ("b", 0)])
-        granted = of("read topic:a.*", "read group:b", "write transaction:a.*")
+            user = await node.transactions.init_producer(name, 1000, None)
+            await node.transactions.add_partitions(name, user, [("a.x", 0), ("b", 0)])
+        granted = login_with("read topic:a.*", "read group:b", "write transaction:a.*")
         context = RequestContext(node, 5, "c", "127.0.0.1", granted)
-        told = HANDLERS[api.METADATA].handle(context, metadata.MetadataRequest(topics=None))
-        assert sorted(topic.name for topic in told.topics) == ["a.x", "a.y"]
+        response = HANDLERS[api.METADATA].handle(context, metadata.MetadataRequest(topics=None))
+        assert sorted(topic.name for topic in response.topics) == ["a.x", "a.y"]
         request = admin.ListGroupsRequest(states_filter=[], types_filter=[])
         listed = await HANDLERS[api.LIST_GROUPS].handle(context, request)
         assert [group.group_id for group in listed.groups] == ["b"]
@@ -824,30 +843,30 @@ def test_lists_show_what_one_may_see(tmp_path: Path) -> None:
         shown = HANDLERS[api.LIST_TRANSACTIONS].handle(context, wanted)
         assert sorted(one.transactional_id for one in shown.transaction_states) == ["a.x", "a.y"]
         both = admin.DescribeTransactionsRequest(transactional_ids=["a.x", "b"])
-        told = HANDLERS[api.DESCRIBE_TRANSACTIONS].handle(RequestContext(node, 0, "c", "", granted), both)
-        assert [one.error_code for one in told.transaction_states] == [
+        response = HANDLERS[api.DESCRIBE_TRANSACTIONS].handle(RequestContext(node, 0, "c", "", granted), both)
+        assert [one.error_code for one in response.transaction_states] == [
             ErrorCode.NONE,
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         ]
-        assert [topic.topic for topic in told.transaction_states[0].topics] == ["a.x"]
+        assert [topic.topic for topic in response.transaction_states[0].topics] == ["a.x"]
 
     with_node(tmp_path, work)
 
 
-def test_offsets_of_topics_that_may_not_be_read_are_neither_told_nor_deleted(tmp_path: Path) -> None:
-    """And whether there is such a topic is not told either."""
+def test_offsets_of_unpermitted_topics_are_neither_returned_nor_deleted(tmp_path: Path) -> None:
+    """The response does not reveal whether the topic exists either."""
 
     async def work(node: BrokerNode) -> None:
         keys = [("a", 0), ("b", 0)]
         for name, _ in keys:
             node.changes.create_topic(name, 1, {})
         await node.groups.commits.store("g", {key: CommittedOffset(7, -1, "", NOW_MS) for key in keys})
-        granted = of("admin group:g", "read topic:a")
+        granted = login_with("admin group:g", "read topic:a")
         group = consumer.OffsetFetchRequest.OffsetFetchRequestGroup
         wanted = [group.OffsetFetchRequestTopics(name=name, partition_indexes=[0]) for name in ("a", "b", "none")]
         request = consumer.OffsetFetchRequest(groups=[group(group_id="g", topics=wanted)])
-        told = (await asked(node, api.OFFSET_FETCH, request, granted)).groups[0]
-        found = [(one.error_code, one.committed_offset) for topic in told.topics for one in topic.partitions]
+        response = (await handle_request(node, api.OFFSET_FETCH, request, granted)).groups[0]
+        found = [(one.error_code, one.committed_offset) for topic in response.topics for one in topic.partitions]
         refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert found == [(ErrorCode.NONE, 7), (refused, -1), (refused, -1)]
         doomed = consumer.OffsetDeleteRequest.OffsetDeleteRequestTopic
@@ -855,37 +874,41 @@ def test_offsets_of_topics_that_may_not_be_read_are_neither_told_nor_deleted(tmp
         request = consumer.OffsetDeleteRequest(
             group_id="g", topics=[doomed(name=name, partitions=[one]) for name in ("a", "b", "none")]
         )
-        answer = await asked(node, api.OFFSET_DELETE, request, granted)
+        answer = await handle_request(node, api.OFFSET_DELETE, request, granted)
         assert list(codes(answer))[-3:] == [ErrorCode.NONE, refused, refused]
         assert list(node.groups.offsets.of_group("g")) == [("b", 0)]
 
     with_node(tmp_path, work)
 
 
-def test_the_name_of_a_topic_that_may_not_be_seen_is_not_told_to_who_deletes_it_by_its_id(tmp_path: Path) -> None:
+def test_delete_by_id_does_not_reveal_name_of_unpermitted_topic(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         topic = node.changes.create_topic("hidden", 1, {})
         state = admin.DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic.topic_id)
-        answer = await asked(node, api.DELETE_TOPICS, admin.DeleteTopicsRequest(topics=[state]), of("read topic:t"))
-        [told] = answer.responses
-        assert (told.error_code, told.name) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
-        assert "hidden" not in told.error_message and node.topics.get("hidden") is topic
+        answer = await handle_request(
+            node, api.DELETE_TOPICS, admin.DeleteTopicsRequest(topics=[state]), login_with("read topic:t")
+        )
+        [response] = answer.responses
+        assert (response.error_code, response.name) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
+        assert "hidden" not in response.error_message and node.topics.get("hidden") is topic
 
     with_node(tmp_path, work)
 
 
-def test_only_who_may_write_has_a_topic_made_by_asking_for_it(tmp_path: Path) -> None:
+def test_metadata_creates_topic_only_with_write_permission(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        for right in Right:
-            name = f"new-{right}"
+        for permission in BrokerPermission:
+            name = f"new-{permission}"
             request = metadata.MetadataRequest(
                 topics=[metadata.MetadataRequest.MetadataRequestTopic(name=each) for each in (name, "other")],
                 allow_auto_topic_creation=True,
             )
-            result = HANDLERS[api.METADATA].handle(RequestContext(node, 5, "c", "", of(f"{right} topic:new*")), request)
-            told = await result if hasattr(result, "__await__") else result
-            expected = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if right is Right.READ else ErrorCode.NONE
-            assert [topic.error_code for topic in told.topics] == [
+            result = HANDLERS[api.METADATA].handle(
+                RequestContext(node, 5, "c", "", login_with(f"{permission} topic:new*")), request
+            )
+            response = await result if hasattr(result, "__await__") else result
+            expected = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if permission is BrokerPermission.READ else ErrorCode.NONE
+            assert [topic.error_code for topic in response.topics] == [
                 expected,
                 ErrorCode.TOPIC_AUTHORIZATION_FAILED,
             ]
@@ -894,21 +917,21 @@ def test_only_who_may_write_has_a_topic_made_by_asking_for_it(tmp_path: Path) ->
     with_node(tmp_path, work)
 
 
-def test_nobody_is_limited_where_there_are_no_users() -> None:
-    UNLIMITED.check(Kind.TOPIC, "t", Right.ADMIN)
-    UNLIMITED.check_broker()
-    assert UNLIMITED.on(Kind.GROUP, "g") == frozenset(Right)
+def test_without_users_everything_is_permitted() -> None:
+    ALL_PERMISSIONS.check(ResourceType.TOPIC, "t", BrokerPermission.ADMIN)
+    ALL_PERMISSIONS.check_admin()
+    assert ALL_PERMISSIONS.granted_on(ResourceType.GROUP, "g") == frozenset(BrokerPermission)
     with pytest.raises(RequestRefused, match=r"read.*'t'") as refused:
-        Rights().check(Kind.TOPIC, "t", Right.READ)
+        BrokerPermissions().check(ResourceType.TOPIC, "t", BrokerPermission.READ)
     assert refused.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 # Rates and connections
 
 
-def test_a_client_waits_as_long_as_what_it_had_lasts_at_its_rate() -> None:
-    rates = Rates(1000)
-    assert rates.take("a", 1000, 10.0) == 0.0  # at once after it was silent
+def test_rate_limiter_returns_wait_until_bytes_fit_rate() -> None:
+    rates = ByteRateLimiter(1000)
+    assert rates.take("a", 1000, 10.0) == 0.0  # no wait after a pause
     assert rates.take("a", 500, 10.0) == pytest.approx(0.5)
     assert rates.take("b", 500, 10.0) == 0.0
     assert rates.take("a", 0, 10.2) == pytest.approx(0.3)
@@ -919,47 +942,47 @@ def test_a_client_waits_as_long_as_what_it_had_lasts_at_its_rate() -> None:
     assert len(rates._paid_until_s) == CLIENTS_MAX
 
 
-def test_who_sends_faster_than_its_rate_waits_and_others_do_not(tmp_path: Path) -> None:
+def test_client_above_rate_waits_and_others_do_not(tmp_path: Path) -> None:
     async def work(server: BrokerServer, client: Client) -> None:
         loop = asyncio.get_running_loop()
         taken: list[tuple[str, int]] = []
         take = server.connections.rates.take  # type: ignore[union-attr]
         waits = iter([0.4])
 
-        def noted(who: str, byte_count: int, now_s: float) -> float:
+        def recorded(who: str, byte_count: int, now_s: float) -> float:
             taken.append((who, byte_count))
             take(who, byte_count, now_s)
             return next(waits, 0.0)
 
-        server.connections.rates.take = noted  # type: ignore[method-assign, union-attr]
+        server.connections.rates.take = recorded  # type: ignore[method-assign, union-attr]
         began_s = loop.time()
         body = struct.pack(">i", 0)
-        told = await client.ask(api.METADATA, 1, body)
-        assert taken == [("127.0.0.1", 10 + len(body)), ("127.0.0.1", len(told))]
-        assert await client.ask(api.METADATA, 1, body)
+        response = await client.request(api.METADATA, 1, body)
+        assert taken == [("127.0.0.1", 10 + len(body)), ("127.0.0.1", len(response))]
+        assert await client.request(api.METADATA, 1, body)
         assert loop.time() - began_s >= 0.4
 
     with_server(tmp_path, work, bytes_per_second_max=1_000_000)
 
 
-def test_who_is_beyond_its_rate_stays_a_member_of_its_group(tmp_path: Path) -> None:
+def test_throttled_client_stays_group_member(tmp_path: Path) -> None:
     async def work(server: BrokerServer, client: Client) -> None:
-        assert await client.ask(api.METADATA, 1, struct.pack(">i", 0))
+        assert await client.request(api.METADATA, 1, struct.pack(">i", 0))
         server.connections.rates.take("127.0.0.1", 3600 * 1_000_000, asyncio.get_running_loop().time())  # type: ignore[union-attr]
         heartbeat = struct.pack(">h1sih1s", 1, b"g", 1, 1, b"m")
         for _ in range(2):
-            told = await client.ask(api.HEARTBEAT, 0, heartbeat)
-            assert told.endswith(struct.pack(">h", ErrorCode.UNKNOWN_MEMBER_ID))
+            response = await client.request(api.HEARTBEAT, 0, heartbeat)
+            assert response.endswith(struct.pack(">h", ErrorCode.UNKNOWN_MEMBER_ID))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
-                await client.ask(api.METADATA, 1, struct.pack(">i", 0))
+                await client.request(api.METADATA, 1, struct.pack(">i", 0))
 
     with_server(tmp_path, work, bytes_per_second_max=1_000_000)
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(1, 1), (1000, 3), (0, 10)])
-def test_an_answer_has_what_lasts_for_a_second(tmp_path: Path, rate: int, expected: int) -> None:
-    """But at least one batch; a last one may be cut off."""
+def test_fetch_response_of_rate_limited_client_holds_one_second(tmp_path: Path, rate: int, expected: int) -> None:
+    """It holds at least one batch; the last one may be truncated."""
 
     async def work(server: BrokerServer, client: Client) -> None:
         node = server.node
@@ -968,21 +991,21 @@ def test_an_answer_has_what_lasts_for_a_second(tmp_path: Path, rate: int, expect
             one = batch(b"x" * 200)
             node.log("t", 0).append(one, read_batch_header(one), NOW_MS)
         wanted = struct.pack(">iiiibih1siiqi", -1, 0, 1, 1 << 20, 0, 1, 1, b"t", 1, 0, 0, 1 << 20)
-        told = await client.ask(api.FETCH, 4, wanted)
-        assert told.count(b"x" * 200) == expected
+        response = await client.request(api.FETCH, 4, wanted)
+        assert response.count(b"x" * 200) == expected
 
     with_server(tmp_path, work, bytes_per_second_max=rate)
 
 
-def test_an_address_has_so_many_connections_and_no_more(tmp_path: Path) -> None:
+def test_connections_per_address_are_limited(tmp_path: Path) -> None:
     async def work(server: BrokerServer, client: Client) -> None:
-        second = await another(server)
+        second = await connect(server)
         assert await second.topics() and await client.topics()
-        third = await another(server)
+        third = await connect(server)
         assert await third.topics() == b""
         client.writer.close()
         while len(server.connections.open) > 1:
             await asyncio.sleep(0.01)
-        assert await (await another(server)).topics()
+        assert await (await connect(server)).topics()
 
     with_server(tmp_path, work, connections_per_address_max=2)

@@ -1,4 +1,4 @@
-"""The state machine of consumer groups of KIP-848: heartbeats in, answers out; the time is whatever the test says."""
+"""State machine of consumer groups (KIP-848), tested with heartbeats and explicit times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headrace.broker.coordinator.consumer_records import (
 )
 from headrace.broker.coordinator.group import MEMBERS_MAX, NAME_CHARS_MAX
 from headrace.broker.coordinator.records import decode_key
-from headrace.broker.coordinator.table import Entry
+from headrace.broker.coordinator.table import TableEntry
 from headrace.broker.coordinator.topic_patterns import matching_topics
 from headrace.broker.errors import RequestRefused
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -37,7 +37,7 @@ from support.cases import all_cases
 
 SESSION_MS, REBALANCE_MS = 45_000, 30_000
 Partitions = frozenset[TopicIdPartition]
-NOTHING: Partitions = frozenset()
+NO_PARTITIONS: Partitions = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Topic:
     partitions: int
 
 
-class TopicsOfTest:
+class FakeTopicCatalog:
     def __init__(self, **counts: int) -> None:
         self.changes = 0
         self._topics: dict[str, Topic] = {}
@@ -76,7 +76,7 @@ class TopicsOfTest:
 
 @dataclass(slots=True)
 class Client:
-    """One consumer, which gives up what it is no longer told of, and only then says so."""
+    """A consumer that releases the partitions missing from a response, and reports that in its next heartbeat."""
 
     driver: Driver
     member_id: str
@@ -85,17 +85,17 @@ class Client:
     pattern: str | None = None
     assignor: str | None = None
     epoch: int = 0
-    owned: Partitions = NOTHING
+    owned: Partitions = NO_PARTITIONS
 
     def join(self, at: int = 0) -> HeartbeatResult:
-        self.epoch, self.owned = 0, NOTHING
-        return self.beat(at, full=True)
+        self.epoch, self.owned = 0, NO_PARTITIONS
+        return self.heartbeat(at, full=True)
 
-    def beat(self, at: int = 0, *, full: bool = False, loses_answer: bool = False, silent: bool = False) -> Any:
-        """`full` tells everything, `silent` nothing of what it owns."""
-        told: dict[str, Any] = {}
+    def heartbeat(self, at: int = 0, *, full: bool = False, loses_response: bool = False, silent: bool = False) -> Any:
+        """Sends a heartbeat: with all fields if `full`, without owned partitions if `silent`."""
+        result: dict[str, Any] = {}
         if full:
-            told = {
+            result = {
                 "rebalance_timeout_ms": REBALANCE_MS,
                 "topics": frozenset(self.topics),
                 "pattern": self.pattern,
@@ -106,30 +106,30 @@ class Client:
             self.epoch,
             instance_id=self.instance_id,
             owned=None if silent else self.owned,
-            **told,
+            **result,
         )
-        result = self.driver.beat(request, at)
-        if not loses_answer:
+        result = self.driver.heartbeat(request, at)
+        if not loses_response:
             self.epoch = result.epoch
             self.owned = self.owned if result.assigned is None else result.assigned
         return result
 
     def leave(self, epoch: int = -1) -> HeartbeatResult:
-        return self.driver.beat(HeartbeatRequest(self.member_id, epoch, instance_id=self.instance_id), 0)
+        return self.driver.heartbeat(HeartbeatRequest(self.member_id, epoch, instance_id=self.instance_id), 0)
 
 
 @dataclass(slots=True)
 class Driver:
-    """A group with what is stored of it."""
+    """A group together with its stored records."""
 
-    topics: TopicsOfTest
+    topics: FakeTopicCatalog
     group: ConsumerGroup = field(default_factory=lambda: ConsumerGroup("g", SESSION_MS))
-    log: list[Entry] = field(default_factory=list)
+    log: list[TableEntry] = field(default_factory=list)
 
     def client(self, member_id: str, **more: Any) -> Client:
         return Client(self, member_id, **more)
 
-    def beat(self, request: HeartbeatRequest, at: int) -> HeartbeatResult:
+    def heartbeat(self, request: HeartbeatRequest, at: int) -> HeartbeatResult:
         result = self.group.heartbeat(request, self.topics, at)
         self.store()
         return result
@@ -145,19 +145,19 @@ class Driver:
     def restart(self, at: int) -> None:
         self.group = restored(self.log, at)
 
-    def settle(self, clients: Iterable[Client], at: int = 0) -> None:
-        """Lets everybody beat until nothing changes any more."""
+    def heartbeat_until_stable(self, clients: Iterable[Client], at: int = 0) -> None:
+        """Sends heartbeats of all clients until nothing changes."""
         everybody = list(clients)
         for _ in range(10):
             before = (self.group.epoch, [(client.epoch, client.owned) for client in everybody])
             for client in everybody:
-                client.beat(at)
+                client.heartbeat(at)
             if before == (self.group.epoch, [(client.epoch, client.owned) for client in everybody]):
                 return
         raise AssertionError("the group does not come to rest")
 
 
-def stored_in(log: Iterable[Entry]) -> StoredGroup:
+def stored_in(log: Iterable[TableEntry]) -> StoredGroup:
     stored = StoredGroup()
     for raw_key, value in log:
         key = decode_key(raw_key)
@@ -166,21 +166,21 @@ def stored_in(log: Iterable[Entry]) -> StoredGroup:
     return stored
 
 
-def restored(log: Iterable[Entry], at: int) -> ConsumerGroup:
+def restored(log: Iterable[TableEntry], at: int) -> ConsumerGroup:
     stored = stored_in(log)
     group = ConsumerGroup("g", SESSION_MS)
     group.epoch, group.target_epoch, group.target = stored.epoch, stored.target_epoch, stored.target
-    group.restore(stored.whole_members(), at)
+    group.restore(stored.merged_members(), at)
     return group
 
 
 def pair(**topics: int) -> tuple[Driver, Client, Client]:
-    """Two members that share what there is."""
-    driver = Driver(TopicsOfTest(**(topics or {"t": 4})))
+    """Returns two members that share the partitions."""
+    driver = Driver(FakeTopicCatalog(**(topics or {"t": 4})))
     first, second = driver.client("a"), driver.client("b")
     first.join()
     second.join()
-    driver.settle([first, second])
+    driver.heartbeat_until_stable([first, second])
     return driver, first, second
 
 
@@ -190,220 +190,226 @@ def refusal(call: Any, *arguments: Any, **more: Any) -> ErrorCode:
     return refused.value.code
 
 
-def test_a_lone_member_is_told_everything_at_once() -> None:
-    driver = Driver(TopicsOfTest(t=3))
-    told = driver.client("a").join()
-    assert (told.epoch, told.assigned) == (1, driver.topics.all("t"))
+def test_single_member_gets_all_partitions_at_once() -> None:
+    driver = Driver(FakeTopicCatalog(t=3))
+    result = driver.client("a").join()
+    assert (result.epoch, result.assigned) == (1, driver.topics.all("t"))
     assert driver.group.state is ConsumerGroupState.STABLE
 
 
-def test_a_partition_is_given_up_before_another_member_gets_it() -> None:
-    driver = Driver(TopicsOfTest(t=4))
+def test_partition_is_released_before_reassignment() -> None:
+    driver = Driver(FakeTopicCatalog(t=4))
     first, second = driver.client("a"), driver.client("b")
     first.join()
-    told = second.join()
-    assert (told.epoch, told.assigned, driver.group.state) == (2, NOTHING, ConsumerGroupState.RECONCILING)
-    told = first.beat()
-    assert (told.epoch, len(told.assigned)) == (1, 2)
+    result = second.join()
+    assert (result.epoch, result.assigned, driver.group.state) == (2, NO_PARTITIONS, ConsumerGroupState.RECONCILING)
+    result = first.heartbeat()
+    assert (result.epoch, len(result.assigned)) == (1, 2)
     assert driver.group.members["a"].state is MemberState.UNREVOKED_PARTITIONS
-    assert second.beat().assigned is None, "the first one has not said yet that it has given them up"
-    assert first.beat().epoch == 2
-    assert len(second.beat().assigned) == 2
+    assert second.heartbeat().assigned is None, "the first one has not said yet that it has given them up"
+    assert first.heartbeat().epoch == 2
+    assert len(second.heartbeat().assigned) == 2
     assert first.owned | second.owned == driver.topics.all("t")
     assert driver.group.state is ConsumerGroupState.STABLE
 
 
-def test_who_says_nothing_of_what_it_owns_has_not_given_it_up() -> None:
-    driver = Driver(TopicsOfTest(t=4))
+def test_heartbeat_without_owned_partitions_releases_nothing() -> None:
+    driver = Driver(FakeTopicCatalog(t=4))
     first, second = driver.client("a"), driver.client("b")
     first.join()
     second.join()
-    first.beat(silent=True)
-    first.beat(silent=True)
-    assert second.beat().assigned is None
-    assert first.beat().epoch == 2
+    first.heartbeat(silent=True)
+    first.heartbeat(silent=True)
+    assert second.heartbeat().assigned is None
+    assert first.heartbeat().epoch == 2
 
 
-def test_a_third_member_takes_little_from_the_others() -> None:
+def test_third_member_takes_only_its_share() -> None:
     driver, first, second = pair(t=9)
     before = first.owned, second.owned
     third = driver.client("c")
     third.join()
-    driver.settle([first, second, third])
+    driver.heartbeat_until_stable([first, second, third])
     assert [len(each.owned) for each in (first, second, third)] == [3, 3, 3]
     assert first.owned < before[0]
     assert second.owned < before[1]
 
 
-def test_who_leaves_makes_room_at_once() -> None:
+def test_partitions_of_leaving_member_are_free_at_once() -> None:
     driver, first, second = pair()
     assert second.leave().epoch == -1
     assert driver.group.state is ConsumerGroupState.ASSIGNING
-    assert first.beat().assigned == driver.topics.all("t")
-    assert refusal(second.beat) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert first.heartbeat().assigned == driver.topics.all("t")
+    assert refusal(second.heartbeat) is ErrorCode.UNKNOWN_MEMBER_ID
     first.leave()
     assert driver.group.state is ConsumerGroupState.EMPTY
 
 
-def test_epochs_of_others_are_fenced() -> None:
+def test_wrong_member_epoch_is_fenced() -> None:
     driver, first, _ = pair()
     for epoch in (first.epoch + 1, first.epoch - 1):
         request = HeartbeatRequest("a", epoch)
         assert refusal(driver.group.heartbeat, request, driver.topics, 0) is ErrorCode.FENCED_MEMBER_EPOCH
-    assert first.beat().epoch == first.epoch
+    assert first.heartbeat().epoch == first.epoch
 
 
-def test_who_did_not_hear_of_its_new_epoch_comes_again_with_the_last_one() -> None:
+def test_previous_member_epoch_is_accepted_after_lost_response() -> None:
     driver, first, second = pair()
     second.leave()
     before = first.epoch
-    first.beat(loses_answer=True)
+    first.heartbeat(loses_response=True)
     assert first.epoch == before < driver.group.members["a"].epoch
-    assert first.beat(full=True).assigned == driver.topics.all("t")
+    assert first.heartbeat(full=True).assigned == driver.topics.all("t")
     assert first.epoch == driver.group.epoch
 
 
-def test_a_member_that_joins_again_is_told_what_it_has() -> None:
+def test_rejoining_member_gets_its_assignment() -> None:
     driver, first, second = pair()
     before = first.owned
     assert first.join().assigned == before
-    driver.settle([first, second])
+    driver.heartbeat_until_stable([first, second])
     assert first.owned == before
 
 
 @pytest.mark.parametrize(
-    ("told", "is_everything"),
+    ("fields", "is_full"),
     [
-        ({"rebalance_timeout_ms": REBALANCE_MS, "topics": frozenset("t"), "owned": NOTHING}, True),
-        ({"rebalance_timeout_ms": REBALANCE_MS, "pattern": "t", "owned": NOTHING}, True),
-        ({"rebalance_timeout_ms": REBALANCE_MS, "owned": NOTHING}, False),
+        ({"rebalance_timeout_ms": REBALANCE_MS, "topics": frozenset("t"), "owned": NO_PARTITIONS}, True),
+        ({"rebalance_timeout_ms": REBALANCE_MS, "pattern": "t", "owned": NO_PARTITIONS}, True),
+        ({"rebalance_timeout_ms": REBALANCE_MS, "owned": NO_PARTITIONS}, False),
         ({"rebalance_timeout_ms": REBALANCE_MS, "topics": frozenset("t")}, False),
-        ({"topics": frozenset("t"), "owned": NOTHING}, False),
+        ({"topics": frozenset("t"), "owned": NO_PARTITIONS}, False),
     ],
 )
-def test_who_tells_everything_is_told_everything(told: dict[str, Any], is_everything: bool) -> None:
-    driver = Driver(TopicsOfTest(t=2))
+def test_full_heartbeat_gets_full_response(fields: dict[str, Any], is_full: bool) -> None:
+    driver = Driver(FakeTopicCatalog(t=2))
     member = driver.client("a")
     member.join()
-    result = driver.beat(HeartbeatRequest("a", member.epoch, **told), 0)
-    assert result.assigned == (driver.topics.all("t") if is_everything else None)
+    result = driver.heartbeat(HeartbeatRequest("a", member.epoch, **fields), 0)
+    assert result.assigned == (driver.topics.all("t") if is_full else None)
 
 
-def test_silent_members_lose_their_session_and_join_again() -> None:
+def test_member_with_expired_session_must_rejoin() -> None:
     driver, first, second = pair()
-    second.beat(SESSION_MS - 1)
+    second.heartbeat(SESSION_MS - 1)
     assert driver.group.next_deadline_ms() == SESSION_MS
     driver.tick(SESSION_MS)
     assert set(driver.group.members) == {"b"}
-    assert refusal(first.beat, SESSION_MS) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert second.beat(SESSION_MS).assigned == driver.topics.all("t")
+    assert refusal(first.heartbeat, SESSION_MS) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert second.heartbeat(SESSION_MS).assigned == driver.topics.all("t")
 
 
-def test_who_does_not_give_up_partitions_in_time_is_let_go() -> None:
+def test_member_that_does_not_release_partitions_in_time_is_removed() -> None:
     driver, first, _ = pair()
     third = driver.client("c")
     third.join(at=1000)
     taken = first.owned
-    first.beat(1000)
+    first.heartbeat(1000)
     first.owned = taken
     for at in range(2000, 31_000, 5000):
-        first.beat(at, silent=True)
-        third.beat(at)
+        first.heartbeat(at, silent=True)
+        third.heartbeat(at)
     assert driver.group.next_deadline_ms() == 1000 + REBALANCE_MS
     driver.tick(1000 + REBALANCE_MS)
     assert set(driver.group.members) == {"b", "c"}
-    assert refusal(first.beat) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert refusal(first.heartbeat) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_topics_that_come_grow_and_go_change_the_target() -> None:
+def test_created_extended_and_deleted_topics_change_target() -> None:
     driver, first, second = pair(t=2)
     epoch = driver.group.epoch
     driver.topics.put("other", 3)
-    driver.settle([first, second])
-    assert driver.group.epoch == epoch, "nobody reads that one"
+    driver.heartbeat_until_stable([first, second])
+    assert driver.group.epoch == epoch, "no member reads this topic"
     driver.topics.put("t", 4)
-    driver.settle([first, second])
+    driver.heartbeat_until_stable([first, second])
     assert first.owned | second.owned == driver.topics.all("t")
     driver.topics.drop("t")
-    driver.settle([first, second])
-    assert first.owned | second.owned == NOTHING
+    driver.heartbeat_until_stable([first, second])
+    assert first.owned | second.owned == NO_PARTITIONS
     driver.topics.put("t", 1)
-    driver.settle([first, second])
+    driver.heartbeat_until_stable([first, second])
     assert first.owned | second.owned == driver.topics.all("t")
     assert driver.group.epoch > epoch
 
 
-def test_a_subscription_that_changes_moves_partitions() -> None:
+def test_changed_subscription_moves_partitions() -> None:
     driver, first, second = pair(t=2, u=2)
     first.topics = ("u",)
-    first.beat(full=True)
-    driver.settle([first, second])
+    first.heartbeat(full=True)
+    driver.heartbeat_until_stable([first, second])
     assert (first.owned, second.owned) == (driver.topics.all("u"), driver.topics.all("t"))
 
 
-def test_a_pattern_is_followed_as_topics_come() -> None:
-    driver = Driver(TopicsOfTest(**{"shop.a": 1, "other": 1}))
+def test_pattern_subscription_includes_new_topics() -> None:
+    driver = Driver(FakeTopicCatalog(**{"shop.a": 1, "other": 1}))
     first, second = driver.client("a", topics=(), pattern=r"shop\..*"), driver.client("b", topics=("other",))
     first.join()
     second.join()
     assert first.owned == driver.topics.all("shop.a")
     driver.topics.put("shop.b", 2)
-    second.beat()
-    driver.settle([first, second])
+    second.heartbeat()
+    driver.heartbeat_until_stable([first, second])
     assert first.owned == driver.topics.all("shop.a", "shop.b")
     assert refusal(driver.client("c", topics=(), pattern="(").join) is ErrorCode.INVALID_REGULAR_EXPRESSION
     for pattern, found in (("other", ("other",)), (r"shop\.b", ("shop.b",)), ("", ())):
         first.pattern = pattern
-        first.beat(full=True)
-        driver.settle([first, second])
+        first.heartbeat(full=True)
+        driver.heartbeat_until_stable([first, second])
         assert first.owned | second.owned == driver.topics.all(*found, "other")
-    assert first.owned == NOTHING
+    assert first.owned == NO_PARTITIONS
 
 
-def test_a_pattern_finds_only_what_the_client_may_see() -> None:
-    driver = Driver(TopicsOfTest(a=1, b=1))
+def test_pattern_matches_only_permitted_topics() -> None:
+    driver = Driver(FakeTopicCatalog(a=1, b=1))
     request = HeartbeatRequest(
-        "m", 0, rebalance_timeout_ms=1, topics=frozenset(), pattern=".", owned=NOTHING, sees=lambda name: name == "b"
+        "m",
+        0,
+        rebalance_timeout_ms=1,
+        topics=frozenset(),
+        pattern=".",
+        owned=NO_PARTITIONS,
+        can_see_topic=lambda name: name == "b",
     )
-    assert driver.beat(request, 0).assigned == driver.topics.all("b")
+    assert driver.heartbeat(request, 0).assigned == driver.topics.all("b")
 
 
-def test_the_assignor_is_the_one_that_most_members_want() -> None:
-    driver = Driver(TopicsOfTest(t=2, u=2))
+def test_assignor_is_majority_preference() -> None:
+    driver = Driver(FakeTopicCatalog(t=2, u=2))
     clients = [driver.client(name, topics=("t", "u"), assignor="range") for name in ("a", "b")]
     for client in clients:
         client.join()
-    driver.settle(clients)
+    driver.heartbeat_until_stable(clients)
     assert driver.group.assignor == "range"
     assert {index for _, index in clients[0].owned} == {0}
     assert refusal(driver.client("c", assignor="sticky").join) is ErrorCode.UNSUPPORTED_ASSIGNOR
 
 
-def test_a_static_member_comes_back_without_a_rebalance() -> None:
+def test_returning_static_member_causes_no_rebalance() -> None:
     driver, first, _ = pair(t=4)
     static = driver.client("s1", instance_id="i")
     static.join()
-    driver.settle([first, static, driver_client(driver, "b")])
+    driver.heartbeat_until_stable([first, static, driver_client(driver, "b")])
     again = driver.client("s2", instance_id="i")
     assert refusal(again.join) is ErrorCode.UNRELEASED_INSTANCE_ID
     before, epoch = static.owned, driver.group.epoch
     assert static.leave(-2).epoch == -2
     assert again.join().assigned == before
     assert driver.group.epoch == epoch
-    assert refusal(static.beat) is ErrorCode.FENCED_INSTANCE_ID
+    assert refusal(static.heartbeat) is ErrorCode.FENCED_INSTANCE_ID
     assert set(driver.group.members) == {"a", "b", "s2"}
     driver.restart(0)
-    assert driver.client("s2", instance_id="i", epoch=again.epoch, owned=before).beat().epoch == again.epoch
+    assert driver.client("s2", instance_id="i", epoch=again.epoch, owned=before).heartbeat().epoch == again.epoch
 
 
 def driver_client(driver: Driver, member_id: str) -> Client:
-    """A client of a member that is there."""
+    """Returns the client of an existing member."""
     member = driver.group.members[member_id]
     return driver.client(member_id, epoch=member.epoch, owned=frozenset(member.assigned))
 
 
-def test_a_static_member_that_does_not_come_back_is_let_go() -> None:
-    driver = Driver(TopicsOfTest(t=1))
+def test_absent_static_member_is_removed_after_session() -> None:
+    driver = Driver(FakeTopicCatalog(t=1))
     static = driver.client("s", instance_id="i")
     static.join()
     static.leave(-2)
@@ -412,8 +418,8 @@ def test_a_static_member_that_does_not_come_back_is_let_go() -> None:
     assert driver.client("s2", instance_id="i").join(SESSION_MS).assigned == driver.topics.all("t")
 
 
-def test_a_static_member_may_be_away_while_the_broker_starts_again() -> None:
-    driver = Driver(TopicsOfTest(t=1))
+def test_static_member_may_be_absent_during_broker_restart() -> None:
+    driver = Driver(FakeTopicCatalog(t=1))
     static = driver.client("s", instance_id="i")
     static.join()
     static.leave(-2)
@@ -421,8 +427,8 @@ def test_a_static_member_may_be_away_while_the_broker_starts_again() -> None:
     assert driver.client("s2", instance_id="i").join().assigned == driver.topics.all("t")
 
 
-def test_a_static_member_may_leave_for_good() -> None:
-    driver = Driver(TopicsOfTest(t=1))
+def test_static_member_may_leave_permanently() -> None:
+    driver = Driver(FakeTopicCatalog(t=1))
     static = driver.client("s", instance_id="i")
     static.join()
     stranger = HeartbeatRequest("x", -1, instance_id="i")
@@ -431,7 +437,7 @@ def test_a_static_member_may_leave_for_good() -> None:
     assert driver.group.state is ConsumerGroupState.EMPTY
 
 
-def test_what_is_refused_changes_nothing() -> None:
+def test_refused_heartbeat_changes_nothing() -> None:
     with all_cases() as case:
         for change, code in [
             ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
@@ -452,24 +458,24 @@ def test_what_is_refused_changes_nothing() -> None:
             ({"assignor": "none"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
         ]:
             with case(change):
-                driver = Driver(TopicsOfTest(t=1))
+                driver = Driver(FakeTopicCatalog(t=1))
                 driver.client("a").join()
-                request = HeartbeatRequest("m", 0, rebalance_timeout_ms=1, topics=frozenset("t"), owned=NOTHING)
+                request = HeartbeatRequest("m", 0, rebalance_timeout_ms=1, topics=frozenset("t"), owned=NO_PARTITIONS)
                 assert refusal(driver.group.heartbeat, replace(request, **change), driver.topics, 0) is code
                 assert set(driver.group.members) == {"a"}
                 assert not driver.group.unstored
                 assert driver.group.heartbeat(request, driver.topics, 0).epoch == 2
 
 
-def test_a_group_has_a_largest_size() -> None:
-    driver = Driver(TopicsOfTest(t=1))
+def test_group_size_is_limited() -> None:
+    driver = Driver(FakeTopicCatalog(t=1))
     for number in range(MEMBERS_MAX):
         driver.client(str(number)).join()
     assert refusal(driver.client("one more").join) is ErrorCode.GROUP_MAX_SIZE_REACHED
     driver.client("5").join()
 
 
-def test_who_may_commit_and_ask_for_offsets() -> None:
+def test_offset_commit_and_fetch_check_member_epoch() -> None:
     driver, first, second = pair(t=2, u=2)
     group, topics = driver.group, driver.topics
     index = next(iter(first.owned))[1]
@@ -482,10 +488,10 @@ def test_who_may_commit_and_ask_for_offsets() -> None:
     group.check_fetch("a", epoch)
     assert refusal(group.check_fetch, "a", epoch - 1) is ErrorCode.STALE_MEMBER_EPOCH
     assert refusal(group.check_fetch, "x", epoch) is ErrorCode.UNKNOWN_MEMBER_ID
-    # What it has had since may be committed with the epoch before, what came since may not.
+    # Partitions owned since then may be committed with the previous epoch, newer ones may not.
     second.topics = ("t", "u")
-    second.beat(full=True)
-    first.beat(loses_answer=True)
+    second.heartbeat(full=True)
+    first.heartbeat(loses_response=True)
     assert first.epoch < group.members["a"].epoch
     group.check_commit("a", epoch, place, topics)
     assert refusal(group.check_commit, "a", epoch, [("u", 0)], topics) is ErrorCode.STALE_MEMBER_EPOCH
@@ -495,79 +501,79 @@ def test_who_may_commit_and_ask_for_offsets() -> None:
     assert refusal(group.check_commit, "", 0, place, topics) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_members_go_on_in_their_epochs_after_a_restart() -> None:
+def test_members_continue_their_epochs_after_restart() -> None:
     driver, first, second = pair()
     epoch = driver.group.epoch
     driver.restart(50_000)
     assert driver.group.state is ConsumerGroupState.STABLE
     assert driver.group.next_deadline_ms() == 50_000 + SESSION_MS
     for client in (first, second):
-        told = client.beat(50_001)
-        assert (told.epoch, told.assigned) == (epoch, None)
+        result = client.heartbeat(50_001)
+        assert (result.epoch, result.assigned) == (epoch, None)
     assert driver.group.epoch == epoch
 
 
-def test_a_restart_in_the_middle_of_a_rebalance_goes_on_with_it() -> None:
-    driver = Driver(TopicsOfTest(t=4))
+def test_rebalance_continues_after_restart() -> None:
+    driver = Driver(FakeTopicCatalog(t=4))
     first, second = driver.client("a"), driver.client("b", topics=(), pattern="t+")
     first.join()
     second.join()
-    first.beat()
+    first.heartbeat()
     driver.restart(0)
     assert driver.group.members["a"].state is MemberState.UNREVOKED_PARTITIONS
-    assert second.beat().assigned is None
-    driver.settle([first, second])
+    assert second.heartbeat().assigned is None
+    driver.heartbeat_until_stable([first, second])
     assert first.owned | second.owned == driver.topics.all("t")
     assert not first.owned & second.owned
 
 
-def test_what_changed_while_the_broker_was_away_is_noticed() -> None:
+def test_topic_changes_during_restart_change_target() -> None:
     driver, first, second = pair(t=2)
     driver.restart(0)
     driver.topics.put("t", 3)
-    driver.settle([first, second])
+    driver.heartbeat_until_stable([first, second])
     assert first.owned | second.owned == driver.topics.all("t")
 
 
-def test_members_that_contradict_each_other_after_a_loss_join_again() -> None:
+def test_conflicting_members_after_log_loss_must_rejoin() -> None:
     driver, first, second = pair(t=2)
     step_of_first = next(at for at, (key, _) in enumerate(driver.log) if b"\0\10" in key and key.endswith(b"\1a"))
     driver.log = [entry for at, entry in enumerate(driver.log) if at <= step_of_first or not entry[0].endswith(b"\1a")]
     driver.restart(0)
     assert set(driver.group.members) == {"b"}
-    assert refusal(first.beat) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert refusal(first.heartbeat) is ErrorCode.UNKNOWN_MEMBER_ID
     first.join()
-    driver.settle([first, second])
+    driver.heartbeat_until_stable([first, second])
     assert first.owned | second.owned == driver.topics.all("t")
 
 
-def test_records_are_laid_out_as_kafkas() -> None:
-    """As its group coordinator's schemas have them: key type, then fields; the values' version is 0."""
-    driver = Driver(TopicsOfTest(t=2))
+def test_consumer_group_records_have_kafkas_layout() -> None:
+    """Kafka's group coordinator schemas: a key is the record kind and its fields; values have version 0."""
+    driver = Driver(FakeTopicCatalog(t=2))
     driver.topics._topics["t"] = Topic(uuid.UUID(int=0xA), 2)
     driver.client("m", topics=("t",), instance_id="i", pattern="t", assignor="range").join()
     group, member = b"\0\1g", b"\0\1g\0\1m"
     topic_id = bytes(15) + b"\x0a"
     numbers, epochs = b"\3" + bytes(4) + bytes(3) + b"\1", b"\3" + b"\0\0\0\1" * 2
     assert dict(driver.log) == {
-        # Epoch; tag 848002 is ours: when it changed.
+        # Epoch; tag 848002 of this broker: time of the last change.
         b"\0\3" + group: b"\0\0" + b"\0\0\0\1" + b"\1\x82\xe1\x33\x08" + bytes(7) + b"\7",
-        # Instance, rack (null), client id, client host, topics, pattern, timeout, assignor; tag 848001 is ours: the
-        # topics that fit.
+        # Instance id, rack (null), client id, client host, topics, pattern, timeout, assignor; tag 848001 of this
+        # broker: matched topics.
         b"\0\5" + member: b"\0\0" + b"\2i" + b"\0" + b"\1" + b"\1" + b"\2\2t" + b"\2t" + b"\0\0\x75\x30" + b"\6range"
         b"\1\x81\xe1\x33\3\2\2t",
         b"\0\6" + group: b"\0\0" + b"\0\0\0\1" + b"\0",
         b"\0\7" + member: b"\0\0" + b"\2" + topic_id + numbers + b"\0" + b"\0",
-        # Epoch, the one before, state; what it has with the epochs since when; what it is to give up.
+        # Epoch, previous epoch, state; assigned partitions with their epochs; partitions being revoked.
         b"\0\x08" + member: b"\0\0" + b"\0\0\0\1" + bytes(4) + b"\0"
         b"\2" + topic_id + numbers + b"\1\0" + bytes([len(epochs)]) + epochs + b"\1" + b"\0",
     }
 
 
-def test_records_come_back_as_they_were() -> None:
+def test_consumer_group_records_round_trip() -> None:
     driver, first, second = pair(t=5)
     driver.client("s", topics=(), instance_id="i", pattern="t", assignor="range").join()
-    first.beat()
+    first.heartbeat()
     snapshot = [consumer_entry(driver.group, key, 7) for key in keys_of(driver.group)]
     for log in (driver.log, snapshot):
         again = restored(log, 0)
@@ -576,11 +582,11 @@ def test_records_come_back_as_they_were() -> None:
     assert stored_in(driver.log).changed_at_ms == 7
     second.leave()
     stored = stored_in(driver.log)
-    assert set(stored.members) == set(stored.steps) == {"a", "s"}
+    assert set(stored.members) == set(stored.current_assignments) == {"a", "s"}
     assert "b" not in stored.target
 
 
-def test_patterns() -> None:
+def test_topic_patterns_match_like_re2() -> None:
     with all_cases() as case:
         for pattern, found in [
             (".*", {"shop.a", "shop-b", "x1", "Ab"}),
@@ -597,7 +603,7 @@ def test_patterns() -> None:
                 assert matching_topics(pattern, ["shop.a", "shop-b", "x1", "Ab"]) == found
 
 
-def test_patterns_that_are_refused() -> None:
+def test_malformed_topic_patterns_are_refused() -> None:
     with all_cases() as case:
         for pattern in [
             *("(", "a)", "[a", "*", "a{2,1}", "a{9999}", "(?=a)", "\\", "[z-a]", r"\1"),
@@ -608,14 +614,14 @@ def test_patterns_that_are_refused() -> None:
                 assert refusal(matching_topics, pattern, ["a"]) is ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
-def test_a_pattern_cannot_take_long() -> None:
+def test_expensive_topic_patterns_are_refused() -> None:
     names = ["".join("ab"[(number >> bit) & 1] for bit in range(12)) * 20 for number in range(2000)]
     assert matching_topics("(a*)*(b|ab)*c" + ".*" * 100 + "x", names) == frozenset()
     assert refusal(matching_topics, "(a|b)*a(a|b){200}", names) is ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
 @st.composite
-def to_assign(draw: st.DrawFn) -> tuple[list[SubscribedTopic], dict[str, set[TopicIdPartition]]]:
+def assignment_samples(draw: st.DrawFn) -> tuple[list[SubscribedTopic], dict[str, set[TopicIdPartition]]]:
     members = [f"m{number}" for number in range(draw(st.integers(1, 6)))]
     subsets = st.lists(st.sampled_from(members), min_size=1, unique=True).map(lambda found: tuple(sorted(found)))
     topics = [SubscribedTopic(n.to_bytes(16), draw(st.integers(1, 9)), draw(subsets)) for n in range(3)]
@@ -628,8 +634,8 @@ def to_assign(draw: st.DrawFn) -> tuple[list[SubscribedTopic], dict[str, set[Top
     return topics, present
 
 
-@given(to_assign(), st.sampled_from(sorted(ASSIGNORS)))
-def test_assignors_give_each_partition_to_one_that_subscribes(sample: Any, name: str) -> None:
+@given(assignment_samples(), st.sampled_from(sorted(ASSIGNORS)))
+def test_assignors_assign_each_partition_to_one_subscriber(sample: Any, name: str) -> None:
     topics, present = sample
     found = ASSIGNORS[name](topics, present)
     given_out = [partition for partitions in found.values() for partition in partitions]
@@ -639,14 +645,14 @@ def test_assignors_give_each_partition_to_one_that_subscribes(sample: Any, name:
             topic.members
         )
     if name == "uniform":
-        assert ASSIGNORS[name](topics, found) == found, "what is balanced stays"
+        assert ASSIGNORS[name](topics, found) == found, "a balanced assignment stays"
         if len({topic.members for topic in topics}) == 1:
             loads = [len(found.get(member, ())) for member in topics[0].members]
             assert max(loads) - min(loads) <= 1
 
 
-@given(to_assign())
-def test_uniform_takes_away_no_more_than_it_must(sample: Any) -> None:
+@given(assignment_samples())
+def test_uniform_assignor_moves_minimal_partitions(sample: Any) -> None:
     topics, present = sample
     everybody = tuple(sorted(present))
     topics = [SubscribedTopic(topic.topic_id, topic.partitions, everybody) for topic in topics]
@@ -654,11 +660,11 @@ def test_uniform_takes_away_no_more_than_it_must(sample: Any) -> None:
     found = ASSIGNORS["uniform"](topics, present)
     for member in everybody:
         before = present[member] & there
-        assert found[member] <= before or before <= found[member], "nobody gives up one for another"
+        assert found[member] <= before or before <= found[member], "no member exchanges one partition for another"
 
 
-def test_members_and_topics_in_their_thousands_are_assigned_in_a_moment() -> None:
-    """With a look at each member for each topic it takes some seconds, in which nobody else is served."""
+def test_assignor_handles_thousands_of_members_and_topics_quickly() -> None:
+    """An algorithm that visits each member for each topic takes seconds and blocks all other requests."""
     everybody = tuple(f"m{number:03}" for number in range(1000))
     topics = [SubscribedTopic(number.to_bytes(16), 2, everybody[:-1]) for number in range(5000)]
     before = ASSIGNORS["uniform"](topics, {})
@@ -671,11 +677,12 @@ def test_members_and_topics_in_their_thousands_are_assigned_in_a_moment() -> Non
 
 
 class ConsumersUnderLoad(RuleBasedStateMachine):
-    """Members join, beat, leave, lose answers and fall silent, topics change and the broker restarts, in any order."""
+    """Members join, send heartbeats, leave, lose responses and expire; topics change; the broker restarts; in any
+    order."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.driver = Driver(TopicsOfTest(t=3, u=2))
+        self.driver = Driver(FakeTopicCatalog(t=3, u=2))
         self.clients: dict[str, Client] = {}
         self.now = 0
         self.count = 0
@@ -691,17 +698,17 @@ class ConsumersUnderLoad(RuleBasedStateMachine):
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
-    def beat(self, data: st.DataObject) -> None:
+    def heartbeat(self, data: st.DataObject) -> None:
         client = self.clients[data.draw(st.sampled_from(sorted(self.clients)))]
         how = data.draw(st.sampled_from(["plain", "plain", "plain", "full", "silent", "lost", "subscribe"]))
         if how == "subscribe":
             client.topics = data.draw(st.sampled_from([("t",), ("u",), ("t", "u", "v")]))
         try:
             if how == "lost":
-                client.beat(self.now, full=True, loses_answer=True)
-                client.beat(self.now, full=True)
+                client.heartbeat(self.now, full=True, loses_response=True)
+                client.heartbeat(self.now, full=True)
             else:
-                client.beat(self.now, full=how in ("full", "subscribe"), silent=how == "silent")
+                client.heartbeat(self.now, full=how in ("full", "subscribe"), silent=how == "silent")
         except RequestRefused as refused:
             assert refused.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
             assert client.member_id not in self.driver.group.members
@@ -732,19 +739,19 @@ class ConsumersUnderLoad(RuleBasedStateMachine):
             assert again is None or again > self.now, "a tick leaves nothing that is due"
             for client in self.clients.values():
                 if client.member_id not in self.driver.group.members:
-                    # Its partitions are others' now; a consumer stops reading when its session is over.
-                    client.owned = NOTHING
+                    # Its partitions belong to others now; a consumer stops reading when its session ends.
+                    client.owned = NO_PARTITIONS
 
     @rule()
     def restart(self) -> None:
         self.driver.restart(self.now)
 
     @rule()
-    def quiet(self) -> None:
+    def all_stable(self) -> None:
         for client in self.clients.values():
             if client.member_id not in self.driver.group.members:
                 client.join(self.now)
-        self.driver.settle(self.clients.values(), self.now)
+        self.driver.heartbeat_until_stable(self.clients.values(), self.now)
         owned = [partition for client in self.clients.values() for partition in client.owned]
         subscribed = [name for name in self.driver.group.subscribed if self.driver.topics.get(name) is not None]
         assert sorted(owned) == sorted(self.driver.topics.all(*subscribed))
@@ -752,8 +759,8 @@ class ConsumersUnderLoad(RuleBasedStateMachine):
             assert self.driver.group.state is ConsumerGroupState.STABLE
 
     @invariant()
-    def nobody_shares(self) -> None:
-        """Neither in what the group says nor in what the clients read."""
+    def no_partition_is_shared(self) -> None:
+        """Neither the group's assignment nor the clients' partitions overlap."""
         group = self.driver.group
         for found in (
             [p for member in group.members.values() for p in (*member.assigned, *member.revoking)],

@@ -1,4 +1,4 @@
-"""Consumer groups of KIP-848 in a node: kept in the log, beside classic groups, and asked by requests."""
+"""Consumer groups (KIP-848) in a broker node: storage in the log, coexistence with classic groups, and requests."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import pytest
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 
-from headrace.broker.access.login import ANYBODY, Login
-from headrace.broker.access.rights import Grant, Rights
+from headrace.broker.access.login import ANONYMOUS, Login
+from headrace.broker.access.permissions import BrokerPermissions, Grant
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator import group_store as group_store_module
 from headrace.broker.coordinator.consumer_group import ConsumerGroup
 from headrace.broker.coordinator.consumer_messages import HeartbeatRequest
-from headrace.broker.coordinator.members import Protocol
+from headrace.broker.coordinator.members import MemberProtocol
 from headrace.broker.coordinator.messages import JoinRequest, SyncRequest
 from headrace.broker.coordinator.records import CommittedOffset
 from headrace.broker.data_directory import CLEAN_MARKER
@@ -32,19 +32,19 @@ from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from support.broker.broker_samples import NOW_MS
 
-CLASSIC = JoinRequest("", None, "c", "/h", 10_000, 10_000, "consumer", (Protocol("range", b""),), False)
+CLASSIC = JoinRequest("", None, "c", "/h", 10_000, 10_000, "consumer", (MemberProtocol("range", b""),), False)
 JOINING = HeartbeatRequest("m", 0, rebalance_timeout_ms=10_000, topics=frozenset({"t"}), owned=frozenset())
 
 
 class GrantedLogin(Login):
-    """Of a user who may do what these lines say."""
+    """A login with these permissions only."""
 
     def __init__(self, lines: Iterable[tuple[str, str]]) -> None:
         super().__init__(None)
-        self._rights = Rights(Grant.parse(*line) for line in lines)
+        self._rights = BrokerPermissions(Grant.parse(*line) for line in lines)
 
     @property
-    def rights(self) -> Rights:
+    def permissions(self) -> BrokerPermissions:
         return self._rights
 
 
@@ -56,8 +56,8 @@ class Clock:
         return self.ms
 
 
-def run(directory: Path, *works: Callable[[BrokerNode], Coroutine[Any, Any, None]], clock: Clock | None = None) -> None:
-    """Opens a node on `directory` for each of these, and drops it after as a kill would."""
+def run(directory: Path, *steps: Callable[[BrokerNode], Coroutine[Any, Any, None]], clock: Clock | None = None) -> None:
+    """Runs each step on a node opened on `directory`, which is afterwards abandoned as by a kill."""
 
     async def main(work: Callable[[BrokerNode], Coroutine[Any, Any, None]]) -> None:
         node = BrokerNode(BrokerConfig(directory), now_ms=clock or Clock())
@@ -67,7 +67,7 @@ def run(directory: Path, *works: Callable[[BrokerNode], Coroutine[Any, Any, None
             await node.close()
             (directory / CLEAN_MARKER).unlink(missing_ok=True)
 
-    for work in works:
+    for work in steps:
         asyncio.run(main(work))
 
 
@@ -77,21 +77,21 @@ def refusal(call: Any, *arguments: Any) -> ErrorCode:
     return refused.value.code
 
 
-async def ask(node: BrokerNode, request: Any, *lines: tuple[str, str]) -> Any:
-    """What the handler answers; `lines` grant rights where not everything is allowed."""
-    login = GrantedLogin(lines) if lines else ANYBODY
+async def handle_request(node: BrokerNode, request: Any, *lines: tuple[str, str]) -> Any:
+    """Returns the handler's response; `lines` are the client's grants, all permissions if empty."""
+    login = GrantedLogin(lines) if lines else ANONYMOUS
     context = RequestContext(node, request.version, "client", "127.0.0.1", login)
     answer = HANDLERS[request.API_KEY].handle(context, request)
     return await answer if inspect.isawaitable(answer) else answer
 
 
-def beat(version: int = 1, **fields: Any) -> Any:
+def heartbeat_request(version: int = 1, **fields: Any) -> Any:
     joining = {"member_epoch": 0, "rebalance_timeout_ms": 10_000, "subscribed_topic_names": ["t"]}
-    told: dict[str, Any] = {"group_id": "g", "member_id": "m", "topic_partitions": [], **joining, **fields}
-    return ConsumerGroupHeartbeatRequest(version=version, **told)
+    response: dict[str, Any] = {"group_id": "g", "member_id": "m", "topic_partitions": [], **joining, **fields}
+    return ConsumerGroupHeartbeatRequest(version=version, **response)
 
 
-def test_groups_go_on_after_a_kill(tmp_path: Path) -> None:
+def test_consumer_groups_survive_kill(tmp_path: Path) -> None:
     async def first(node: BrokerNode) -> None:
         node.changes.create_topic("t", 4, {})
         node.groups.consumer_heartbeat("g", JOINING)
@@ -102,8 +102,8 @@ def test_groups_go_on_after_a_kill(tmp_path: Path) -> None:
 
     async def again(node: BrokerNode) -> None:
         for member_id in ("m", "n"):
-            told = node.groups.consumer_heartbeat("g", HeartbeatRequest(member_id, 2))
-            assert (told.epoch, told.assigned) == (2, None)
+            response = node.groups.consumer_heartbeat("g", HeartbeatRequest(member_id, 2))
+            assert (response.epoch, response.assigned) == (2, None)
         group = node.groups.groups["g"]
         assert isinstance(group, ConsumerGroup)
         assert (str(group.state), group.epoch) == ("Stable", 2)
@@ -120,7 +120,7 @@ def test_groups_go_on_after_a_kill(tmp_path: Path) -> None:
     run(tmp_path, first, again, again, emptied, gone)
 
 
-def test_an_empty_group_becomes_one_of_the_other_protocol(tmp_path: Path) -> None:
+def test_empty_group_changes_protocol(tmp_path: Path) -> None:
     offset = {("t", 0): CommittedOffset(5, -1, "", NOW_MS)}
 
     async def first(node: BrokerNode) -> None:
@@ -152,7 +152,7 @@ def test_an_empty_group_becomes_one_of_the_other_protocol(tmp_path: Path) -> Non
     run(tmp_path, first, second, third)
 
 
-def test_since_when_a_group_is_unused_is_stored_with_it_and_nothing_of_one_that_never_was(tmp_path: Path) -> None:
+def test_unused_since_is_stored_and_never_joined_group_is_not(tmp_path: Path) -> None:
     clock = Clock()
 
     async def used(node: BrokerNode) -> None:
@@ -172,7 +172,7 @@ def test_since_when_a_group_is_unused_is_stored_with_it_and_nothing_of_one_that_
     run(tmp_path, used, left, unused, clock=clock)
 
 
-def test_silent_members_are_let_go_and_empty_groups_forgotten(tmp_path: Path) -> None:
+def test_expired_members_are_removed_and_empty_groups_deleted(tmp_path: Path) -> None:
     clock = Clock()
 
     async def work(node: BrokerNode) -> None:
@@ -185,20 +185,18 @@ def test_silent_members_are_let_go_and_empty_groups_forgotten(tmp_path: Path) ->
         while any(str(group.state) != "Empty" for group in node.groups.groups.values()):
             await asyncio.sleep(0.005)
         clock.ms += 599_000
-        await node.groups.keep_house()
+        await node.groups.run_housekeeping()
         assert set(node.groups.groups) == {"g", "h"}
 
     async def later(node: BrokerNode) -> None:
         clock.ms += 2000
-        await node.groups.keep_house()
+        await node.groups.run_housekeeping()
         assert set(node.groups.groups) == {"h"}
 
     run(tmp_path, work, later, later, clock=clock)
 
 
-def test_what_could_not_be_stored_is_stored_with_the_next_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unstored_change_is_stored_with_next_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def first(node: BrokerNode) -> None:
         node.changes.create_topic("t", 2, {})
         with monkeypatch.context() as full:
@@ -221,7 +219,7 @@ def test_what_could_not_be_stored_is_stored_with_the_next_change(
     run(tmp_path, first, second)
 
 
-def test_bounds_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_ids_and_group_count_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_store_module, "GROUPS_MAX", 1)
 
     async def work(node: BrokerNode) -> None:
@@ -236,27 +234,31 @@ def test_bounds_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     run(tmp_path, work)
 
 
-def test_requests_and_their_answers(tmp_path: Path) -> None:
+def test_consumer_group_requests_and_responses(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         topic_id = node.changes.create_topic("t", 2, {}).topic_id
-        told = await ask(node, beat(0, member_id=""))
-        assert uuid.UUID(told.member_id)
-        assert (told.error_code, told.member_epoch, told.heartbeat_interval_ms) == (0, 1, 5000)
-        assert [(one.topic_id, one.partitions) for one in told.assignment.topic_partitions] == [(topic_id, [0, 1])]
-        assert (await ask(node, beat(member_id=""))).error_code == ErrorCode.INVALID_REQUEST
+        response = await handle_request(node, heartbeat_request(0, member_id=""))
+        assert uuid.UUID(response.member_id)
+        assert (response.error_code, response.member_epoch, response.heartbeat_interval_ms) == (0, 1, 5000)
+        assert [(one.topic_id, one.partitions) for one in response.assignment.topic_partitions] == [(topic_id, [0, 1])]
+        assert (await handle_request(node, heartbeat_request(member_id=""))).error_code == ErrorCode.INVALID_REQUEST
         quiet = {"topic_partitions": None, "rebalance_timeout_ms": -1, "subscribed_topic_names": None}
-        same = beat(member_id=told.member_id, member_epoch=1, **quiet)
-        assert (await ask(node, same)).assignment is None
-        listed = (await ask(node, ListGroupsRequest(version=5, states_filter=[], types_filter=["consumer"]))).groups
+        same = heartbeat_request(member_id=response.member_id, member_epoch=1, **quiet)
+        assert (await handle_request(node, same)).assignment is None
+        listed = (
+            await handle_request(node, ListGroupsRequest(version=5, states_filter=[], types_filter=["consumer"]))
+        ).groups
         assert [(one.group_id, one.group_state, one.group_type, one.protocol_type) for one in listed] == [
             ("g", "Stable", "consumer", "consumer")
         ]
-        assert not (await ask(node, ListGroupsRequest(version=5, states_filter=[], types_filter=["classic"]))).groups
-        assert not (await ask(node, ListGroupsRequest(version=4, states_filter=["Empty"]))).groups
-        (old,) = (await ask(node, DescribeGroupsRequest(version=5, groups=["g"]))).groups
+        assert not (
+            await handle_request(node, ListGroupsRequest(version=5, states_filter=[], types_filter=["classic"]))
+        ).groups
+        assert not (await handle_request(node, ListGroupsRequest(version=4, states_filter=["Empty"]))).groups
+        (old,) = (await handle_request(node, DescribeGroupsRequest(version=5, groups=["g"]))).groups
         assert (old.group_state, old.members) == ("Dead", [])
         describe = ConsumerGroupDescribeRequest(version=1, group_ids=["g", "g", "x"], include_authorized_operations=1)
-        found, missing = (await ask(node, describe)).groups
+        found, missing = (await handle_request(node, describe)).groups
         assert (found.error_code, found.group_state, found.group_epoch, found.assignment_epoch) == (0, "Stable", 1, 1)
         assert (found.assignor_name, found.authorized_operations) == ("uniform", {3, 6, 8})
         (member,) = found.members
@@ -269,28 +271,28 @@ def test_requests_and_their_answers(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-def test_commits_and_questions_name_the_member(tmp_path: Path) -> None:
+def test_offset_requests_check_member_and_epoch(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
         node.groups.consumer_heartbeat("g", JOINING)
 
         async def commit(member_id: str, epoch: int) -> int:
             topic = OffsetCommitRequest.OffsetCommitRequestTopic
-            place = topic.OffsetCommitRequestPartition(version=9, partition_index=0, committed_offset=5)
+            partition = topic.OffsetCommitRequestPartition(version=9, partition_index=0, committed_offset=5)
             request = OffsetCommitRequest(
                 version=9,
                 group_id="g",
                 generation_id_or_member_epoch=epoch,
                 member_id=member_id,
-                topics=[topic(version=9, name="t", partitions=[place])],
+                topics=[topic(version=9, name="t", partitions=[partition])],
             )
-            return int((await ask(node, request)).topics[0].partitions[0].error_code)
+            return int((await handle_request(node, request)).topics[0].partitions[0].error_code)
 
         async def fetch(member_id: str | None, epoch: int) -> tuple[int, list[int]]:
             group = OffsetFetchRequest.OffsetFetchRequestGroup
-            wanted = group(version=9, group_id="g", member_id=member_id, member_epoch=epoch, topics=None)
-            (told,) = (await ask(node, OffsetFetchRequest(version=9, groups=[wanted]))).groups
-            return told.error_code, [one.committed_offset for topic in told.topics for one in topic.partitions]
+            requested = group(version=9, group_id="g", member_id=member_id, member_epoch=epoch, topics=None)
+            (response,) = (await handle_request(node, OffsetFetchRequest(version=9, groups=[requested]))).groups
+            return response.error_code, [one.committed_offset for topic in response.topics for one in topic.partitions]
 
         assert await commit("m", 1) == 0
         assert await commit("m", 2) == ErrorCode.STALE_MEMBER_EPOCH
@@ -308,34 +310,43 @@ def test_commits_and_questions_name_the_member(tmp_path: Path) -> None:
         )
         node.groups.commits.check_transaction("g", "m", None, 1, [("t", 0)])
         topic = OffsetDeleteRequest.OffsetDeleteRequestTopic
-        place = topic.OffsetDeleteRequestPartition(version=0, partition_index=0)
-        delete = OffsetDeleteRequest(version=0, group_id="g", topics=[topic(version=0, name="t", partitions=[place])])
-        (told,) = (await ask(node, delete)).topics[0].partitions
-        assert told.error_code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-        place = topic.OffsetDeleteRequestPartition(version=0, partition_index=99)
-        delete = OffsetDeleteRequest(version=0, group_id="g", topics=[topic(version=0, name="t", partitions=[place])])
-        (told,) = (await ask(node, delete)).topics[0].partitions
-        assert told.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        partition = topic.OffsetDeleteRequestPartition(version=0, partition_index=0)
+        delete = OffsetDeleteRequest(
+            version=0, group_id="g", topics=[topic(version=0, name="t", partitions=[partition])]
+        )
+        (response,) = (await handle_request(node, delete)).topics[0].partitions
+        assert response.error_code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        partition = topic.OffsetDeleteRequestPartition(version=0, partition_index=99)
+        delete = OffsetDeleteRequest(
+            version=0, group_id="g", topics=[topic(version=0, name="t", partitions=[partition])]
+        )
+        (response,) = (await handle_request(node, delete)).topics[0].partitions
+        assert response.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     run(tmp_path, work)
 
 
-def test_members_need_rights(tmp_path: Path) -> None:
+def test_consumer_group_members_need_permissions(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         for name in ("t", "u"):
             node.changes.create_topic(name, 1, {})
         group, topic = ("read", "group:g"), ("read", "topic:t")
-        assert (await ask(node, beat(), topic)).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
-        assert (await ask(node, beat(), group)).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        assert (await ask(node, beat(), group, topic)).error_code == 0
-        pattern = beat(member_id="n", subscribed_topic_names=[], subscribed_topic_regex=".*")
-        assert (await ask(node, pattern, group, topic)).error_code == 0
+        assert (
+            await handle_request(node, heartbeat_request(), topic)
+        ).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+        assert (
+            await handle_request(node, heartbeat_request(), group)
+        ).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert (await handle_request(node, heartbeat_request(), group, topic)).error_code == 0
+        pattern = heartbeat_request(member_id="n", subscribed_topic_names=[], subscribed_topic_regex=".*")
+        assert (await handle_request(node, pattern, group, topic)).error_code == 0
         found = node.groups.groups["g"]
         assert isinstance(found, ConsumerGroup)
         assert found.subscribed == {"t"}
         describe = ConsumerGroupDescribeRequest(version=1, group_ids=["g"])
         codes = [
-            (await ask(node, describe, *lines)).groups[0].error_code for lines in ([topic], [group], [group, topic])
+            (await handle_request(node, describe, *lines)).groups[0].error_code
+            for lines in ([topic], [group], [group, topic])
         ]
         assert codes == [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0]
 

@@ -1,4 +1,4 @@
-"""The state machine of consumer groups: literal requests in, answers out; the time is whatever the test says."""
+"""State machine of classic groups, tested with explicit requests and times."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.broker.coordinator.group import MEMBERS_MAX, TRANSITIONS, Event, Group, GroupState
-from headrace.broker.coordinator.members import Protocol
-from headrace.broker.coordinator.messages import JoinRequest, JoinResult, Outcome, SyncRequest, SyncResult
+from headrace.broker.coordinator.group import MEMBERS_MAX, TRANSITIONS, Group, GroupEvent, GroupState
+from headrace.broker.coordinator.members import MemberProtocol
+from headrace.broker.coordinator.messages import GroupActions, JoinRequest, JoinResult, SyncRequest, SyncResult
 from headrace.broker.errors import RequestRefused
 from headrace.broker.protocol.error_codes import ErrorCode
 from support.examples import examples
@@ -21,7 +21,7 @@ SESSION_MS, REBALANCE_MS = 10_000, 30_000
 
 
 class Driver:
-    """A group and the answers that its members have got, by ticket."""
+    """A group and the responses of its members, by ticket."""
 
     def __init__(self) -> None:
         numbers = itertools.count(1)
@@ -30,11 +30,11 @@ class Driver:
         self.stored = 0
         self._tickets = itertools.count(1)
 
-    def take(self, outcome: Outcome) -> None:
-        for reply in outcome.replies:
-            assert reply.ticket not in self.answers, "a request is answered once"
+    def record_replies(self, actions: GroupActions) -> None:
+        for reply in actions.replies:
+            assert reply.ticket not in self.answers, "a request gets one response"
             self.answers[reply.ticket] = reply.result
-        self.stored += outcome.must_store
+        self.stored += actions.must_store
 
     def join(
         self,
@@ -44,7 +44,7 @@ class Driver:
         instance_id: str | None = None,
         protocols: Mapping[str, bytes] | None = None,
         session_ms: int = SESSION_MS,
-        known: bool = False,
+        requires_id: bool = False,
     ) -> int:
         ticket = next(self._tickets)
         chosen = {"range": b"topic"} if protocols is None else protocols
@@ -56,16 +56,16 @@ class Driver:
             session_ms,
             REBALANCE_MS,
             "consumer",
-            tuple(Protocol(name, metadata) for name, metadata in chosen.items()),
-            known,
+            tuple(MemberProtocol(name, metadata) for name, metadata in chosen.items()),
+            requires_id,
         )
-        self.take(self.group.join(request, ticket, at))
+        self.record_replies(self.group.join(request, ticket, at))
         return ticket
 
     def sync(self, member_id: str, generation: int, assignments: Mapping[str, bytes] | None = None, at: int = 0) -> int:
         ticket = next(self._tickets)
         request = SyncRequest(member_id, None, generation, None, None, assignments or {})
-        self.take(self.group.sync(request, ticket, at))
+        self.record_replies(self.group.sync(request, ticket, at))
         return ticket
 
     def joined(self, ticket: int) -> JoinResult:
@@ -79,11 +79,11 @@ class Driver:
         return result
 
     def tick(self, at: int) -> None:
-        self.take(self.group.tick(at))
+        self.record_replies(self.group.tick(at))
 
 
 def stable_pair() -> tuple[Driver, str, str]:
-    """Two members, the first of which leads; generation 2."""
+    """Returns a stable group of two members in generation 2, led by the first."""
     driver = Driver()
     leader = driver.joined(driver.join()).member_id
     second = driver.join()
@@ -98,7 +98,7 @@ def stable_pair() -> tuple[Driver, str, str]:
     return driver, leader, other
 
 
-def test_a_lone_member_leads_at_once() -> None:
+def test_single_member_becomes_leader_at_once() -> None:
     driver = Driver()
     result = driver.joined(driver.join(protocols={"range": b"r", "sticky": b"s"}))
     assert (result.error, result.generation, result.protocol, result.leader) == (
@@ -112,26 +112,26 @@ def test_a_lone_member_leads_at_once() -> None:
     assert (driver.group.state, driver.stored) == (GroupState.STABLE, 1)
 
 
-def test_newcomers_are_told_an_id_first() -> None:
+def test_new_member_gets_member_id_before_joining() -> None:
     driver = Driver()
-    told = driver.joined(driver.join(known=True))
-    assert told.error is ErrorCode.MEMBER_ID_REQUIRED
+    result = driver.joined(driver.join(requires_id=True))
+    assert result.error is ErrorCode.MEMBER_ID_REQUIRED
     assert driver.group.state is GroupState.EMPTY
-    assert driver.joined(driver.join(told.member_id, known=True)).error is ErrorCode.NONE
+    assert driver.joined(driver.join(result.member_id, requires_id=True)).error is ErrorCode.NONE
 
 
-def test_a_promised_id_holds_up_the_group_only_for_its_session() -> None:
+def test_pending_member_id_blocks_group_only_for_its_session() -> None:
     driver = Driver()
     leader = driver.joined(driver.join()).member_id
     driver.sync(leader, 1)
-    driver.join(known=True, at=100)
+    driver.join(requires_id=True, at=100)
     rejoin = driver.join(leader, at=200)
     assert rejoin not in driver.answers
     driver.tick(100 + SESSION_MS)
     assert driver.joined(rejoin).generation == 2
 
 
-def test_the_second_member_makes_the_first_join_again() -> None:
+def test_second_member_triggers_rebalance() -> None:
     driver, leader, other = stable_pair()
     assert driver.group.heartbeat(leader, None, 2, 10) is ErrorCode.NONE
     driver.join(at=20)
@@ -139,7 +139,7 @@ def test_the_second_member_makes_the_first_join_again() -> None:
     assert driver.synced(driver.sync(other, 2)).error is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_members_that_do_not_join_again_are_dropped_at_the_rebalance_timeout() -> None:
+def test_members_not_rejoining_are_removed_at_rebalance_timeout() -> None:
     driver, leader, other = stable_pair()
     third = driver.join(at=0)
     rejoin = driver.join(leader, at=5)
@@ -151,7 +151,7 @@ def test_members_that_do_not_join_again_are_dropped_at_the_rebalance_timeout() -
     assert set(driver.group.members) == {leader, driver.joined(third).member_id}
 
 
-def test_silent_members_lose_their_session() -> None:
+def test_member_without_heartbeats_is_removed() -> None:
     driver, leader, other = stable_pair()
     assert driver.group.next_deadline_ms() == SESSION_MS
     driver.group.heartbeat(leader, None, 2, 6000)
@@ -162,7 +162,7 @@ def test_silent_members_lose_their_session() -> None:
     assert driver.joined(driver.join(leader, at=SESSION_MS)).generation == 3
 
 
-def test_a_leader_that_never_assigns_is_dropped() -> None:
+def test_leader_that_never_assigns_is_removed() -> None:
     driver = Driver()
     leader = driver.joined(driver.join()).member_id
     second = driver.join()
@@ -175,18 +175,18 @@ def test_a_leader_that_never_assigns_is_dropped() -> None:
     assert set(driver.group.members) == {other}
 
 
-def test_the_last_one_out_empties_the_group() -> None:
+def test_group_is_empty_after_last_member_leaves() -> None:
     driver, leader, other = stable_pair()
     for member in (other, leader):
-        code, outcome = driver.group.leave(member, None, 0)
+        code, actions = driver.group.leave(member, None, 0)
         assert code is ErrorCode.NONE
-        driver.take(outcome)
+        driver.record_replies(actions)
     assert (driver.group.state, driver.group.generation) == (GroupState.EMPTY, 3)
     driver.group.check_empty()
     assert driver.group.leave(leader, None, 0)[0] is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_who_may_commit() -> None:
+def test_commit_requires_current_member_and_generation() -> None:
     driver, leader, _ = stable_pair()
     group = driver.group
     group.check_commit(leader, None, 2, 0)
@@ -199,7 +199,7 @@ def test_who_may_commit() -> None:
     Driver().group.check_commit("", None, -1, 0)
 
 
-def test_no_commit_between_join_and_assignment() -> None:
+def test_commit_between_join_and_assignment_is_refused() -> None:
     driver = Driver()
     member = driver.joined(driver.join()).member_id
     with pytest.raises(RequestRefused) as refused:
@@ -207,7 +207,7 @@ def test_no_commit_between_join_and_assignment() -> None:
     assert refused.value.code is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_the_protocol_is_one_that_all_know_and_most_prefer() -> None:
+def test_selected_protocol_is_shared_and_most_preferred() -> None:
     driver = Driver()
     first = driver.joined(driver.join(protocols={"a": b"", "b": b"", "c": b""})).member_id
     second = driver.join(protocols={"b": b"2", "c": b"2"})
@@ -218,20 +218,20 @@ def test_the_protocol_is_one_that_all_know_and_most_prefer() -> None:
 
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001, 0, -1])
-def test_session_timeouts_have_bounds(session_ms: int) -> None:
+def test_session_timeout_outside_bounds_is_refused(session_ms: int) -> None:
     driver = Driver()
     assert driver.joined(driver.join(session_ms=session_ms)).error is ErrorCode.INVALID_SESSION_TIMEOUT
     assert not driver.group.members
 
 
-def test_a_group_has_a_largest_size() -> None:
+def test_group_size_is_limited() -> None:
     driver = Driver()
     for _ in range(MEMBERS_MAX):
-        driver.join(known=True)
+        driver.join(requires_id=True)
     assert driver.joined(driver.join()).error is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_unknown_members_and_wrong_protocols_are_refused() -> None:
+def test_unknown_member_and_wrong_protocol_are_refused() -> None:
     driver, leader, _ = stable_pair()
     assert driver.joined(driver.join("stranger")).error is ErrorCode.UNKNOWN_MEMBER_ID
     assert driver.joined(driver.join(protocols={})).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -240,7 +240,7 @@ def test_unknown_members_and_wrong_protocols_are_refused() -> None:
     assert driver.synced(driver.sync(leader, 3)).error is ErrorCode.ILLEGAL_GENERATION
 
 
-def test_a_static_member_comes_back_without_a_rebalance() -> None:
+def test_returning_static_member_causes_no_rebalance() -> None:
     driver = Driver()
     first = driver.joined(driver.join(instance_id="i")).member_id
     driver.sync(first, 1, {first: b"all"})
@@ -253,7 +253,7 @@ def test_a_static_member_comes_back_without_a_rebalance() -> None:
     assert driver.group.leave("", "i", 7)[0] is ErrorCode.NONE
 
 
-def test_a_restored_group_goes_on_where_it_was() -> None:
+def test_restored_group_continues_its_generation() -> None:
     driver, leader, other = stable_pair()
     again = Driver()
     again.group.generation, again.group.protocol_type, again.group.protocol = 2, "consumer", "range"
@@ -263,15 +263,15 @@ def test_a_restored_group_goes_on_where_it_was() -> None:
     assert again.group.next_deadline_ms() == 50_000 + SESSION_MS
 
 
-def test_every_transition_leads_to_a_state_that_something_leaves() -> None:
+def test_every_transition_leads_to_a_state_with_an_exit() -> None:
     reachable = {GroupState.EMPTY, *TRANSITIONS.values()}
     assert reachable == set(GroupState)
     assert {state for state, _ in TRANSITIONS} == set(GroupState) - {GroupState.DEAD}
-    assert {event for _, event in TRANSITIONS} == set(Event)
+    assert {event for _, event in TRANSITIONS} == set(GroupEvent)
 
 
 class GroupUnderLoad(RuleBasedStateMachine):
-    """Members join, sync, beat, leave and fall silent in any order: nobody is forgotten or answered twice."""
+    """Members join, sync, send heartbeats, leave and expire in any order: every request gets exactly one response."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -279,9 +279,9 @@ class GroupUnderLoad(RuleBasedStateMachine):
         self.now = 0
         self.joins: dict[int, str] = {}
 
-    @rule(known=st.booleans())
-    def newcomer(self, known: bool) -> None:
-        self.joins[self.driver.join(at=self.now, known=known)] = ""
+    @rule(requires_id=st.booleans())
+    def newcomer(self, requires_id: bool) -> None:
+        self.joins[self.driver.join(at=self.now, requires_id=requires_id)] = ""
 
     @precondition(lambda self: self.driver.answers)
     @rule(data=st.data())
@@ -303,12 +303,12 @@ class GroupUnderLoad(RuleBasedStateMachine):
 
     @precondition(lambda self: self.driver.group.members)
     @rule(data=st.data())
-    def beat_or_leave(self, data: st.DataObject) -> None:
+    def heartbeat_or_leave(self, data: st.DataObject) -> None:
         member_id = data.draw(st.sampled_from(sorted(self.driver.group.members)))
         if data.draw(st.booleans()):
             self.driver.group.heartbeat(member_id, None, self.driver.group.generation, self.now)
         else:
-            self.driver.take(self.driver.group.leave(member_id, None, self.now)[1])
+            self.driver.record_replies(self.driver.group.leave(member_id, None, self.now)[1])
 
     @rule(ms=st.integers(1, 20_000))
     def time_passes(self, ms: int) -> None:
@@ -317,7 +317,7 @@ class GroupUnderLoad(RuleBasedStateMachine):
         if due is not None and due <= self.now:
             self.driver.tick(self.now)
             again = self.driver.group.next_deadline_ms()
-            assert again is None or again > self.now, "a tick leaves nothing that is due"
+            assert again is None or again > self.now, "no deadline remains due after a tick"
 
     @invariant()
     def consistent(self) -> None:
@@ -341,10 +341,10 @@ GroupUnderLoad.TestCase.settings = settings(max_examples=examples(0.5), stateful
 TestGroupUnderLoad = GroupUnderLoad.TestCase
 
 
-def test_only_who_hangs_up_lives_by_its_session_and_that_begins_anew() -> None:
+def test_disconnect_restarts_session_of_that_member_only() -> None:
     driver, leader, other = stable_pair()
     gone = driver.join(leader, at=10)
-    driver.take(driver.group.hung_up(gone, 1000))
+    driver.record_replies(driver.group.disconnect(gone, 1000))
     waiting = driver.join(other, at=20)
     assert waiting not in driver.answers
     driver.tick(999 + SESSION_MS)
@@ -353,12 +353,12 @@ def test_only_who_hangs_up_lives_by_its_session_and_that_begins_anew() -> None:
     assert set(driver.group.members) == {other} and driver.joined(waiting).leader == other
 
 
-def test_who_hangs_up_while_it_waits_for_its_assignment_is_not_answered() -> None:
+def test_disconnected_sync_request_gets_no_reply() -> None:
     driver, leader, other = stable_pair()
     driver.join(leader)
     driver.join(other)
     gone = driver.sync(other, 3)
-    driver.take(driver.group.hung_up(gone, 5))
+    driver.record_replies(driver.group.disconnect(gone, 5))
     assert driver.group.members[other].deadline_ms == 5 + SESSION_MS
     driver.sync(leader, 3, {leader: b"L", other: b"O"})
     assert gone not in driver.answers and driver.group.state is GroupState.STABLE

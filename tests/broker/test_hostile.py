@@ -1,4 +1,4 @@
-"""Clients that are broken or mean harm: each is refused by name or closed, at a bounded price for all others."""
+"""Broken and malicious clients: their requests are refused or their connections closed, at bounded cost to others."""
 
 from __future__ import annotations
 
@@ -27,18 +27,17 @@ from kafka.protocol.schemas.fields.struct_array import StructArrayField
 
 from headrace.broker import connection
 from headrace.broker.config import BrokerConfig
-from headrace.broker.connection import IDLE_S, Connections
+from headrace.broker.connection import IDLE_TIMEOUT_S, Connections
 from headrace.broker.coordinator import group_store as group_store_module
 from headrace.broker.coordinator.group import REBALANCE_TIMEOUT_MS_MIN
-from headrace.broker.coordinator.members import Protocol
+from headrace.broker.coordinator.members import MemberProtocol
 from headrace.broker.coordinator.messages import JoinRequest
-from headrace.broker.counts import RequestCounts
 from headrace.broker.errors import ProtocolError, RequestRefused
 from headrace.broker.handlers.context import RequestContext
-from headrace.broker.handlers.dispatch import HANDLERS, refuse_version
-from headrace.broker.log.by_time import FoundTimestamp
+from headrace.broker.handlers.dispatch import HANDLERS, unsupported_version_pieces
 from headrace.broker.log.files import FileSlice
-from headrace.broker.log.produced import check_produced
+from headrace.broker.log.produce_validation import validate_batch
+from headrace.broker.log.time_search import TimestampOffset
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.api_versions import (
     BY_KEY,
@@ -53,13 +52,14 @@ from headrace.broker.protocol.api_versions import (
     ApiVersions,
 )
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.protocol.framing import CONTROL_FRAME_BYTES_MAX, NAMES_MAX, read_header
-from headrace.broker.protocol.large_requests import read_in_turns
+from headrace.broker.protocol.framing import CONTROL_FRAME_BYTES_MAX, REQUEST_ITEMS_MAX, read_header
+from headrace.broker.protocol.large_requests import decode_yielding
+from headrace.broker.request_counts import RequestCounts
 from headrace.broker.server import BrokerServer
 from headrace.kafka_wire import messages
 from headrace.kafka_wire.errors import MalformedMessage
 from headrace.kafka_wire.record_batch import HEADER_BYTES
-from support.broker.broker_samples import NOW_MS, append, batch, find_timestamp, opened, with_attributes
+from support.broker.broker_samples import NOW_MS, append, batch, find_timestamp, open_sample_log, with_attributes
 from support.cases import all_cases
 from support.examples import examples
 from support.logs import logged
@@ -90,7 +90,7 @@ def sized(raw: bytes | None, size_format: str, is_flexible: bool) -> bytes:
 
 
 def field_bytes(data: st.DataObject, field: Any, version: int, is_flexible: bool) -> bytes:
-    """A value that fits the field's type, however little sense it makes: null, empty, extreme."""
+    """Generates an extreme value of the field's type: null, empty, minimum, maximum."""
     if isinstance(field, (ArrayField, StructArrayField)):
         count = data.draw(st.sampled_from((None, 0, 1, 2)))
         items = [field_bytes(data, field.array_of, version, is_flexible) for _ in range(count or 0)]
@@ -131,14 +131,14 @@ def with_node(directory: Path, work: Callable[[BrokerNode], Awaitable[None]], **
     asyncio.run(main())
 
 
-async def answer(node: BrokerNode, key: int, version: int, raw: bytes, *, patience_s: float = 0.01) -> bytes:
-    """The answer's body; b"" when it does not come in that time."""
+async def respond(node: BrokerNode, key: int, version: int, raw: bytes, *, timeout_s: float = 0.01) -> bytes:
+    """Returns the response body; b"" if none arrives within the timeout."""
     handler = HANDLERS[key]
     request = handler.decode(memoryview(raw), 0, version)
     result = handler.handle(RequestContext(node, version, "c" * 30_000, "127.0.0.1"), request)
     if inspect.isawaitable(result):
         task = asyncio.ensure_future(result)
-        await asyncio.wait([task], timeout=patience_s)
+        await asyncio.wait([task], timeout=timeout_s)
         if not task.done():
             task.cancel()
             return b""
@@ -148,7 +148,7 @@ async def answer(node: BrokerNode, key: int, version: int, raw: bytes, *, patien
 
 @given(st.permutations(GENERATED), st.data())
 @settings(max_examples=examples(0.5))
-def test_requests_of_nulls_and_extremes_are_answered_or_refused(
+def test_null_and_extreme_requests_get_response_or_refusal(
     tmp_path_factory: pytest.TempPathFactory, rows: list[ApiVersions], data: st.DataObject
 ) -> None:
     async def work(node: BrokerNode) -> None:
@@ -156,7 +156,7 @@ def test_requests_of_nulls_and_extremes_are_answered_or_refused(
         for each in rows:
             version = data.draw(st.integers(each.lowest, each.highest))
             with suppress(ProtocolError, MalformedMessage):
-                await answer(node, each.key, version, body(data, each.key, version))
+                await respond(node, each.key, version, body(data, each.key, version))
 
     with_node(tmp_path_factory.mktemp("broker"), work)
 
@@ -170,7 +170,7 @@ def test_requests_of_nulls_and_extremes_are_answered_or_refused(
     ],
     ids=["endless-array", "endless-tags", "many-small-arrays"],
 )
-def test_what_would_take_long_to_read_is_refused(key: int, version: int, raw: bytes) -> None:
+def test_request_that_is_slow_to_decode_is_refused(key: int, version: int, raw: bytes) -> None:
     with pytest.raises(MalformedMessage):
         HANDLERS[key].decode(memoryview(raw), 0, version)
 
@@ -196,32 +196,32 @@ def test_what_would_take_long_to_read_is_refused(key: int, version: int, raw: by
         "names-cut-off",
     ],
 )
-def test_a_large_request_that_would_take_long_is_refused(key: int, version: int, raw: bytes) -> None:
+def test_large_request_that_is_slow_to_decode_is_refused(key: int, version: int, raw: bytes) -> None:
     with pytest.raises(MalformedMessage):
-        asyncio.run(read_in_turns(REQUESTS[key], raw, 0, version))
+        asyncio.run(decode_yielding(REQUESTS[key], raw, 0, version))
 
 
-def test_as_many_names_as_may_be_are_read_and_one_more_is_refused() -> None:
-    def names(count: int) -> bytes:
+def test_request_items_limit_is_inclusive() -> None:
+    def metadata_request(count: int) -> bytes:
         return struct.pack(">i", count) + b"\0\1t" * count
 
-    read = asyncio.run(read_in_turns(REQUESTS[METADATA], names(NAMES_MAX), 0, 0))
-    assert len(read.topics) == NAMES_MAX
-    with pytest.raises(MalformedMessage, match=f"{NAMES_MAX}"):
-        asyncio.run(read_in_turns(REQUESTS[METADATA], names(NAMES_MAX + 1), 0, 0))
+    read = asyncio.run(decode_yielding(REQUESTS[METADATA], metadata_request(REQUEST_ITEMS_MAX), 0, 0))
+    assert len(read.topics) == REQUEST_ITEMS_MAX
+    with pytest.raises(MalformedMessage, match=f"{REQUEST_ITEMS_MAX}"):
+        asyncio.run(decode_yielding(REQUESTS[METADATA], metadata_request(REQUEST_ITEMS_MAX + 1), 0, 0))
 
 
 @given(st.sampled_from(GENERATED), st.data())
 @settings(max_examples=examples(10))
-def test_a_large_request_is_read_as_a_small_one(row: ApiVersions, data: st.DataObject) -> None:
+def test_yielding_decoder_agrees_with_compiled_decoder(row: ApiVersions, data: st.DataObject) -> None:
     version = data.draw(st.integers(row.lowest, row.highest))
     cls, raw = REQUESTS[row.key], body(data, row.key, version)
     at_once = HANDLERS[row.key].decode(memoryview(raw), 0, version)
-    assert vars_of(asyncio.run(read_in_turns(cls, b"head" + raw, 4, version))) == vars_of(at_once)
+    assert vars_of(asyncio.run(decode_yielding(cls, b"head" + raw, 4, version))) == vars_of(at_once)
 
 
 def vars_of(message: Any) -> Any:
-    """A message as plain values."""
+    """Converts a message to plain values."""
     return message.to_dict() if message is not None else None
 
 
@@ -231,24 +231,24 @@ def tagged_names(field: Any, version: int) -> list[str]:
     return own + [name for each in inner if each.is_struct() for name in tagged_names(each, version)]
 
 
-def test_served_requests_have_no_tagged_fields() -> None:
-    """Large requests are read without their tagged fields for this reason."""
+def test_served_requests_define_no_tagged_fields() -> None:
+    """The yielding decoder skips tagged fields and relies on this."""
     found = {
         (row.name, version): tagged_names(REQUESTS[row.key]._struct, version)
         for row in GENERATED
         for version in range(row.lowest, row.highest + 1)
     }
-    assert {request: names for request, names in found.items() if names} == {}
+    assert {request: metadata_request for request, metadata_request in found.items() if metadata_request} == {}
 
 
-def test_others_have_their_turns_while_a_large_request_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.broker.turns.BURST_S", 0)
+def test_event_loop_runs_while_large_request_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.broker.loop_yielder.BURST_S", 0)
     rounds = 0
 
     async def main() -> None:
         nonlocal rounds
         raw = struct.pack(">i", 5_000) + b"\0\1t" * 5_000
-        reading = asyncio.ensure_future(read_in_turns(REQUESTS[METADATA], raw, 0, 0))
+        reading = asyncio.ensure_future(decode_yielding(REQUESTS[METADATA], raw, 0, 0))
         while not reading.done():
             rounds += 1
             await asyncio.sleep(0)
@@ -267,10 +267,10 @@ def test_others_have_their_turns_while_a_large_request_is_read(monkeypatch: pyte
     ],
     ids=["CreateTopics", "DescribeConfigs", "IncrementalAlterConfigs"],
 )
-def test_others_have_their_turns_while_dear_requests_are_answered(
+def test_event_loop_runs_while_expensive_requests_are_handled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: int, array: str, item: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("headrace.broker.turns.BURST_S", 0)
+    monkeypatch.setattr("headrace.broker.loop_yielder.BURST_S", 0)
 
     async def work(node: BrokerNode) -> None:
         cls = REQUESTS[key]
@@ -290,26 +290,26 @@ def test_others_have_their_turns_while_dear_requests_are_answered(
     with_node(tmp_path, work)
 
 
-def test_an_old_produce_request_for_many_partitions_is_refused_by_its_count() -> None:
-    """Its frame may be a hundred times as long as those of other APIs."""
+def test_old_produce_request_with_too_many_partitions_is_refused() -> None:
+    """A produce frame may be a hundred times as long as one of another API."""
     start = struct.pack(">hhihhiihci", PRODUCE, 2, 7, -1, -1, 1000, 1, 1, b"t", 30_000)
     frame = memoryview(start + struct.pack(">ii", 0, -1) * 30_000)
     with pytest.raises(MalformedMessage, match="30000"):
-        refuse_version(frame, read_header(frame))
+        unsupported_version_pieces(frame, read_header(frame))
 
 
-def test_a_topic_asked_for_many_times_is_answered_once(tmp_path: Path) -> None:
+def test_repeated_topic_in_metadata_request_is_returned_once(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 100, {})
         cls = REQUESTS[METADATA]
         topics = [cls.MetadataRequestTopic(version=9, name="t") for _ in range(1000)]
         request = cls(version=9, topics=topics, allow_auto_topic_creation=True)
-        assert len(await answer(node, METADATA, 9, bytes(request.encode()))) < 10_000
+        assert len(await respond(node, METADATA, 9, bytes(request.encode()))) < 10_000
 
     with_node(tmp_path, work)
 
 
-def test_partitions_have_a_largest_number_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_total_partitions_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.broker.topic_changes.PARTITIONS_TOTAL_MAX", 10)
 
     async def work(node: BrokerNode) -> None:
@@ -330,54 +330,58 @@ def test_partitions_have_a_largest_number_in_all(tmp_path: Path, monkeypatch: py
     with_node(tmp_path, work)
 
 
-def test_topics_are_created_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that were left out are unknown, which is what makes clients ask again."""
-    monkeypatch.setattr("headrace.broker.topic_changes.TOPICS_AT_ONCE", 2)
+def test_automatic_topic_creation_is_limited_per_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topics left out are unknown, so clients request them again."""
+    monkeypatch.setattr("headrace.broker.topic_changes.AUTO_CREATED_TOPICS_MAX", 2)
 
     async def work(node: BrokerNode) -> None:
         cls = REQUESTS[METADATA]
-        names = ("a", "b", "c")
-        topics = [cls.MetadataRequestTopic(version=4, name=name) for name in names]
+        metadata_request = ("a", "b", "c")
+        topics = [cls.MetadataRequestTopic(version=4, name=name) for name in metadata_request]
         request = cls(version=4, topics=topics, allow_auto_topic_creation=True)
         for expected in ([0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION], [0, 0, 0]):
-            raw = await answer(node, METADATA, 4, bytes(request.encode()), patience_s=30)
+            raw = await respond(node, METADATA, 4, bytes(request.encode()), timeout_s=30)
             found = metadata.MetadataResponse.decode(raw, version=4).topics
-            assert {topic.name: topic.error_code for topic in found} == dict(zip(names, expected, strict=True))
+            assert {topic.name: topic.error_code for topic in found} == dict(
+                zip(metadata_request, expected, strict=True)
+            )
 
     with_node(tmp_path, work)
 
 
-def join(member_id: str = "", *, protocol: str = "range", needs_known_id: bool = True) -> JoinRequest:
-    protocols = (Protocol(protocol, b""),)
-    return JoinRequest(member_id, None, "c" * 30_000, "h", 10_000, 10_000, "consumer", protocols, needs_known_id)
+def join(member_id: str = "", *, protocol: str = "range", requires_known_member_id: bool = True) -> JoinRequest:
+    protocols = (MemberProtocol(protocol, b""),)
+    return JoinRequest(
+        member_id, None, "c" * 30_000, "h", 10_000, 10_000, "consumer", protocols, requires_known_member_id
+    )
 
 
-def test_groups_have_a_largest_number_and_names_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_count_and_name_length_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_store_module, "GROUPS_MAX", 2)
 
     async def work(node: BrokerNode) -> None:
         groups = node.groups
         assert (await groups.join("x" * 40_000, join())).error is ErrorCode.INVALID_GROUP_ID
         assert (await groups.join("g1", join(protocol="x" * 40_000))).error is ErrorCode.INVALID_REQUEST
-        told = await groups.join("g1", join())
-        assert told.error is ErrorCode.MEMBER_ID_REQUIRED and len(told.member_id) < 300
-        assert (await groups.join("g2", join(needs_known_id=False))).error is ErrorCode.NONE
+        response = await groups.join("g1", join())
+        assert response.error is ErrorCode.MEMBER_ID_REQUIRED and len(response.member_id) < 300
+        assert (await groups.join("g2", join(requires_known_member_id=False))).error is ErrorCode.NONE
         assert (await groups.join("g3", join())).error is ErrorCode.POLICY_VIOLATION
 
     with_node(tmp_path, work)
 
 
-def test_a_group_that_nobody_joined_is_forgotten(tmp_path: Path) -> None:
+def test_never_joined_group_is_removed(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         await node.groups.join("refused", join(protocol="x" * 40_000))
         await node.groups.join("promised", join())
-        await node.groups.keep_house()
+        await node.groups.run_housekeeping()
         assert set(node.groups.groups) == {"promised"}
 
     with_node(tmp_path, work)
 
 
-def test_a_rebalance_takes_some_time_whatever_a_member_asks_for(tmp_path: Path) -> None:
+def test_rebalance_timeout_has_minimum(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         cls = REQUESTS[11]
         protocol = cls.JoinGroupRequestProtocol(version=1, name="range", metadata=b"")
@@ -390,7 +394,7 @@ def test_a_rebalance_takes_some_time_whatever_a_member_asks_for(tmp_path: Path) 
             protocol_type="consumer",
             protocols=[protocol],
         )
-        await answer(node, 11, 1, bytes(request.encode()))
+        await respond(node, 11, 1, bytes(request.encode()))
         [member] = node.groups.groups["g"].members.values()
         assert member.rebalance_timeout_ms == REBALANCE_TIMEOUT_MS_MIN
 
@@ -414,24 +418,26 @@ def compressed(codec: int, *values: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("codec", COMPRESSORS)
-def test_a_batch_that_swells_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: int) -> None:
-    """Where its records are wanted for their timestamps, its first offset is the answer."""
-    log = opened(tmp_path).log
+def test_batch_with_excessive_decompressed_size_is_not_decompressed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: int
+) -> None:
+    """A timestamp search that would need its records returns the batch's base offset."""
+    log = open_sample_log(tmp_path).log
     for _ in range(2):
         append(log, compressed(codec, b"x" * 1000, b"y" * 1000))
-    assert find_timestamp(log, NOW_MS + 1) == FoundTimestamp(NOW_MS + 1, 1)
-    monkeypatch.setattr("headrace.broker.log.opened.BYTES_OPENED_MAX", 1500)
-    assert find_timestamp(log, NOW_MS + 1) == FoundTimestamp(NOW_MS + 1, 0)
+    assert find_timestamp(log, NOW_MS + 1) == TimestampOffset(NOW_MS + 1, 1)
+    monkeypatch.setattr("headrace.broker.log.decoding.DECODED_BYTES_MAX", 1500)
+    assert find_timestamp(log, NOW_MS + 1) == TimestampOffset(NOW_MS + 1, 0)
 
 
-def test_more_records_than_bytes_are_refused() -> None:
+def test_record_count_above_byte_count_is_refused() -> None:
     raw = bytearray(batch(b"x"))
     count = (1 << 31) - 1
     struct.pack_into(">i", raw, 23, count - 1)
     struct.pack_into(">i", raw, 57, count)
     struct.pack_into(">I", raw, 17, crc32c(bytes(raw[21:])))
     with pytest.raises(RequestRefused) as refused:
-        check_produced(memoryview(raw), 1000)
+        validate_batch(memoryview(raw), 1000)
     assert refused.value.code is ErrorCode.INVALID_RECORD
 
 
@@ -467,12 +473,12 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("partitions", "told"), [((0, 1), False), ((0, 7), True)], ids=["stored", "one of them refused"]
+    ("partitions", "is_refused"), [((0, 1), False), ((0, 7), True)], ids=["stored", "one of them refused"]
 )
-def test_a_refusal_that_wants_no_answer_closes_the_connection_behind_the_answers_before_it(
-    tmp_path: Path, partitions: tuple[int, int], told: bool
+def test_refused_acks_zero_request_closes_connection_after_earlier_responses(
+    tmp_path: Path, partitions: tuple[int, int], is_refused: bool
 ) -> None:
-    """Its client then asks where its partitions are, as it would have been told to."""
+    """The client then refreshes its metadata, as after an error response."""
 
     async def work(server: BrokerServer, host: str, port: int) -> None:
         server.node.changes.create_topic("t", 2, {})
@@ -481,21 +487,21 @@ def test_a_refusal_that_wants_no_answer_closes_the_connection_behind_the_answers
         parts = b"".join(struct.pack(">ii", index, len(raw)) + raw for index in partitions)
         produced = struct.pack(">hhiihc", -1, 0, 1000, 1, 1, b"t") + struct.pack(">i", len(partitions)) + parts
         reader, writer = await asyncio.open_connection(host, port)
-        asked = [request_bytes(METADATA, 1, struct.pack(">i", 0)), request_bytes(PRODUCE, 3, produced)]
-        writer.write(b"".join(asked) + asked[0])
-        answers = 1 if told else 2
-        for _ in range(answers):
+        requested = [request_bytes(METADATA, 1, struct.pack(">i", 0)), request_bytes(PRODUCE, 3, produced)]
+        writer.write(b"".join(requested) + requested[0])
+        response_count = 1 if is_refused else 2
+        for _ in range(response_count):
             await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0])
-        if told:
+        if is_refused:
             assert await reader.read() == b""
         assert server.node.log("t", 0).log_end_offset == 1
-        assert dict(counts.errors) == ({(PRODUCE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION): 1} if told else {})
+        assert dict(counts.errors) == ({(PRODUCE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION): 1} if is_refused else {})
         writer.close()
 
     with_server(tmp_path, work)
 
 
-def test_only_produce_requests_may_be_large(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_control_requests_have_lower_frame_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     keys = [key for key in BY_KEY if key != PRODUCE]
 
     async def work(server: BrokerServer, host: str, port: int) -> None:
@@ -512,7 +518,7 @@ def test_only_produce_requests_may_be_large(tmp_path: Path, caplog: pytest.LogCa
     assert records == logged(caplog, "broker.connection", "127.0.0.1:") and len(records) == len(keys)
 
 
-def test_connections_that_stay_silent_are_closed_but_not_while_they_wait(tmp_path: Path) -> None:
+def test_idle_connections_are_closed_unless_waiting_for_response(tmp_path: Path) -> None:
     async def work(server: BrokerServer, host: str, port: int) -> None:
         server.node.changes.create_topic("t", 1, {})
         silent, half = [await asyncio.open_connection(host, port) for _ in range(2)]
@@ -521,9 +527,9 @@ def test_connections_that_stay_silent_are_closed_but_not_while_they_wait(tmp_pat
         waiting.write(fetch_bytes(b"t", 250_000))
         await until(lambda: any(each.has_pending for each in server.connections.open))
         now_s = asyncio.get_running_loop().time()
-        server.connections.close_idle(now_s + IDLE_S - 1)
+        server.connections.close_idle(now_s + IDLE_TIMEOUT_S - 1)
         assert len(server.connections.open) == 3
-        server.connections.close_idle(now_s + IDLE_S + 60)
+        server.connections.close_idle(now_s + IDLE_TIMEOUT_S + 60)
         assert [await reader.read() for reader, _ in (silent, half)] == [b"", b""]
         log = server.node.log("t", 0)
         append(log, batch(b"x"))
@@ -534,8 +540,8 @@ def test_connections_that_stay_silent_are_closed_but_not_while_they_wait(tmp_pat
     with_server(tmp_path, work)
 
 
-def test_the_client_that_has_not_read_for_longest_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.broker.connection.UNREAD_BYTES_MAX", 10_000_000)
+def test_client_that_read_least_recently_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.broker.connection.UNREAD_BYTES_TOTAL_MAX", 10_000_000)
     monkeypatch.setattr("headrace.broker.log.files.SLICE_BYTES_MIN", 100_000_000)  # all of it in memory
 
     async def work(server: BrokerServer, host: str, port: int) -> None:
@@ -547,8 +553,8 @@ def test_the_client_that_has_not_read_for_longest_is_closed(tmp_path: Path, monk
             lazy.append(await asyncio.open_connection(host, port, limit=1))
             lazy[-1][1].write(fetch_bytes(b"t", 0) * 5)
             if count == 1:
-                await until(lambda: len(server.connections.unread) == 1)
-                first = next(iter(server.connections.unread))
+                await until(lambda: len(server.connections.slow_readers) == 1)
+                first = next(iter(server.connections.slow_readers))
         await until(lambda: first not in server.connections.open)
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(request_bytes(18, 0))
@@ -559,41 +565,41 @@ def test_the_client_that_has_not_read_for_longest_is_closed(tmp_path: Path, monk
     with_server(tmp_path, work)
 
 
-def test_unread_answers_are_counted_as_clients_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.broker.connection.UNREAD_BYTES_MAX", 100)
+def test_unread_bytes_are_updated_as_clients_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.broker.connection.UNREAD_BYTES_TOTAL_MAX", 100)
 
     class Client:
         def __init__(self, unread_bytes: int) -> None:
-            self.unread_bytes, self.dropped = unread_bytes, ""
+            self.unread_bytes, self.abort_reason = unread_bytes, ""
 
-        def drop(self, reason: str) -> None:
-            self.dropped = reason
+        def abort(self, reason: str) -> None:
+            self.abort_reason = reason
 
     connections: Any = Connections()
     has_read, slow, reads, new = Client(60), Client(40), Client(60), Client(5)
     for each in (has_read, slow):
-        connections.note_unread(each)
+        connections.track_unread(each)
     has_read.unread_bytes = 0
-    connections.note_unread(reads)  # 160 as they were noted, and 100 now
-    assert list(connections.unread.items()) == [(slow, 40), (reads, 60)]
+    connections.track_unread(reads)  # 160 as last measured, 100 now
+    assert list(connections.slow_readers.items()) == [(slow, 40), (reads, 60)]
     reads.unread_bytes = 50
-    connections.note_unread(reads)
-    connections.note_unread(new)
+    connections.track_unread(reads)
+    connections.track_unread(new)
     new.unread_bytes = 15
-    connections.note_unread(new)
-    assert list(connections.unread.items()) == [(reads, 50), (new, 15)]
-    assert [each.dropped for each in (has_read, reads, new)] == ["", "", ""]
-    assert "105" in slow.dropped
-    connections.forget_unread(reads)
-    connections.forget_unread(slow)
-    connections.note_unread(last := Client(86))
-    assert list(connections.unread.items()) == [(last, 86)]
+    connections.track_unread(new)
+    assert list(connections.slow_readers.items()) == [(reads, 50), (new, 15)]
+    assert [each.abort_reason for each in (has_read, reads, new)] == ["", "", ""]
+    assert "105" in slow.abort_reason
+    connections.untrack_unread(reads)
+    connections.untrack_unread(slow)
+    connections.track_unread(last := Client(86))
+    assert list(connections.slow_readers.items()) == [(last, 86)]
     connections.remove(last, "")
-    assert not connections.unread
+    assert not connections.slow_readers
 
 
-def test_half_requests_have_a_largest_size_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.broker.frame_receiver.RECEIVED_BYTES_MAX", 4_000_000)
+def test_total_size_of_incomplete_requests_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.broker.frame_receiver.EXTRA_BYTES_MAX", 4_000_000)
 
     async def work(server: BrokerServer, host: str, port: int) -> None:
         clients = [await asyncio.open_connection(host, port) for _ in range(3)]
@@ -603,12 +609,12 @@ def test_half_requests_have_a_largest_size_in_all(tmp_path: Path, monkeypatch: p
         for _, writer in clients:
             writer.transport.abort()
         await until(lambda: not server.connections.open)
-        assert server.connections.received.beyond_buffers == 0
+        assert server.connections.buffer_pool.extra_bytes == 0
 
     with_server(tmp_path, work)
 
 
-def test_a_burst_of_requests_is_answered_whole(tmp_path: Path) -> None:
+def test_burst_of_requests_gets_all_responses(tmp_path: Path) -> None:
     async def work(server: BrokerServer, host: str, port: int) -> None:
         burst_reader, burst = await asyncio.open_connection(host, port)
         count = 2000
@@ -621,34 +627,34 @@ def test_a_burst_of_requests_is_answered_whole(tmp_path: Path) -> None:
     with_server(tmp_path, work)
 
 
-def test_a_flood_of_requests_is_not_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot have its turn yet stays with the client."""
-    monkeypatch.setattr(connection, "FRAMES_AT_ONCE", 16)
-    count, most = 5_000, 0
+def test_flood_of_requests_is_not_buffered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames that must wait stay in the client's socket."""
+    monkeypatch.setattr(connection, "FRAMES_BEFORE_YIELD", 16)
+    count, extra_bytes_max = 5_000, 0
 
     async def work(server: BrokerServer, host: str, port: int) -> None:
-        nonlocal most
+        nonlocal extra_bytes_max
         reader, writer = await asyncio.open_connection(host, port)
         writer.write((struct.pack(">ihhih", 210, 18, 0, 7, 200) + b"c" * 200) * count)
         answers = asyncio.create_task(reader.readexactly(4))
         size = struct.unpack(">i", await answers)[0]
         answers = asyncio.create_task(reader.readexactly(count * (4 + size) - 4))
         while not answers.done():
-            most = max(most, server.connections.received.beyond_buffers)
+            extra_bytes_max = max(extra_bytes_max, server.connections.buffer_pool.extra_bytes)
             await asyncio.sleep(0)
         writer.close()
 
     with_server(tmp_path, work)
-    assert most == 0
+    assert extra_bytes_max == 0
 
 
-def test_a_large_request_is_answered_in_its_place_and_one_of_too_many_names_closed(tmp_path: Path) -> None:
-    def names(count: int) -> bytes:
+def test_large_request_keeps_response_order_and_oversized_one_closes_connection(tmp_path: Path) -> None:
+    def metadata_request(count: int) -> bytes:
         return request_bytes(METADATA, 1, struct.pack(">i", count) + b"".join(b"\0\5%05d" % at for at in range(count)))
 
     async def work(server: BrokerServer, host: str, port: int) -> None:
         reader, writer = await asyncio.open_connection(host, port)
-        writer.write(names(10_000) + request_bytes(18, 0) + names(30_000) + request_bytes(18, 0))
+        writer.write(metadata_request(10_000) + request_bytes(18, 0) + metadata_request(30_000) + request_bytes(18, 0))
         sizes = []
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
@@ -661,13 +667,13 @@ def test_a_large_request_is_answered_in_its_place_and_one_of_too_many_names_clos
         assert struct.unpack(">i", await reader.readexactly(4))[0] == sizes[1]
         writer.close()
 
-    with_server(tmp_path, work, creates_topics=False)
+    with_server(tmp_path, work, auto_create_topics=False)
 
 
-def test_who_hangs_up_while_a_large_request_is_read_costs_nobody_anything(
+def test_disconnect_during_large_request_is_harmless(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("headrace.broker.turns.BURST_S", 0)
+    monkeypatch.setattr("headrace.broker.loop_yielder.BURST_S", 0)
 
     async def work(server: BrokerServer, host: str, port: int) -> None:
         _, writer = await asyncio.open_connection(host, port)
@@ -676,11 +682,11 @@ def test_who_hangs_up_while_a_large_request_is_read_costs_nobody_anything(
         writer.transport.abort()
         await until(lambda: not server.connections.open)
 
-    with_server(tmp_path, work, creates_topics=False)
+    with_server(tmp_path, work, auto_create_topics=False)
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_what_came_before_a_mistake_is_answered(tmp_path: Path) -> None:
+def test_requests_before_malformed_one_get_responses(tmp_path: Path) -> None:
     async def work(server: BrokerServer, host: str, port: int) -> None:
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(request_bytes(18, 0) * 3 + struct.pack(">i", 1))
@@ -692,10 +698,10 @@ def test_what_came_before_a_mistake_is_answered(tmp_path: Path) -> None:
     with_server(tmp_path, work)
 
 
-def test_an_answer_that_cannot_be_written_closes_its_connection_and_no_other(
+def test_response_encoding_error_closes_only_its_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also one that had to wait, which nothing but its own connection waits for."""
+    """Also for a response that had to wait for earlier ones."""
 
     def broken(result: Any, version: int) -> Any:
         raise ValueError("no such answer")
@@ -716,31 +722,31 @@ def test_an_answer_that_cannot_be_written_closes_its_connection_and_no_other(
     assert "no such answer" in caplog.text
 
 
-def test_a_client_that_reads_slowly_gets_all_and_is_served_on(tmp_path: Path) -> None:
+def test_slow_client_gets_all_data_and_further_requests_served(tmp_path: Path) -> None:
     async def work(server: BrokerServer, host: str, port: int) -> None:
         server.node.changes.create_topic("t", 1, {})
         log = server.node.log("t", 0)
         for number in range(7):
             append(log, batch(bytes([number]) * 1_000_000))
-        stored = bytes(log.read(0, 60_000_000, whole_first=True))
+        stored = bytes(log.read(0, 60_000_000, min_one_batch=True))
         reader, writer = await asyncio.open_connection(host, port, limit=1)
         writer.write(fetch_bytes(b"t", 0) * 3 + request_bytes(18, 0))
-        await until(lambda: len(server.connections.unread) == 1)
+        await until(lambda: len(server.connections.slow_readers) == 1)
         for _ in range(3):
             size = struct.unpack(">i", await reader.readexactly(4))[0]
-            answer = b""
-            while len(answer) < size:
-                answer += await reader.read(min(100_000, size - len(answer)))
-            assert answer.endswith(stored)
+            respond = b""
+            while len(respond) < size:
+                respond += await reader.read(min(100_000, size - len(respond)))
+            assert respond.endswith(stored)
         assert struct.unpack(">i", await reader.readexactly(4))[0] < 10_000
-        await until(lambda: not server.connections.unread)
+        await until(lambda: not server.connections.slow_readers)
         writer.close()
 
     with_server(tmp_path, work)
 
 
 @pytest.mark.parametrize("succeeds", [0, 1], ids=["first", "later"])
-def test_a_disk_that_fails_while_it_is_sent_from_costs_one_connection(
+def test_disk_error_while_sending_closes_one_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, succeeds: int
 ) -> None:
     really, calls = FileSlice.send, []
@@ -772,7 +778,7 @@ def test_a_disk_that_fails_while_it_is_sent_from_costs_one_connection(
     assert "Input/output error" in line.getMessage() and not line.exc_info
 
 
-def test_one_connection_too_many_is_closed(tmp_path: Path) -> None:
+def test_connection_above_limit_is_closed(tmp_path: Path) -> None:
     async def work(server: BrokerServer, host: str, port: int) -> None:
         server.connections.count_max = 1
         _, kept = await asyncio.open_connection(host, port)

@@ -1,4 +1,4 @@
-"""Where the broker is reached: what clients are told, and TLS."""
+"""Listening: advertised address and TLS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator.group import SESSION_TIMEOUT_MS_MAX
 from headrace.broker.errors import TlsUnusable
-from headrace.broker.server import BrokerServer, tls_context
+from headrace.broker.server import BrokerServer, load_tls_context
 from headrace.broker.topic_config import MESSAGE_BYTES_LIMIT
 from headrace.broker.topics import PARTITIONS_MAX
 from headrace.cli import main
@@ -39,8 +39,8 @@ def with_server(directory: Path, work: Callable[[BrokerServer, str, int], Awaita
     asyncio.run(main())
 
 
-async def told(host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
-    """Where the broker says it is."""
+async def advertised_address(host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
+    """Returns the address in the broker's metadata."""
     reader, writer = await asyncio.open_connection(host, port, ssl=tls)
     try:
         body = MetadataRequest(version=1, topics=[]).encode(version=1)
@@ -61,71 +61,69 @@ async def told(host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple
         ({"advertised_port": 19092}, ("127.0.0.1", 19092)),
     ],
 )
-def test_clients_are_told_where_they_reach_it(
+def test_metadata_contains_advertised_address(
     tmp_path: Path, advertised: dict[str, Any], expected: tuple[str, int]
 ) -> None:
     async def work(server: BrokerServer, host: str, port: int) -> None:
         assert host == "127.0.0.1" and port > 0
-        assert await told(host, port) == (expected[0], expected[1] or port)
+        assert await advertised_address(host, port) == (expected[0], expected[1] or port)
 
     with_server(tmp_path, work, **advertised)
 
 
-def test_who_listens_everywhere_is_warned_that_nobody_is_reached_there(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_wildcard_listen_address_logs_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def work(server: BrokerServer, host: str, port: int) -> None:
-        assert (await told("127.0.0.1", port))[0] == "0.0.0.0"
+        assert (await advertised_address("127.0.0.1", port))[0] == "0.0.0.0"
 
     with_server(tmp_path, work, host="0.0.0.0")
     assert "broker.advertised_host" in caplog.text
     caplog.clear()
 
     async def named(server: BrokerServer, host: str, port: int) -> None:
-        assert await told("127.0.0.1", port) == ("broker.example", port)
+        assert await advertised_address("127.0.0.1", port) == ("broker.example", port)
 
     with_server(tmp_path, named, host="0.0.0.0", advertised_host="broker.example")
     assert "advertised_host" not in caplog.text
 
 
-def trusting(authority: Authority) -> ssl.SSLContext:
+def client_context(authority: Authority) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(authority.ca_file))
 
 
-def test_with_a_certificate_it_speaks_tls_alone(tmp_path: Path) -> None:
+def test_with_certificate_only_tls_is_served(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     certificate, key = authority.certificate("broker")
 
     async def work(server: BrokerServer, host: str, port: int) -> None:
-        assert await told(host, port, trusting(authority)) == ("127.0.0.1", port)
+        assert await advertised_address(host, port, client_context(authority)) == ("127.0.0.1", port)
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-            await told(host, port)
+            await advertised_address(host, port)
         with pytest.raises(ssl.SSLError):
-            await told(host, port, trusting(Authority(tmp_path / "other")))
+            await advertised_address(host, port, client_context(Authority(tmp_path / "other")))
 
     with_server(tmp_path / "data", work, tls_certificate=str(certificate), tls_key=str(key))
 
 
-def test_clients_show_a_certificate_where_that_is_wanted(tmp_path: Path) -> None:
+def test_client_certificate_is_required_with_client_ca(tmp_path: Path) -> None:
     authority, strangers = Authority(tmp_path / "ca"), Authority(tmp_path / "strangers")
     certificate, key = authority.certificate("broker")
 
     async def work(server: BrokerServer, host: str, port: int) -> None:
-        tls = trusting(authority)
+        tls = client_context(authority)
         tls.load_cert_chain(*authority.certificate("client"))
-        assert await told(host, port, tls) == ("127.0.0.1", port)
+        assert await advertised_address(host, port, tls) == ("127.0.0.1", port)
         for shown in ((), strangers.certificate("client")):
-            tls = trusting(authority)
+            tls = client_context(authority)
             if shown:
                 tls.load_cert_chain(*shown)
             with pytest.raises((asyncio.IncompleteReadError, OSError)):
-                await told(host, port, tls)
+                await advertised_address(host, port, tls)
 
     files = {"tls_certificate": str(certificate), "tls_key": str(key), "tls_client_ca": str(authority.ca_file)}
     with_server(tmp_path / "data", work, **files)
 
 
-def test_files_that_cannot_be_used_are_named_before_anything_is_touched(tmp_path: Path) -> None:
+def test_unusable_tls_files_are_named_before_data_is_touched(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     certificate, key = authority.certificate("broker")
     _, locked = authority.certificate("locked", key_password="secret")
@@ -136,7 +134,7 @@ def test_files_that_cannot_be_used_are_named_before_anything_is_touched(tmp_path
         ({"tls_key": str(locked)}, "tls_key", locked, ""),
         ({"tls_key": str(another)}, "tls_key", another, "mismatch"),
         ({"tls_client_ca": str(key)}, "tls_client_ca", key, ""),
-        # Without a certificate there is no TLS: such a broker would serve everybody, and in clear.
+        # A broker without a certificate would serve every client in plaintext.
         ({"tls_certificate": ""}, "tls_key", key, "broker.tls_certificate"),
         (
             {"tls_certificate": "", "tls_key": "", "tls_client_ca": str(ca_file)},
@@ -146,13 +144,13 @@ def test_files_that_cannot_be_used_are_named_before_anything_is_touched(tmp_path
         ),
     ):
         with pytest.raises(TlsUnusable) as error:
-            tls_context(BrokerConfig(tmp_path / "data", **{**config, **changed}))
+            load_tls_context(BrokerConfig(tmp_path / "data", **{**config, **changed}))
         message = str(error.value)
         assert f"broker.{setting} {path}" in message and reason in message and "\n" not in message
     assert not (tmp_path / "data").exists()
 
 
-def test_members_that_would_be_let_go_before_they_are_heard_of_stop_the_start(
+def test_heartbeat_interval_above_session_timeout_refuses_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HEADRACE__BROKER__CONSUMER_SESSION_TIMEOUT", "5s")
@@ -162,7 +160,7 @@ def test_members_that_would_be_let_go_before_they_are_heard_of_stop_the_start(
     assert not list(tmp_path.iterdir())
 
 
-def test_settings_may_be_as_large_as_what_clients_may_ask_for() -> None:
+def test_settings_allow_maxima_of_client_requests() -> None:
     assert AT_MOST["broker.partitions"] == PARTITIONS_MAX
     assert AT_MOST["broker.message_bytes_max"] == MESSAGE_BYTES_LIMIT
     assert AT_MOST["broker.session_timeout_min"] == Duration(SESSION_TIMEOUT_MS_MAX)

@@ -1,4 +1,4 @@
-"""What the broker counts, what becomes of it in Prometheus' format, and who is answered."""
+"""Metrics: request counters, the Prometheus page and its HTTP server."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.broker import metrics as metrics_module
 from headrace.broker.config import BrokerConfig
-from headrace.broker.counts import OTHER, TOPICS_MAX, RequestCounts
 from headrace.broker.errors import AddressUnusable
-from headrace.broker.handlers.fetch import FetchAnswer
+from headrace.broker.handlers.fetch import FetchResult
 from headrace.broker.metrics import CLIENTS_MAX
 from headrace.broker.protocol.api_versions import CREATE_TOPICS, FETCH, HEARTBEAT, PRODUCE
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -29,6 +28,7 @@ from headrace.broker.protocol.produce import (
     ProduceRequest,
     ProduceTopic,
 )
+from headrace.broker.request_counts import OTHER, TOPICS_MAX, RequestCounts
 from headrace.broker.server import BrokerServer
 from headrace.cli import main
 from support.broker.broker_samples import batch
@@ -44,43 +44,43 @@ def produced(topic: str, size: int) -> ProduceRequest:
     return ProduceRequest(None, 1, 1000, (ProduceTopic(topic, (ProducePartition(0, memoryview(bytes(size))),)),))
 
 
-def fetched(topic: str, topic_id: uuid.UUID, size: int, error: ErrorCode = ErrorCode.NONE) -> FetchAnswer:
+def fetched(topic: str, topic_id: uuid.UUID, size: int, error: ErrorCode = ErrorCode.NONE) -> FetchResult:
     partition = FetchedPartition(0, error, 0, 0, 0, bytes(size))
-    return FetchAnswer(ErrorCode.NONE, (FetchedTopic(topic, topic_id, (partition,)),))
+    return FetchResult(ErrorCode.NONE, (FetchedTopic(topic, topic_id, (partition,)),))
 
 
-def test_bytes_are_counted_by_topic_by_name_and_by_id() -> None:
+def test_bytes_are_counted_by_topic_for_names_and_ids() -> None:
     counted = counts()
-    counted.asked(PRODUCE, produced("orders", 100))
-    counted.answered(FETCH, fetched("orders", uuid.UUID(int=0), 30), 0.1)
-    counted.answered(FETCH, fetched("", TOPIC_ID, 12), 0.1)
+    counted.count_request(PRODUCE, produced("orders", 100))
+    counted.count_response(FETCH, fetched("orders", uuid.UUID(int=0), 30), 0.1)
+    counted.count_response(FETCH, fetched("", TOPIC_ID, 12), 0.1)
     assert (counted.received, counted.sent) == ({"orders": 100}, {"orders": 42})
     assert counted.seconds[FETCH].counts.count(2) == 1
 
 
-def test_topics_beyond_the_bound_are_counted_together_and_gone_ones_too() -> None:
+def test_topics_beyond_limit_and_deleted_topics_are_counted_together() -> None:
     counted = counts()
     for number in range(TOPICS_MAX + 50):
-        counted.asked(PRODUCE, produced(f"topic-{number}", 10))
+        counted.count_request(PRODUCE, produced(f"topic-{number}", 10))
     assert len(counted.received) == TOPICS_MAX + 1
     assert counted.received[OTHER] == 500
-    counted.keep_within({f"topic-{number}" for number in range(10)})
+    counted.retain_topics({f"topic-{number}" for number in range(10)})
     assert counted.received.total() == 10 * (TOPICS_MAX + 50)
     assert len(counted.received) == 11
-    counted.asked(PRODUCE, produced("new", 10))
+    counted.count_request(PRODUCE, produced("new", 10))
     assert counted.received["new"] == 10
 
 
-def test_error_codes_are_counted_wherever_an_answer_has_them() -> None:
+def test_error_codes_are_counted_at_every_response_level() -> None:
     counted = counts()
     failed = ProducedPartition(0, ErrorCode.MESSAGE_TOO_LARGE)
-    counted.answered(PRODUCE, (ProducedTopic("orders", (failed, ProducedPartition(1))),), 0.0)
-    counted.answered(PRODUCE, None, 0.0)
-    counted.answered(FETCH, fetched("orders", TOPIC_ID, 0, ErrorCode.OFFSET_OUT_OF_RANGE), 0.0)
-    counted.answered(FETCH, FetchAnswer(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ()), 0.0)
-    counted.answered(HEARTBEAT, HeartbeatResponse(version=4, error_code=ErrorCode.REBALANCE_IN_PROGRESS), 0.0)
+    counted.count_response(PRODUCE, (ProducedTopic("orders", (failed, ProducedPartition(1))),), 0.0)
+    counted.count_response(PRODUCE, None, 0.0)
+    counted.count_response(FETCH, fetched("orders", TOPIC_ID, 0, ErrorCode.OFFSET_OUT_OF_RANGE), 0.0)
+    counted.count_response(FETCH, FetchResult(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ()), 0.0)
+    counted.count_response(HEARTBEAT, HeartbeatResponse(version=4, error_code=ErrorCode.REBALANCE_IN_PROGRESS), 0.0)
     result = CreateTopicsResponse.CreatableTopicResult(version=5, name="a", error_code=ErrorCode.TOPIC_ALREADY_EXISTS)
-    counted.answered(CREATE_TOPICS, CreateTopicsResponse(version=5, topics=[result, result]), 0.0)
+    counted.count_response(CREATE_TOPICS, CreateTopicsResponse(version=5, topics=[result, result]), 0.0)
     assert counted.errors == {
         (PRODUCE, 10): 1,
         (FETCH, 1): 1,
@@ -91,7 +91,7 @@ def test_error_codes_are_counted_wherever_an_answer_has_them() -> None:
     assert sum(counted.seconds[PRODUCE].counts) == 2
 
 
-def serving(directory: Path, work: Callable[[BrokerServer, int], Awaitable[None]]) -> None:
+def with_server(directory: Path, work: Callable[[BrokerServer, int], Awaitable[None]]) -> None:
     async def run() -> None:
         server = BrokerServer(BrokerConfig(directory, port=0, metrics_host="127.0.0.1"))
         await server.start()
@@ -105,7 +105,7 @@ def serving(directory: Path, work: Callable[[BrokerServer, int], Awaitable[None]
     asyncio.run(run())
 
 
-async def ask(port: int, request: bytes) -> tuple[str, str]:
+async def http_request(port: int, request: bytes) -> tuple[str, str]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
     answer = (await reader.read()).decode()
@@ -115,7 +115,7 @@ async def ask(port: int, request: bytes) -> tuple[str, str]:
 
 
 def samples(page: str) -> dict[str, float]:
-    """By name and label values."""
+    """Returns the values by name and labels."""
     return dict(_samples(page))
 
 
@@ -125,13 +125,13 @@ def _samples(page: str) -> Iterator[tuple[str, float]]:
             yield " ".join((sample.name, *sample.labels.values())), sample.value
 
 
-def test_the_page_has_what_the_broker_holds(tmp_path: Path) -> None:
+def test_metrics_page_contains_broker_state(tmp_path: Path) -> None:
     async def work(server: BrokerServer, port: int) -> None:
         server.node.changes.create_topic("orders", 3, {})
         raw = batch(b"x" * 500)
         server.node.logs["orders", 1].append(raw, metrics_header(raw), 0)
         server.node.pauses.total_s = 2.5
-        head, body = await ask(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        head, body = await http_request(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         assert head.startswith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=")
         found = samples(body)
         assert found["headrace_broker_log_bytes orders"] == len(raw)
@@ -142,7 +142,7 @@ def test_the_page_has_what_the_broker_holds(tmp_path: Path) -> None:
         assert found["headrace_broker_paused_seconds_total"] == 2.5
         assert found["process_resident_memory_bytes"] > 0
 
-    serving(tmp_path, work)
+    with_server(tmp_path, work)
 
 
 def metrics_header(raw: bytes) -> Any:
@@ -151,9 +151,7 @@ def metrics_header(raw: bytes) -> Any:
     return read_batch_header(raw)
 
 
-def test_the_largest_logs_are_named_and_the_others_counted_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_largest_logs_are_labeled_and_others_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_module, "TOPICS_MAX", 2)
 
     async def work(server: BrokerServer, port: int) -> None:
@@ -161,12 +159,12 @@ def test_the_largest_logs_are_named_and_the_others_counted_together(
             server.node.changes.create_topic(f"t{number}", 1, {})
             raw = batch(b"x" * 100 * (number + 1))
             server.node.logs[f"t{number}", 0].append(raw, metrics_header(raw), 0)
-        found = samples((await ask(port, b"GET /metrics HTTP/1.0\r\n\r\n"))[1])
+        found = samples((await http_request(port, b"GET /metrics HTTP/1.0\r\n\r\n"))[1])
         named = {name.split(" ", 1)[1] for name in found if name.startswith("headrace_broker_log_bytes")}
         assert named == {"t2", "t3", OTHER}
         assert found[f"headrace_broker_log_bytes {OTHER}"] == sum(server.node.logs[f"t{n}", 0].size for n in (0, 1))
 
-    serving(tmp_path, work)
+    with_server(tmp_path, work)
 
 
 @pytest.mark.parametrize(
@@ -180,33 +178,33 @@ def test_the_largest_logs_are_named_and_the_others_counted_together(
         (b"x" * 40_000, ""),
     ],
 )
-def test_anything_else_is_refused(tmp_path: Path, request_head: bytes, status: str) -> None:
+def test_other_http_requests_are_refused(tmp_path: Path, request_head: bytes, status: str) -> None:
     async def work(_: BrokerServer, port: int) -> None:
         try:
-            head, body = await ask(port, request_head)
+            head, body = await http_request(port, request_head)
         except ConnectionError:
             assert not status
             return
         assert head.split(" ")[1:2] == ([status] if status else [])
         assert not (request_head.startswith(b"HEAD") and body)
 
-    serving(tmp_path, work)
+    with_server(tmp_path, work)
 
 
-def test_who_sends_nothing_takes_no_place_from_others_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_module, "HEAD_S", 0.2)
+def test_silent_metrics_client_is_closed_after_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_module, "REQUEST_TIMEOUT_S", 0.2)
 
     async def work(_: BrokerServer, port: int) -> None:
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CLIENTS_MAX)]
         for reader, writer in silent:
             assert await reader.read() == b""
             writer.close()
-        assert (await ask(port, b"GET /metrics HTTP/1.1\r\n\r\n"))[1]
+        assert (await http_request(port, b"GET /metrics HTTP/1.1\r\n\r\n"))[1]
 
-    serving(tmp_path, work)
+    with_server(tmp_path, work)
 
 
-def test_a_taken_port_ends_the_start_and_gives_the_directory_back(tmp_path: Path) -> None:
+def test_metrics_port_in_use_refuses_start_and_releases_directory(tmp_path: Path) -> None:
     async def work(server: BrokerServer, port: int) -> None:
         other = BrokerServer(BrokerConfig(tmp_path / "other", port=0, metrics_host="127.0.0.1", metrics_port=port))
         with pytest.raises(AddressUnusable, match=r"broker\.metrics_listen") as error:
@@ -217,14 +215,14 @@ def test_a_taken_port_ends_the_start_and_gives_the_directory_back(tmp_path: Path
         again.stop()
         await again.wait()
 
-    serving(tmp_path / "one", work)
+    with_server(tmp_path / "one", work)
 
 
 @pytest.mark.parametrize(
     ("listen", "named"),
     [("0.0.0.0:9404", "broker.allow_unauthenticated_from"), ("nowhere", "broker.metrics_listen nowhere")],
 )
-def test_an_address_that_is_not_meant_is_refused(
+def test_invalid_metrics_address_is_refused(
     tmp_path: Path, listen: str, named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HEADRACE__BROKER__METRICS_LISTEN", listen)

@@ -1,4 +1,4 @@
-"""Committed offsets in memory: the table is what its plain definition says, and finds its places among many others."""
+"""Offset table in memory: it agrees with a plain model, and finds entries without scanning others."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ STEPS = st.lists(
 )
 
 
-class PlainTable:
-    """The definition, without a thought of what it costs."""
+class PlainOffsetTable:
+    """The model: correct and slow."""
 
     def __init__(self) -> None:
         self.committed: dict[OffsetKey, CommittedOffset] = {}
@@ -56,7 +56,7 @@ class PlainTable:
         self.pending.pop(producer_id, None)
 
     @property
-    def kept_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         each = [*self.committed.values(), *(one for offsets in self.pending.values() for one in offsets.values())]
         return sum(OFFSET_BYTES + METADATA_CHAR_BYTES * len(one.metadata) for one in each)
 
@@ -65,13 +65,13 @@ class PlainTable:
         return {key for offsets in self.pending.values() for key in offsets}
 
 
-def places(keys: set[OffsetKey], group_id: str) -> set[tuple[str, int]]:
+def topic_partitions(keys: set[OffsetKey], group_id: str) -> set[tuple[str, int]]:
     return {(key.topic, key.partition) for key in keys if key.group_id == group_id}
 
 
 @given(STEPS)
-def test_the_table_is_what_its_definition_says(steps: list[tuple[str, object, object]]) -> None:
-    table, plain = OffsetTable(), PlainTable()
+def test_offset_table_agrees_with_plain_model(steps: list[tuple[str, object, object]]) -> None:
+    table, plain = OffsetTable(), PlainOffsetTable()
     for name, what, value in steps:
         before = plain.committed.keys() | plain.pending_keys
         getattr(plain, name)(what, value)
@@ -80,8 +80,8 @@ def test_the_table_is_what_its_definition_says(steps: list[tuple[str, object, ob
         elif name == "add":
             table.add_pending(what, 0, value)  # type: ignore[arg-type]
         elif name == "forget":
-            forgotten = table.forget_topic(what)  # type: ignore[arg-type]
-            assert Counter(forgotten) == Counter(key for key in before if key.topic == what)
+            removed = table.remove_topic(what)  # type: ignore[arg-type]
+            assert Counter(removed) == Counter(key for key in before if key.topic == what)
         else:
             table.drop_pending(what)  # type: ignore[arg-type]
         known = plain.committed.keys() | plain.pending_keys
@@ -92,18 +92,18 @@ def test_the_table_is_what_its_definition_says(steps: list[tuple[str, object, ob
                 (key.topic, key.partition): value for key, value in plain.committed.items() if key.group_id == group_id
             }
             assert table.of_group(group_id) == of_group and len(table.of_group(group_id)) == len(of_group)
-            assert table.pending_of(group_id) == places(plain.pending_keys, group_id)
+            assert table.pending_partitions(group_id) == topic_partitions(plain.pending_keys, group_id)
         for topic in "tu":
             found = table.of_topic(topic)
             assert len(found) == len(set(found)) and set(found) == {key for key in known if key.topic == topic}
         assert {key: table.get(key) for key in plain.committed} == plain.committed
         for producer_id in (1, 2, 3):
             assert table.pending(producer_id) == plain.pending.get(producer_id, {})
-        assert table.kept_bytes == plain.kept_bytes
+        assert table.memory_bytes == plain.memory_bytes
 
 
-def test_a_commit_looks_at_no_transactions_that_do_not_concern_it() -> None:
-    """With a look at each of them it takes seconds."""
+def test_commit_does_not_scan_unrelated_transactions() -> None:
+    """Scanning all transactions would take seconds."""
     table, count = OffsetTable(), 5000
     committed = CommittedOffset(1, -1, "", NOW_MS)
     for number in range(count):
@@ -111,11 +111,11 @@ def test_a_commit_looks_at_no_transactions_that_do_not_concern_it() -> None:
     began_s = time.thread_time()
     for number in range(count):
         table.apply(OffsetKey("other", "t", number), committed)
-        assert table.pending_of(f"g{number}") == {("t", 0)}
+        assert table.pending_partitions(f"g{number}") == {("t", 0)}
     assert time.thread_time() - began_s < 0.5
 
 
-def test_what_is_there_of_a_topic_is_found_without_a_look_at_the_rest() -> None:
+def test_topic_offsets_are_found_without_full_scan() -> None:
     table, committed = OffsetTable(), CommittedOffset(1, -1, "", NOW_MS)
     for number in range(200_000):
         table.apply(OffsetKey(f"g{number % 20}", "large", number), committed)
@@ -123,13 +123,13 @@ def test_what_is_there_of_a_topic_is_found_without_a_look_at_the_rest() -> None:
     began_s = time.thread_time()
     for _ in range(20):
         assert table.of_topic("t") == [OffsetKey("g0", "t", 0)] and not table.of_topic("u")
-    forgotten = table.forget_topic("large")
+    removed = table.remove_topic("large")
     assert set(table.groups()) == {"g0"}
     assert time.thread_time() - began_s < 0.05
-    assert sum(1 for _ in forgotten) == 200_000
+    assert sum(1 for _ in removed) == 200_000
 
 
-def test_nothing_is_looked_at_of_a_group_that_was_used() -> None:
+def test_expiry_of_used_group_scans_no_offsets() -> None:
     table = OffsetTable()
     for at_ms, topic in ((NOW_MS, "old"), (NOW_MS + 10, "newer")):
         table.apply(OffsetKey("g", topic, 0), CommittedOffset(1, -1, "", at_ms))
@@ -144,10 +144,10 @@ def keyed(group_id: str, count: int, text: str = "") -> Mapping[OffsetKey, Commi
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> OffsetTable:
-    """A table in which group `g` has the ten offsets without text for which there is room."""
-    monkeypatch.setattr(offsets_module, "KEPT_BYTES_MAX", 10 * OFFSET_BYTES)
+    """A table at its limit: group `g` has ten offsets without metadata."""
+    monkeypatch.setattr(offsets_module, "OFFSETS_MEMORY_BYTES_MAX", 10 * OFFSET_BYTES)
     table = OffsetTable()
-    table.check_room(keyed("g", 10))
+    table.check_capacity(keyed("g", 10))
     for key, committed in keyed("g", 10).items():
         table.apply(key, committed)
     return table
@@ -155,25 +155,25 @@ def full(monkeypatch: pytest.MonkeyPatch) -> OffsetTable:
 
 def refusal(table: OffsetTable, offsets: Mapping[OffsetKey, CommittedOffset], *, is_pending: bool = False) -> ErrorCode:
     with pytest.raises(RequestRefused, match="3,000") as refused:
-        table.check_room(offsets, is_pending=is_pending)
+        table.check_capacity(offsets, is_pending=is_pending)
     return refused.value.code
 
 
-def test_there_is_room_for_so_many_and_who_has_some_goes_on(full: OffsetTable) -> None:
+def test_memory_limit_refuses_new_offsets_but_not_replacements(full: OffsetTable) -> None:
     assert refusal(full, keyed("h", 1)) is ErrorCode.POLICY_VIOLATION
     assert refusal(full, keyed("g", 11)) is ErrorCode.POLICY_VIOLATION
     assert refusal(full, keyed("g", 1, "x")) is ErrorCode.POLICY_VIOLATION
-    full.check_room(keyed("g", 10))
-    full.forget_topic("t")
-    full.check_room(keyed("h", 10))
+    full.check_capacity(keyed("g", 10))
+    full.remove_topic("t")
+    full.check_capacity(keyed("h", 10))
 
 
-def test_transactions_have_as_much_room_again(full: OffsetTable) -> None:
-    full.check_room(keyed("h", 10), is_pending=True)
+def test_pending_offsets_have_double_memory_limit(full: OffsetTable) -> None:
+    full.check_capacity(keyed("h", 10), is_pending=True)
     assert refusal(full, keyed("h", 11), is_pending=True) is ErrorCode.POLICY_VIOLATION
     full.add_pending(1, 0, keyed("g", 10))
     with pytest.raises(RequestRefused, match="6,000"):
-        full.check_room(keyed("g", 1), is_pending=True)
-    full.check_room(keyed("g", 10))
+        full.check_capacity(keyed("g", 1), is_pending=True)
+    full.check_capacity(keyed("g", 10))
     full.drop_pending(1)
-    full.check_room(keyed("h", 10), is_pending=True)
+    full.check_capacity(keyed("h", 10), is_pending=True)

@@ -1,4 +1,4 @@
-"""Codecs and dispatch: the hand-written codecs agree with kafka-python's, and every advertised version is answered."""
+"""Codecs and dispatch: hand-written codecs agree with kafka-python's, and every advertised version is served."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from headrace.broker.node import BrokerNode
 from headrace.broker.protocol import fetch, produce
 from headrace.broker.protocol.api_versions import BY_KEY, ROWS
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.protocol.framing import FRAME_BYTES_MAX, frame_length, read_header, response_start
-from headrace.broker.protocol.list_groups import ListedGroup, ListGroupsAnswer
+from headrace.broker.protocol.framing import FRAME_BYTES_MAX, read_frame_length, read_header, response_header
+from headrace.broker.protocol.list_groups import ListedGroup, ListGroupsResult
 from headrace.broker.protocol.list_groups import encode as encode_groups
-from headrace.broker.protocol.metadata import FoundTopic, MetadataAnswer
+from headrace.broker.protocol.metadata import DescribedTopic, MetadataResult
 from headrace.broker.protocol.metadata import encode as encode_metadata
 from headrace.kafka_wire import messages
 from headrace.kafka_wire.errors import MalformedMessage
@@ -53,7 +53,7 @@ def request_class(key: int) -> Any:
 
 
 TOPICS = st.builds(
-    FoundTopic,
+    DescribedTopic,
     st.sampled_from([ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID]),
     st.text(max_size=200),
     st.uuids(),
@@ -65,8 +65,8 @@ TOPICS = st.builds(
 
 @given(st.integers(0, 12), st.lists(TOPICS, max_size=4), st.none() | st.frozensets(st.integers(0, 30)), st.booleans())
 @settings(max_examples=examples(3))
-def test_metadata_is_encoded_as_by_a_generated_codec(
-    version: int, topics: list[FoundTopic], operations: frozenset[int] | None, is_nameless: bool
+def test_metadata_encoder_agrees_with_generated_codec(
+    version: int, topics: list[DescribedTopic], operations: frozenset[int] | None, is_nameless: bool
 ) -> None:
     if is_nameless and version >= 12:
         topics = [topic._replace(name=None) for topic in topics]
@@ -103,7 +103,7 @@ def test_metadata_is_encoded_as_by_a_generated_codec(
         ],
         **({"authorized_operations": operations} if 8 <= version <= 10 else {}),
     )
-    told = MetadataAnswer(node_id, "b.example", 9092, "cluster", leader_epoch, topics, operations)
+    told = MetadataResult(node_id, "b.example", 9092, "cluster", leader_epoch, topics, operations)
     assert encode_metadata(told, version) == expected.encode()
 
 
@@ -121,12 +121,12 @@ def test_metadata_is_encoded_as_by_a_generated_codec(
     ),
 )
 @settings(max_examples=examples(3))
-def test_groups_are_encoded_as_by_a_generated_codec(version: int, groups: list[ListedGroup]) -> None:
+def test_list_groups_encoder_agrees_with_generated_codec(version: int, groups: list[ListedGroup]) -> None:
     response = admin.ListGroupsResponse
     expected = response(
         version=version, error_code=0, groups=[response.ListedGroup(version=version, **one._asdict()) for one in groups]
     )
-    assert encode_groups(ListGroupsAnswer(groups), version) == expected.encode()
+    assert encode_groups(ListGroupsResult(groups), version) == expected.encode()
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +136,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerNode]:
     asyncio.run(node.close())
 
 
-def answer(node: BrokerNode, key: int, version: int, body: bytes) -> bytes:
-    """What the broker answers to a request's body, without the response header."""
+def respond(node: BrokerNode, key: int, version: int, body: bytes) -> bytes:
+    """Returns the broker's response to a request body, without the response header."""
 
     async def handled() -> bytes:
         handler = HANDLERS[key]
@@ -152,16 +152,16 @@ def answer(node: BrokerNode, key: int, version: int, body: bytes) -> bytes:
 
 def call(node: BrokerNode, request: Any) -> Any:
     version = request.version
-    raw = answer(node, request.API_KEY, version, bytes(request.encode()))
+    raw = respond(node, request.API_KEY, version, bytes(request.encode()))
     return CLASSES[request.API_KEY, "response"].decode(raw, version=version)
 
 
-def test_every_advertised_api_has_a_handler_and_no_other_has() -> None:
+def test_advertised_apis_are_exactly_those_with_handlers() -> None:
     assert set(HANDLERS) == set(BY_KEY)
     assert len(ROWS) == len(BY_KEY)
 
 
-def test_rows_fit_the_message_definitions() -> None:
+def test_api_version_rows_match_message_definitions() -> None:
     with all_cases() as case:
         for row in ROWS:
             with case(row.name):
@@ -172,7 +172,7 @@ def test_rows_fit_the_message_definitions() -> None:
                     assert row.is_flexible(version) == cls.flexible_version_q(version), version
 
 
-def test_every_advertised_version_answers_a_bare_request(node: BrokerNode) -> None:
+def test_every_advertised_version_responds_to_default_request(node: BrokerNode) -> None:
     with all_cases() as case:
         for key, version in VERSIONS:
             with case(f"{BY_KEY[key].name} {version}"):
@@ -183,7 +183,7 @@ def test_every_advertised_version_answers_a_bare_request(node: BrokerNode) -> No
 
 
 def sample_requests(version_of: Any) -> Iterator[Any]:
-    """Requests with content, one per API that takes some."""
+    """Yields one request with content for each API that has fields."""
     v = version_of
     make = request_class
     topic = "t"
@@ -294,8 +294,8 @@ def sample_requests(version_of: Any) -> Iterator[Any]:
     yield make(60)(version=v(60))
 
 
-def test_requests_with_content_are_answered_in_every_version(node: BrokerNode) -> None:
-    """Step n requests the n-th version of every API, or its last one."""
+def test_sample_requests_get_response_in_every_version(node: BrokerNode) -> None:
+    """Step n sends each API's n-th version, or its last one."""
     with all_cases() as case:
         for step in range(10):
 
@@ -330,7 +330,7 @@ def produce_request(
     return bytes(request.encode())
 
 
-def test_produce_requests_are_read_as_kafka_python_writes_them() -> None:
+def test_produce_decoder_agrees_with_kafka_python() -> None:
     raws = (b"", b"x" * 126, b"x" * 127, batch(b"x" * 20_000))
     all_names = (("büx",), ("a" * 126,), ("a" * 127,), ("a", "büx"))
     with all_cases() as case:
@@ -348,13 +348,13 @@ def test_produce_requests_are_read_as_kafka_python_writes_them() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"x" * 5, b"x" * 200, None])
-def test_a_request_for_one_partition_is_read_like_any_other_whatever_its_bytes_are(raw: bytes | None) -> None:
+def test_single_partition_produce_decoder_agrees_with_general_one(raw: bytes | None) -> None:
     body = produce_request(produce.FLEXIBLE_FROM, ["topic"], 1, raw)
     changed = [body, body + b"\0", *(body[:cut] for cut in range(len(body)))]
     changed += [body[:at] + bytes([byte]) + body[at + 1 :] for at in range(len(body)) for byte in range(256)]
     for each in changed:
         outcomes = []
-        for decode in (produce.decode, produce.decode_any):
+        for decode in (produce.decode, produce.decode_general):
             try:
                 outcomes.append(decode(memoryview(each), 0, produce.FLEXIBLE_FROM))
             except MalformedMessage:
@@ -362,7 +362,7 @@ def test_a_request_for_one_partition_is_read_like_any_other_whatever_its_bytes_a
         assert outcomes[0] == outcomes[1], each
 
 
-def test_produce_answers_are_read_by_kafka_python() -> None:
+def test_produce_encoder_agrees_with_kafka_python() -> None:
     with all_cases() as case:
         for version in range(3, 13):
             with case(version):
@@ -387,7 +387,7 @@ def test_produce_answers_are_read_by_kafka_python() -> None:
                     assert bad.error_message == "too large"
 
 
-def test_fetch_requests_are_read_as_kafka_python_writes_them() -> None:
+def test_fetch_decoder_agrees_with_kafka_python() -> None:
     with all_cases() as case:
         for version in range(4, 18):
             with case(version):
@@ -417,7 +417,7 @@ def test_fetch_requests_are_read_as_kafka_python_writes_them() -> None:
                 assert [(part.partition, part.offset, part.bytes_max) for part in topic.partitions] == [(3, 99, 1000)]
 
 
-def test_fetch_answers_are_read_by_kafka_python() -> None:
+def test_fetch_encoder_agrees_with_kafka_python() -> None:
     with all_cases() as case:
         for version in range(4, 18):
             with case(version):
@@ -436,14 +436,14 @@ def test_fetch_answers_are_read_by_kafka_python() -> None:
                 assert (bad.error_code, bad.high_watermark) == (1, 5)
 
 
-def test_headers_are_read_and_written_as_kafka_python_does() -> None:
+def test_headers_agree_with_kafka_python() -> None:
     with all_cases() as case:
         for key, version in VERSIONS:
             with case(f"{BY_KEY[key].name} {version}"):
                 request = request_class(key)(version=version)
                 request.with_header(correlation_id=77, client_id="me")
                 framed = bytes(request.encode(header=True, framed=True))
-                assert frame_length(memoryview(framed), 0, len(framed)) == len(framed) - 4
+                assert read_frame_length(memoryview(framed), 0, len(framed)) == len(framed) - 4
                 header = read_header(memoryview(framed)[4:])
                 assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (
                     key,
@@ -456,7 +456,7 @@ def test_headers_are_read_and_written_as_kafka_python_does() -> None:
                 response.with_header(correlation_id=77)
                 expected = bytes(response.encode(header=True, framed=True))
                 body = bytes(response.encode())
-                assert response_start(header, len(body)) + body == expected
+                assert response_header(header, len(body)) + body == expected
 
 
 def test_tagged_fields_of_headers_are_skipped() -> None:
@@ -477,12 +477,12 @@ def test_tagged_fields_of_headers_are_skipped() -> None:
 @pytest.mark.parametrize("length", [-1, 0, 9, FRAME_BYTES_MAX + 1, 0x47455420])
 def test_frame_lengths_outside_the_limits_are_refused(length: int) -> None:
     with pytest.raises(FrameRefused):
-        frame_length(memoryview(struct.pack(">i", length)), 0, 4)
+        read_frame_length(memoryview(struct.pack(">i", length)), 0, 4)
 
 
 @given(st.sampled_from(VERSIONS), st.binary(max_size=80))
 @settings(max_examples=examples(5))
-def test_arbitrary_bytes_are_read_or_refused(version: tuple[int, int], body: bytes) -> None:
+def test_arbitrary_bytes_are_decoded_or_refused(version: tuple[int, int], body: bytes) -> None:
     key, number = version
     with contextlib.suppress(ProtocolError, MalformedMessage):
         HANDLERS[key].decode(memoryview(body), 0, number)
@@ -490,7 +490,7 @@ def test_arbitrary_bytes_are_read_or_refused(version: tuple[int, int], body: byt
 
 @given(st.sampled_from([each for each in VERSIONS if each[0] not in (0, 1)]), st.data())
 @settings(max_examples=examples(5))
-def test_requests_cut_short_are_refused(version: tuple[int, int], data: st.DataObject) -> None:
+def test_truncated_requests_are_refused(version: tuple[int, int], data: st.DataObject) -> None:
     key, number = version
     raw = bytes(request_class(key)(version=number).encode())
     if raw:
@@ -502,7 +502,9 @@ def test_requests_cut_short_are_refused(version: tuple[int, int], data: st.DataO
 @given(
     st.booleans(), st.text(max_size=200), st.none() | st.text(max_size=5), st.integers(0, 2**28), st.integers(-128, 127)
 )
-def test_what_is_written_is_read(flexible: bool, text: str, maybe: str | None, number: int, small: int) -> None:
+def test_primitive_writer_and_reader_round_trip(
+    flexible: bool, text: str, maybe: str | None, number: int, small: int
+) -> None:
     writer = Writer(flexible=flexible)
     writer.string(text)
     writer.nullable_string(maybe)
@@ -515,12 +517,12 @@ def test_what_is_written_is_read(flexible: bool, text: str, maybe: str | None, n
     assert reader.pos == len(writer.buffer)
 
 
-def test_error_codes_are_kafkas() -> None:
+def test_error_codes_match_kafka() -> None:
     from kafka import errors
 
     numbers = (getattr(each, "errno", None) for each in vars(errors).values() if isinstance(each, type))
     known = {number for number in numbers if isinstance(number, int)}
-    # The one that kafka-python has no name for is of the consumer groups of KIP-848.
+    # kafka-python has no name for one code of consumer groups (KIP-848).
     assert {code.value for code in ErrorCode} - known == {ErrorCode.INVALID_REGULAR_EXPRESSION}
 
 

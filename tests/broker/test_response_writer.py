@@ -1,4 +1,4 @@
-"""Answers on their way to a client, from memory and from files: whole, in order, and without anybody else waiting."""
+"""Response writer: pieces from memory and files arrive complete and in order, without blocking other connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from headrace.broker.log import files
 from headrace.broker.log.files import FileSlice, OpenFiles
 from headrace.broker.protocol.framing import Piece
-from headrace.broker.response_writer import SENT_AT_ONCE, TOGETHER_BYTES, ResponseWriter
+from headrace.broker.response_writer import GATHERED_BYTES_MAX, SENDFILE_BYTES_BEFORE_YIELD, ResponseWriter
 from support.certificates import Authority
 from support.examples import examples
 
@@ -28,7 +28,7 @@ CONTENT = os.urandom(3_000_000)
 
 
 class Sender(asyncio.Protocol):
-    """Whoever writes to the client: what a connection does with its writer."""
+    """Uses the writer like a connection does."""
 
     def __init__(self) -> None:
         self.writer: ResponseWriter
@@ -39,15 +39,15 @@ class Sender(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        self.writer = ResponseWriter(transport, self.go_on)
+        self.writer = ResponseWriter(transport, self.flush)
         self.is_made.set()
 
     def resume_writing(self) -> None:
-        asyncio.get_running_loop().call_soon(self.go_on)
+        asyncio.get_running_loop().call_soon(self.flush)
 
-    def go_on(self) -> None:
+    def flush(self) -> None:
         try:
-            self.writer.go_on()
+            self.writer.flush()
         except OSError as error:
             self.errors.append(error)
             self.transport.abort()
@@ -58,13 +58,13 @@ class Sender(asyncio.Protocol):
 
 @pytest.fixture
 def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory on the disk: pages of a file in memory cannot be evicted."""
+    """A directory on disk: pages of a file in memory cannot be evicted."""
     return tmp_path_factory.mktemp("writer")
 
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Of the server and of its client."""
+    """TLS contexts of the server and its client."""
     authority = Authority(tmp_path_factory.mktemp("tls"))
     certificate, key = authority.certificate("127.0.0.1")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -72,14 +72,14 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.S
     return server, ssl.create_default_context(cafile=str(authority.ca_file))
 
 
-def talk(
+def with_connection(
     work: Callable[[Sender, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
     contexts: tuple[ssl.SSLContext | None, ssl.SSLContext | None] = (None, None),
 ) -> None:
     async def main() -> None:
         sender = Sender()
         sockets = socket.socket()
-        # Small, so that much has to wait; records of TLS that do not fit would each wait for an acknowledgement.
+        # Small, so that much has to wait. TLS records that do not fit would each wait for an acknowledgement.
         sockets.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32 * 1024 if contexts[0] is None else 512 * 1024)
         sockets.bind(("127.0.0.1", 0))
         server = await asyncio.get_running_loop().create_server(lambda: sender, sock=sockets, ssl=contexts[0])
@@ -107,12 +107,12 @@ def slice_of(path: Path, position: int, size: int) -> FileSlice:
     return found
 
 
-def opened_here() -> set[str]:
+def open_files_of_test() -> set[str]:
     return {str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()}
 
 
-def in_files(path: Path) -> st.SearchStrategy[tuple[bytes, Callable[[], Piece]]]:
-    """What is to arrive, and the piece that stands for it: in a file or in memory."""
+def pieces(path: Path) -> st.SearchStrategy[tuple[bytes, Callable[[], Piece]]]:
+    """Generates (expected bytes, piece): pieces in a file or in memory."""
     place = st.tuples(st.integers(0, 1_000_000), st.sampled_from((32_768, 40_000, 262_144, 262_145, 1_900_000)))
     sliced = place.map(lambda p: (CONTENT[p[0] : p[0] + p[1]], lambda: slice_of(path, *p)))
     held = st.integers(1, 200_000).map(lambda size: (CONTENT[:size], lambda: CONTENT[:size]))
@@ -122,18 +122,18 @@ def in_files(path: Path) -> st.SearchStrategy[tuple[bytes, Callable[[], Piece]]]
 @pytest.mark.parametrize("is_secured", [False, True], ids=["plain", "tls"])
 @settings(max_examples=examples(0.25))
 @given(data=st.data())
-def test_all_pieces_arrive_whole_and_in_order(
+def test_pieces_arrive_complete_and_in_order(
     tmp_path_factory: pytest.TempPathFactory,
     tls: tuple[ssl.SSLContext, ssl.SSLContext],
     is_secured: bool,
     data: st.DataObject,
 ) -> None:
     path = stored(tmp_path_factory.mktemp("log"))
-    answers = data.draw(st.lists(st.lists(in_files(path), min_size=1, max_size=5), min_size=1, max_size=4))
+    answers = data.draw(st.lists(st.lists(pieces(path), min_size=1, max_size=5), min_size=1, max_size=4))
     is_slow, are_together = data.draw(st.booleans()), data.draw(st.booleans())
 
     async def work(sender: Sender, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with sender.writer.together() if are_together else nullcontext():
+        with sender.writer.gathering() if are_together else nullcontext():
             for answer in answers:
                 sender.writer.write([make() for _, make in answer])
                 if is_slow:
@@ -146,11 +146,11 @@ def test_all_pieces_arrive_whole_and_in_order(
         assert await reader.read() == b""
         assert not sender.errors
 
-    talk(work, tls if is_secured else (None, None))
+    with_connection(work, tls if is_secured else (None, None))
 
 
-class Calls(asyncio.Transport):
-    """Takes all at once, unless it says that it has bytes left, and remembers what came with each call."""
+class RecordingTransport(asyncio.Transport):
+    """A transport that accepts everything unless `bytes_left` is set, and records the bytes of each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,8 +170,8 @@ class Calls(asyncio.Transport):
         self.made.append(bytes(data))
 
 
-def test_what_is_not_sent_yet_is_known_to_the_byte(tmp_path: Path) -> None:
-    transport = Calls()
+def test_unsent_bytes_are_exact(tmp_path: Path) -> None:
+    transport = RecordingTransport()
     writer = ResponseWriter(transport, lambda: None)
     transport.bytes_left = 7
     writer.write([b"abc", slice_of(stored(tmp_path), 0, 40_000), b"de"])
@@ -179,29 +179,29 @@ def test_what_is_not_sent_yet_is_known_to_the_byte(tmp_path: Path) -> None:
     assert (writer.memory_bytes, writer.unsent_bytes) == (12, 40_012)
 
 
-def test_short_answers_to_what_came_together_go_with_one_call(tmp_path: Path) -> None:
-    transport = Calls()
+def test_gathered_short_responses_are_sent_with_one_call(tmp_path: Path) -> None:
+    transport = RecordingTransport()
     writer = ResponseWriter(transport, lambda: None)
-    with writer.together():
+    with writer.gathering():
         for _ in range(3):
             writer.write([b"start", b"rest"])
         assert not transport.made
     assert transport.made == [b"startrest" * 3]
     writer.write([b"alone"])
     assert transport.made[1:] == [b"alone"]
-    with writer.together():
-        writer.write([b"x" * TOGETHER_BYTES])
+    with writer.gathering():
+        writer.write([b"x" * GATHERED_BYTES_MAX])
         assert len(transport.made) == 2
-        writer.write([b"y"])  # more than that is not kept
-        assert transport.made[2:] == [b"x" * TOGETHER_BYTES + b"y"]
+        writer.write([b"y"])  # more bytes than that are sent at once
+        assert transport.made[2:] == [b"x" * GATHERED_BYTES_MAX + b"y"]
         writer.write([b"z"])
     assert transport.made[3:] == [b"z"]
 
 
-def test_what_is_written_together_goes_also_where_it_ends_with_a_mistake() -> None:
-    transport = Calls()
+def test_gathered_responses_are_sent_even_after_an_error() -> None:
+    transport = RecordingTransport()
     writer = ResponseWriter(transport, lambda: None)
-    with pytest.raises(ValueError), writer.together():
+    with pytest.raises(ValueError), writer.gathering():
         writer.write([b"before"])
         raise ValueError("mistake")
     assert transport.made == [b"before"]
@@ -210,7 +210,7 @@ def test_what_is_written_together_goes_also_where_it_ends_with_a_mistake() -> No
 
 
 @pytest.mark.parametrize("is_secured", [False, True], ids=["plain", "tls"])
-def test_what_a_client_does_not_read_stays_in_the_file(
+def test_unread_file_data_stays_in_file(
     tmp_path: Path, tls: tuple[ssl.SSLContext, ssl.SSLContext], is_secured: bool
 ) -> None:
     path = stored(tmp_path)
@@ -226,11 +226,11 @@ def test_what_a_client_does_not_read_stays_in_the_file(
         assert (await reader.readexactly(1010))[10:] == b"y" * 1000
         assert sender.writer.unsent_bytes == sender.writer.memory_bytes == 0
 
-    talk(work, tls if is_secured else (None, None))
+    with_connection(work, tls if is_secured else (None, None))
 
 
 @pytest.mark.parametrize("is_secured", [False, True], ids=["plain", "tls"])
-def test_a_client_that_goes_away_ends_its_connection_alone(
+def test_disconnect_ends_only_its_connection(
     tmp_path: Path,
     tls: tuple[ssl.SSLContext, ssl.SSLContext],
     is_secured: bool,
@@ -243,17 +243,17 @@ def test_a_client_that_goes_away_ends_its_connection_alone(
         await reader.readexactly(100_000)
         writer.transport.abort()
         await sender.is_lost.wait()
-        for _ in range(20):  # asyncio would complain of so many
+        for _ in range(20):  # asyncio would warn after several failed writes
             sender.writer.write([b"too late", slice_of(path, 0, len(CONTENT))])
         sender.resume_writing()
         assert not sender.errors
 
-    talk(work, tls if is_secured else (None, None))
+    with_connection(work, tls if is_secured else (None, None))
     assert not caplog.records
 
 
-def test_a_client_that_is_gone_is_noticed_by_sending_too(tmp_path: Path) -> None:
-    """Nothing is read while an answer waits, so that it is the sending that fails."""
+def test_disconnect_is_detected_by_failed_send(tmp_path: Path) -> None:
+    """Nothing is read while a response waits, so the failing send detects it."""
     path = stored(tmp_path)
 
     async def work(sender: Sender, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -265,11 +265,11 @@ def test_a_client_that_is_gone_is_noticed_by_sending_too(tmp_path: Path) -> None
             await asyncio.sleep(0.001)
         assert not sender.errors
 
-    talk(work)
+    with_connection(work)
 
 
-class TakesAllButOne:
-    """A socket that takes all but one byte at first."""
+class SocketLeavingOneByte:
+    """A socket that first accepts all but one byte."""
 
     def __init__(self, real: socket.socket) -> None:
         self._real, self._left = real, 1
@@ -283,27 +283,27 @@ class TakesAllButOne:
         return getattr(self._real, name)
 
 
-def test_what_waits_for_a_single_byte_goes_when_that_is_sent(tmp_path: Path) -> None:
+def test_queue_continues_after_last_buffered_byte(tmp_path: Path) -> None:
     path = stored(tmp_path)
 
     async def work(sender: Sender, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         transport: Any = sender.transport
-        transport._sock = TakesAllButOne(transport._sock)
+        transport._sock = SocketLeavingOneByte(transport._sock)
         sender.writer.write([b"first", slice_of(path, 0, 40_000)])
         assert sender.writer.unsent_bytes == 40_001
         assert await asyncio.wait_for(reader.readexactly(40_005), 10) == b"first" + CONTENT[:40_000]
 
-    talk(work)
+    with_connection(work)
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError, ConnectionResetError])
-def test_a_client_to_which_nothing_can_be_sent_is_let_go_of(
+def test_connection_reset_by_sendfile_aborts_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[ConnectionError]
 ) -> None:
-    asked: list[int] = []
+    send_sizes: list[int] = []
 
     def sendfile(socket_fd: int, fd: int, position: int, size: int) -> int:
-        asked.append(size)
+        send_sizes.append(size)
         raise error
 
     path = stored(tmp_path)
@@ -315,15 +315,15 @@ def test_a_client_to_which_nothing_can_be_sent_is_let_go_of(
         sender.writer.write([slice_of(path, 0, 100_000)])
         assert not sender.errors
 
-    talk(work)
-    assert len(asked) == 1
+    with_connection(work)
+    assert len(send_sizes) == 1
 
 
 @pytest.mark.parametrize("is_secured", [False, True], ids=["plain", "tls"])
-def test_a_file_that_is_shorter_than_promised_fails_the_connection(
+def test_truncated_file_fails_connection(
     tmp_path: Path, tls: tuple[ssl.SSLContext, ssl.SSLContext], is_secured: bool
 ) -> None:
-    """Zeros or other bytes in its place would be taken for records."""
+    """Zeros or other bytes in place of the missing ones would be taken for records."""
     path = stored(tmp_path)
 
     async def work(sender: Sender, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -333,14 +333,14 @@ def test_a_file_that_is_shorter_than_promised_fails_the_connection(
             await reader.readexactly(len(CONTENT))
         await sender.is_lost.wait()
         assert [str(error) for error in sender.errors] == [
-            "a log file ends 1000000 bytes before what was promised of it"
+            "a log file ends 1000000 bytes before the end of the range to send"
         ]
 
-    talk(work, tls if is_secured else (None, None))
+    with_connection(work, tls if is_secured else (None, None))
 
 
-def test_others_have_their_turn_while_a_client_takes_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A socket that never says no is not sent to for ever."""
+def test_fast_client_does_not_starve_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket that never blocks must not keep the event loop busy."""
     path = stored(tmp_path)
     sent: list[int] = []
 
@@ -364,13 +364,13 @@ def test_others_have_their_turn_while_a_client_takes_all(tmp_path: Path, monkeyp
             await asyncio.sleep(0)
         assert sum(sent) == 7_000_000
         steps = [after - before for before, after in itertools.pairwise([*turns, sum(sent)])]
-        assert max(steps) <= SENT_AT_ONCE
+        assert max(steps) <= SENDFILE_BYTES_BEFORE_YIELD
 
-    talk(work)
+    with_connection(work)
 
 
-def test_what_is_not_in_memory_is_read_by_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk takes its time, and one client's old records must not be everybody's."""
+def test_uncached_file_data_is_read_by_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disk reads are slow, so they must not block other clients."""
     path = stored(tmp_path)
     looks = []
 
@@ -397,14 +397,12 @@ def test_what_is_not_in_memory_is_read_by_a_thread(tmp_path: Path, monkeypatch: 
         expected = CONTENT[:200_000] + CONTENT[500_000:1_200_000] + b"end" + b"and" + CONTENT[:200_000]
         assert await reader.readexactly(len(expected)) == expected
 
-    talk(work)
+    with_connection(work)
     assert in_loop == [False] and len(looks) == 1
 
 
-def test_what_is_evicted_while_a_client_reads_is_read_by_a_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A slow client takes minutes for an answer: nobody knows at its first byte what is in memory at its last one."""
+def test_data_evicted_while_sending_is_read_by_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow client takes minutes for a response, and pages may be evicted meanwhile."""
     path = stored(tmp_path)
     is_evicted = False
     looks: list[int] = []
@@ -428,23 +426,23 @@ def test_what_is_evicted_while_a_client_reads_is_read_by_a_thread(
     async def work(sender: Sender, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal is_evicted
         sender.writer.write([slice_of(path, 0, len(CONTENT))])
-        assert len(looks) == -(-SENT_AT_ONCE // files.LOOKED_AT_BYTES), "only what may be sent next"
+        assert len(looks) == -(-SENDFILE_BYTES_BEFORE_YIELD // files.READ_AHEAD_BYTES), "only the next bytes to send"
         is_evicted = True
         assert await reader.readexactly(len(CONTENT)) == CONTENT
 
-    talk(work)
-    assert len(looks) == len(set(looks)), "no part of it is looked at twice"
-    assert len(looks) < len(CONTENT) / files.LOOKED_AT_BYTES + len(reads) + 1
+    with_connection(work)
+    assert len(looks) == len(set(looks)), "no part is checked twice"
+    assert len(looks) < len(CONTENT) / files.READ_AHEAD_BYTES + len(reads) + 1
     assert not any(in_loop for in_loop, _, _ in reads)
-    assert max(byte_count for _, _, byte_count in reads) <= SENT_AT_ONCE
-    looked_to = SENT_AT_ONCE
+    assert max(byte_count for _, _, byte_count in reads) <= SENDFILE_BYTES_BEFORE_YIELD
+    looked_to = SENDFILE_BYTES_BEFORE_YIELD
     for _, position, byte_count in reads:
         assert position <= looked_to < position + byte_count
         looked_to = position + byte_count
     assert looked_to >= len(CONTENT)
 
 
-def test_a_disk_that_fails_ends_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_error_ends_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*arguments: object) -> int:
         raise OSError(5, "Input/output error")
 
@@ -459,10 +457,10 @@ def test_a_disk_that_fails_ends_the_connection(tmp_path: Path, monkeypatch: pyte
         await sender.is_lost.wait()
         assert [error.errno for error in sender.errors] == [5]
 
-    talk(work)
+    with_connection(work)
 
 
-def test_where_there_is_no_sendfile_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_is_copied_without_sendfile_support(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def sendfile(*arguments: object) -> int:
         raise OSError(errno.EINVAL, "Invalid argument")
 
@@ -474,11 +472,11 @@ def test_where_there_is_no_sendfile_it_is_copied(tmp_path: Path, monkeypatch: py
         expected = b"begin" + CONTENT[3:2_000_003] + b"end" + CONTENT[:100_000]
         assert await reader.readexactly(len(expected)) == expected
 
-    talk(work)
+    with_connection(work)
 
 
-def test_a_slice_outlives_its_file(tmp_path: Path) -> None:
-    """Retention, compaction and other files that are opened go on meanwhile, and descriptors are used again."""
+def test_file_slice_survives_file_deletion(tmp_path: Path) -> None:
+    """Retention, compaction and other file handles go on meanwhile, and descriptor numbers are reused."""
     open_files = OpenFiles(2)
     path = stored(tmp_path)
     found = open_files.slice(path, 7, 50_000)
@@ -489,14 +487,14 @@ def test_a_slice_outlives_its_file(tmp_path: Path) -> None:
         (tmp_path / f"other{number}").write_bytes(bytes(100_000))
         assert open_files.slice(tmp_path / f"other{number}", 0, 100) == bytes(100)
     open_files.close()
-    assert bytes(found) == CONTENT[7:50_007] and f"{path} (deleted)" in opened_here()
+    assert bytes(found) == CONTENT[7:50_007] and f"{path} (deleted)" in open_files_of_test()
     del found
-    assert f"{path} (deleted)" not in opened_here()
+    assert f"{path} (deleted)" not in open_files_of_test()
 
 
-def test_what_is_still_to_be_sent_counts_among_the_open_files(tmp_path: Path) -> None:
-    def opened_of_these() -> int:
-        return sum(each.startswith(str(tmp_path)) for each in opened_here())
+def test_unsent_slices_count_as_open_files(tmp_path: Path) -> None:
+    def open_slices() -> int:
+        return sum(each.startswith(str(tmp_path)) for each in open_files_of_test())
 
     open_files = OpenFiles(8)
     paths = [stored(tmp_path, f"log{number}") for number in range(24)]
@@ -508,21 +506,21 @@ def test_what_is_still_to_be_sent_counts_among_the_open_files(tmp_path: Path) ->
     for path in paths:
         open_files.fd(path)
         assert open_files.slice(path, 0, 100) == CONTENT[:100]
-        assert opened_of_these() <= 8
-    assert opened_of_these() == 8
+        assert open_slices() <= 8
+    assert open_slices() == 8
     assert isinstance(open_files.slice(paths[9], 0, 100_000), bytes)
     assert {bytes(each) for each in found} == {CONTENT[:100_000]}
     del found[:2]
     assert isinstance(open_files.slice(paths[9], 0, 100_000), FileSlice)
     for path in paths[:20]:
         open_files.forget(path)
-    assert opened_of_these() <= 8
+    assert open_slices() <= 8
     open_files.close()
     found.clear()
-    assert opened_of_these() == 0
+    assert open_slices() == 0
 
 
-def test_little_is_read_at_once(tmp_path: Path) -> None:
+def test_small_slice_is_read_into_memory(tmp_path: Path) -> None:
     open_files = OpenFiles(2)
     path = stored(tmp_path)
     assert open_files.slice(path, 5, files.SLICE_BYTES_MIN - 1) == CONTENT[5 : files.SLICE_BYTES_MIN + 4]

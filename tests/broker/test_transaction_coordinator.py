@@ -1,4 +1,4 @@
-"""Transactional ids: who may use them, what becomes of their transactions, and what a start makes of them."""
+"""Transaction coordinator: ownership of transactional ids, transaction states, and recovery at start."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from headrace.broker.coordinator.offsets import RETENTION_MS
 from headrace.broker.coordinator.records import CommittedOffset
 from headrace.broker.coordinator.transaction import (
     EPOCH_MAX,
-    EXPIRATION_MS,
+    ID_EXPIRATION_MS,
     NO_EPOCH,
     TIMEOUT_MS_MAX,
-    Identity,
-    Status,
+    ProducerIdAndEpoch,
     Transaction,
+    TransactionStatus,
 )
 from headrace.broker.coordinator.transaction_records import decode_transaction, encode_transaction
 from headrace.broker.data_directory import CLEAN_MARKER
@@ -60,12 +60,12 @@ from support.broker.broker_samples import NOW_MS, append, batch, committed, cont
 from support.logs import logged
 
 ID, T0, T1 = "shop-1", ("t", 0), ("t", 1)
-NOBODY = Identity(-1, -1)
+NOBODY = ProducerIdAndEpoch(-1, -1)
 Work = Callable[["World"], Awaitable[None]]
 
 
 class World:
-    """A node, its clock, and a producer's next sequence numbers."""
+    """A node, its clock, and the producer's next sequence numbers."""
 
     def __init__(self, node: BrokerNode, clock: list[int]) -> None:
         self.node, self.clock = node, clock
@@ -76,30 +76,37 @@ class World:
 
     async def begin(
         self, transactional_id: str = ID, *partitions: tuple[str, int], timeout_ms: int = 60_000
-    ) -> Identity:
-        user = await self.coordinator.take(transactional_id, timeout_ms, None)
-        await self.coordinator.add(transactional_id, user, partitions or (T0, T1))
-        return user
+    ) -> ProducerIdAndEpoch:
+        producer = await self.coordinator.init_producer(transactional_id, timeout_ms, None)
+        await self.coordinator.add_partitions(transactional_id, producer, partitions or (T0, T1))
+        return producer
 
     def send(
-        self, user: Identity, value: bytes, sequence: int = 0, partition: tuple[str, int] = T0, name: str = ID
+        self,
+        producer: ProducerIdAndEpoch,
+        value: bytes,
+        sequence: int = 0,
+        partition: tuple[str, int] = T0,
+        name: str = ID,
     ) -> None:
-        """As a produce request does."""
-        self.coordinator.check_part(name, user, partition)
-        raw = batch(value, producer_id=user.producer_id, epoch=user.epoch, sequence=sequence, is_transactional=True)
+        """Appends a batch like a produce request."""
+        self.coordinator.check_transactional_write(name, producer, partition)
+        raw = batch(
+            value, producer_id=producer.producer_id, epoch=producer.epoch, sequence=sequence, is_transactional=True
+        )
         append(self.node.log(*partition), raw)
-        self.node.flusher.note(self.node.log(*partition))
+        self.node.flusher.mark_dirty(self.node.log(*partition))
 
     def committed(self, partition: tuple[str, int] = T0) -> list[bytes]:
         return committed(self.node.log(*partition))
 
-    def status(self, transactional_id: str = ID) -> Status:
+    def status(self, transactional_id: str = ID) -> TransactionStatus:
         found: Transaction = self.coordinator.all[transactional_id]
         return found.status
 
 
 def run(directory: Path, work: Work, *, clock: list[int] | None = None, is_killed: bool = False, **config: Any) -> None:
-    """Opens a node with topic t, works with it, and closes it, or drops it as a kill would."""
+    """Opens a node with topic t and runs the test with it; then closes it, or abandons it as by a kill."""
     clock = clock if clock is not None else [NOW_MS]
 
     async def main() -> None:
@@ -116,9 +123,9 @@ def run(directory: Path, work: Work, *, clock: list[int] | None = None, is_kille
     asyncio.run(main())
 
 
-async def refusal(wanted: Awaitable[Any]) -> ErrorCode:
+async def refusal(awaitable: Awaitable[Any]) -> ErrorCode:
     with pytest.raises(RequestRefused) as refused:
-        await wanted
+        await awaitable
     return refused.value.code
 
 
@@ -126,7 +133,7 @@ def context(node: BrokerNode, version: int) -> RequestContext:
     return RequestContext(node, version, "test", "127.0.0.1")
 
 
-# Decisions
+# State transitions
 
 
 NEW = Transaction.new(7, 60_000, NOW_MS)
@@ -136,34 +143,36 @@ ONGOING = NEW.with_partitions([T0], NOW_MS + 1)
 @pytest.mark.parametrize(
     ("status", "commits", "aborts"),
     [
-        (Status.EMPTY, None, None),
-        (Status.ONGOING, Status.PREPARE_COMMIT, Status.PREPARE_ABORT),
-        (Status.PREPARE_COMMIT, Status.PREPARE_COMMIT, None),
-        (Status.PREPARE_ABORT, None, Status.PREPARE_ABORT),
-        (Status.COMPLETE_COMMIT, Status.COMPLETE_COMMIT, None),
-        (Status.COMPLETE_ABORT, None, Status.COMPLETE_ABORT),
+        (TransactionStatus.EMPTY, None, None),
+        (TransactionStatus.ONGOING, TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT),
+        (TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_COMMIT, None),
+        (TransactionStatus.PREPARE_ABORT, None, TransactionStatus.PREPARE_ABORT),
+        (TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_COMMIT, None),
+        (TransactionStatus.COMPLETE_ABORT, None, TransactionStatus.COMPLETE_ABORT),
     ],
 )
-def test_what_an_end_makes_of_each_state(status: Status, commits: Status | None, aborts: Status | None) -> None:
+def test_prepare_end_in_each_status(
+    status: TransactionStatus, commits: TransactionStatus | None, aborts: TransactionStatus | None
+) -> None:
     present = {
-        Status.EMPTY: NEW,
-        Status.ONGOING: ONGOING,
-        Status.PREPARE_COMMIT: ONGOING.ended(0, is_commit=True),
-        Status.PREPARE_ABORT: ONGOING.ended(0, is_commit=False),
-        Status.COMPLETE_COMMIT: ONGOING.ended(0, is_commit=True).completed(0),
-        Status.COMPLETE_ABORT: ONGOING.ended(0, is_commit=False).completed(0),
+        TransactionStatus.EMPTY: NEW,
+        TransactionStatus.ONGOING: ONGOING,
+        TransactionStatus.PREPARE_COMMIT: ONGOING.prepare_end(0, is_commit=True),
+        TransactionStatus.PREPARE_ABORT: ONGOING.prepare_end(0, is_commit=False),
+        TransactionStatus.COMPLETE_COMMIT: ONGOING.prepare_end(0, is_commit=True).complete(0),
+        TransactionStatus.COMPLETE_ABORT: ONGOING.prepare_end(0, is_commit=False).complete(0),
     }[status]
     for is_commit, expected in ((True, commits), (False, aborts)):
         if expected is None:
             with pytest.raises(RequestRefused) as refused:
-                present.ended(1, is_commit=is_commit)
+                present.prepare_end(1, is_commit=is_commit)
             assert refused.value.code is ErrorCode.INVALID_TXN_STATE
         else:
-            assert present.ended(1, is_commit=is_commit).status is expected
+            assert present.prepare_end(1, is_commit=is_commit).status is expected
 
 
-def test_an_end_leaves_no_partition_behind_and_the_next_transaction_begins_anew() -> None:
-    ended = ONGOING.ended(NOW_MS + 2, is_commit=True).completed(NOW_MS + 3)
+def test_completed_transaction_has_no_partitions_and_next_one_starts_fresh() -> None:
+    ended = ONGOING.prepare_end(NOW_MS + 2, is_commit=True).complete(NOW_MS + 3)
     assert ended.partitions == frozenset()
     again = ended.with_partitions([T1], NOW_MS + 9)
     assert (again.partitions, again.started_at_ms) == (frozenset([T1]), NOW_MS + 9)
@@ -174,14 +183,14 @@ def test_an_end_leaves_no_partition_behind_and_the_next_transaction_begins_anew(
 
 @pytest.mark.parametrize(
     "transaction",
-    [NEW, ONGOING, ONGOING.fenced(5), ONGOING.ended(4, is_commit=True).completed(9)],
+    [NEW, ONGOING, ONGOING.prepare_fence(5), ONGOING.prepare_end(4, is_commit=True).complete(9)],
 )
-def test_a_row_is_read_as_it_was_written(transaction: Transaction) -> None:
+def test_transaction_record_round_trips(transaction: Transaction) -> None:
     assert decode_transaction(encode_transaction(transaction)) == transaction
 
 
-def test_a_row_is_what_kafka_writes() -> None:
-    """Version, producer, epoch, timeout, status, no partitions (null), changed and started at."""
+def test_transaction_record_has_kafkas_layout() -> None:
+    """Version, producer id, epoch, timeout, status, no partitions (null), changed, started."""
     raw = struct.pack(">hqhibiqq", 0, 7, 0, 60_000, 0, -1, NOW_MS, -1)
     assert encode_transaction(NEW)[: len(raw)] == raw
 
@@ -189,86 +198,87 @@ def test_a_row_is_what_kafka_writes() -> None:
 # Producers
 
 
-def test_the_last_one_to_ask_has_the_id_and_what_the_one_before_had_begun_is_aborted(tmp_path: Path) -> None:
+def test_new_producer_fences_previous_one_and_aborts_its_transaction(tmp_path: Path) -> None:
     async def work(world: World) -> None:
         old = await world.begin()
         world.send(old, b"of the old one")
-        new = await world.coordinator.take(ID, 60_000, None)
+        new = await world.coordinator.init_producer(ID, 60_000, None)
         assert new.producer_id == old.producer_id and new.epoch == old.epoch + 2
         assert world.node.log(*T0).last_stable_offset == 2 and world.committed() == []
-        add = world.coordinator.add(ID, old, [T0])
+        add = world.coordinator.add_partitions(ID, old, [T0])
         assert await refusal(add) is ErrorCode.PRODUCER_FENCED
-        assert await refusal(world.coordinator.end(ID, old, is_commit=True)) is ErrorCode.PRODUCER_FENCED
+        assert await refusal(world.coordinator.end_transaction(ID, old, is_commit=True)) is ErrorCode.PRODUCER_FENCED
         with pytest.raises(RequestRefused) as refused:
             world.send(old, b"late", 1)
         assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
-        await world.coordinator.add(ID, new, [T0])
+        await world.coordinator.add_partitions(ID, new, [T0])
         world.send(new, b"of the new one")
-        await world.coordinator.end(ID, new, is_commit=True)
+        await world.coordinator.end_transaction(ID, new, is_commit=True)
         assert world.committed() == [b"of the new one"]
 
     run(tmp_path, work)
 
 
-def test_a_producer_may_raise_its_own_epoch_and_ask_again_for_it_until_another_one_comes(tmp_path: Path) -> None:
+def test_producer_may_raise_and_retry_epoch_until_another_takes_over(tmp_path: Path) -> None:
     async def work(world: World) -> None:
-        take = world.coordinator.take
+        take = world.coordinator.init_producer
         first = await world.begin()
         world.send(first, b"lost its place")
         second = await take(ID, 60_000, first)
         assert second == (first.producer_id, first.epoch + 1)
-        assert world.committed() == [] and world.status() is Status.EMPTY
-        assert await take(ID, 60_000, first) == second, "it was not told"
+        assert world.committed() == [] and world.status() is TransactionStatus.EMPTY
+        assert await take(ID, 60_000, first) == second, "it did not get the response"
         assert await take(ID, 60_000, second) == (first.producer_id, first.epoch + 2)
         assert await refusal(take(ID, 60_000, first)) is ErrorCode.PRODUCER_FENCED
         other = await take(ID, 60_000, None)
         assert (
-            await refusal(take(ID, 60_000, Identity(other.producer_id, other.epoch - 1))) is ErrorCode.PRODUCER_FENCED
+            await refusal(take(ID, 60_000, ProducerIdAndEpoch(other.producer_id, other.epoch - 1)))
+            is ErrorCode.PRODUCER_FENCED
         )
-        assert await refusal(take(ID, 60_000, Identity(99, other.epoch))) is ErrorCode.PRODUCER_FENCED
+        assert await refusal(take(ID, 60_000, ProducerIdAndEpoch(99, other.epoch))) is ErrorCode.PRODUCER_FENCED
 
     run(tmp_path, work)
 
 
-def test_a_fenced_producer_does_not_disturb_the_transaction_of_the_next(tmp_path: Path) -> None:
+def test_fenced_producer_does_not_affect_next_transaction(tmp_path: Path) -> None:
     async def work(world: World) -> None:
-        old = await world.coordinator.take(ID, 60_000, None)
+        old = await world.coordinator.init_producer(ID, 60_000, None)
         new = await world.begin()
         world.send(new, b"going on")
-        assert await refusal(world.coordinator.take(ID, 60_000, old)) is ErrorCode.PRODUCER_FENCED
-        await world.coordinator.end(ID, new, is_commit=True)
+        assert await refusal(world.coordinator.init_producer(ID, 60_000, old)) is ErrorCode.PRODUCER_FENCED
+        await world.coordinator.end_transaction(ID, new, is_commit=True)
         assert world.committed() == [b"going on"]
 
     run(tmp_path, work)
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_producer_whose_epochs_are_used_up_is_given_another_id(tmp_path: Path, is_open: bool) -> None:
+def test_exhausted_epochs_give_new_producer_id(tmp_path: Path, is_open: bool) -> None:
     async def work(world: World) -> None:
-        first = await world.coordinator.take(ID, 60_000, None)
-        used_up = world.coordinator.all[ID].taken_over(None, 60_000, NOW_MS, next_id=None)
-        world.coordinator._put(ID, _at_epoch(used_up, EPOCH_MAX))
+        first = await world.coordinator.init_producer(ID, 60_000, None)
+        used_up = world.coordinator.all[ID].with_next_epoch(None, 60_000, NOW_MS, next_id=None)
+        world.coordinator._store(ID, _at_epoch(used_up, EPOCH_MAX))
         if is_open:
-            await world.coordinator.add(ID, Identity(first.producer_id, EPOCH_MAX), [T0])
-            world.send(Identity(first.producer_id, EPOCH_MAX), b"open")
-        next_ = await world.coordinator.take(ID, 60_000, None)
+            await world.coordinator.add_partitions(ID, ProducerIdAndEpoch(first.producer_id, EPOCH_MAX), [T0])
+            world.send(ProducerIdAndEpoch(first.producer_id, EPOCH_MAX), b"open")
+        next_ = await world.coordinator.init_producer(ID, 60_000, None)
         assert next_.producer_id != first.producer_id and next_.epoch == 0
         assert world.node.log(*T0).last_stable_offset == (2 if is_open else 0)
 
     run(tmp_path, work)
 
 
-def test_a_producer_that_used_up_its_epochs_goes_on_with_another_id(tmp_path: Path) -> None:
-    """Whoever asks with the old one afterwards is not taken for one that was not told its new epoch."""
+def test_same_producer_continues_with_new_id_after_exhausted_epochs(tmp_path: Path) -> None:
+    """A later request with the old id is not taken for a retry."""
 
     async def work(world: World) -> None:
-        first = await world.coordinator.take(ID, 60_000, None)
-        last = Identity(first.producer_id, EPOCH_MAX)
-        world.coordinator._put(ID, _at_epoch(world.coordinator.all[ID], EPOCH_MAX))
-        next_ = await world.coordinator.take(ID, 60_000, last)
+        first = await world.coordinator.init_producer(ID, 60_000, None)
+        last = ProducerIdAndEpoch(first.producer_id, EPOCH_MAX)
+        world.coordinator._store(ID, _at_epoch(world.coordinator.all[ID], EPOCH_MAX))
+        next_ = await world.coordinator.init_producer(ID, 60_000, last)
         assert next_.producer_id != first.producer_id and next_.epoch == 0
         assert world.coordinator.all[ID].last_epoch == NO_EPOCH
-        assert await refusal(world.coordinator.take(ID, 60_000, last)) is not None
+        assert await refusal(world.coordinator.init_producer(ID, 60_000, last)) is not None
 
     run(tmp_path, work)
 
@@ -282,31 +292,38 @@ def _at_epoch(transaction: Transaction, epoch: int) -> Transaction:
 @pytest.mark.parametrize(
     ("timeout_ms", "is_allowed"), [(0, False), (1, True), (TIMEOUT_MS_MAX, True), (TIMEOUT_MS_MAX + 1, False)]
 )
-def test_a_transaction_may_not_take_as_long_as_somebody_likes(
-    tmp_path: Path, timeout_ms: int, is_allowed: bool
-) -> None:
+def test_transaction_timeout_is_limited(tmp_path: Path, timeout_ms: int, is_allowed: bool) -> None:
     async def work(world: World) -> None:
         if is_allowed:
-            assert (await world.coordinator.take(ID, timeout_ms, None)).epoch == 0
+            assert (await world.coordinator.init_producer(ID, timeout_ms, None)).epoch == 0
         else:
-            assert await refusal(world.coordinator.take(ID, timeout_ms, None)) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
-        assert await refusal(world.coordinator.take("", 1000, None)) is ErrorCode.INVALID_REQUEST
+            assert (
+                await refusal(world.coordinator.init_producer(ID, timeout_ms, None))
+                is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+            )
+        assert await refusal(world.coordinator.init_producer("", 1000, None)) is ErrorCode.INVALID_REQUEST
 
     run(tmp_path, work)
 
 
-def test_ids_and_producers_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+def test_mismatched_transactional_and_producer_ids_are_refused(tmp_path: Path) -> None:
     async def work(world: World) -> None:
-        user = await world.coordinator.take(ID, 60_000, None)
-        for wrong in (world.coordinator.add("other", user, [T0]), world.coordinator.add(ID, Identity(99, 0), [T0])):
+        producer = await world.coordinator.init_producer(ID, 60_000, None)
+        for wrong in (
+            world.coordinator.add_partitions("other", producer, [T0]),
+            world.coordinator.add_partitions(ID, ProducerIdAndEpoch(99, 0), [T0]),
+        ):
             assert await refusal(wrong) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        assert await refusal(world.coordinator.end(ID, user, is_commit=True)) is ErrorCode.INVALID_TXN_STATE
+        assert (
+            await refusal(world.coordinator.end_transaction(ID, producer, is_commit=True))
+            is ErrorCode.INVALID_TXN_STATE
+        )
         with pytest.raises(RequestRefused) as refused:
-            world.send(user, b"no transaction has begun")
+            world.send(producer, b"no transaction has begun")
         assert refused.value.code is ErrorCode.INVALID_TXN_STATE
-        await world.coordinator.add(ID, user, [T0])
+        await world.coordinator.add_partitions(ID, producer, [T0])
         with pytest.raises(RequestRefused) as refused:
-            world.send(user, b"the partition was not added", partition=T1)
+            world.send(producer, b"the partition was not added", partition=T1)
         assert refused.value.code is ErrorCode.INVALID_TXN_STATE
 
     run(tmp_path, work)
@@ -315,37 +332,39 @@ def test_ids_and_producers_that_do_not_belong_together_are_refused(tmp_path: Pat
 # Time
 
 
-def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(tmp_path: Path) -> None:
+def test_timed_out_transaction_is_aborted_and_producer_fenced(tmp_path: Path) -> None:
     async def work(world: World) -> None:
-        user = await world.begin(timeout_ms=5000)
-        world.send(user, b"slow")
+        producer = await world.begin(timeout_ms=5000)
+        world.send(producer, b"slow")
         world.clock[0] += 5000
-        await world.coordinator.look()
-        assert world.status() is Status.ONGOING
+        await world.coordinator.run_maintenance()
+        assert world.status() is TransactionStatus.ONGOING
         world.clock[0] += 1
-        await world.coordinator.look()
-        assert world.status() is Status.COMPLETE_ABORT and world.committed() == []
+        await world.coordinator.run_maintenance()
+        assert world.status() is TransactionStatus.COMPLETE_ABORT and world.committed() == []
         assert world.node.log(*T0).last_stable_offset == 2
-        assert await refusal(world.coordinator.end(ID, user, is_commit=True)) is ErrorCode.PRODUCER_FENCED
-        assert (await world.coordinator.take(ID, 5000, None)).epoch == user.epoch + 2
+        assert (
+            await refusal(world.coordinator.end_transaction(ID, producer, is_commit=True)) is ErrorCode.PRODUCER_FENCED
+        )
+        assert (await world.coordinator.init_producer(ID, 5000, None)).epoch == producer.epoch + 2
 
     run(tmp_path, work)
 
 
-def test_a_clock_that_is_set_back_keeps_no_transaction_open(tmp_path: Path) -> None:
-    """As that of a machine which starts years ahead, before it has asked what time it is."""
+def test_clock_set_back_does_not_extend_transaction(tmp_path: Path) -> None:
+    """For example a machine whose clock is years ahead until its first NTP update."""
     clock = [NOW_MS]
 
     async def ahead(world: World) -> None:
-        world.send(await world.begin(timeout_ms=5000), b"nobody will end it")
+        world.send(await world.begin(timeout_ms=5000), b"no client will end it")
 
     async def back(world: World) -> None:
         world.clock[0] = NOW_MS - 5000
-        await world.coordinator.look()
-        assert world.status() is Status.ONGOING
+        await world.coordinator.run_maintenance()
+        assert world.status() is TransactionStatus.ONGOING
         world.clock[0] -= 10 * 365 * 86_400_000
-        await world.coordinator.look()
-        assert world.status() is Status.COMPLETE_ABORT and world.committed() == []
+        await world.coordinator.run_maintenance()
+        assert world.status() is TransactionStatus.COMPLETE_ABORT and world.committed() == []
         assert world.node.log(*T0).last_stable_offset == 2
 
     run(tmp_path, ahead, clock=clock)
@@ -353,14 +372,14 @@ def test_a_clock_that_is_set_back_keeps_no_transaction_open(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("error", [RequestRefused(ErrorCode.STORAGE_ERROR, "full"), OSError("EIO"), KeyError("ours")])
-def test_a_transaction_that_cannot_be_ended_keeps_no_other_open(
+def test_failed_completion_does_not_block_other_transactions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     async def work(world: World) -> None:
         for name, partition in (("first", T0), ("second", T1)):
             await world.begin(name, partition, timeout_ms=5000)
         world.clock[0] += 5001
-        finish = world.coordinator._finish
+        finish = world.coordinator._write_markers
 
         async def failing(transactional_id: str) -> None:
             if transactional_id == "first":
@@ -368,27 +387,30 @@ def test_a_transaction_that_cannot_be_ended_keeps_no_other_open(
             await finish(transactional_id)
 
         with monkeypatch.context() as patched:
-            patched.setattr(world.coordinator, "_finish", failing)
-            await world.coordinator.look()
-        assert [world.status(name) for name in ("first", "second")] == [Status.PREPARE_ABORT, Status.COMPLETE_ABORT]
+            patched.setattr(world.coordinator, "_write_markers", failing)
+            await world.coordinator.run_maintenance()
+        assert [world.status(name) for name in ("first", "second")] == [
+            TransactionStatus.PREPARE_ABORT,
+            TransactionStatus.COMPLETE_ABORT,
+        ]
         assert len(logged(caplog, "broker.coordinator.transactions", "first", level=logging.ERROR)) == 1
-        await world.coordinator.look()
-        assert world.status("first") is Status.COMPLETE_ABORT
+        await world.coordinator.run_maintenance()
+        assert world.status("first") is TransactionStatus.COMPLETE_ABORT
 
     run(tmp_path, work)
 
 
-def test_ids_that_nobody_uses_are_forgotten(tmp_path: Path) -> None:
+def test_unused_transactional_ids_expire(tmp_path: Path) -> None:
     clock = [NOW_MS]
 
     async def first(world: World) -> None:
-        await world.coordinator.take("unused", 60_000, None)
-        user = await world.begin("used")
-        await world.coordinator.end("used", user, is_commit=True)
-        world.clock[0] += EXPIRATION_MS
-        await world.coordinator.add("used", user, [T0])
+        await world.coordinator.init_producer("unused", 60_000, None)
+        producer = await world.begin("used")
+        await world.coordinator.end_transaction("used", producer, is_commit=True)
+        world.clock[0] += ID_EXPIRATION_MS
+        await world.coordinator.add_partitions("used", producer, [T0])
         world.clock[0] += 1
-        await world.coordinator.look()
+        await world.coordinator.run_maintenance()
         assert set(world.coordinator.all) == {"used"}
 
     async def second(world: World) -> None:
@@ -398,84 +420,84 @@ def test_ids_that_nobody_uses_are_forgotten(tmp_path: Path) -> None:
     run(tmp_path, second, clock=clock)
 
 
-def test_of_too_many_ids_the_oldest_unused_ones_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_unused_ids_are_evicted_at_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions_module, "IDS_MAX", 5)
-    monkeypatch.setattr(transactions_module, "FORGOTTEN_AT_ONCE", 2)
+    monkeypatch.setattr(transactions_module, "EVICTED_IDS_PER_BATCH", 2)
 
     async def work(world: World) -> None:
         await world.begin("busy")
         for number in range(6):
             world.clock[0] += 1
-            await world.coordinator.take(f"id-{number}", 60_000, None)
+            await world.coordinator.init_producer(f"id-{number}", 60_000, None)
         assert set(world.coordinator.all) == {"busy", "id-2", "id-3", "id-4", "id-5"}
 
     run(tmp_path, work)
 
 
-def test_nothing_is_compacted_before_it_is_due(tmp_path: Path) -> None:
+def test_transaction_log_is_not_compacted_before_due(tmp_path: Path) -> None:
     async def work(world: World) -> None:
-        await world.coordinator.look()
-        assert TRANSACTIONS_TOPIC not in {topic.name for topic in world.node.topics}, "nobody asked for an id"
+        await world.coordinator.run_maintenance()
+        assert TRANSACTIONS_TOPIC not in {topic.name for topic in world.node.topics}, "no client requested an id"
         await world.begin()
         before = contents(world.node.log(TRANSACTIONS_TOPIC, 0))
-        await world.coordinator.look()
+        await world.coordinator.run_maintenance()
         assert contents(world.node.log(TRANSACTIONS_TOPIC, 0)) == before
 
     run(tmp_path, work)
 
 
-def test_where_the_topic_of_ids_cannot_be_made_a_client_asks_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_creation_of_transaction_topic_is_retriable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(world: World) -> None:
         def refused() -> None:
             raise RequestRefused(ErrorCode.STORAGE_ERROR, "no space")
 
         with monkeypatch.context() as full:
             full.setattr(world.coordinator, "_open_table", refused)
-            assert await refusal(world.coordinator.take(ID, 60_000, None)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert (await world.coordinator.take(ID, 60_000, None)).epoch == 0
+            assert (
+                await refusal(world.coordinator.init_producer(ID, 60_000, None)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            )
+        assert (await world.coordinator.init_producer(ID, 60_000, None)).epoch == 0
 
     run(tmp_path, work)
 
 
-def test_the_log_of_ids_does_not_grow_with_their_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transaction_log_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions_module, "COMPACT_BYTES", 20_000)
 
     async def first(world: World) -> None:
-        user = await world.begin()
+        producer = await world.begin()
         open_ = await world.begin("open", T1)
         world.send(open_, b"open", partition=T1, name="open")
         for number in range(300):
-            await world.coordinator.add(ID, user, [T0])
-            world.send(user, b"%d" % number, number)
-            await world.coordinator.end(ID, user, is_commit=True)
-            await world.coordinator.look()
+            await world.coordinator.add_partitions(ID, producer, [T0])
+            world.send(producer, b"%d" % number, number)
+            await world.coordinator.end_transaction(ID, producer, is_commit=True)
+            await world.coordinator.run_maintenance()
         assert world.node.log(TRANSACTIONS_TOPIC, 0).size < 30_000
 
     async def second(world: World) -> None:
-        assert world.status() is Status.COMPLETE_COMMIT and world.status("open") is Status.ONGOING
+        assert world.status() is TransactionStatus.COMPLETE_COMMIT and world.status("open") is TransactionStatus.ONGOING
         assert len(world.committed()) == 300
 
     run(tmp_path, first, is_killed=True)
     run(tmp_path, second)
 
 
-# Starts
+# Restarts
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
-def test_a_transaction_goes_on_after_a_start(tmp_path: Path, is_killed: bool) -> None:
-    users: list[Identity] = []
+def test_open_transaction_continues_after_restart(tmp_path: Path, is_killed: bool) -> None:
+    producers: list[ProducerIdAndEpoch] = []
 
     async def first(world: World) -> None:
-        users.append(await world.begin())
-        world.send(users[0], b"before")
+        producers.append(await world.begin())
+        world.send(producers[0], b"before")
 
     async def second(world: World) -> None:
-        await world.coordinator.look()
-        world.send(users[0], b"after", 1)
-        await world.coordinator.end(ID, users[0], is_commit=True)
+        await world.coordinator.run_maintenance()
+        world.send(producers[0], b"after", 1)
+        await world.coordinator.end_transaction(ID, producers[0], is_commit=True)
         assert world.committed() == [b"before", b"after"]
 
     run(tmp_path, first, is_killed=is_killed)
@@ -484,21 +506,19 @@ def test_a_transaction_goes_on_after_a_start(tmp_path: Path, is_killed: bool) ->
 
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
 @pytest.mark.parametrize("markers", [0, 1, 2])
-def test_an_end_that_was_decided_is_carried_out_by_the_next_start(
-    tmp_path: Path, markers: int, is_commit: bool
-) -> None:
+def test_prepared_end_is_completed_after_restart(tmp_path: Path, markers: int, is_commit: bool) -> None:
     async def first(world: World) -> None:
-        user = await world.begin()
+        producer = await world.begin()
         for partition in (T0, T1):
-            world.send(user, b"decided", partition=partition)
-        decided = world.coordinator.all[ID].ended(NOW_MS, is_commit=is_commit)
-        world.coordinator._put(ID, decided)
+            world.send(producer, b"decided", partition=partition)
+        prepared = world.coordinator.all[ID].prepare_end(NOW_MS, is_commit=is_commit)
+        world.coordinator._store(ID, prepared)
         for partition in (T0, T1)[:markers]:
-            world.coordinator._end_in(partition, user, is_commit=is_commit)
+            world.coordinator._write_marker(partition, producer, is_commit=is_commit)
 
     async def second(world: World) -> None:
-        await world.coordinator.look()
-        assert world.status() is (Status.COMPLETE_COMMIT if is_commit else Status.COMPLETE_ABORT)
+        await world.coordinator.run_maintenance()
+        assert world.status() is (TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT)
         for partition in (T0, T1):
             assert world.node.log(*partition).log_end_offset == 2, "one record, one marker"
             assert world.committed(partition) == ([b"decided"] if is_commit else [])
@@ -507,25 +527,26 @@ def test_an_end_that_was_decided_is_carried_out_by_the_next_start(
     run(tmp_path, second)
 
 
-def test_where_the_machine_went_down_what_was_ongoing_is_aborted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Records that had been acknowledged may be gone with the power, and no client could tell."""
-    users: list[Identity] = []
+def test_open_transactions_are_aborted_after_machine_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Acknowledged records may be lost in a power failure, and no client could detect it."""
+    producers: list[ProducerIdAndEpoch] = []
 
     async def first(world: World) -> None:
-        users.append(await world.begin())
-        world.send(users[0], b"perhaps not all of it")
+        producers.append(await world.begin())
+        world.send(producers[0], b"perhaps not all of it")
 
     async def second(world: World) -> None:
-        assert await refusal(world.coordinator.end(ID, users[0], is_commit=True)) is ErrorCode.PRODUCER_FENCED
-        await world.coordinator.look()
-        assert world.status() is Status.COMPLETE_ABORT and world.committed() == []
-        users.append(await world.begin())
-        world.send(users[1], b"all")
+        assert (
+            await refusal(world.coordinator.end_transaction(ID, producers[0], is_commit=True))
+            is ErrorCode.PRODUCER_FENCED
+        )
+        await world.coordinator.run_maintenance()
+        assert world.status() is TransactionStatus.COMPLETE_ABORT and world.committed() == []
+        producers.append(await world.begin())
+        world.send(producers[1], b"all")
 
     async def third(world: World) -> None:
-        await world.coordinator.end(ID, users[1], is_commit=True)
+        await world.coordinator.end_transaction(ID, producers[1], is_commit=True)
         assert world.committed() == [b"all"]
 
     monkeypatch.setattr(node_module, "boot_id", lambda: "one")
@@ -535,15 +556,15 @@ def test_where_the_machine_went_down_what_was_ongoing_is_aborted(
     run(tmp_path, third)
 
 
-def test_after_a_clean_stop_the_machine_may_go_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    users: list[Identity] = []
+def test_open_transactions_survive_reboot_after_clean_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    producers: list[ProducerIdAndEpoch] = []
 
     async def first(world: World) -> None:
-        users.append(await world.begin())
-        world.send(users[0], b"all")
+        producers.append(await world.begin())
+        world.send(producers[0], b"all")
 
     async def second(world: World) -> None:
-        await world.coordinator.end(ID, users[0], is_commit=True)
+        await world.coordinator.end_transaction(ID, producers[0], is_commit=True)
         assert world.committed() == [b"all"]
 
     run(tmp_path, first)
@@ -551,35 +572,35 @@ def test_after_a_clean_stop_the_machine_may_go_down(tmp_path: Path, monkeypatch:
     run(tmp_path, second)
 
 
-def test_a_flipped_bit_in_a_row_lets_no_fenced_producer_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    users: list[Identity] = []
+def test_corrupt_transaction_row_does_not_unfence_producer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    producers: list[ProducerIdAndEpoch] = []
 
     async def first(world: World) -> None:
-        users.extend([await world.coordinator.take(ID, 60_000, None) for _ in range(3)])
-        # A kind that this version does not know.
+        producers.extend([await world.coordinator.init_producer(ID, 60_000, None) for _ in range(3)])
+        # An unknown record kind.
         append(world.node.log(TRANSACTIONS_TOPIC, 0), keyed_batch((b"\0\7?", b"")))
 
     async def second(world: World) -> None:
-        # What is set aside is the newest row alone, and said.
-        assert world.coordinator.all[ID].epoch == users[1].epoch
+        # Only the newest row is skipped, with a log line.
+        assert world.coordinator.all[ID].epoch == producers[1].epoch
 
     run(tmp_path, first)
     path = tmp_path / f"{TRANSACTIONS_TOPIC}-0" / f"{0:020d}.log"
     raw = bytearray(path.read_bytes())
-    raw[raw.index(struct.pack(">qh", *users[2])) + 9] ^= 2
+    raw[raw.index(struct.pack(">qh", *producers[2])) + 9] ^= 2
     path.write_bytes(raw)
     with pytest.raises(LogDamaged, match="CRC") as error:
         run(tmp_path, second)
     assert error.value.path == path
-    run(tmp_path, second, sets_damaged_aside=True)
-    assert path.with_name(path.name + ".corrupt").exists() and logged(caplog, "broker.log.damage", path.name)
+    run(tmp_path, second, repairs_corrupt_logs=True)
+    assert path.with_name(path.name + ".corrupt").exists() and logged(caplog, "broker.log.repair", path.name)
     assert [record.args for record in logged(caplog, "broker.coordinator.transactions")] == [(7, 1)]
 
 
-def test_what_is_open_and_of_nobody_is_aborted_at_the_start(tmp_path: Path) -> None:
+def test_orphaned_transactions_are_aborted_at_start(tmp_path: Path) -> None:
     async def first(world: World) -> None:
-        user = await world.begin()
-        world.send(user, b"mine")
+        producer = await world.begin()
+        world.send(producer, b"mine")
         stranger = batch(b"nobody's", producer_id=999, epoch=0, sequence=0, is_transactional=True)
         append(world.node.log(*T0), stranger)
 
@@ -592,23 +613,23 @@ def test_what_is_open_and_of_nobody_is_aborted_at_the_start(tmp_path: Path) -> N
     run(tmp_path, second)
 
 
-def test_a_topic_that_is_deleted_meanwhile_holds_no_transaction_up(tmp_path: Path) -> None:
+def test_deleted_topic_does_not_block_transaction(tmp_path: Path) -> None:
     async def work(world: World) -> None:
-        user = await world.begin()
-        world.send(user, b"gone")
+        producer = await world.begin()
+        world.send(producer, b"gone")
         await world.node.changes.delete_topic(world.node.topic("t"))
-        await world.coordinator.end(ID, user, is_commit=True)
-        assert world.status() is Status.COMPLETE_COMMIT
+        await world.coordinator.end_transaction(ID, producer, is_commit=True)
+        assert world.status() is TransactionStatus.COMPLETE_COMMIT
 
     run(tmp_path, work)
 
 
 @pytest.mark.parametrize("fsync", list(FsyncMode))
-def test_in_every_mode_a_commit_is_seen_when_it_is_answered(tmp_path: Path, fsync: FsyncMode) -> None:
+def test_committed_records_are_visible_when_response_is_sent(tmp_path: Path, fsync: FsyncMode) -> None:
     async def work(world: World) -> None:
-        user = await world.begin()
-        world.send(user, b"value")
-        await world.coordinator.end(ID, user, is_commit=True)
+        producer = await world.begin()
+        world.send(producer, b"value")
+        await world.coordinator.end_transaction(ID, producer, is_commit=True)
         log = world.node.log(*T0)
         assert world.committed() == [b"value"] and log.last_stable_offset == log.log_end_offset == 2
         if fsync is not FsyncMode.NONE:
@@ -618,7 +639,7 @@ def test_in_every_mode_a_commit_is_seen_when_it_is_answered(tmp_path: Path, fsyn
     run(tmp_path, work, fsync=fsync)
 
 
-def test_the_cleaner_stays_before_what_is_open_and_removes_what_was_aborted(tmp_path: Path) -> None:
+def test_cleaner_stops_at_open_transaction_and_removes_aborted_records(tmp_path: Path) -> None:
     table = ("c", 0)
 
     def values(world: World) -> list[bytes]:
@@ -630,23 +651,25 @@ def test_the_cleaner_stays_before_what_is_open_and_removes_what_was_aborted(tmp_
 
         async def clean() -> None:
             log.roll(NOW_MS)
-            world.node.flusher.note(log)
+            world.node.flusher.mark_dirty(log)
             await world.node.flusher.flush_dirty()
-            await world.node.upkeep.clean()
+            await world.node.maintenance.clean()
 
         def send(value: bytes) -> None:
             append(log, keyed_batch((b"key", value)))
 
         send(b"first")
-        user = await world.begin(ID, table)
+        producer = await world.begin(ID, table)
         raw = keyed_batch((b"key", b"aborted"), producer_id=0, sequence=0, is_transactional=True)
-        world.coordinator.check_part(ID, user, table)
+        world.coordinator.check_transactional_write(ID, producer, table)
         append(log, raw)
         for number in range(10):
             send(b"%d" % number)
         await clean()
-        assert len(values(world)) == 12, "the first segment, of the first record and what is open, is not touched"
-        await world.coordinator.end(ID, user, is_commit=False)
+        assert len(values(world)) == 12, (
+            "the first segment, with the first record and an open transaction, is unchanged"
+        )
+        await world.coordinator.end_transaction(ID, producer, is_commit=False)
         await clean()
         assert b"aborted" not in values(world) and values(world)[-1] == b"9"
         assert world.committed(table) == [b"9"]
@@ -661,9 +684,9 @@ def offset(value: int) -> CommittedOffset:
     return CommittedOffset(value, -1, "", NOW_MS)
 
 
-async def commit_later(world: World, user: Identity, value: int, group: str = "g") -> None:
-    await world.coordinator.add(ID, user, [OFFSETS_PARTITION])
-    await world.node.groups.commits.store_later(group, {T0: offset(value)}, *user)
+async def store_pending(world: World, producer: ProducerIdAndEpoch, value: int, group: str = "g") -> None:
+    await world.coordinator.add_partitions(ID, producer, [OFFSETS_PARTITION])
+    await world.node.groups.commits.store_pending(group, {T0: offset(value)}, *producer)
 
 
 def committed_offset(world: World, group: str = "g") -> int | None:
@@ -673,28 +696,28 @@ def committed_offset(world: World, group: str = "g") -> int | None:
 
 @pytest.mark.parametrize("restart", ["none", "stopped", "killed"])
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
-def test_offsets_of_a_transaction_count_when_it_is_committed(tmp_path: Path, is_commit: bool, restart: str) -> None:
-    users: list[Identity] = []
+def test_transactional_offsets_take_effect_on_commit(tmp_path: Path, is_commit: bool, restart: str) -> None:
+    producers: list[ProducerIdAndEpoch] = []
 
     async def first(world: World) -> None:
-        users.append(await world.begin())
+        producers.append(await world.begin())
         await world.node.groups.commits.store("g", {T0: offset(3)})
-        await commit_later(world, users[0], 7)
+        await store_pending(world, producers[0], 7)
         assert committed_offset(world) == 3
         if restart == "none":
             await second(world)
 
     async def second(world: World) -> None:
-        assert committed_offset(world) == 3 and world.node.groups.offsets.pending_of("g") == {T0}
+        assert committed_offset(world) == 3 and world.node.groups.offsets.pending_partitions("g") == {T0}
         assert [stable(world, version) for version in (6, 7, 9)] == [(3, 0), (-1, 88), (-1, 88)]
-        await world.coordinator.end(ID, users[0], is_commit=is_commit)
+        await world.coordinator.end_transaction(ID, producers[0], is_commit=is_commit)
         assert committed_offset(world) == (7 if is_commit else 3)
-        assert not world.node.groups.offsets.pending_of("g")
+        assert not world.node.groups.offsets.pending_partitions("g")
         assert stable(world, 9) == (7 if is_commit else 3, 0)
 
     async def third(world: World) -> None:
         assert committed_offset(world) == (7 if is_commit else 3)
-        assert not world.node.groups.offsets.pending_of("g")
+        assert not world.node.groups.offsets.pending_partitions("g")
 
     run(tmp_path, first, is_killed=restart == "killed")
     if restart != "none":
@@ -703,29 +726,29 @@ def test_offsets_of_a_transaction_count_when_it_is_committed(tmp_path: Path, is_
 
 
 def stable(world: World, version: int) -> tuple[int, int]:
-    """(offset, error) that a consumer is told that wants what is stable, where it can say so."""
+    """Returns (offset, error) of an offset fetch that requires stable offsets, if the version supports that."""
     if version >= 8:
-        wanted = OffsetFetchRequest.OffsetFetchRequestGroup
-        topics = [wanted.OffsetFetchRequestTopics(version=version, name="t", partition_indexes=[0])]
-        groups = [wanted(version=version, group_id="g", member_id=None, member_epoch=-1, topics=topics)]
+        awaitable = OffsetFetchRequest.OffsetFetchRequestGroup
+        topics = [awaitable.OffsetFetchRequestTopics(version=version, name="t", partition_indexes=[0])]
+        groups = [awaitable(version=version, group_id="g", member_id=None, member_epoch=-1, topics=topics)]
         answer = offset_fetch.handle(
             context(world.node, version), OffsetFetchRequest(version=version, groups=groups, require_stable=True)
         )
-        told = answer.groups[0].topics[0].partitions[0]
+        response = answer.groups[0].topics[0].partitions[0]
     else:
         topic = OffsetFetchRequest.OffsetFetchRequestTopic(version=version, name="t", partition_indexes=[0])
         flag: dict[str, Any] = {"require_stable": True} if version >= 7 else {}
         request = OffsetFetchRequest(version=version, group_id="g", topics=[topic], **flag)
-        told = offset_fetch.handle(context(world.node, version), request).topics[0].partitions[0]
-    return told.committed_offset, told.error_code
+        response = offset_fetch.handle(context(world.node, version), request).topics[0].partitions[0]
+    return response.committed_offset, response.error_code
 
 
-def test_an_offset_that_was_committed_since_is_not_set_back(tmp_path: Path) -> None:
+def test_later_commit_is_not_overwritten_by_transaction(tmp_path: Path) -> None:
     async def first(world: World) -> None:
-        user = await world.begin()
-        await commit_later(world, user, 7)
+        producer = await world.begin()
+        await store_pending(world, producer, 7)
         await world.node.groups.commits.store("g", {T0: offset(9)})
-        await world.coordinator.end(ID, user, is_commit=True)
+        await world.coordinator.end_transaction(ID, producer, is_commit=True)
         assert committed_offset(world) == 9
 
     async def second(world: World) -> None:
@@ -738,27 +761,27 @@ def test_an_offset_that_was_committed_since_is_not_set_back(tmp_path: Path) -> N
 @pytest.mark.parametrize("is_killed", [False, True], ids=["at-once", "after-a-kill"])
 @pytest.mark.parametrize("stores", [((0, 7), (1, 9)), ((1, 8), (0, 7), (1, 9))], ids=["once", "again"])
 @pytest.mark.parametrize("first_to_end", [0, 1])
-def test_of_two_transactions_that_commit_an_offset_the_one_that_stored_it_last_counts(
+def test_last_stored_pending_offset_wins_between_transactions(
     tmp_path: Path, first_to_end: int, stores: tuple[tuple[int, int], ...], is_killed: bool
 ) -> None:
-    """As by Kafka, in whatever order they end: a consumer that took over goes on from where it was, not from before."""
-    names, users = ("shop-1", "shop-2"), []
+    """As in Kafka, for any end order: a consumer that took over continues from its own position."""
+    names, producers = ("shop-1", "shop-2"), []
 
     async def first(world: World) -> None:
-        users.extend([await world.begin(name, OFFSETS_PARTITION) for name in names])
+        producers.extend([await world.begin(name, OFFSETS_PARTITION) for name in names])
         for who, value in stores:
-            await world.node.groups.commits.store_later("g", {T0: offset(value)}, *users[who])
-        await world.coordinator.end(names[first_to_end], users[first_to_end], is_commit=True)
+            await world.node.groups.commits.store_pending("g", {T0: offset(value)}, *producers[who])
+        await world.coordinator.end_transaction(names[first_to_end], producers[first_to_end], is_commit=True)
         assert committed_offset(world) == (7, 9)[first_to_end]
         if not is_killed:
             await second(world)
 
     async def second(world: World) -> None:
-        await world.coordinator.end(names[1 - first_to_end], users[1 - first_to_end], is_commit=True)
+        await world.coordinator.end_transaction(names[1 - first_to_end], producers[1 - first_to_end], is_commit=True)
         await third(world)
 
     async def third(world: World) -> None:
-        assert committed_offset(world) == 9 and not world.node.groups.offsets.pending_of("g")
+        assert committed_offset(world) == 9 and not world.node.groups.offsets.pending_partitions("g")
 
     run(tmp_path, first, is_killed=True)
     if is_killed:
@@ -766,21 +789,21 @@ def test_of_two_transactions_that_commit_an_offset_the_one_that_stored_it_last_c
     run(tmp_path, third)
 
 
-def test_which_of_two_transactions_stored_an_offset_last_outlives_compaction(tmp_path: Path) -> None:
-    names, users = ("shop-1", "shop-2"), []
+def test_order_of_pending_offsets_survives_compaction(tmp_path: Path) -> None:
+    names, producers = ("shop-1", "shop-2"), []
 
     async def first(world: World) -> None:
         for name in names:
-            users.append(await world.begin(name, OFFSETS_PARTITION))
-        later = world.node.groups.commits.store_later
-        await later("g", {T1: offset(1)}, *users[0])
-        await later("g", {T0: offset(7)}, *users[1])
-        await later("g", {T0: offset(8)}, *users[0])
+            producers.append(await world.begin(name, OFFSETS_PARTITION))
+        later = world.node.groups.commits.store_pending
+        await later("g", {T1: offset(1)}, *producers[0])
+        await later("g", {T0: offset(7)}, *producers[1])
+        await later("g", {T0: offset(8)}, *producers[0])
         await world.node.groups.store.compact()
 
     async def second(world: World) -> None:
-        for name, user in zip(names, users, strict=True):
-            await world.coordinator.end(name, user, is_commit=True)
+        for name, producer in zip(names, producers, strict=True):
+            await world.coordinator.end_transaction(name, producer, is_commit=True)
             assert committed_offset(world) == 8
 
     run(tmp_path, first, is_killed=True)
@@ -788,13 +811,13 @@ def test_which_of_two_transactions_stored_an_offset_last_outlives_compaction(tmp
 
 
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
-def test_offsets_that_are_not_committed_yet_outlive_compaction(tmp_path: Path, is_commit: bool) -> None:
-    users: list[Identity] = []
+def test_pending_offsets_survive_compaction(tmp_path: Path, is_commit: bool) -> None:
+    producers: list[ProducerIdAndEpoch] = []
 
     async def first(world: World) -> None:
-        users.append(await world.begin())
+        producers.append(await world.begin())
         await world.node.groups.commits.store("g", {T0: offset(3)})
-        await commit_later(world, users[0], 7)
+        await store_pending(world, producers[0], 7)
         await world.node.groups.store.compact()
         assert len(world.node.log(*OFFSETS_PARTITION).closed) == 0
 
@@ -802,7 +825,7 @@ def test_offsets_that_are_not_committed_yet_outlive_compaction(tmp_path: Path, i
         assert committed_offset(world) == 3
         compacting = asyncio.ensure_future(world.node.groups.store.compact())
         await asyncio.sleep(0)
-        await world.coordinator.end(ID, users[0], is_commit=is_commit)
+        await world.coordinator.end_transaction(ID, producers[0], is_commit=is_commit)
         await compacting
 
     async def third(world: World) -> None:
@@ -814,25 +837,25 @@ def test_offsets_that_are_not_committed_yet_outlive_compaction(tmp_path: Path, i
 
 
 @pytest.mark.parametrize("begun", ["before", "meanwhile"])
-def test_offsets_that_are_not_committed_yet_outlive_a_compaction_that_is_cut_short(
+def test_pending_offsets_survive_interrupted_compaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str
 ) -> None:
-    """What is written anew of the rows is no commit: it comes behind what a transaction is to commit in their place."""
-    users: list[Identity] = []
+    """A row rewritten by compaction is not a new commit, although it comes after the pending offset in the log."""
+    producers: list[ProducerIdAndEpoch] = []
 
     async def first(world: World) -> None:
         groups = world.node.groups
-        users.append(await world.begin())
+        producers.append(await world.begin())
         for group in "fg":
             await groups.commits.store(group, {T0: offset(3)})
         if begun == "before":
-            await commit_later(world, users[0], 7)
+            await store_pending(world, producers[0], 7)
         monkeypatch.setattr("headrace.broker.coordinator.table.BATCH_RECORDS_MAX", 1)
         monkeypatch.setattr(groups.store, "_append_pending", fails)
         compacting = asyncio.ensure_future(groups.store.compact())
         await asyncio.sleep(0)
         if begun == "meanwhile":
-            await commit_later(world, users[0], 7)
+            await store_pending(world, producers[0], 7)
         with pytest.raises(OSError, match="No space"):
             await compacting
 
@@ -840,39 +863,39 @@ def test_offsets_that_are_not_committed_yet_outlive_a_compaction_that_is_cut_sho
         raise OSError(28, "No space left on device")
 
     async def second(world: World) -> None:
-        assert committed_offset(world) == 3 and world.node.groups.offsets.pending_of("g") == {T0}
-        await world.coordinator.end(ID, users[0], is_commit=True)
+        assert committed_offset(world) == 3 and world.node.groups.offsets.pending_partitions("g") == {T0}
+        await world.coordinator.end_transaction(ID, producers[0], is_commit=True)
         assert committed_offset(world) == 7
 
     run(tmp_path, first, is_killed=True)
     run(tmp_path, second)
 
 
-def test_a_group_for_which_a_transaction_is_to_commit_is_not_deleted(tmp_path: Path) -> None:
+def test_group_with_pending_offsets_is_not_deleted(tmp_path: Path) -> None:
     async def work(world: World) -> None:
-        user = await world.begin()
-        await commit_later(world, user, 7)
+        producer = await world.begin()
+        await store_pending(world, producer, 7)
         assert await refusal(world.node.groups.delete_group("g")) is ErrorCode.NON_EMPTY_GROUP
         world.clock[0] += 10 * coordinator_module.EMPTY_GROUP_MS
-        await world.node.groups.keep_house()
+        await world.node.groups.run_housekeeping()
         assert "g" in world.node.groups.groups
         await world.node.changes.delete_topic(world.node.topic("t"))
-        await world.coordinator.end(ID, user, is_commit=True)
+        await world.coordinator.end_transaction(ID, producer, is_commit=True)
         assert committed_offset(world) is None, "there is no such topic any more"
         await world.node.groups.delete_group("g")
 
     run(tmp_path, work)
 
 
-def test_what_a_transaction_is_to_commit_does_not_expire_with_what_was_committed_before(tmp_path: Path) -> None:
+def test_pending_offset_does_not_expire_with_committed_offset(tmp_path: Path) -> None:
     async def first(world: World) -> None:
         await world.node.groups.commits.store("g", {T0: offset(3), T1: offset(3)})
         world.clock[0] += RETENTION_MS + 1
-        user = await world.begin()
-        await commit_later(world, user, 7)
-        await world.node.groups.keep_house()
+        producer = await world.begin()
+        await store_pending(world, producer, 7)
+        await world.node.groups.run_housekeeping()
         assert dict(world.node.groups.offsets.of_group("g")) == {T0: offset(3)}
-        await world.coordinator.end(ID, user, is_commit=True)
+        await world.coordinator.end_transaction(ID, producer, is_commit=True)
         assert committed_offset(world) == 7
 
     async def second(world: World) -> None:
@@ -883,22 +906,20 @@ def test_what_a_transaction_is_to_commit_does_not_expire_with_what_was_committed
     run(tmp_path, second, clock=clock)
 
 
-def test_what_a_transaction_is_to_commit_stays_where_its_group_is_just_being_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A group may have thousands of offsets, which go some at a time, and the others have their turn in between."""
+def test_pending_offset_survives_concurrent_group_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group may have thousands of offsets, which are deleted in batches; other requests run in between."""
     monkeypatch.setattr("headrace.broker.coordinator.table.BATCH_RECORDS_MAX", 1)
 
     async def work(world: World) -> None:
-        groups, user = world.node.groups, await world.begin()
-        await world.coordinator.add(ID, user, [OFFSETS_PARTITION])
+        groups, producer = world.node.groups, await world.begin()
+        await world.coordinator.add_partitions(ID, producer, [OFFSETS_PARTITION])
         await groups.commits.store("g", {("u", index): offset(3) for index in range(5)} | {T0: offset(3)})
         deleting = asyncio.ensure_future(groups.delete_group("g"))
         while len(groups.offsets.of_group("g")) == 6:
             await asyncio.sleep(0)
-        await groups.commits.store_later("g", {T0: offset(7)}, *user)
+        await groups.commits.store_pending("g", {T0: offset(7)}, *producer)
         assert await refusal(deleting) is ErrorCode.NON_EMPTY_GROUP
-        await world.coordinator.end(ID, user, is_commit=True)
+        await world.coordinator.end_transaction(ID, producer, is_commit=True)
         assert committed_offset(world) == 7
 
     run(tmp_path, work)
@@ -907,59 +928,65 @@ def test_what_a_transaction_is_to_commit_stays_where_its_group_is_just_being_del
 # Requests
 
 
-def test_a_whole_transaction_request_by_request(tmp_path: Path) -> None:
+def test_complete_transaction_through_requests(tmp_path: Path) -> None:
     async def work(world: World) -> None:
         node = world.node
         begun = await _init(node, 4)
         assert (begun.error_code, begun.producer_epoch) == (0, 0)
-        user = {"producer_id": begun.producer_id, "producer_epoch": 0}
-        assert _produced(node, begun.producer_id, 0) is ErrorCode.INVALID_TXN_STATE
-        assert _produced(node, begun.producer_id, 0, version=11) is ErrorCode.TRANSACTION_ABORTABLE
-        assert await _added(node, begun.producer_id, {"t": [0, 1]}) == {("t", 0): 0, ("t", 1): 0}
-        assert await _added(node, begun.producer_id, {"t": [0, 9]}) == {("t", 0): 55, ("t", 9): 3}
-        assert _produced(node, begun.producer_id, 0) is ErrorCode.NONE
-        unnamed = _produced(node, begun.producer_id, 1, transactional_id=None)
+        producer = {"producer_id": begun.producer_id, "producer_epoch": 0}
+        assert _produce_request(node, begun.producer_id, 0) is ErrorCode.INVALID_TXN_STATE
+        assert _produce_request(node, begun.producer_id, 0, version=11) is ErrorCode.TRANSACTION_ABORTABLE
+        assert await _add_partitions(node, begun.producer_id, {"t": [0, 1]}) == {("t", 0): 0, ("t", 1): 0}
+        assert await _add_partitions(node, begun.producer_id, {"t": [0, 9]}) == {("t", 0): 55, ("t", 9): 3}
+        assert _produce_request(node, begun.producer_id, 0) is ErrorCode.NONE
+        unnamed = _produce_request(node, begun.producer_id, 1, transactional_id=None)
         assert unnamed is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        group = {"transactional_id": ID, "group_id": "g", **user}
-        answer = await txn_offset_commit.handle(context(node, 3), _offsets(group, 5))
+        group = {"transactional_id": ID, "group_id": "g", **producer}
+        answer = await txn_offset_commit.handle(context(node, 3), _offset_commit_request(group, 5))
         assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_TXN_STATE
         added = await add_offsets_to_txn.handle(context(node, 3), AddOffsetsToTxnRequest(version=3, **group))
         assert added.error_code == 0
-        answer = await txn_offset_commit.handle(context(node, 3), _offsets(group, 5))
+        answer = await txn_offset_commit.handle(context(node, 3), _offset_commit_request(group, 5))
         assert answer.topics[0].partitions[0].error_code == 0
-        answer = await txn_offset_commit.handle(context(node, 3), _offsets(group, 5, generation_id=4, member_id="m"))
+        answer = await txn_offset_commit.handle(
+            context(node, 3), _offset_commit_request(group, 5, generation_id=4, member_id="m")
+        )
         assert answer.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_MEMBER_ID
-        assert _listed(node, is_committed=True) == 0 and _listed(node, is_committed=False) == 1
-        ended = EndTxnRequest(version=3, transactional_id=ID, committed=True, **user)
+        assert _list_offsets(node, is_committed=True) == 0 and _list_offsets(node, is_committed=False) == 1
+        ended = EndTxnRequest(version=3, transactional_id=ID, committed=True, **producer)
         assert (await end_txn.handle(context(node, 3), ended)).error_code == 0
-        assert (await end_txn.handle(context(node, 3), ended)).error_code == 0, "it was not told"
-        assert _listed(node, is_committed=True) == 2
+        assert (await end_txn.handle(context(node, 3), ended)).error_code == 0, "it did not get the response"
+        assert _list_offsets(node, is_committed=True) == 2
         assert committed_offset(world) == 5
         for version, code in ((1, 47), (2, 90)):
             await _init(node, 4)
-            late = EndTxnRequest(version=version, transactional_id=ID, committed=True, **user)
+            late = EndTxnRequest(version=version, transactional_id=ID, committed=True, **producer)
             assert (await end_txn.handle(context(node, version), late)).error_code == code
 
     run(tmp_path, work)
 
 
-def test_who_claims_a_producer_without_a_transactional_id_is_given_another_one(tmp_path: Path) -> None:
+def test_claimed_producer_id_without_transactional_id_gets_new_id(tmp_path: Path) -> None:
     async def work(world: World) -> None:
-        user = await world.begin()
-        world.send(user, b"one")
-        for claimed in (user, user._replace(epoch=EPOCH_MAX - 1), Identity(user.producer_id + 5000, 3)):
-            told = await _init(world.node, 4, transactional_id=None, claimed=claimed)
-            assert (told.error_code, told.producer_epoch) == (ErrorCode.NONE, 0)
-            assert told.producer_id not in (user.producer_id, claimed.producer_id)
-        world.send(user, b"two", 1)
-        await world.coordinator.end(ID, user, is_commit=True)
+        producer = await world.begin()
+        world.send(producer, b"one")
+        for claimed in (
+            producer,
+            producer._replace(epoch=EPOCH_MAX - 1),
+            ProducerIdAndEpoch(producer.producer_id + 5000, 3),
+        ):
+            response = await _init(world.node, 4, transactional_id=None, claimed=claimed)
+            assert (response.error_code, response.producer_epoch) == (ErrorCode.NONE, 0)
+            assert response.producer_id not in (producer.producer_id, claimed.producer_id)
+        world.send(producer, b"two", 1)
+        await world.coordinator.end_transaction(ID, producer, is_commit=True)
         assert world.committed() == [b"one", b"two"]
 
     run(tmp_path, work)
 
 
 async def _init(
-    node: BrokerNode, version: int, *, transactional_id: str | None = ID, claimed: Identity = NOBODY
+    node: BrokerNode, version: int, *, transactional_id: str | None = ID, claimed: ProducerIdAndEpoch = NOBODY
 ) -> Any:
     request = InitProducerIdRequest(
         version=version,
@@ -971,7 +998,9 @@ async def _init(
     return await init_producer_id.handle(context(node, version), request)
 
 
-async def _added(node: BrokerNode, producer_id: int, topics: dict[str, list[int]]) -> dict[tuple[str, int], int]:
+async def _add_partitions(
+    node: BrokerNode, producer_id: int, topics: dict[str, list[int]]
+) -> dict[tuple[str, int], int]:
     request = AddPartitionsToTxnRequest(
         version=3,
         v3_and_below_transactional_id=ID,
@@ -990,7 +1019,7 @@ async def _added(node: BrokerNode, producer_id: int, topics: dict[str, list[int]
     }
 
 
-def _produced(
+def _produce_request(
     node: BrokerNode, producer_id: int, sequence: int, transactional_id: str | None = ID, version: int = 9
 ) -> ErrorCode:
     raw = batch(b"x", producer_id=producer_id, epoch=0, sequence=sequence, is_transactional=True)
@@ -1002,7 +1031,7 @@ def _produced(
     return answer[0].partitions[0].error
 
 
-def _offsets(group: dict[str, Any], value: int, **member: Any) -> Any:
+def _offset_commit_request(group: dict[str, Any], value: int, **member: Any) -> Any:
     topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     partition = topic.TxnOffsetCommitRequestPartition(
         version=3, partition_index=0, committed_offset=value, committed_leader_epoch=-1, committed_metadata=""
@@ -1012,7 +1041,7 @@ def _offsets(group: dict[str, Any], value: int, **member: Any) -> Any:
     )
 
 
-def _listed(node: BrokerNode, *, is_committed: bool) -> int:
+def _list_offsets(node: BrokerNode, *, is_committed: bool) -> int:
     topic = ListOffsetsRequest.ListOffsetsTopic
     partition = topic.ListOffsetsPartition(version=5, partition_index=0, current_leader_epoch=-1, timestamp=-1)
     request = ListOffsetsRequest(
@@ -1026,12 +1055,12 @@ def _listed(node: BrokerNode, *, is_committed: bool) -> int:
     return found
 
 
-def test_what_is_going_on_is_told(tmp_path: Path) -> None:
+def test_open_transactions_are_described(tmp_path: Path) -> None:
     async def work(world: World) -> None:
         node = world.node
-        user = await world.begin()
-        world.send(user, b"x")
-        idle = await world.coordinator.take("idle", 60_000, None)
+        producer = await world.begin()
+        world.send(producer, b"x")
+        idle = await world.coordinator.init_producer("idle", 60_000, None)
         world.clock[0] += 500
         request = DescribeTransactionsRequest(version=0, transactional_ids=[ID, "nobody's"])
         mine, none = describe_transactions.handle(context(node, 0), request).transaction_states
@@ -1040,22 +1069,22 @@ def test_what_is_going_on_is_told(tmp_path: Path) -> None:
         assert none.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
         def listed(version: int = 1, **filters: Any) -> list[str]:
-            wanted: dict[str, Any] = {"state_filters": [], "producer_id_filters": [], **filters}
+            awaitable: dict[str, Any] = {"state_filters": [], "producer_id_filters": [], **filters}
             answer = list_transactions.handle(
-                context(node, version), ListTransactionsRequest(version=version, **wanted)
+                context(node, version), ListTransactionsRequest(version=version, **awaitable)
             )
-            assert answer.unknown_state_filters == [one for one in wanted["state_filters"] if one == "Odd"]
+            assert answer.unknown_state_filters == [one for one in awaitable["state_filters"] if one == "Odd"]
             return [one.transactional_id for one in answer.transaction_states]
 
         assert listed(0) == listed() == [ID, "idle"]
         assert listed(state_filters=["Empty", "Odd"]) == ["idle"]
-        assert listed(producer_id_filters=[user.producer_id]) == [ID] != [idle]
+        assert listed(producer_id_filters=[producer.producer_id]) == [ID] != [idle]
         assert listed(duration_filter=499) == [ID] and listed(duration_filter=500) == []
         topic = DescribeProducersRequest.TopicRequest(version=0, name="t", partition_indexes=[0, 1, 2])
         answer = describe_producers.handle(context(node, 0), DescribeProducersRequest(version=0, topics=[topic]))
         first, second, third = answer.topics[0].partitions
-        (told,) = first.active_producers
-        assert (told.producer_id, told.last_sequence, told.current_txn_start_offset) == (0, 0, 0)
+        (response,) = first.active_producers
+        assert (response.producer_id, response.last_sequence, response.current_txn_start_offset) == (0, 0, 0)
         assert (second.active_producers, third.error_code) == ([], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     run(tmp_path, work)

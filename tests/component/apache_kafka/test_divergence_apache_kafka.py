@@ -1,4 +1,4 @@
-"""Apache Kafka with a partition that was put back from an older copy, which its controller answers with a new epoch."""
+"""Apache Kafka with a partition restored from an older copy, for which its controller starts a new leader epoch."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ def kafka(tmp_path: Path) -> Iterator[ApacheKafka]:
     broker.stop()
 
 
-def test_a_partition_that_was_cut_back_and_grew_again_is_taken_up_where_it_diverged(
-    tmp_path: Path, kafka: ApacheKafka
-) -> None:
+def test_truncated_and_regrown_partition_is_reloaded_from_divergence(tmp_path: Path, kafka: ApacheKafka) -> None:
     loads = Loads(tmp_path, "orders")
     admin = AdminClient({"bootstrap.servers": kafka.address})
     admin.create_topics([NewTopic("orders", 1)])["orders"].result(60)

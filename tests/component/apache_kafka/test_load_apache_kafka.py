@@ -1,4 +1,4 @@
-"""`headrace load` from a real Apache Kafka: codecs, transactions, removed records, and the group that shows lag."""
+"""`headrace load` from a real Apache Kafka: codecs, transactions, deleted records, and lag in Kafka's group tools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from headrace.avro_schema import frame
 from headrace.registry.client import RegistryClient
-from support.broker.broker_asked import look_at_topics_and_groups
+from support.broker.broker_commands import check_topics_and_groups
 from support.checkout import ROOT
 from support.servers.apache_kafka import ApacheKafka
 
@@ -86,7 +86,7 @@ def world(kafka: ApacheKafka, registry_url: str, tmp_path_factory: pytest.TempPa
     return World(kafka, registry_url, tmp_path_factory.mktemp("load"))
 
 
-def test_every_codec_and_idempotent_producers(world: World) -> None:
+def test_load_reads_every_codec_and_idempotent_producers(world: World) -> None:
     for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
         producer = Producer(
             {
@@ -112,7 +112,7 @@ def test_only_committed_transactions_become_rows(world: World) -> None:
             producer.commit_transaction(60)
         else:
             producer.abort_transaction(60)
-    producer.begin_transaction()  # still open while the load runs: beyond the last stable offset
+    producer.begin_transaction()  # still open during the load, so above the last stable offset
     world.send(producer, "orders", range(1000, 1010), counted=False)
     world.load()
     assert world.rows("orders") == sorted(world.places.items())
@@ -121,7 +121,7 @@ def test_only_committed_transactions_become_rows(world: World) -> None:
     assert world.rows("orders") == sorted(world.places.items())
 
 
-def test_records_removed_before_the_first_load_are_not_missed(world: World) -> None:
+def test_records_removed_before_first_load_are_not_reported_missing(world: World) -> None:
     world.places.clear()
     producer = Producer({"bootstrap.servers": world.kafka.address})
     world.send(producer, "trimmed", range(300))
@@ -134,11 +134,13 @@ def test_records_removed_before_the_first_load_are_not_missed(world: World) -> N
     assert world.rows("trimmed") == sorted(kept.items())
 
 
-def test_topics_and_groups_are_shown_of_it_too(kafka: ApacheKafka, capsys: pytest.CaptureFixture[str]) -> None:
-    look_at_topics_and_groups(kafka.address, capsys)
+def test_topic_and_group_commands_work_with_apache_kafka(
+    kafka: ApacheKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_topics_and_groups(kafka.address, capsys)
 
 
-def test_the_group_shows_no_lag(world: World) -> None:
+def test_loader_group_shows_no_lag(world: World) -> None:
     consumer = Consumer({"bootstrap.servers": world.kafka.address, "group.id": GROUP})
     partitions = [TopicPartition("clicks", number) for number in range(3)]
     committed = {one.partition: one.offset for one in consumer.committed(partitions, timeout=30)}

@@ -1,4 +1,4 @@
-"""Producers, consumers, the audit and loads at an Apache Kafka that asks who is there."""
+"""Producers, consumers, audit and loads with an Apache Kafka that requires TLS and authentication."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def settings_of(kafka: KafkaSettings, registry_url: str = "", data_dir: Path = P
     return Settings(data_dir=data_dir, registry=RegistrySettings(url=registry_url), kafka=kafka)
 
 
-def asked(settings: KafkaSettings) -> set[str]:
-    """The topics that a load would see."""
+def topics_of_load(settings: KafkaSettings) -> set[str]:
+    """Returns the topics that a load would read."""
     with KafkaCluster(
         settings.bootstrap_servers, timeout_s=10, security=kafka_security(settings_of(settings))
     ) as cluster:
@@ -59,7 +59,7 @@ def asked(settings: KafkaSettings) -> set[str]:
 
 
 @pytest.mark.parametrize(("listener", "mechanism"), WAYS)
-def test_events_travel_and_are_counted(
+def test_events_are_delivered_and_counted(
     kafka: ApacheKafka, security: KafkaSecurity, registry_url: str, tmp_path: Path, listener: str, mechanism: str
 ) -> None:
     client = security.client(listener, kafka.secured[listener], mechanism)
@@ -70,13 +70,13 @@ def test_events_travel_and_are_counted(
             producer.send(topic, {"id": number}, schema=SCHEMA)
     with Consumer(settings, topics=[topic], until_end=True, app="reader") as consumer:
         assert sorted(message.value["id"] for message in consumer) == list(range(50))
-    assert topic in asked(client)
+    assert topic in topics_of_load(client)
     plain = dataclasses.replace(settings, kafka=KafkaSettings(bootstrap_servers=kafka.address))
     counts = {tier: sum(row.count for row in audit_rows(plain, topic) if row.tier is tier) for tier in Tier}
     assert (counts[Tier.PRODUCER], counts[Tier.CONSUMER]) == (50, 50)
 
 
-def test_who_is_not_let_in_is_told_so_once(
+def test_refused_login_is_reported_once(
     kafka: ApacheKafka, security: KafkaSecurity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stranger = Authority(tmp_path / "stranger", "another authority")
@@ -104,44 +104,44 @@ def test_who_is_not_let_in_is_told_so_once(
     for listener, mechanism, changes, said in cases:
         client = security.client(listener, kafka.secured[listener], mechanism, **changes)
         with pytest.raises(AuthenticationRefused) as caught:
-            asked(client)
+            topics_of_load(client)
         assert said in str(caught.value), (listener, mechanism, changes)
         assert "\n" not in str(caught.value) and "not it" not in str(caught.value)
 
 
-def test_a_client_of_another_protocol_is_told_what_to_look_at(kafka: ApacheKafka, security: KafkaSecurity) -> None:
+def test_security_protocol_mismatch_names_setting(kafka: ApacheKafka, security: KafkaSecurity) -> None:
     with pytest.raises(KafkaError, match=r"does not speak TLS \(.*\); is kafka\.security_protocol right\?"):
-        asked(security.client("TLS", kafka.address))
+        topics_of_load(security.client("TLS", kafka.address))
     with pytest.raises(KafkaError, match="broke off during ApiVersions"):
-        asked(KafkaSettings(bootstrap_servers=kafka.secured["TLS"]))
+        topics_of_load(KafkaSettings(bootstrap_servers=kafka.secured["TLS"]))
 
 
-def test_a_sealed_key_and_a_password_may_stand_in_the_environment(
+def test_encrypted_key_and_password_from_environment(
     kafka: ApacheKafka, security: KafkaSecurity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADRACE__KAFKA__PASSWORD", PASSWORD)
     monkeypatch.setenv("HEADRACE__KAFKA__KEY_PASSWORD", "k3y")
     sealed = {"certificate": str(security.sealed), "key": str(security.sealed_key)}
-    asked(security.client("MTLS", kafka.secured["MTLS"], **sealed))
-    asked(security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-256", password_file=""))
+    topics_of_load(security.client("MTLS", kafka.secured["MTLS"], **sealed))
+    topics_of_load(security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-256", password_file=""))
 
 
-def test_users_may_be_called_by_the_signs_of_the_protocol(kafka: ApacheKafka, security: KafkaSecurity) -> None:
+def test_user_names_with_scram_special_characters_log_in(kafka: ApacheKafka, security: KafkaSecurity) -> None:
     user = "team=a,b"
     known = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
     upsertion = UserScramCredentialUpsertion(user, known, PASSWORD.encode())
     admin = AdminClient({"bootstrap.servers": kafka.address})
     for done in admin.alter_user_scram_credentials([upsertion]).values():
         done.result(30)
-    asked(security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-256", user=user))
+    topics_of_load(security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-256", user=user))
 
 
-def test_a_session_that_the_broker_ends_is_begun_again(kafka: ApacheKafka, security: KafkaSecurity) -> None:
+def test_expired_sasl_session_is_renewed(kafka: ApacheKafka, security: KafkaSecurity) -> None:
     client = security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-512")
     with KafkaCluster(client.bootstrap_servers, timeout_s=10, security=kafka_security(settings_of(client))) as cluster:
         cluster.metadata()
         (first,) = cluster._connections.values()
-        time.sleep(1.2 * SESSION_MS / 1000)  # a broker breaks off whoever asks later without having logged in again
+        time.sleep(1.2 * SESSION_MS / 1000)  # the broker closes connections that did not reauthenticate in time
         cluster.metadata()
         (second,) = cluster._connections.values()
     assert first is not second
@@ -149,7 +149,7 @@ def test_a_session_that_the_broker_ends_is_begun_again(kafka: ApacheKafka, secur
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_producers_and_consumers_with_a_wrong_password_say_so(
+def test_wrong_password_is_reported_by_producer_and_consumer(
     kafka: ApacheKafka, security: KafkaSecurity, registry_url: str, tmp_path: Path, mechanism: str
 ) -> None:
     wrong = tmp_path / "wrong"
@@ -165,7 +165,7 @@ def test_producers_and_consumers_with_a_wrong_password_say_so(
 
 @pytest.mark.spark
 @pytest.mark.parametrize("how", ["file", "environment", "settings"])
-def test_the_command_loads_and_shows_no_secret(
+def test_load_command_shows_no_secret(
     kafka: ApacheKafka, security: KafkaSecurity, registry_url: str, tmp_path: Path, how: str
 ) -> None:
     topic = f"loaded-{how}"

@@ -1,4 +1,4 @@
-"""Producer and consumer from asyncio."""
+"""AsyncProducer and AsyncConsumer against a real registry and broker."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace import AsyncConsumer, AsyncProducer, Consumer, Settings, UndecodableMessage, ValueRefused
 from headrace.clients import aio
-from headrace.clients.consumer import Nothing
+from headrace.clients.consumer import NoMessage
 from headrace.clients.delivery import Delivery
 
 pytestmark = pytest.mark.servers
 
-PATIENCE_S = 30
+TIMEOUT_S = 30
 SCHEMA = json.dumps({"type": "record", "name": "Tick", "fields": [{"name": "n", "type": "int"}]})
 
 
-def test_events_are_sent_and_read_in_an_event_loop(settings: Settings) -> None:
+def test_async_clients_send_and_read_events(settings: Settings) -> None:
     topic = f"async-{uuid.uuid4().hex[:8]}"
-    told: list[Delivery] = []
+    deliveries: list[Delivery] = []
 
     async def run() -> list[int]:
-        async with AsyncProducer(settings, app="clock", on_delivery=told.append) as producer:
+        async with AsyncProducer(settings, app="clock", on_delivery=deliveries.append) as producer:
             first = await producer.send(topic, {"n": 0}, key="k", schema=SCHEMA)
             landed = await asyncio.gather(
                 *(producer.send(topic, {"n": n}, key="k", schema=SCHEMA) for n in range(1, 50))
@@ -43,44 +43,42 @@ def test_events_are_sent_and_read_in_an_event_loop(settings: Settings) -> None:
             return [message.value["n"] async for message in consumer]
 
     assert asyncio.run(run()) == list(range(50))
-    assert len(told) == 50
+    assert len(deliveries) == 50
 
 
 @pytest.mark.parametrize(("name", "client"), [("Consumer", AsyncConsumer), ("Producer", AsyncProducer)])
-def test_who_is_cancelled_while_it_opens_leaves_nothing_open(
-    name: str, client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancelled_open_closes_everything(name: str, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, may_open, closed = threading.Event(), threading.Event(), threading.Event()
 
     class Slow:
         def __init__(self, *_: object, **__: object) -> None:
             begun.set()
-            assert may_open.wait(PATIENCE_S)
+            assert may_open.wait(TIMEOUT_S)
 
         def close(self) -> None:
             closed.set()
 
     async def run() -> None:
         opening = asyncio.ensure_future(client(app="clock").__aenter__())
-        await asyncio.to_thread(begun.wait, PATIENCE_S)
+        await asyncio.to_thread(begun.wait, TIMEOUT_S)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
         may_open.set()
-        assert await asyncio.to_thread(closed.wait, PATIENCE_S)
+        assert await asyncio.to_thread(closed.wait, TIMEOUT_S)
 
     monkeypatch.setattr(aio, name, Slow)
     asyncio.run(run())
 
 
-def test_what_was_not_dealt_with_is_not_committed(settings: Settings) -> None:
+def test_unprocessed_message_is_not_committed(settings: Settings) -> None:
     topic = f"async-{uuid.uuid4().hex[:8]}"
 
     async def fail_at(number: int) -> None:
         async with AsyncConsumer(settings, topics=[topic], group=topic, auto_commit=True) as consumer:
             async for message in consumer:
                 if message.value["n"] == number:
-                    raise RuntimeError("cannot deal with it")
+                    raise RuntimeError("processing failed")
 
     async def be_cancelled(first: int, asks_again: bool) -> None:
         async with AsyncConsumer(settings, topics=[topic], group=topic, auto_commit=True) as consumer:
@@ -99,7 +97,7 @@ def test_what_was_not_dealt_with_is_not_committed(settings: Settings) -> None:
                 await producer.send(topic, {"n": n}, key="k", schema=SCHEMA)
 
     asyncio.run(produce())
-    with pytest.raises(RuntimeError, match="cannot deal with it"):
+    with pytest.raises(RuntimeError, match="processing failed"):
         asyncio.run(fail_at(2))
     asyncio.run(be_cancelled(2, asks_again=False))
     asyncio.run(be_cancelled(3, asks_again=True))
@@ -107,7 +105,7 @@ def test_what_was_not_dealt_with_is_not_committed(settings: Settings) -> None:
         assert next(consumer).value["n"] == 5
 
 
-def test_a_client_that_was_not_opened_says_so(settings: Settings) -> None:
+def test_unopened_async_client_raises(settings: Settings) -> None:
     async def run() -> None:
         with pytest.raises(RuntimeError, match="async with"):
             await AsyncProducer(settings, app="clock").send("t", None, "k")
@@ -123,21 +121,21 @@ async def produce(settings: Settings, topic: str, count: int) -> None:
             await producer.send(topic, {"n": n}, partition=0, schema=SCHEMA)
 
 
-def told(settings: Settings, use: Callable[[str], Awaitable[None]]) -> None:
-    """Runs it with the name of a topic of one partition and three messages; what hangs fails."""
+def run_with_topic(settings: Settings, use: Callable[[str], Awaitable[None]]) -> None:
+    """Runs `use` with a topic that has one partition and three messages; fails after TIMEOUT_S."""
     topic = f"async-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 1)])[topic].result(60)
 
     async def run() -> None:
         await produce(settings, topic, 3)
-        await asyncio.wait_for(use(topic), PATIENCE_S)
+        await asyncio.wait_for(use(topic), TIMEOUT_S)
 
     asyncio.run(run())
 
 
-async def cancelled_ask(consumer: AsyncConsumer) -> None:
-    """Asks for somebody who is cancelled just before what he waited for comes."""
+async def cancelled_read(consumer: AsyncConsumer) -> None:
+    """Starts a read and cancels it just before its message arrives."""
     waiting = asyncio.ensure_future(anext(consumer))
     await asyncio.sleep(0)
     asked = consumer._asked
@@ -146,11 +144,11 @@ async def cancelled_ask(consumer: AsyncConsumer) -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     await asyncio.wait([asked])
-    if asked.exception() is None and asked.result() is Nothing.YET:
-        await cancelled_ask(consumer)
+    if asked.exception() is None and asked.result() is NoMessage.TIMEOUT:
+        await cancelled_read(consumer)
 
 
-def test_who_is_cancelled_on_a_quiet_topic_ends(settings: Settings) -> None:
+def test_cancelled_read_on_idle_topic_ends(settings: Settings) -> None:
     async def use(topic: str) -> None:
         given: list[int] = []
 
@@ -162,15 +160,15 @@ def test_who_is_cancelled_on_a_quiet_topic_ends(settings: Settings) -> None:
         reading = asyncio.ensure_future(read())
         while len(given) < 3:
             await asyncio.sleep(0.05)
-        await asyncio.sleep(0.5)  # until it waits
+        await asyncio.sleep(0.5)  # until the read waits
         reading.cancel()
-        assert await asyncio.wait([reading], timeout=PATIENCE_S / 2) == ({reading}, set())
+        assert await asyncio.wait([reading], timeout=TIMEOUT_S / 2) == ({reading}, set())
         assert reading.cancelled()
 
-    told(settings, use)
+    run_with_topic(settings, use)
 
 
-def test_nothing_else_waits_for_a_message_that_does_not_come(settings: Settings) -> None:
+def test_pending_read_does_not_block_other_calls(settings: Settings) -> None:
     async def use(topic: str) -> None:
         async with AsyncConsumer(settings, topics=[topic], group=topic) as consumer:
             for n in range(3):
@@ -180,43 +178,43 @@ def test_nothing_else_waits_for_a_message_that_does_not_come(settings: Settings)
             await consumer.commit()
             await consumer.pause()
             await consumer.resume()
-            await consumer.let_go()
+            await consumer.mark_unfinished()
             assert not waiting.done()
             await produce(settings, topic, 1)
             assert (await waiting).offset == 3
         with Consumer(settings, topics=[topic], group=topic) as again:
             assert next(again).offset == 3
 
-    told(settings, use)
+    run_with_topic(settings, use)
 
 
-def test_what_nobody_was_given_yet_is_not_committed(settings: Settings) -> None:
+def test_undelivered_message_is_not_committed(settings: Settings) -> None:
     async def use(topic: str) -> None:
         async with AsyncConsumer(settings, topics=[topic], group=topic) as consumer:
             assert (await anext(consumer)).offset == 0
-            await cancelled_ask(consumer)
+            await cancelled_read(consumer)
             await consumer.commit()
         async with AsyncConsumer(settings, topics=[topic], group=topic) as consumer:
             assert (await anext(consumer)).offset == 1
-            await cancelled_ask(consumer)
+            await cancelled_read(consumer)
             assert (await anext(consumer)).offset == 2
             await consumer.commit()
         with Consumer(settings, topics=[topic], group=topic, idle_timeout_s=3) as again:
             assert next(again, None) is None
 
-    told(settings, use)
+    run_with_topic(settings, use)
 
 
-def test_two_who_ask_are_given_two_messages(settings: Settings) -> None:
+def test_concurrent_readers_get_different_messages(settings: Settings) -> None:
     async def use(topic: str) -> None:
         async with AsyncConsumer(settings, topics=[topic]) as consumer:
             found = await asyncio.gather(*(anext(consumer) for _ in range(3)))
         assert [message.offset for message in found] == [0, 1, 2]
 
-    told(settings, use)
+    run_with_topic(settings, use)
 
 
-def test_partitions_are_held_back_and_gone_to_from_an_event_loop(settings: Settings) -> None:
+def test_async_pause_and_seek(settings: Settings) -> None:
     async def use(topic: str) -> None:
         async with AsyncConsumer(settings, topics=[topic], group=topic, idle_timeout_s=4) as consumer:
             assert (await anext(consumer)).offset == 0
@@ -225,30 +223,30 @@ def test_partitions_are_held_back_and_gone_to_from_an_event_loop(settings: Setti
             assert [message.offset async for message in consumer] == []
             await consumer.resume([(topic, 0)])
             assert (await anext(consumer)).offset == 1
-            await consumer.let_go()
+            await consumer.mark_unfinished()
             await consumer.commit()
             await consumer.seek(topic, 0, 0)
             assert [message.offset async for message in consumer] == [0, 1, 2]
         with Consumer(settings, topics=[topic], group=topic) as again:
             assert next(again).offset == 1
 
-    told(settings, use)
+    run_with_topic(settings, use)
 
 
-def test_what_came_for_somebody_who_was_cancelled_is_not_given_after_a_seek(settings: Settings) -> None:
+def test_message_of_cancelled_read_is_dropped_after_seek(settings: Settings) -> None:
     async def use(topic: str) -> None:
         raw = ConfluentProducer({"bootstrap.servers": settings.kafka.bootstrap_servers})
         raw.produce(topic, b"text", partition=0)
         raw.flush(30)
         async with AsyncConsumer(settings, topics=[topic]) as consumer:
             assert (await anext(consumer)).offset == 0
-            await cancelled_ask(consumer)
+            await cancelled_read(consumer)
             await consumer.seek(topic, 0, 0)
             assert [(await anext(consumer)).offset for _ in range(3)] == [0, 1, 2]
-            await cancelled_ask(consumer)
+            await cancelled_read(consumer)
             await consumer.seek(topic, 0, 2)
             assert (await anext(consumer)).offset == 2
             with pytest.raises(UndecodableMessage):
                 await anext(consumer)
 
-    told(settings, use)
+    run_with_topic(settings, use)

@@ -1,4 +1,4 @@
-"""What producer and consumer can be asked for: places, times, callbacks, options of the Kafka client."""
+"""Options of producer and consumer: partitions, start positions, callbacks, and Kafka client options."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SCHEMA = json.dumps({"type": "record", "name": "Tick", "fields": [{"name": "n", 
 
 @pytest.fixture
 def topic(settings: Settings) -> str:
-    """One of three partitions."""
+    """A topic with three partitions."""
     name = f"topic-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
     admin.create_topics([NewTopic(name, 3)])[name].result(60)
@@ -46,7 +46,7 @@ def topic(settings: Settings) -> str:
 
 @pytest.fixture
 def ticks(settings: Settings, topic: str) -> Iterator[str]:
-    """The topic with ten messages in each partition; the n-th of each is of second n."""
+    """The topic with ten messages per partition; message n has the timestamp of second n."""
     with Producer(settings, app="clock") as producer:
         for n in range(30):
             producer.send(topic, {"n": n}, partition=n % 3, timestamp_ms=T0 + n // 3 * 1000, schema=SCHEMA)
@@ -58,14 +58,14 @@ def values(settings: Settings, topic: str, **options: Any) -> list[int]:
         return [message.value["n"] for message in consumer]
 
 
-def test_equal_keys_go_where_other_clients_send_them(settings: Settings, topic: str) -> None:
+def test_key_partitioning_agrees_with_other_clients(settings: Settings, topic: str) -> None:
     with Producer(settings, app="clock") as producer:
         sent = {f"key-{n}": producer.send(topic, {"n": n}, key=f"key-{n}", schema=SCHEMA) for n in range(30)}
         landed = {key: delivery.result(30).partition for key, delivery in sent.items()}
     assert landed == {key: (murmur2(key.encode()) & 0x7FFFFFFF) % 3 for key in sent}
 
 
-def test_a_partition_may_be_chosen(settings: Settings, topic: str) -> None:
+def test_send_to_explicit_partition(settings: Settings, topic: str) -> None:
     with Producer(settings, app="clock") as producer:
         sent = [producer.send(topic, {"n": n}, key="k", partition=n % 3, schema=SCHEMA) for n in range(9)]
         assert [each.result(30).partition for each in sent] == [0, 1, 2] * 3
@@ -73,74 +73,74 @@ def test_a_partition_may_be_chosen(settings: Settings, topic: str) -> None:
             producer.send(topic, {"n": 9}, partition=9, schema=SCHEMA).result(30)
 
 
-def test_on_delivery_is_called_with_what_became_of_each(settings: Settings, topic: str) -> None:
-    told: list[Delivery] = []
+def test_on_delivery_receives_every_result(settings: Settings, topic: str) -> None:
+    deliveries: list[Delivery] = []
 
     def careless(delivery: Delivery) -> None:
-        told.append(delivery)
+        deliveries.append(delivery)
         raise RuntimeError("of the application")
 
     with Producer(settings, app="clock", on_delivery=careless) as producer:
         sent = [producer.send(topic, {"n": n}, schema=SCHEMA) for n in range(20)]
         own: list[Delivery] = []
         last = producer.send(topic, {"n": 20}, schema=SCHEMA, on_delivery=own.append)
-    assert set(told) == set(sent) and own == [last]
-    assert all(each.failure() is None and each.result(0).topic == topic for each in told)
+    assert set(deliveries) == set(sent) and own == [last]
+    assert all(each.failure() is None and each.result(0).topic == topic for each in deliveries)
 
 
-def test_a_flush_waits_for_on_delivery_wherever_it_is_called(settings: Settings, topic: str) -> None:
+def test_flush_waits_for_on_delivery_in_any_thread(settings: Settings, topic: str) -> None:
     begun, release = threading.Event(), threading.Event()
-    told: list[Delivery] = []
+    deliveries: list[Delivery] = []
 
     def slow(delivery: Delivery) -> None:
         begun.set()
         release.wait(30)
-        told.append(delivery)
+        deliveries.append(delivery)
 
     with Producer(settings, app="clock", on_delivery=slow) as producer:
         sent = producer.send(topic, {"n": 0}, schema=SCHEMA)
-        assert begun.wait(30)  # in the thread that looks now and then
+        assert begun.wait(30)  # in the polling thread
         threading.Timer(0.3, release.set).start()
         producer.flush(30)
-        assert told == [sent]
+        assert deliveries == [sent]
 
 
 def test_on_delivery_may_send_and_flush(settings: Settings, topic: str) -> None:
-    told: list[Delivery] = []
+    deliveries: list[Delivery] = []
     with Producer(settings, app="clock") as producer:
 
         def go_on(delivery: Delivery) -> None:
-            told.append(delivery)
-            if len(told) < 5:
-                producer.send(topic, {"n": len(told)}, schema=SCHEMA, on_delivery=go_on)
+            deliveries.append(delivery)
+            if len(deliveries) < 5:
+                producer.send(topic, {"n": len(deliveries)}, schema=SCHEMA, on_delivery=go_on)
                 producer.flush(30)
 
         producer.send(topic, {"n": 0}, schema=SCHEMA, on_delivery=go_on)
         producer.flush(30)
-    assert len(told) == 5
+    assert len(deliveries) == 5
     with Consumer(settings, topics=[topic], until_end=True) as consumer:
         assert sorted(message.value["n"] for message in consumer) == [0, 1, 2, 3, 4]
 
 
-def test_on_delivery_may_take_a_lock_that_is_held_while_sending(settings: Settings, topic: str) -> None:
-    """As with confluent-kafka itself, which calls back in the thread that sends or flushes."""
+def test_on_delivery_may_take_lock_held_while_sending(settings: Settings, topic: str) -> None:
+    """confluent-kafka calls back in the thread that sends or flushes; a lock held there must not deadlock."""
     lock = threading.RLock()
-    told: list[Delivery] = []
+    deliveries: list[Delivery] = []
 
     def locked(delivery: Delivery) -> None:
         with lock:
-            told.append(delivery)
+            deliveries.append(delivery)
 
     with Producer(settings, app="clock", on_delivery=locked) as producer:
         for n in range(3000):
             with lock:
                 producer.send(topic, {"n": n}, schema=SCHEMA)
         producer.flush()
-    assert len(told) == 3000
+    assert len(deliveries) == 3000
 
 
 def test_on_delivery_may_close_the_producer(settings: Settings, topic: str) -> None:
-    """In the thread that looks now and then, which then has none to wait for but itself."""
+    """The callback runs in the polling thread, which close() must not wait for."""
     ended, errors, threads = threading.Event(), list[Exception](), list[str]()
 
     def close(_: Delivery) -> None:
@@ -159,10 +159,10 @@ def test_on_delivery_may_close_the_producer(settings: Settings, topic: str) -> N
         producer.send(topic, {"n": 1}, schema=SCHEMA)
 
 
-def test_a_callback_of_the_options_that_fails_keeps_no_answers_back(
+def test_failing_client_callback_does_not_block_deliveries(
     settings: Settings, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    failed, told = threading.Event(), threading.Event()
+    failed, delivered = threading.Event(), threading.Event()
 
     def fails(_: str) -> None:
         if not failed.is_set():
@@ -172,15 +172,15 @@ def test_a_callback_of_the_options_that_fails_keeps_no_answers_back(
     options = {"stats_cb": fails, "statistics.interval.ms": 20}
     with Producer(settings, app="clock", options=options) as producer:
         assert failed.wait(30)
-        producer.send(topic, {"n": 0}, schema=SCHEMA, on_delivery=lambda delivery: told.set())
-        assert told.wait(30)  # by the thread that looks now and then
+        producer.send(topic, {"n": 0}, schema=SCHEMA, on_delivery=lambda delivery: delivered.set())
+        assert delivered.wait(30)  # by the polling thread
     assert "stats_cb" in caplog.text
 
 
-def test_a_kafka_client_that_cannot_go_on_is_told_as_messages_that_failed(
+def test_fatal_kafka_client_error_fails_pending_messages(
     settings: Settings, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As with brokers that know no idempotent producers: librdkafka raises that once, for whoever asks it next."""
+    """For example with a broker without idempotent producers: librdkafka reports it once, to the next call."""
     ancient = {"api.version.request": False, "broker.version.fallback": "0.8.2"}
     producer = Producer(settings, app="clock", options=ancient)
     delivery = producer.send(topic, {"n": 0}, schema=SCHEMA)
@@ -195,7 +195,7 @@ def test_a_kafka_client_that_cannot_go_on_is_told_as_messages_that_failed(
         producer.close(30)
 
 
-def test_options_reach_the_kafka_client_but_not_those_that_promises_rest_on(settings: Settings, topic: str) -> None:
+def test_client_options_are_passed_except_reserved_ones(settings: Settings, topic: str) -> None:
     with (
         Producer(settings, app="clock", options={"message.max.bytes": 2000}) as producer,
         pytest.raises(DeliveryFailed, match=r"message\.max\.bytes=2000"),
@@ -213,7 +213,7 @@ def test_options_reach_the_kafka_client_but_not_those_that_promises_rest_on(sett
             make()
 
 
-def test_a_consumer_goes_on_at_another_offset(settings: Settings, ticks: str) -> None:
+def test_seek_continues_at_other_offset(settings: Settings, ticks: str) -> None:
     with Consumer(settings, topics=[ticks], partitions=[1], until_end=True) as consumer:
         assert [message.offset for message in consumer] == list(range(10))
         consumer.seek(ticks, 1, 7)
@@ -227,7 +227,7 @@ def test_a_consumer_goes_on_at_another_offset(settings: Settings, ticks: str) ->
         assert (refused.value.topic, refused.value.partition) == (ticks, 2)
 
 
-def test_a_group_goes_on_at_the_offset_it_was_set_to(settings: Settings, ticks: str) -> None:
+def test_group_continues_at_explicitly_committed_offset(settings: Settings, ticks: str) -> None:
     with Consumer(settings, topics=[ticks], group=ticks) as consumer:
         next(consumer)
         for partition in range(3):
@@ -237,7 +237,7 @@ def test_a_group_goes_on_at_the_offset_it_was_set_to(settings: Settings, ticks: 
         assert sorted(next(consumer).value["n"] for _ in range(6)) == [24, 25, 26, 27, 28, 29]
 
 
-def test_paused_partitions_give_nothing_until_they_are_resumed(settings: Settings, ticks: str) -> None:
+def test_paused_partitions_return_nothing_until_resumed(settings: Settings, ticks: str) -> None:
     with Consumer(settings, topics=[ticks]) as consumer:
         first = next(consumer)
         paused = [(ticks, number) for number in range(3) if number != first.partition]
@@ -255,7 +255,7 @@ def test_paused_partitions_give_nothing_until_they_are_resumed(settings: Setting
             assert offsets == list(range(10))
 
 
-def test_reading_begins_at_a_time(settings: Settings, ticks: str) -> None:
+def test_start_at_timestamp(settings: Settings, ticks: str) -> None:
     late = [n for n in range(30) if n // 3 >= 7]
     assert sorted(values(settings, ticks, start_at_ms=T0 + 6_001, until_end=True)) == late
     assert values(settings, ticks, start_at_ms=T0 + 60_000, until_end=True) == []
@@ -265,32 +265,32 @@ def test_reading_begins_at_a_time(settings: Settings, ticks: str) -> None:
     with Producer(settings, app="clock") as producer:
         producer.send(ticks, {"n": 30}, timestamp_ms=T0, schema=SCHEMA)
     with Consumer(settings, topics=[ticks], **group) as consumer:
-        assert next(consumer).value["n"] == 30  # what the group has committed comes first
+        assert next(consumer).value["n"] == 30  # the group's committed offset takes precedence
 
 
-def test_what_begins_at_the_end_is_given_what_comes_then(settings: Settings, ticks: str) -> None:
+def test_from_end_returns_only_new_messages(settings: Settings, ticks: str) -> None:
     with Consumer(settings, topics=[ticks], from_end=True) as consumer:
         with Producer(settings, app="clock") as producer:
             producer.send(ticks, {"n": 30}, schema=SCHEMA)
         assert next(consumer).value["n"] == 30
 
 
-def test_members_are_told_what_they_get_and_give_back(settings: Settings, ticks: str) -> None:
-    told: list[tuple[str, frozenset[tuple[str, int]]]] = []
+def test_assignment_callbacks_receive_partitions(settings: Settings, ticks: str) -> None:
+    calls: list[tuple[str, frozenset[tuple[str, int]]]] = []
     with Consumer(
         settings,
         topics=[ticks],
         group=ticks,
-        on_assign=lambda places: told.append(("got", places)),
-        on_revoke=lambda places: told.append(("gave", places)),
+        on_assign=lambda partitions: calls.append(("assigned", partitions)),
+        on_revoke=lambda partitions: calls.append(("revoked", partitions)),
     ) as consumer:
         next(consumer)
         own = consumer.assignment()
     assert own == {(ticks, 0), (ticks, 1), (ticks, 2)}
-    assert told == [("got", own), ("gave", own)]
+    assert calls == [("assigned", own), ("revoked", own)]
 
 
-def test_a_static_member_has_its_name(settings: Settings, ticks: str) -> None:
+def test_group_instance_id_is_used(settings: Settings, ticks: str) -> None:
     with Consumer(settings, topics=[ticks], group=ticks, member="first") as consumer:
         next(consumer)
         admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
@@ -299,14 +299,14 @@ def test_a_static_member_has_its_name(settings: Settings, ticks: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["cooperative-sticky", "roundrobin"])
-def test_a_group_may_share_in_another_way(settings: Settings, ticks: str, strategy: str) -> None:
+def test_assignment_strategy_is_configurable(settings: Settings, ticks: str, strategy: str) -> None:
     options = {"partition.assignment.strategy": strategy}
     with Consumer(settings, topics=[ticks], group=ticks, auto_commit=True, options=options) as consumer:
         assert sorted(next(consumer).value["n"] for _ in range(30)) == list(range(30))
         assert len(consumer.assignment()) == 3
 
 
-def test_reading_goes_on_behind_what_cannot_be_decoded(settings: Settings, ticks: str) -> None:
+def test_reading_continues_after_undecodable_message(settings: Settings, ticks: str) -> None:
     raw = ConfluentProducer({"bootstrap.servers": settings.kafka.bootstrap_servers})
     raw.produce(ticks, b"text", b"key", partition=0)
     raw.flush(30)
@@ -320,7 +320,7 @@ def test_reading_goes_on_behind_what_cannot_be_decoded(settings: Settings, ticks
     assert (message.key, message.value) == (b"key", b"text")
 
 
-def test_reading_goes_on_behind_a_body_that_nests_without_end(settings: Settings, topic: str) -> None:
+def test_reading_continues_after_endlessly_nested_body(settings: Settings, topic: str) -> None:
     schema = '{"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}'
     with Producer(settings, app="clock") as producer:
         producer.send(topic, {"next": None}, partition=0, schema=schema)
@@ -338,7 +338,7 @@ def test_reading_goes_on_behind_a_body_that_nests_without_end(settings: Settings
     assert [error.offset for error in refused] == [1]
 
 
-def test_contradictions_are_named(settings: Settings) -> None:
+def test_contradicting_options_are_refused(settings: Settings) -> None:
     for wrong, named in (
         ({"auto_commit": True}, "auto_commit.*group"),
         ({"member": "m"}, "member.*group"),

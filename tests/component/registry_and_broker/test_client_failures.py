@@ -1,4 +1,5 @@
-"""What producer and consumer do when something is slow, gone, full or not theirs."""
+"""Producer and consumer failures: slow handlers, hanging or missing brokers and registries, full buffers, forks,
+signals."""
 
 from __future__ import annotations
 
@@ -66,8 +67,8 @@ def topic() -> str:
 
 
 @pytest.fixture
-def lone(tmp_path: Path, registry_url: str, start_service: StartService) -> Iterator[tuple[Settings, Service]]:
-    """Settings with a broker of the test's own, which it may kill."""
+def own_broker(tmp_path: Path, registry_url: str, start_service: StartService) -> Iterator[tuple[Settings, Service]]:
+    """Settings with a private broker that the test may kill."""
     data_dir = tmp_path / "broker"
     broker = start_service("headrace", "broker", "serve", "--data-dir", str(data_dir), "--broker-listen", "127.0.0.1:0")
     yield (
@@ -81,18 +82,18 @@ def lone(tmp_path: Path, registry_url: str, start_service: StartService) -> Iter
 
 
 @pytest.mark.parametrize("by_with", [True, False])
-def test_a_message_that_could_not_be_handled_is_not_committed(settings: Settings, topic: str, by_with: bool) -> None:
+def test_message_whose_handling_failed_is_not_committed(settings: Settings, topic: str, by_with: bool) -> None:
     produce(settings, topic, 5)
     handled = []
 
     def handle_some(consumer: Consumer) -> None:
         for message in consumer:
             if message.value["id"] == 2 and len(handled) == 2:
-                raise RuntimeError("cannot handle it")
+                raise RuntimeError("handling failed")
             handled.append(message.value["id"])
 
     consumer = Consumer(settings, topics=[topic], group=topic, auto_commit=True)
-    with pytest.raises(RuntimeError, match="cannot handle it"):
+    with pytest.raises(RuntimeError, match="handling failed"):
         if by_with:
             with consumer:
                 handle_some(consumer)
@@ -107,7 +108,7 @@ def test_a_message_that_could_not_be_handled_is_not_committed(settings: Settings
     assert handled == [0, 1, 2, 3, 4]
 
 
-def test_an_exception_of_before_the_consumer_keeps_nothing_from_being_committed(settings: Settings, topic: str) -> None:
+def test_exception_before_consumer_does_not_prevent_commit(settings: Settings, topic: str) -> None:
     produce(settings, topic, 2)
     try:
         raise RuntimeError("earlier")
@@ -118,7 +119,7 @@ def test_an_exception_of_before_the_consumer_keeps_nothing_from_being_committed(
         assert next(consumer).value["id"] == 1
 
 
-def test_slow_handling_of_each_message_is_no_reason_to_read_them_again(settings: Settings, topic: str) -> None:
+def test_slow_message_handling_causes_no_rereads(settings: Settings, topic: str) -> None:
     produce(settings, topic, 9)
     given = []
     with Consumer(settings, topics=[topic], group=topic, auto_commit=True, handling_timeout_s=6) as consumer:
@@ -126,32 +127,32 @@ def test_slow_handling_of_each_message_is_no_reason_to_read_them_again(settings:
             given.append(message.value["id"])
             if len(given) == 9:
                 break
-            time.sleep(0.8)  # together longer than the group waits for one message
+            time.sleep(0.8)  # in total longer than the session waits for one message
     assert given == list(range(9))
     with Consumer(settings, topics=[topic], group=topic, idle_timeout_s=1) as consumer:
         assert [message.value["id"] for message in consumer] == []
 
 
-def test_messages_that_fail_are_told_before_the_flush(
-    lone: tuple[Settings, Service], caplog: pytest.LogCaptureFixture
+def test_failed_messages_are_reported_before_flush(
+    own_broker: tuple[Settings, Service], caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings, broker = lone
-    with Producer(settings, app="shop") as patient:  # makes the topic, which may take longer
-        patient.send("lost", value(0), key="k", schema=SCHEMA)
+    settings, broker = own_broker
+    with Producer(settings, app="shop") as producer:  # creates the topic, which may take longer than the timeout below
+        producer.send("lost", value(0), key="k", schema=SCHEMA)
     producer = Producer(settings, app="shop", delivery_timeout_s=2)
     broker.kill()
-    told: list[Delivery] = []
+    deliveries: list[Delivery] = []
     first = producer.send("lost", value(1), key="k", schema=SCHEMA)
-    producer.send("lost", value(2), key="k", schema=SCHEMA, on_delivery=told.append)
+    producer.send("lost", value(2), key="k", schema=SCHEMA, on_delivery=deliveries.append)
     asked = producer.send("lost", value(3), key="k", schema=SCHEMA)
     with pytest.raises(DeliveryFailed) as failed:
         asked.result(30)
     assert failed.value.topic == "lost"
     assert first.wait(30)
     deadline = time.monotonic() + 30
-    while not told and time.monotonic() < deadline:
+    while not deliveries and time.monotonic() < deadline:
         producer.poll(0.1)
-    assert told[0].failure() is not None
+    assert deliveries[0].failure() is not None
     with (
         caplog.at_level(logging.ERROR),
         pytest.raises(DeliveryFailed, match=r"\blost: 1\b"),
@@ -164,18 +165,16 @@ def test_messages_that_fail_are_told_before_the_flush(
     producer.close(5)
 
 
-def test_send_waits_where_too_much_is_on_its_way(
-    lone: tuple[Settings, Service], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings, broker = lone
+def test_send_blocks_at_in_flight_limit(own_broker: tuple[Settings, Service], monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, broker = own_broker
     monkeypatch.setattr("headrace.clients.in_flight.UNACKNOWLEDGED_BYTES_MAX", 20_000)
-    monkeypatch.setattr("headrace.clients.producer.LOOK_EVERY", 1)
+    monkeypatch.setattr("headrace.clients.producer.CHECK_EVERY_MESSAGES", 1)
     most = 0
-    with Producer(settings, app="shop") as patient:  # makes the topic, which may take longer
-        patient.send("full", value(0), key="k", schema=SCHEMA)
+    with Producer(settings, app="shop") as producer:  # creates the topic, which may take longer than the timeout below
+        producer.send("full", value(0), key="k", schema=SCHEMA)
     producer = Producer(settings, app="shop", delivery_timeout_s=1, on_delivery=lambda delivery: None)
     broker.kill()
-    for n in range(40):  # of some 10 bytes each: what counts is what a message costs
+    for n in range(40):  # about 10 bytes each: the limit counts the overhead per message
         producer.send("full", value(n), key="k", schema=SCHEMA)
         most = max(most, len(producer._in_flight.pending()))
     assert most < 20
@@ -186,13 +185,13 @@ def test_send_waits_where_too_much_is_on_its_way(
 
 
 def signal_all(pid: int, number: signal.Signals) -> None:
-    """To a process and those below it."""
+    """Sends a signal to a process and its descendants."""
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         signal_all(int(child), number)
     os.kill(pid, number)
 
 
-def test_a_flush_does_not_wait_for_a_registry_that_hangs(
+def test_flush_does_not_wait_for_hanging_registry(
     settings: Settings, topic: str, start_service: StartService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit_publisher, "WAIT_S_MAX", 0.5)
@@ -212,18 +211,16 @@ def test_a_flush_does_not_wait_for_a_registry_that_hangs(
         producer.close()
     finally:
         signal_all(registry.process.pid, signal.SIGCONT)
-    assert list((settings.data_dir / SPOOL_DIRECTORY).iterdir())  # for the next one to publish
+    assert list((settings.data_dir / SPOOL_DIRECTORY).iterdir())  # published by the next producer
     Producer(settings, app="next").close()
     rows = audit_rows(settings, topic)
     assert (sum(row.sent for row in rows), sum(row.count for row in rows)) == (2, 2)
 
 
-def test_what_a_broker_that_hangs_left_undecided_is_decided_when_the_producer_is_closed(
-    lone: tuple[Settings, Service], topic: str
-) -> None:
-    settings, broker = lone
-    told: list[Delivery] = []
-    producer = Producer(settings, app="shop", on_delivery=told.append)
+def test_messages_of_hanging_broker_are_resolved_on_close(own_broker: tuple[Settings, Service], topic: str) -> None:
+    settings, broker = own_broker
+    deliveries: list[Delivery] = []
+    producer = Producer(settings, app="shop", on_delivery=deliveries.append)
     producer.send(topic, value(0), key="k", schema=SCHEMA).result(30)
     signal_all(broker.process.pid, signal.SIGSTOP)
     try:
@@ -235,7 +232,7 @@ def test_what_a_broker_that_hangs_left_undecided_is_decided_when_the_producer_is
     for delivery in sent:
         with pytest.raises(DeliveryFailed):
             delivery.result()  # without a timeout
-    assert len(told) == 5000
+    assert len(deliveries) == 5000
 
 
 FORK = """
@@ -268,7 +265,7 @@ with Producer(settings, app="shop") as producer:
 """
 
 
-def test_a_fork_makes_its_own_producer(settings: Settings, topic: str) -> None:
+def test_forked_child_needs_own_producer(settings: Settings, topic: str) -> None:
     arguments = [str(settings.data_dir), settings.registry.url, settings.kafka.bootstrap_servers, topic, SCHEMA]
     done = subprocess.run(
         [sys.executable, "-c", FORK, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
@@ -311,7 +308,7 @@ with Consumer(settings, topics=[topic], group=topic, auto_commit=True, app="read
 """
 
 
-def test_a_fork_makes_its_own_consumer(settings: Settings, topic: str) -> None:
+def test_forked_child_needs_own_consumer(settings: Settings, topic: str) -> None:
     produce(settings, topic, 3)
     arguments = [str(settings.data_dir), settings.registry.url, settings.kafka.bootstrap_servers, topic]
     done = subprocess.run(
@@ -366,9 +363,7 @@ print(sent, told)
 
 
 @pytest.mark.parametrize("how", ["raise", "close"])
-def test_a_signal_handler_that_ends_a_producer_costs_no_message_and_no_count(
-    settings: Settings, topic: str, how: str
-) -> None:
+def test_signal_handler_ending_producer_loses_no_message_or_count(settings: Settings, topic: str, how: str) -> None:
     arguments = [how, str(settings.data_dir), settings.registry.url, settings.kafka.bootstrap_servers, topic, SCHEMA]
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, *arguments],
@@ -379,22 +374,23 @@ def test_a_signal_handler_that_ends_a_producer_costs_no_message_and_no_count(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    sent, told = map(int, done.stdout.split())
+    sent, delivered = map(int, done.stdout.split())
     with Consumer(settings, topics=[topic], until_end=True) as consumer:
         arrived = sum(1 for _ in consumer)
     rows = audit_rows(settings, topic)
-    assert sent <= arrived <= sent + 25  # a handler that raises may do so before or after the last one was sent
-    assert told == arrived if how == "close" else arrived - 25 <= told <= arrived  # it may cut a call short
+    assert sent <= arrived <= sent + 25  # a handler that raises may do so before or after the last message was sent
+    # the signal may interrupt a callback
+    assert delivered == arrived if how == "close" else arrived - 25 <= delivered <= arrived
     assert sum(row.count for row in rows) == arrived
     assert arrived <= sum(row.sent for row in rows) <= sent + 25
 
 
-def test_who_hears_that_partitions_go_may_commit_also_at_the_end(settings: Settings, topic: str) -> None:
+def test_on_revoke_may_commit_even_on_close(settings: Settings, topic: str) -> None:
     produce(settings, topic, 3)
     revoked = []
 
-    def on_revoke(places: frozenset[tuple[str, int]]) -> None:
-        revoked.append(places)
+    def on_revoke(partitions: frozenset[tuple[str, int]]) -> None:
+        revoked.append(partitions)
         consumer.commit()
 
     consumer = Consumer(settings, topics=[topic], group=topic, on_revoke=on_revoke)
@@ -405,11 +401,11 @@ def test_who_hears_that_partitions_go_may_commit_also_at_the_end(settings: Setti
         assert next(consumer).value["id"] == 2
 
 
-def test_a_broker_that_hangs_keeps_nobody_from_closing(
-    lone: tuple[Settings, Service], topic: str, monkeypatch: pytest.MonkeyPatch
+def test_hanging_broker_does_not_block_close(
+    own_broker: tuple[Settings, Service], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumer_module, "CLOSE_TIMEOUT_S", 1.0)
-    settings, broker = lone
+    settings, broker = own_broker
     produce(settings, topic, 3)
     consumer = Consumer(settings, topics=[topic], group=topic, auto_commit=True, on_revoke=print)
     assert next(consumer).value["id"] == 0
@@ -424,7 +420,7 @@ def test_a_broker_that_hangs_keeps_nobody_from_closing(
     assert list(consumer) == []
 
 
-def test_nothing_is_made_in_the_working_directory(
+def test_clients_create_nothing_in_working_directory(
     settings: Settings, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "work").mkdir()
@@ -437,13 +433,13 @@ def test_nothing_is_made_in_the_working_directory(
     with Consumer(ambient, topics=[topic], until_end=True, app="reader") as consumer:
         assert len(list(consumer)) == 1
     assert list((tmp_path / "work").iterdir()) == []
-    (tmp_path / "work" / "headrace-data").mkdir()  # an installation
+    (tmp_path / "work" / "headrace-data").mkdir()  # an existing installation
     with Producer(ambient, app="shop") as producer:
         producer.send(topic, value(0), schema=SCHEMA)
         assert len(list((tmp_path / "work" / "headrace-data" / SPOOL_DIRECTORY).iterdir())) == 1
 
 
-def test_what_is_closed_says_so(settings: Settings, topic: str) -> None:
+def test_closed_clients_raise(settings: Settings, topic: str) -> None:
     producer = Producer(settings, app="shop")
     producer.close()
     for use in (lambda: producer.send(topic, value(0), schema=SCHEMA), producer.flush):

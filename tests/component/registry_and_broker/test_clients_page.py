@@ -1,4 +1,4 @@
-"""The code of docs/clients.md runs as it stands."""
+"""The code of docs/clients.md runs as printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.pages import blocks, page
 pytestmark = pytest.mark.servers
 
 
-def test_the_code_runs_from_top_to_bottom(
+def test_code_of_clients_page_runs(
     tmp_path: Path,
     registry_url: str,
     broker_address: str,

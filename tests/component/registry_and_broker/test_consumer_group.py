@@ -1,4 +1,4 @@
-"""Two consumers of a group: what one has dealt with is not given to the other, and neither takes the other back."""
+"""Two consumers of one group: every message is processed once, and commits never move backward."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from support.broker.audit_topic import audit_rows
 
 pytestmark = pytest.mark.servers
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 SCHEMA = json.dumps({"type": "record", "name": "Tick", "fields": [{"name": "n", "type": "int"}]})
 
 
 class Member(threading.Thread):
-    """Reads for a group until it is told to stop; the consumer may be used again once it has."""
+    """Reads for a group until `stop`; afterwards the test may use the consumer."""
 
     def __init__(self, settings: Settings, topic: str, auto_commit: bool) -> None:
         super().__init__()
@@ -44,19 +44,19 @@ class Member(threading.Thread):
 
     def stop(self) -> None:
         self.ended.set()
-        self.join(PATIENCE_S)
+        self.join(TIMEOUT_S)
         assert not self.is_alive()
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
 
 
 @pytest.mark.parametrize("auto_commit", [False, True])
-def test_a_second_member_takes_over_a_partition_and_the_first_does_not_commit_for_it(
+def test_first_member_does_not_commit_partition_taken_by_second(
     tmp_path: Path, registry_url: str, broker_address: str, auto_commit: bool
 ) -> None:
     settings = Settings(
@@ -66,7 +66,7 @@ def test_a_second_member_takes_over_a_partition_and_the_first_does_not_commit_fo
     )
     topic = f"ticks-{uuid.uuid4().hex[:8]}"
     makes_topics = AdminClient({"bootstrap.servers": broker_address})
-    makes_topics.create_topics([NewTopic(topic, 2)])[topic].result(PATIENCE_S)
+    makes_topics.create_topics([NewTopic(topic, 2)])[topic].result(TIMEOUT_S)
 
     def produce(count: int) -> Counter[tuple[int, int]]:
         with Producer(settings, app="clock") as producer:
@@ -76,12 +76,12 @@ def test_a_second_member_takes_over_a_partition_and_the_first_does_not_commit_fo
 
     expected = produce(40)
     first = Member(settings, topic, auto_commit)
-    wait_until(lambda: len(first.seen) == 40, "the first member reads everything")
+    wait_until(lambda: len(first.seen) == 40, "the first member reads all messages")
     second = Member(settings, topic, auto_commit)
     with closing(KafkaAdminClient(bootstrap_servers=broker_address)) as admin:
         wait_until(lambda: len(first.consumer.assignment()) == len(second.consumer.assignment()) == 1, "they share")
         expected += produce(40)
-        wait_until(lambda: set(first.seen) | set(second.seen) == set(expected), "together they read what came since")
+        wait_until(lambda: set(first.seen) | set(second.seen) == set(expected), "together they read all new messages")
         for member in (second, first):
             member.stop()
         if auto_commit:

@@ -1,4 +1,4 @@
-"""What a Kafka client may get wrong when a group shares out anew or a topic is not there, and ours must not."""
+"""Consumers during rebalances and with missing topics."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headrace import Consumer, Producer, SourceUnavailable
 from headrace.audit.row import Tier
 from headrace.clients import assignment as assignment_module
 from headrace.clients import consumer as consumer_module
-from headrace.clients import consumer_count
+from headrace.clients import consumer_counter
 from headrace.clients.consumer import Message
 from headrace.settings import Settings
 from support.broker.audit_topic import audit_rows
 
 pytestmark = pytest.mark.servers
 
-PATIENCE_S = 30  # below the session timeout of 45 s, after which the broker would put a silent member out
+TIMEOUT_S = 30  # below the session timeout of 45 s, after which the broker would remove a silent member
 SCHEMA = json.dumps({"type": "record", "name": "Tick", "fields": [{"name": "n", "type": "int"}]})
 OFTEN = {"heartbeat.interval.ms": 200}
 STRATEGIES = pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
@@ -30,7 +30,7 @@ STRATEGIES = pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"]
 
 @pytest.fixture
 def topic(settings: Settings) -> str:
-    """One of two partitions."""
+    """A topic with two partitions."""
     name = f"rounds-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
     admin.create_topics([NewTopic(name, 2)])[name].result(60)
@@ -38,7 +38,7 @@ def topic(settings: Settings) -> str:
 
 
 def produce(settings: Settings, topic: str, numbers: Iterable[int]) -> None:
-    """The even ones to partition 0, the odd ones to partition 1."""
+    """Sends even numbers to partition 0 and odd numbers to partition 1."""
     with Producer(settings, app="clock") as producer:
         for n in numbers:
             producer.send(topic, {"n": n}, partition=n % 2, timestamp_ms=1_000 + n, schema=SCHEMA)
@@ -50,20 +50,20 @@ def member(settings: Settings, topic: str, strategy: str = "range", **options: A
 
 
 def read_until(condition: Callable[[list[Message]], bool], *members: Consumer) -> list[Message]:
-    """What the members are given until then, each asked in its turn."""
-    given: list[Message] = []
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition(given):
-        assert time.monotonic() < deadline, ([each.assignment() for each in members], given)
-        given += [message for each in members if (message := next(each, None)) is not None]
-    return given
+    """Polls the members in turn until the condition holds; returns their messages."""
+    messages: list[Message] = []
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition(messages):
+        assert time.monotonic() < deadline, ([each.assignment() for each in members], messages)
+        messages += [message for each in members if (message := next(each, None)) is not None]
+    return messages
 
 
-def numbers(given: Iterable[Message]) -> list[int]:
-    return sorted(message.value["n"] for message in given)
+def numbers(messages: Iterable[Message]) -> list[int]:
+    return sorted(message.value["n"] for message in messages)
 
 
-def test_a_member_takes_up_the_partitions_that_a_topic_has_got(settings: Settings) -> None:
+def test_member_reads_added_partitions(settings: Settings) -> None:
     topic = f"grown-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 2)])[topic].result(60)
@@ -71,7 +71,7 @@ def test_a_member_takes_up_the_partitions_that_a_topic_has_got(settings: Setting
     with Consumer(settings, topics=[topic], group=topic, idle_timeout_s=0.1, options=often) as consumer:
 
         def read_until_assigned(count: int) -> None:
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + TIMEOUT_S
             while len(consumer.assignment()) != count:
                 assert time.monotonic() < deadline, f"{len(consumer.assignment())} partitions, expected {count}"
                 assert next(consumer, None) is None
@@ -81,7 +81,7 @@ def test_a_member_takes_up_the_partitions_that_a_topic_has_got(settings: Setting
         read_until_assigned(8)
 
 
-def test_a_topic_is_not_made_by_asking_for_it(settings: Settings) -> None:
+def test_consumer_does_not_create_topic(settings: Settings) -> None:
     for group in ("g", None):
         with pytest.raises(SourceUnavailable) as unavailable:
             Consumer(settings, topics=["nowhere"], group=group)
@@ -91,50 +91,50 @@ def test_a_topic_is_not_made_by_asking_for_it(settings: Settings) -> None:
 
 
 @STRATEGIES
-def test_a_partition_that_was_away_is_not_paused_when_it_is_back(settings: Settings, topic: str, strategy: str) -> None:
+def test_returned_partition_is_not_paused(settings: Settings, topic: str, strategy: str) -> None:
     with member(settings, topic, strategy, auto_commit=True) as first:
-        read_until(lambda given: len(first.assignment()) == 2, first)
+        read_until(lambda messages: len(first.assignment()) == 2, first)
         first.pause()
         with member(settings, topic, strategy) as second:
-            read_until(lambda given: len(first.assignment()) == len(second.assignment()) == 1, first, second)
+            read_until(lambda messages: len(first.assignment()) == len(second.assignment()) == 1, first, second)
             kept = first.assignment()
-        read_until(lambda given: len(first.assignment()) == 2, first)
+        read_until(lambda messages: len(first.assignment()) == 2, first)
         produce(settings, topic, range(10))
-        given = read_until(lambda given: len(given) == 10 - 5 * len(kept), first)
-        given += first
-        assert {(topic, message.partition) for message in given} == first.assignment() - kept
+        messages = read_until(lambda messages: len(messages) == 10 - 5 * len(kept), first)
+        messages += first
+        assert {(topic, message.partition) for message in messages} == first.assignment() - kept
         first.resume()
-        given += read_until(lambda given: len(given) == 5 * len(kept), first)
-        assert numbers(given) == list(range(10))
+        messages += read_until(lambda messages: len(messages) == 5 * len(kept), first)
+        assert numbers(messages) == list(range(10))
 
 
 @STRATEGIES
-def test_a_start_that_was_not_found_at_once_is_the_one_begun_at(
+def test_start_offset_found_after_retry_is_used(
     settings: Settings, topic: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = [SourceUnavailable("no answer"), SourceUnavailable("no answer")]
-    found = assignment_module.at_commit_or_else
+    found = assignment_module.at_commit_or
 
-    def find(*asked: Any) -> Any:
+    def find(*arguments: Any) -> Any:
         if failures:
             raise failures.pop()
-        return found(*asked)
+        return found(*arguments)
 
-    monkeypatch.setattr(assignment_module, "at_commit_or_else", find)
+    monkeypatch.setattr(assignment_module, "at_commit_or", find)
     produce(settings, topic, range(10))
     with member(settings, topic, strategy, auto_commit=True, start_at_ms=1_006) as consumer:
         for _ in range(2):
             with pytest.raises(SourceUnavailable, match="no answer"):
-                read_until(lambda given: False, consumer)
+                read_until(lambda messages: False, consumer)
             assert consumer.assignment() == frozenset()
-        given = read_until(lambda given: len(given) == 4, consumer)
-        assert numbers(given) == [6, 7, 8, 9]
+        messages = read_until(lambda messages: len(messages) == 4, consumer)
+        assert numbers(messages) == [6, 7, 8, 9]
 
 
-def test_partitions_without_a_start_may_move_to_another_member(
+def test_partitions_without_start_offset_may_move(
     settings: Settings, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def find(*asked: Any) -> Any:
+    def find(*arguments: Any) -> Any:
         raise SourceUnavailable("no answer")
 
     produce(settings, topic, range(10))
@@ -144,67 +144,65 @@ def test_partitions_without_a_start_may_move_to_another_member(
         member(settings, topic, cooperative, auto_commit=True) as second,
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(assignment_module, "at_commit_or_else", find)
+            patched.setattr(assignment_module, "at_commit_or", find)
             with pytest.raises(SourceUnavailable, match="no answer"):
-                read_until(lambda given: False, first)
-            given: list[Message] = []
-            deadline = time.monotonic() + PATIENCE_S
+                read_until(lambda messages: False, first)
+            messages: list[Message] = []
+            deadline = time.monotonic() + TIMEOUT_S
             while (
                 len(second.assignment()) < 1
-                or not first._assignment._not_begun
-                or len(first._assignment._not_begun) > 1
+                or not first._assignment._unstarted
+                or len(first._assignment._unstarted) > 1
             ):
                 assert time.monotonic() < deadline
-                given.extend(second)
+                messages.extend(second)
                 try:
                     next(first, None)
                 except SourceUnavailable as error:
                     assert "no answer" in str(error)
-        missing = 10 - len(given)
-        given += read_until(lambda given: len(given) == missing, first, second)
+        missing = 10 - len(messages)
+        messages += read_until(lambda messages: len(messages) == missing, first, second)
         assert len(first.assignment()) == len(second.assignment()) == 1
-    assert numbers(given) == list(range(10))
+    assert numbers(messages) == list(range(10))
 
 
-def test_messages_of_a_member_whose_hook_fails_are_all_given(settings: Settings, topic: str) -> None:
+def test_failing_assignment_hook_loses_no_messages(settings: Settings, topic: str) -> None:
     produce(settings, topic, range(10))
 
-    def fail(places: frozenset[tuple[str, int]]) -> None:
-        time.sleep(1)  # until messages were fetched
+    def fail(partitions: frozenset[tuple[str, int]]) -> None:
+        time.sleep(1)  # until messages are prefetched
         raise RuntimeError("of the application")
 
     with member(settings, topic, on_assign=fail) as consumer:
         with pytest.raises(RuntimeError, match="of the application"):
-            read_until(lambda given: False, consumer)
-        given = read_until(lambda given: len(given) == 10, consumer)
-    assert numbers(given) == list(range(10))
+            read_until(lambda messages: False, consumer)
+        messages = read_until(lambda messages: len(messages) == 10, consumer)
+    assert numbers(messages) == list(range(10))
 
 
-def test_a_static_member_that_restarts_finds_its_partitions_and_the_others_are_not_disturbed(
-    settings: Settings, topic: str
-) -> None:
+def test_restarted_static_member_keeps_its_partitions_without_rebalance(settings: Settings, topic: str) -> None:
     told: list[str] = []
     second = member(
         settings,
         topic,
         member="second",
-        on_assign=lambda places: told.append("got"),
-        on_revoke=lambda places: told.append("gave"),
+        on_assign=lambda partitions: told.append("got"),
+        on_revoke=lambda partitions: told.append("gave"),
     )
     with second:
         with member(settings, topic, member="first") as first:
-            read_until(lambda given: len(first.assignment()) == len(second.assignment()) == 1, first, second)
+            read_until(lambda messages: len(first.assignment()) == len(second.assignment()) == 1, first, second)
             own = first.assignment()
         told.clear()
         produce(settings, topic, range(10))
         with member(settings, topic, member="first", auto_commit=True) as again:
-            given = read_until(lambda given: len(given) == 10, again, second)
+            messages = read_until(lambda messages: len(messages) == 10, again, second)
             assert again.assignment() == own
-        assert numbers(given) == list(range(10))
+        assert numbers(messages) == list(range(10))
         assert told == []
 
 
-def test_who_has_committed_nothing_may_want_that_to_be_an_error(settings: Settings, topic: str) -> None:
+def test_missing_committed_offset_may_be_an_error(settings: Settings, topic: str) -> None:
     with (
         Consumer(settings, topics=[topic], group=topic, options={"auto.offset.reset": "error"}) as consumer,
         pytest.raises(SourceUnavailable, match="_AUTO_OFFSET_RESET"),
@@ -212,14 +210,14 @@ def test_who_has_committed_nothing_may_want_that_to_be_an_error(settings: Settin
         next(consumer)
 
 
-def test_the_audit_is_told_while_messages_still_wait(
+def test_audit_counts_are_sent_while_messages_wait(
     settings: Settings, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumer_module, "POLL_AGAIN_S", 0.0)
-    monkeypatch.setattr(consumer_count, "PUBLISH_EVERY_S", 0.0)
+    monkeypatch.setattr(consumer_counter, "PUBLISH_EVERY_S", 0.0)
     produce(settings, topic, range(0, 400, 2))
     with Consumer(settings, topics=[topic], app="wall") as consumer:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         for _ in range(100):
             next(consumer)
         while not any(row.tier is Tier.CONSUMER for row in audit_rows(settings, topic)):

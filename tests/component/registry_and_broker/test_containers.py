@@ -1,4 +1,4 @@
-"""Dockerfile and compose.yaml: what an engine would do with them, done without one."""
+"""Dockerfile and compose.yaml, checked and emulated without a container engine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def dockerfile() -> list[tuple[str, str]]:
     return [(line.split()[0], line.partition(" ")[2]) for line in lines if line and not line.startswith("#")]
 
 
-def test_the_image_is_built_of_the_checkout_and_runs_as_nobody_in_particular() -> None:
+def test_image_is_built_from_checkout_and_runs_unprivileged() -> None:
     steps = dockerfile()
     runs = " ".join(text for name, text in steps if name == "RUN")
     assert re.findall(r"pip install \S+ (.*)$", next(text for name, text in steps if name == "RUN")) == [
@@ -45,13 +45,13 @@ def test_the_image_is_built_of_the_checkout_and_runs_as_nobody_in_particular() -
     assert bundled is not None and bundled[1] in runs, "the Java that set-up takes"
 
 
-def test_what_is_made_here_stays_out_of_the_image() -> None:
+def test_generated_files_stay_out_of_image() -> None:
     ignored = (ROOT / ".dockerignore").read_text().split()
     assert {".git", ".venv", ".make", "headrace-data"} <= {*ignored}
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_container_keeps_its_data_and_its_port_to_this_machine(name: str, tmp_path: Path) -> None:
+def test_container_keeps_data_and_binds_port_locally(name: str, tmp_path: Path) -> None:
     service = SERVICES[name]
     (volume,) = service["volumes"]
     assert volume.split(":") == ["data", dict(dockerfile())["VOLUME"]]
@@ -60,7 +60,7 @@ def test_a_container_keeps_its_data_and_its_port_to_this_machine(name: str, tmp_
         assert (
             port.split(":")[1] == port.split(":")[2] == service["environment"][f"HEADRACE__{name.upper()}__LISTEN"][8:]
         )
-    settings = load_settings(environment=service["environment"], working_dir=tmp_path)  # knows every variable
+    settings = load_settings(environment=service["environment"], working_dir=tmp_path)  # fails for unknown variables
     broker.check_access(settings.broker)
     registry_access.check_access(settings.registry)
     for other, condition in service.get("depends_on", {}).items():
@@ -69,7 +69,7 @@ def test_a_container_keeps_its_data_and_its_port_to_this_machine(name: str, tmp_
 
 
 def probe(name: str, address: str) -> list[str]:
-    """The health check of a service, asking where it listens here."""
+    """Returns the command of a service's health check, with the local address."""
     _, _, *arguments = SERVICES[name]["healthcheck"]["test"]
     host, _, port = address.rpartition(":")
     wanted = SERVICES[name]["ports"][0].split(":")[-1]
@@ -79,10 +79,10 @@ def probe(name: str, address: str) -> list[str]:
     ]
 
 
-def test_the_services_find_each_other_and_a_load_finds_what_was_sent(
+def test_compose_services_connect_and_load_reads_sent_events(
     start_service: StartService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On one data directory, as in the compose file; addresses are of this machine."""
+    """Both services use one data directory, as in the compose file; addresses are local."""
     image = dict(item.split("=", 1) for item in shlex.split(dict(dockerfile())["ENV"]))
     assert image["HEADRACE__DATA_DIR"] == dict(dockerfile())["VOLUME"]
     data = {"HEADRACE__DATA_DIR": str(tmp_path)}

@@ -1,4 +1,4 @@
-"""The producer and the consumer against the real registry and broker."""
+"""Producer and consumer against a real registry and broker."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from confluent_kafka import Producer as ConfluentProducer
 
 from headrace import Consumer, Producer, RegistryClient
 from headrace.audit.count import FINGERPRINT_MASK, message_hash
-from headrace.audit.producer_counter import ProducerCounter, Taking
-from headrace.audit.row import Outcome, Tier
+from headrace.audit.producer_counter import ProducerCounter, RowSelection
+from headrace.audit.row import AuditOutcome, Tier
 from headrace.audit.spool import SPOOL_DIRECTORY
 from headrace.avro_schema import parse_schema
 from headrace.clients.errors import (
@@ -55,7 +55,7 @@ def read(settings: Settings, topic: str, **options: Any) -> list[Any]:
         return list(consumer)
 
 
-def test_events_travel_and_say_where_they_landed(settings: Settings) -> None:
+def test_send_returns_partition_and_offset(settings: Settings) -> None:
     with Producer(settings, app="shop") as producer:
         deliveries = [
             producer.send("orders", {"id": n, "timestamp": T0 + n}, key=f"k{n % 7}", schema=ORDER) for n in range(500)
@@ -69,10 +69,10 @@ def test_events_travel_and_say_where_they_landed(settings: Settings) -> None:
         assert message.value == {"id": n, "timestamp": T0 + n}
         assert message.key == f"k{n % 7}".encode()
         assert message.timestamp_ms == place.timestamp_ms
-        assert message.timestamp_ms > T0 * 1.1  # the wall clock, not the event's time
+        assert message.timestamp_ms > T0 * 1.1  # wall clock time, not event time
 
 
-def test_key_headers_and_timestamp_are_kept(settings: Settings) -> None:
+def test_key_headers_and_timestamp_round_trip(settings: Settings) -> None:
     schema = parse_schema('"string"')
     with Producer(settings, app="shop") as producer:
         producer.send("plain", "häuser", schema=schema, headers=[("a", b"1"), ("b", "ü")], timestamp_ms=T0)
@@ -87,7 +87,7 @@ def test_key_headers_and_timestamp_are_kept(settings: Settings) -> None:
     assert [m.timestamp_ms for m in messages if m.key is None] == [T0]
 
 
-def test_the_latest_version_is_used_and_followed(settings: Settings) -> None:
+def test_producer_uses_latest_schema_version_and_updates(settings: Settings) -> None:
     registry = RegistryClient(settings.registry.url)
     with Producer(settings, app="shop") as producer:
         with pytest.raises(SchemaUnavailable) as unavailable:
@@ -96,7 +96,7 @@ def test_the_latest_version_is_used_and_followed(settings: Settings) -> None:
         first = registry.register("followed-value", ORDER)
         producer.send("followed", {"id": 1, "timestamp": T0})
         second = registry.register("followed-value", order_schema({"name": "n", "type": "string", "default": "?"}))
-        # A value that only the newer version fits makes the producer ask again, at once.
+        # A value that only fits the newer version makes the producer fetch the latest version at once.
         producer.send("followed", {"id": 2, "timestamp": T0, "n": "new"})
     assert [m.schema_id for m in sorted(read(settings, "followed"), key=lambda m: m.value["id"])] == [
         first.schema_id,
@@ -138,7 +138,7 @@ def test_refusals_name_topic_subject_and_field(settings: Settings) -> None:
     assert (sum(row.sent for row in rows), sum(row.count for row in rows)) == (1, 1)
 
 
-def test_no_broker_and_no_registry_are_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_broker_and_registry_are_reported(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.clients.producer.BOOTSTRAP_TIMEOUT_S", 0.5)
     monkeypatch.setattr("headrace.clients.consumer.BOOTSTRAP_TIMEOUT_S", 0.5)
     monkeypatch.setattr("headrace.registry.client.transport.PAUSE_FIRST_S", 0.001)
@@ -179,7 +179,7 @@ def test_counts_are_published_under_the_message_time(settings: Settings) -> None
     assert len(values) == 11
     assert sorted((row.window_start_ms, row.sent, row.count) for row in rows) == [(T0, 10, 10), (T0 + 600_000, 1, 1)]
     assert {(row.tier, row.outcome, row.application, row.crashed) for row in rows} == {
-        (Tier.PRODUCER, Outcome.ACKNOWLEDGED, "shop", False)
+        (Tier.PRODUCER, AuditOutcome.ACKNOWLEDGED, "shop", False)
     }
     assert len({row.instance for row in rows}) == 1
     assert list((settings.data_dir / SPOOL_DIRECTORY).iterdir()) == []
@@ -192,7 +192,7 @@ def test_counts_and_fingerprints_of_producer_and_consumer_agree(settings: Settin
             if n == 150:
                 producer.flush()
     assert len(read(settings, "agreed", app="reader")) == 300
-    assert len(read(settings, "agreed", app="reader")) == 300  # the same offsets again are the same rows
+    assert len(read(settings, "agreed", app="reader")) == 300  # reading the same offsets again adds no rows
     sums: dict[Tier, dict[int, list[int]]] = {}
     for row in audit_rows(settings, "agreed"):
         total = sums.setdefault(row.tier, {}).setdefault(row.window_start_ms, [0, 0, 0])
@@ -203,7 +203,7 @@ def test_counts_and_fingerprints_of_producer_and_consumer_agree(settings: Settin
     assert len(sums[Tier.PRODUCER]) == 5
 
 
-def test_both_count_by_the_time_field_that_the_topic_has_in_the_settings(settings: Settings) -> None:
+def test_time_field_setting_applies_to_producer_and_consumer_counts(settings: Settings) -> None:
     table = TopicTable("chos.n", {"time_fields": ("id",)})
     settings = dataclasses.replace(settings, loader=LoaderSettings(topic=(table,)))
     schema = ORDER.replace('"int"', '"long"')
@@ -215,7 +215,7 @@ def test_both_count_by_the_time_field_that_the_topic_has_in_the_settings(setting
     assert {row.window_start_ms for row in rows} == {T0 + 3_600_000}
 
 
-def test_both_take_the_subject_that_the_topic_has_in_the_settings(settings: Settings) -> None:
+def test_subject_setting_applies_to_producer_and_consumer(settings: Settings) -> None:
     tables = (TopicTable("bought|returned", {"subject": "shop.Order"}), TopicTable(".*", {"subject": "of-{topic}"}))
     settings = dataclasses.replace(settings, loader=LoaderSettings(topic=tables))
     registry = RegistryClient(settings.registry.url)
@@ -224,7 +224,7 @@ def test_both_take_the_subject_that_the_topic_has_in_the_settings(settings: Sett
     registry.register("shop.Order", schema, metadata={"headrace.time": "of"})
     with Producer(settings, app="shop") as producer:
         for topic in ("bought", "returned"):
-            producer.send(topic, {"id": 1, "of": T0})  # the latest of its subject
+            producer.send(topic, {"id": 1, "of": T0})  # latest version of the subject
         producer.send("seen", {"id": 1, "timestamp": T0}, schema=ORDER)
     assert len(read(settings, "bought", app="reader")) == len(read(settings, "returned", app="reader")) == 1
     assert {row.window_start_ms for row in audit_rows(settings, "bought")} == {T0}
@@ -240,21 +240,21 @@ def test_the_audit_does_not_count_itself(settings: Settings) -> None:
     assert audit_rows(settings, settings.audit.topic) == []
 
 
-def test_the_counting_fits_confluent_kafka(settings: Settings, tmp_path: Path) -> None:
+def test_counting_works_with_confluent_kafka(settings: Settings, tmp_path: Path) -> None:
     counter = ProducerCounter("confluent", spool_dir=tmp_path / "own")
     producer = ConfluentProducer({"bootstrap.servers": settings.kafka.bootstrap_servers})
     for n in range(50):
-        counter.sent("librd", T0, b"k", b"%d" % n)
+        counter.count_sent("librd", T0, b"k", b"%d" % n)
         producer.produce("librd", b"%d" % n, b"k", on_delivery=counter.on_delivery(T0))
     producer.flush(30)
-    (row,) = counter.take(T0, Taking.EVERY)
+    (row,) = counter.take_rows(T0, RowSelection.ALL)
     expected = sum(message_hash(b"k", b"%d" % n) for n in range(50)) & FINGERPRINT_MASK
     assert (row.sent, row.count, row.fingerprint) == (50, 50, expected)
-    counter.published(row.id)
+    counter.mark_published(row.id)
     counter.close()
 
 
-def test_a_killed_producer_is_seen_by_the_next(settings: Settings) -> None:
+def test_counts_of_killed_producer_are_published_by_next(settings: Settings) -> None:
     program = """
 import json, os, sys
 from pathlib import Path
@@ -310,9 +310,7 @@ def test_threads_may_share_a_producer(settings: Settings) -> None:
 
 
 @pytest.mark.servers
-def test_flush_says_how_many_messages_of_which_topics_failed(
-    tmp_path: Path, registry_url: str, start_service: Any
-) -> None:
+def test_flush_reports_failed_messages_by_topic(tmp_path: Path, registry_url: str, start_service: Any) -> None:
     broker = start_service("headrace", "broker", "serve", "--data-dir", str(tmp_path), "--broker-listen", "127.0.0.1:0")
     settings = Settings(
         data_dir=tmp_path,
@@ -328,12 +326,12 @@ def test_flush_says_how_many_messages_of_which_topics_failed(
     with pytest.raises(FlushFailed) as caught:
         producer.flush(30)
     assert caught.value.failed == {"lost": 3}
-    producer.close(6)  # what failed has been told; the counts stay for the next process
+    producer.close(6)  # the failures were reported; the next process publishes the counts
     assert list((tmp_path / SPOOL_DIRECTORY).iterdir()) != []
 
 
 @pytest.mark.servers
-def test_close_raises_for_what_is_still_under_way(tmp_path: Path, registry_url: str, start_service: Any) -> None:
+def test_close_raises_for_undelivered_messages(tmp_path: Path, registry_url: str, start_service: Any) -> None:
     broker = start_service("headrace", "broker", "serve", "--data-dir", str(tmp_path), "--broker-listen", "127.0.0.1:0")
     settings = Settings(
         data_dir=tmp_path,
@@ -351,7 +349,7 @@ def test_close_raises_for_what_is_still_under_way(tmp_path: Path, registry_url: 
     producer.close()
 
 
-def test_a_group_goes_on_where_it_committed(settings: Settings) -> None:
+def test_group_continues_at_committed_offset(settings: Settings) -> None:
     with Producer(settings, app="shop") as producer:
         for n in range(20):
             producer.send("grouped", {"id": n, "timestamp": T0}, key="k", schema=ORDER)
@@ -362,12 +360,12 @@ def test_a_group_goes_on_where_it_committed(settings: Settings) -> None:
                 return [message.value["id"] for message in consumer]
             return [next(consumer).value["id"] for _ in range(count)]
 
-    assert take(5) == [0, 1, 2, 3, 4]  # nothing is committed unasked
+    assert take(5) == [0, 1, 2, 3, 4]  # nothing is committed without auto_commit
     assert take(5, auto_commit=True) == [0, 1, 2, 3, 4]
     assert take(3, auto_commit=True) == [5, 6, 7]
 
 
-def test_messages_that_cannot_be_decoded_are_named_and_passed_over(settings: Settings) -> None:
+def test_undecodable_messages_are_reported_and_skipped(settings: Settings) -> None:
     raw = ConfluentProducer({"bootstrap.servers": settings.kafka.bootstrap_servers})
     raw.produce("spoiled", b"text", partition=0)
     raw.produce("spoiled", b"\0\x7f\xff\xff\xffx", partition=0)
@@ -392,7 +390,7 @@ def read_schema_id(producer: Producer) -> int:
     return producer._encodings.of("spoiled", ORDER).schema_id
 
 
-def test_a_missing_topic_or_partition_is_named(settings: Settings) -> None:
+def test_missing_topic_or_partition_is_reported(settings: Settings) -> None:
     for group in (None, "g"):
         with pytest.raises(SourceUnavailable) as unavailable:
             Consumer(settings, topics=["nowhere"], group=group)
