@@ -155,7 +155,7 @@ def run_import(args: argparse.Namespace) -> int:
     from headrace.registry.transfer.plan import plan_import
 
     snapshot = _selection(args).select_from(_read(args.file))
-    left_out: list[ImportProblem] = []
+    skipped: list[ImportProblem] = []
     with _remote(args) as remote:
         try:
             with TransferProgress() as progress:
@@ -164,12 +164,12 @@ def run_import(args: argparse.Namespace) -> int:
             raise CommandError(f"nothing was imported: {error}") from error
         plan = plan_import(snapshot, target)
         if args.skip_refused:
-            snapshot, plan, left_out = plan_importable(snapshot, target)
+            snapshot, plan, skipped = plan_importable(snapshot, target)
         if plan.problems:
             return _report_problems(args, plan.problems)
         if args.dry_run:
-            return _report_plan(args, plan.actions, left_out)
-        return _import_actions(args, remote, snapshot, plan.actions, left_out)
+            return _report_plan(args, plan.actions, skipped)
+        return _import_actions(args, remote, snapshot, plan.actions, skipped)
 
 
 def _import_actions(
@@ -177,7 +177,7 @@ def _import_actions(
     remote: RemoteRegistry,
     snapshot: Snapshot,
     actions: Sequence[ImportAction],
-    left_out: list[ImportProblem],
+    skipped: list[ImportProblem],
 ) -> int:
     from headrace.registry.errors import RegistryError
     from headrace.registry.transfer.execution import execute_actions, find_missing_versions
@@ -185,7 +185,7 @@ def _import_actions(
     try:
         with TransferProgress() as progress:
             outcome = execute_actions(remote, actions, progress.show, skip_refused=args.skip_refused)
-            refused = [*left_out, *outcome.refused]
+            refused = [*skipped, *outcome.refused]
             differing = (
                 find_missing_versions(remote, snapshot, progress.show, {item.key for item in refused if item.key})
                 if actions and outcome.is_finished
@@ -218,18 +218,18 @@ def _report_problems(args: argparse.Namespace, problems: Sequence[ImportProblem]
     else:
         for problem in problems:
             print(styled(problem.sentence, "bad"))
-    advice = "; --skip-refused leaves them out" if all(problem.can_be_left_out for problem in problems) else ""
+    advice = "; --skip-refused leaves them out" if all(problem.can_be_skipped for problem in problems) else ""
     raise CommandError(f"nothing was imported, because of {_count(len(problems), 'problem')}{advice}", EXIT_FINDINGS)
 
 
-def _report_plan(args: argparse.Namespace, actions: Sequence[ImportAction], left_out: Sequence[ImportProblem]) -> int:
+def _report_plan(args: argparse.Namespace, actions: Sequence[ImportAction], skipped: Sequence[ImportProblem]) -> int:
     facts = _action_facts(actions)
     if args.format == "json":
         print_json(
-            {"dry_run": True, **facts, "left_out": _sentences(left_out), "actions": [str(action) for action in actions]}
+            {"dry_run": True, **facts, "skipped": _sentences(skipped), "actions": [str(action) for action in actions]}
         )
         return EXIT_OK
-    for problem in left_out:
+    for problem in skipped:
         print_report_line(f"left out: {problem.sentence}")
     for action in actions:
         of, colon, what = str(action).partition(": ")
@@ -247,7 +247,7 @@ def _report_outcome(
 ) -> None:
     if args.format == "json":
         print_json(
-            {"dry_run": False, **facts, "finished": finished, "left_out": _sentences(refused), "wrong": differing}
+            {"dry_run": False, **facts, "finished": finished, "skipped": _sentences(refused), "wrong": differing}
         )
         return
     for problem in refused:

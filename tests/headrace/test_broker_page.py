@@ -1,4 +1,4 @@
-"""The bounds that docs/broker.md names are those of the broker."""
+"""The limits in docs/broker.md equal those of the code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.pages import page
 MIB = 1024 * 1024
 
 
-def test_a_fetch_answer_is_as_large_as_the_page_says() -> None:
+def test_page_states_the_limit_of_a_fetch_response() -> None:
     (row,) = re.findall(r"^\| (.*) in one fetch response, (.*?) \|", page("docs/broker.md"), re.MULTILINE)
     said = [int(number) for number in re.findall(r"(\d+) MiB", " ".join(row))]
     assert said == [RESPONSE_BYTES_MAX // MIB, COPIED_BYTES_MAX // MIB]

@@ -1,4 +1,4 @@
-"""What `examples/ci` and the pre-commit hooks hold, run step by step in a sample repository."""
+"""Runs the steps of `examples/ci` and the pre-commit hooks in a sample repository."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def load(path: Path) -> Any:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A clone whose branch `change` is to go to `main`; the steps find `headrace` on the PATH, and pip does nothing."""
+    """A clone with a branch `change` for a pull request to `main`. `headrace` is on the PATH, and pip does nothing."""
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "headrace").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m headrace "$@"\n')
@@ -63,7 +63,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def shell(script: str, directory: str = ".", **environment: str) -> subprocess.CompletedProcess[str]:
-    """As the runners start it: bash that ends at the first command that fails."""
+    """Runs a script as CI runners do: in bash, which exits at the first failed command."""
     command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
     return subprocess.run(
         command,
@@ -76,11 +76,11 @@ def shell(script: str, directory: str = ".", **environment: str) -> subprocess.C
     )
 
 
-def filled(text: str, values: dict[str, str]) -> str:
+def with_inputs(text: str, values: dict[str, str]) -> str:
     return re.sub(r"\$\{\{ *([\w.]+) *\}\}", lambda match: values[match[1]], text)
 
 
-def run_action(directory: Path, **inputs: str) -> list[subprocess.CompletedProcess[str]]:
+def run_action(repository: Path, **inputs: str) -> list[subprocess.CompletedProcess[str]]:
     action = load(EXAMPLES / "github-action" / "action.yml")
     assert set(inputs) <= set(action["inputs"])
     inputs = {"package": PINNED, **inputs}
@@ -89,16 +89,16 @@ def run_action(directory: Path, **inputs: str) -> list[subprocess.CompletedProce
     done = []
     for step in action["runs"]["steps"]:
         if "run" in step and not (step["name"] == "Fetch the base branch" and values["inputs.against"]):
-            environment = {name: filled(text, values) for name, text in step.get("env", {}).items()}
-            assert "${{" not in step["run"], "an input inside a script would be run as a command"
-            where = filled(step.get("working-directory", "."), values)
-            done.append(shell(step["run"], where, GITHUB_STEP_SUMMARY=str(directory / "summary.md"), **environment))
+            environment = {name: with_inputs(text, values) for name, text in step.get("env", {}).items()}
+            assert "${{" not in step["run"], "an input in a script would be executed as a command"
+            where = with_inputs(step.get("working-directory", "."), values)
+            done.append(shell(step["run"], where, GITHUB_STEP_SUMMARY=str(repository / "summary.md"), **environment))
             if done[-1].returncode:
                 break
     return done
 
 
-def test_the_github_action(repository: Path) -> None:
+def test_github_action_reports_incompatible_schemas(repository: Path) -> None:
     Path("schemas/order.avsc").write_text(COMPATIBLE)
     assert [step.returncode for step in run_action(repository)] == [0, 0, 0]
     Path("schemas/order.avsc").write_text(INCOMPATIBLE)
@@ -109,13 +109,15 @@ def test_the_github_action(repository: Path) -> None:
     (run,) = json.loads(Path("headrace-compat.sarif").read_text())["runs"]
     assert run["results"][0]["properties"]["compatibilityLevel"] == "FULL"
     elsewhere = run_action(repository, directory="schemas", schemas="order.avsc")[-1]
-    assert elsewhere.stdout.startswith("::error file=schemas/order.avsc,line=3"), "annotations are from the top"
+    assert elsewhere.stdout.startswith("::error file=schemas/order.avsc,line=3"), (
+        "paths of annotations are relative to the repository"
+    )
     assert run_action(repository, against="git:nowhere")[-1].returncode == 2
     assert run_action(repository, schemas="schemas; touch hacked")[-1].returncode == 2
     assert not Path("hacked").exists()
 
 
-def test_the_gitlab_template(repository: Path) -> None:
+def test_gitlab_template_reports_incompatible_schemas(repository: Path) -> None:
     job = load(EXAMPLES / "gitlab-ci.yml")[".avro-compat"]
     environment = {name: str(value) for name, value in job["variables"].items()}
     environment |= {
@@ -148,7 +150,7 @@ NOT_PINNED = (
     f"https://x/y@{COMMIT}",
     f"https://x/y@{COMMIT}.whl",
     f"https://x/y.whl#sha256={'g' * 64}",
-    # Of these pip takes the branch, or files that say what else is to be installed.
+    # pip would take the branch of these, or files that name further packages.
     f"git+https://x/y@main#subdirectory=@{COMMIT}",
     f"git+https://x/y@main?@{COMMIT}",
     f"git+https://x/y@main#sha256={'0' * 64}",
@@ -160,8 +162,8 @@ NOT_PINNED = (
 
 
 @pytest.mark.parametrize("package", NOT_PINNED)
-def test_nothing_is_installed_by_a_name_that_anybody_could_claim(repository: Path, package: str) -> None:
-    Path("headrace").mkdir()  # which pip takes for a path only as ./headrace
+def test_packages_that_are_not_pinned_are_rejected(repository: Path, package: str) -> None:
+    Path("headrace").mkdir()  # pip takes it for a path only as ./headrace
     (last,) = run_action(repository, package=package)
     assert (last.returncode, "::error::package: expected a URL" in last.stdout) == (2, True)
     assert "default" not in load(EXAMPLES / "github-action" / "action.yml")["inputs"]["package"]
@@ -182,19 +184,19 @@ def test_nothing_is_installed_by_a_name_that_anybody_could_claim(repository: Pat
         ".",
     ],
 )
-def test_what_is_pinned_is_installed(repository: Path, package: str) -> None:
+def test_pinned_packages_are_installed(repository: Path, package: str) -> None:
     assert len(run_action(repository, package=package)) == 3
     job = load(EXAMPLES / "gitlab-ci.yml")[".avro-compat"]
     assert shell(job["before_script"][0], HEADRACE_PACKAGE=package).returncode == 0
 
 
-def test_the_action_leaves_a_whole_clone_whole(repository: Path) -> None:
-    """Fetching one commit of the base would make it a shallow one, in which nobody finds where the branch left."""
+def test_action_does_not_make_a_complete_clone_shallow(repository: Path) -> None:
+    """Fetching one commit of the base branch would make the clone shallow, without the point where the branch left."""
     run_action(repository)
     assert shell("git rev-parse --is-shallow-repository").stdout == "false\n"
 
 
-def test_the_samples_pin_what_they_install() -> None:
+def test_samples_pin_their_packages() -> None:
     (repo,) = load(EXAMPLES / "pre-commit-config.yaml")["repos"]
     assert re.fullmatch("[0-9a-f]{40}", repo["rev"])
     steps = load(EXAMPLES / "github-workflow.yml")["jobs"]["compat"]["steps"]
@@ -207,14 +209,14 @@ def hooks() -> dict[str, dict[str, Any]]:
 
 
 def run_hook(name: str, *files: str, args: list[str] | None = None) -> subprocess.CompletedProcess[str]:
-    """As pre-commit starts it: the entry, its arguments, then the files."""
+    """Runs a hook as pre-commit does: the entry, its arguments, then the files."""
     hook = hooks()[name]
     assert all(re.search(hook["files"], file) for file in files)
     command = [*hook["entry"].split(), *(hook.get("args", []) if args is None else args), *files]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_the_pre_commit_hooks(repository: Path) -> None:
+def test_pre_commit_hooks_report_incompatible_schemas(repository: Path) -> None:
     assert set(hooks()) == {"avro-validate", "avro-compat"}
     file = "schemas/order.avsc"
     Path(file).write_text(COMPATIBLE)
@@ -230,7 +232,7 @@ def test_the_pre_commit_hooks(repository: Path) -> None:
     assert broken.stderr.startswith(f"{file}:1:10: error: ")
 
 
-def test_the_sample_configuration_names_the_hooks(repository: Path) -> None:
+def test_sample_configuration_uses_existing_hooks(repository: Path) -> None:
     (repo,) = load(EXAMPLES / "pre-commit-config.yaml")["repos"]
     assert {hook["id"] for hook in repo["hooks"]} == set(hooks())
     for hook in repo["hooks"]:
@@ -238,13 +240,13 @@ def test_the_sample_configuration_names_the_hooks(repository: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_the_workflow_calls_the_action_with_inputs_that_it_has() -> None:
+def test_workflow_uses_existing_inputs_of_the_action() -> None:
     steps = load(EXAMPLES / "github-workflow.yml")["jobs"]["compat"]["steps"]
     (step,) = [step for step in steps if step["uses"].endswith("avro-compat")]
     assert set(step["with"]) <= set(load(EXAMPLES / "github-action" / "action.yml")["inputs"])
 
 
-def test_what_the_hooks_pass_are_flags() -> None:
+def test_arguments_of_hooks_are_existing_flags() -> None:
     for hook in hooks().values():
         arguments = [*hook["entry"].split()[1:], *hook.get("args", []), "a.avsc", "b.avsc"]
         parsed = _parser(arguments).parse_args(arguments)

@@ -1,4 +1,4 @@
-"""What docs/cluster.md has people write is what the command understands; tests/component/yarn runs it."""
+"""The units, settings and scripts of docs/cluster.md are valid; tests/component/yarn runs them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KNOWN = {
     "Timer": {"OnCalendar", "AccuracySec", "Persistent"},
     "Install": {"WantedBy"},
 }
-"""What systemd has, of which the units use some; for machines without `systemd-analyze`."""
+"""Directives of systemd, by section; for machines without `systemd-analyze`."""
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 
 
@@ -42,21 +42,21 @@ def unit(name: str) -> str:
     return (UNITS / name).read_text(encoding="utf-8")
 
 
-def test_the_units_are_those_that_are_tested() -> None:
+def test_all_units_are_tested() -> None:
     assert {path.name for path in UNITS.iterdir()} == set(NAMES)
     for name in NAMES:
         assert unit(name).startswith(f"# /etc/systemd/system/{name}\n")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_directive_is_one_of_its_section(name: str) -> None:
+def test_every_directive_belongs_to_its_section(name: str) -> None:
     for section, given in sections_of(unit(name)).items():
         assert set(given) <= KNOWN[section]
 
 
 @needs_systemd
 @pytest.mark.parametrize("name", NAMES)
-def test_systemd_understands_the_units(name: str, tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(name: str, tmp_path: Path) -> None:
     for each in NAMES:
         (tmp_path / each).write_text(unit(each).replace(PROGRAM, sys.executable), encoding="utf-8")
     checked = subprocess.run(
@@ -71,7 +71,7 @@ def test_systemd_understands_the_units(name: str, tmp_path: Path) -> None:
 
 
 @needs_systemd
-def test_the_timer_comes_every_ten_minutes() -> None:
+def test_timer_fires_every_ten_minutes() -> None:
     (when,) = sections_of(unit("headrace-load.timer"))["Timer"]["OnCalendar"]
     told = subprocess.run(
         ["systemd-analyze", "calendar", "--iterations=4", when], capture_output=True, text=True, check=True, timeout=60
@@ -82,7 +82,7 @@ def test_the_timer_comes_every_ten_minutes() -> None:
     assert {later - earlier for earlier, later in itertools.pairwise(times)} == {timedelta(minutes=10)}
 
 
-def test_the_page_shows_the_unit_of_the_load_and_the_settings_of_the_registry() -> None:
+def test_page_contains_the_load_unit_and_the_registry_settings() -> None:
     assert block(PAGE, "# /etc/systemd/system/headrace-load.service") == unit("headrace-load.service")
     shown = block(PAGE, "# /etc/headrace/headrace.toml on the registry's machine")
     assert shown == (CLUSTER / "registry.toml").read_text(encoding="utf-8")
@@ -91,7 +91,7 @@ def test_the_page_shows_the_unit_of_the_load_and_the_settings_of_the_registry() 
     assert f":{settings.listen.port}" in load_settings(config=CLUSTER / "headrace.toml").registry.url
 
 
-def test_the_units_are_those_of_one_machine_and_what_a_cluster_needs() -> None:
+def test_units_extend_those_of_one_machine() -> None:
     name = "headrace-registry.service"
     assert unit(name) == block(page("docs/registry.md"), f"# /etc/systemd/system/{name}")
     assert unit("headrace-load.timer") == (SCHEDULE / "headrace-load.timer").read_text(encoding="utf-8")
@@ -103,7 +103,7 @@ def test_the_units_are_those_of_one_machine_and_what_a_cluster_needs() -> None:
     }
 
 
-def test_the_load_is_started_with_where_yarn_and_hdfs_are() -> None:
+def test_load_unit_sets_the_hadoop_directories() -> None:
     service = service_of(unit("headrace-load.service"), Path("/var/lib/headrace"))
     assert _parser(service.start[1:]).parse_args(service.start[1:]).config == Path("/etc/headrace/headrace.toml")
     assert (service.start[:2], service.before, service.directory) == ((PROGRAM, "load"), (), Path("/"))
@@ -112,7 +112,7 @@ def test_the_load_is_started_with_where_yarn_and_hdfs_are() -> None:
     assert f"HADOOP_CONF_DIR={service.environment['HADOOP_CONF_DIR']}<" in workflow
 
 
-def test_the_registry_is_started_after_its_database_was_brought_on() -> None:
+def test_registry_unit_migrates_the_database_first() -> None:
     service = service_of(unit("headrace-registry.service"), Path("/var/lib/headrace"))
     for words in (*service.before, service.start):
         assert _parser(words[1:]).parse_args(words[1:]).config == Path("/etc/headrace/headrace.toml")
@@ -135,12 +135,12 @@ def test_the_registry_is_started_after_its_database_was_brought_on() -> None:
         "not a directive",
     ],
 )
-def test_a_unit_that_would_be_run_otherwise_than_by_systemd_is_refused(line: str) -> None:
+def test_unit_parser_rejects_unsupported_syntax(line: str) -> None:
     with pytest.raises(UnitError):
         service_of(f"[Service]\nExecStart=/bin/true\n{line}\n", Path("/home"))
 
 
-def test_the_settings_are_known(tmp_path: Path) -> None:
+def test_settings_of_the_page_load(tmp_path: Path) -> None:
     file = tmp_path / "headrace.toml"
     file.write_text(block(PAGE, "# /etc/headrace/headrace.toml on the edge node"), encoding="utf-8")
     settings = load_settings(config=file)
@@ -149,7 +149,7 @@ def test_the_settings_are_known(tmp_path: Path) -> None:
     assert settings.spark["yarn.dist.archives"].endswith("#env")
 
 
-def test_the_script_for_cluster_mode_runs_a_load_with_the_words_of_the_page() -> None:
+def test_cluster_mode_script_runs_a_load_with_the_documented_arguments() -> None:
     script = (ROOT / "examples" / "cluster" / "load.py").read_text(encoding="utf-8")
     assert 'main(["load", *sys.argv[1:]])' in script
     line = block(PAGE, "spark-submit").replace("\\\n", " ")

@@ -1,4 +1,4 @@
-"""Colours on a terminal, and nowhere else."""
+"""Colours on a terminal, and none elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return Terminal()
 
 
-def test_the_first_words_of_a_line_have_their_colour(terminal: Terminal) -> None:
+def test_first_words_of_a_line_are_coloured(terminal: Terminal) -> None:
     for line in (
         "PROBLEM: orders: it is gone",
         "  missing   2013",
@@ -42,9 +42,7 @@ def test_the_first_words_of_a_line_have_their_colour(terminal: Terminal) -> None
     ]
 
 
-def test_names_of_columns_stand_out_and_verdicts_have_their_colour(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_column_names_are_bold_and_verdicts_coloured(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", terminal)
     print_table(("topic", "verdict"), [("missing", "complete"), ("orders", "untracked"), ("x", "completed")])
     header, rule, first, second, third = terminal.getvalue().splitlines()
@@ -55,21 +53,23 @@ def test_names_of_columns_stand_out_and_verdicts_have_their_colour(
     assert third == "x        completed"
 
 
-def test_a_load_has_colours(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_of_a_load_is_coloured(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", terminal)
     print_report(RunReport(problems={"a": ("gone",)}, waiting={"b": "no schema"}))
     assert "\x1b[1;31mPROBLEM\x1b[0m: a: gone" in terminal.getvalue()
     assert "\x1b[1;33mwaiting\x1b[0m: b: no schema" in terminal.getvalue()
 
 
-def test_every_verdict_of_the_audit_has_its_colour(terminal: Terminal) -> None:
+def test_every_audit_verdict_has_a_colour(terminal: Terminal) -> None:
     for verdict in AuditVerdict:
         print_report_line(f"  {verdict.value:9} 2013-01-01", terminal)
     assert terminal.getvalue().count("\x1b[1;") == len(AuditVerdict)
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_who_wants_none_gets_none(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_no_colour_and_dumb_terminals_disable_colours(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
     monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stdout", terminal)
     print_report_line("PROBLEM: a")
@@ -77,7 +77,7 @@ def test_who_wants_none_gets_none(terminal: Terminal, monkeypatch: pytest.Monkey
     assert "\x1b" not in terminal.getvalue()
 
 
-def test_a_file_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_get_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(sys, "stdout", out := io.StringIO())
     print_report_line("PROBLEM: a")

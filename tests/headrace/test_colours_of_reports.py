@@ -1,4 +1,4 @@
-"""Each report has its colours on a terminal, and only there: they add to its text and change none of it."""
+"""Reports are coloured on a terminal only, and the colours do not change their text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
-from support.hive.sql_of_up import sql_of_up
+from support.hive.fake_sql_server import fake_sql_server
 from support.loader.loader_fakes import ORDER_V1, ORDER_V2
 from support.loader.shelf import Shelf
 from support.registry.served_registry import serve_registry
@@ -18,7 +18,7 @@ from support.terminals import Terminal
 
 TIME_PARTITION = "dt=2026-01-01/hr=05"
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-NOBODY = "--bootstrap-servers 127.0.0.1:1"
+NO_BROKER = "--bootstrap-servers 127.0.0.1:1"
 
 REPORTS = (
     "",
@@ -28,9 +28,9 @@ REPORTS = (
     "help quarantine show",
     "audit report --help",
     "config loader",
-    f"load status {NOBODY}",
-    f"offsets show {NOBODY}",
-    f"offsets set orders 0 9 --reason why --dry-run {NOBODY}",
+    f"load status {NO_BROKER}",
+    f"offsets show {NO_BROKER}",
+    f"offsets set orders 0 9 --reason why --dry-run {NO_BROKER}",
     "locate orders 0 1",
     "locate orders 0 2",
     "locate orders 0 77",
@@ -51,15 +51,15 @@ REPORTS = (
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory with a load, schemas, an export of a registry and SQL."""
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory with a load, schemas, an export of a registry, and an SQL server."""
     directory = tmp_path_factory.mktemp("colours")
     Shelf(directory / "data").load(
         {TIME_PARTITION: [(0, 0), (0, 1)]}, (0, None, 0, 3), quarantined={TIME_PARTITION: [(0, 2)]}
     )
     (directory / "a.avsc").write_text(ORDER_V1)
     (directory / "b.avsc").write_text(ORDER_V2.replace("long", "string", 1))
-    with sql_of_up(directory / "data"), serve_registry(f"sqlite:///{directory / 'full.db'}") as full:
+    with fake_sql_server(directory / "data"), serve_registry(f"sqlite:///{directory / 'full.db'}") as full:
         full.client.register("orders-value", ORDER_V1)
         assert main(["registry", "export", str(directory / "export.jsonl"), "--registry-url", full.url]) == 0
         with serve_registry(f"sqlite:///{directory / 'empty.db'}") as empty:
@@ -68,16 +68,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def reconciled(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(place)
-    monkeypatch.setenv("HEADRACE__DATA_DIR", str(place / "data"))
+def reconciled(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data_dir)
+    monkeypatch.setenv("HEADRACE__DATA_DIR", str(data_dir / "data"))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
-def shown(line: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a terminal gets, on standard output and standard error."""
-    words = line.replace("EMPTY", (place / "empty").read_text()).split()
+def terminal_output(line: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Runs a command and returns its output on a terminal, from standard output and standard error."""
+    words = line.replace("EMPTY", (data_dir / "empty").read_text()).split()
     out, err = Terminal(), Terminal()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
@@ -90,19 +90,17 @@ def shown(line: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("line", REPORTS)
-def test_a_terminal_shows_colours_unless_nobody_wants_them(
-    line: str, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    coloured = shown(line, place, monkeypatch)
+def test_terminal_shows_colours_unless_disabled(line: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    coloured = terminal_output(line, data_dir, monkeypatch)
     assert "\x1b[1" in coloured
     monkeypatch.setenv("NO_COLOR", "1")
-    plain = shown(line, place, monkeypatch)
+    plain = terminal_output(line, data_dir, monkeypatch)
     assert "\x1b" not in plain
     assert ESCAPES.sub("", coloured) == plain
 
 
-def test_a_note_on_standard_error_has_its_colour(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_note_on_standard_error_is_coloured(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     err = Terminal()
     monkeypatch.setattr(sys, "stderr", err)
-    assert main(["offsets", "show", *NOBODY.split()]) == 0
+    assert main(["offsets", "show", *NO_BROKER.split()]) == 0
     assert "\x1b[1;33mnote\x1b[0m: " in err.getvalue()

@@ -1,4 +1,4 @@
-"""The command line as a whole: help, exit codes, and errors of one line."""
+"""The whole command line: help, exit codes, and one-line errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.golden import case_lines, golden
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yields a parser and those of its verbs."""
+    """Yields a parser and the parsers of its verbs."""
     yield parser
     for action in parser._actions:
         if action.nargs == argparse.PARSER:
@@ -29,7 +29,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-"""An environment in which output stays in the process until its end, as it does for users."""
+"""An environment with buffered output, as users have it."""
 
 COMMANDS = {
     parser.prog: parser
@@ -85,7 +85,7 @@ MISTAKES = [
     ("registry", "headrace registry: ", "VERB", "headrace registry --help"),
     ("help lod", "headrace: ", "'lod'", "load"),
 ]
-"""A command line, the command that its error begins with, the wrong or missing word, and what the error suggests."""
+"""Command lines, the command at the start of the error, the wrong or missing word, and the suggestion."""
 
 
 def test_error_of_a_command_line_is_one_line_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,18 +123,18 @@ def test_help_lists_the_commands_by_group(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("statement", ["-- a comment", "--- SELECT 1"])
-def test_a_statement_may_begin_with_a_comment(statement: str) -> None:
+def test_statement_may_begin_with_a_comment(statement: str) -> None:
     assert _parser(["sql"]).parse_args(["sql", statement]).query == statement
 
 
-def test_a_bad_setting_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_of_an_invalid_setting_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["broker", "serve", "--broker-listen", "everywhere"]) == 2
     (error,) = capsys.readouterr().err.splitlines()
     assert error.startswith("headrace: broker.listen ")
     assert "'everywhere'" in error
 
 
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+def test_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     shell = f"{sys.executable} -m headrace --help | head -1"
     run = subprocess.run(
         ["bash", "-o", "pipefail", "-c", shell], capture_output=True, text=True, env=BUFFERED, check=False
@@ -146,7 +146,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command", ["load", "load plan", "load status", "quarantine list", "audit report", "registry serve", "broker serve"]
 )
-def test_a_data_directory_that_is_a_file_is_one_line_and_code_2(
+def test_error_of_a_file_as_data_directory_is_one_line(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for server in ("REGISTRY", "BROKER"):
@@ -166,19 +166,19 @@ def test_error_of_a_load_without_broker_names_its_address_and_setting(
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         before = gc.get_threshold()
         assert main(["load", "--data-dir", str(tmp_path), "--bootstrap-servers", address]) == 2
-        assert gc.get_threshold() == before, "a load does not change the garbage collector of a process that calls it"
+        assert gc.get_threshold() == before, "a load restores the thresholds of the garbage collector"
     (error,) = capsys.readouterr().err.splitlines()
     assert re.match(rf"headrace: .*{address}: .*Connection refused.*kafka\.bootstrap_servers", error)
 
 
-def test_a_closed_output_is_no_error() -> None:
+def test_closed_standard_output_is_not_an_error() -> None:
     shell = f"{sys.executable} -m headrace compat explain >&-"
     run = subprocess.run(["bash", "-c", shell], stderr=subprocess.PIPE, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_one_line_and_code_2(tmp_path: Path) -> None:
+def test_error_of_a_full_disk_is_one_line(tmp_path: Path) -> None:
     listing = [sys.executable, "-m", "headrace", "quarantine", "list", "--data-dir", str(tmp_path)]
     with Path("/dev/full").open("w") as full:
         run = subprocess.run(listing, stdout=full, stderr=subprocess.PIPE, text=True, env=BUFFERED, check=False)
@@ -191,9 +191,7 @@ def test_a_full_disk_is_one_line_and_code_2(tmp_path: Path) -> None:
     ("library", "command", "extra"),
     [("py4j", "sql X", "loader"), ("marshmallow", "registry serve", "registry"), ("kafka", "broker serve", "broker")],
 )
-def test_a_missing_library_names_the_extra_that_brings_it(
-    library: str, command: str, extra: str, tmp_path: Path
-) -> None:
+def test_error_of_a_missing_library_names_its_extra(library: str, command: str, extra: str, tmp_path: Path) -> None:
     code = (
         f"import sys; sys.modules[{library!r}] = None; from headrace.cli import main; "
         f"sys.exit(main([*{command.split()!r}, '--data-dir', {str(tmp_path)!r}]))"

@@ -1,4 +1,4 @@
-"""What the shell offers, asked of a real bash."""
+"""Completions, computed by a real bash."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return path
 
 
-def commit_result(script: Path, *words: str) -> list[str]:
-    """What is offered for the last word."""
+def completions(script: Path, *words: str) -> list[str]:
+    """Returns the completions of the last word."""
     line = " ".join(f"'{word}'" for word in ("headrace", *words))
     asked = f'. {script}; COMP_WORDS=({line}); COMP_CWORD={len(words)}; _headrace; printf "%s\\n" "${{COMPREPLY[@]}}"'
     run = subprocess.run(["bash", "-uc", asked], capture_output=True, text=True, check=True)
@@ -44,14 +44,14 @@ def commit_result(script: Path, *words: str) -> list[str]:
         (["load", "/etc/ho"], [], ["plan"]),
     ],
 )
-def test_what_fits_is_offered(script: Path, words: list[str], some: list[str], others: list[str]) -> None:
-    found = commit_result(script, *words)
+def test_completions_fit_the_command(script: Path, words: list[str], some: list[str], others: list[str]) -> None:
+    found = completions(script, *words)
     assert {*some} <= {*found}
     assert not {*others} & {*found}
     assert all(one.startswith(words[-1]) for one in found)
 
 
-def test_zsh_takes_the_script_of_bash(capsys: pytest.CaptureFixture[str]) -> None:
+def test_zsh_uses_the_script_of_bash(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "zsh"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("autoload -U +X compinit")

@@ -1,4 +1,4 @@
-"""`headrace config` and `headrace doctor`, in a directory of their own."""
+"""`headrace config` and `headrace doctor`, run in an empty directory."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from headrace.version import VERSION
 
 
 @pytest.fixture(autouse=True)
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody's settings and nobody's ports."""
+def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings from outside, and free ports."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("REGISTRY__LISTEN", "BROKER__LISTEN", "HIVE__LISTEN"):
@@ -40,7 +40,7 @@ def config(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dic
     return found
 
 
-def test_each_setting_says_where_it_comes_from(
+def test_config_shows_the_source_of_each_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "srv.toml"
@@ -57,14 +57,14 @@ def test_each_setting_says_where_it_comes_from(
     assert found["spark.master"] == {"value": "local[2]", "from": str(file)}
 
 
-def test_parts_of_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_shows_selected_sections_and_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(config(capsys, "sql", "hive.memory")) == {"sql.listen", "sql.memory", "hive.memory"}
     assert set(config(capsys, "--changed")) == {"registry.listen", "broker.listen", "hive.listen"}
     assert main(["config", "sqll"]) == 2
     assert re.search("'sqll'.* data_dir, registry,", capsys.readouterr().err)
 
 
-def test_the_variables_of_the_log_are_shown_as_they_count(
+def test_config_shows_the_effective_log_variables(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     level, form = "HEADRACE_LOG_LEVEL", "HEADRACE_LOG_FORMAT"
@@ -76,7 +76,7 @@ def test_the_variables_of_the_log_are_shown_as_they_count(
     }
     monkeypatch.setenv(level, "loud")
     monkeypatch.setenv(form, "JSON")
-    assert config(capsys)[level] == {"value": "INFO", "from": "default"}, "which makes no sense"
+    assert config(capsys)[level] == {"value": "INFO", "from": "default"}, "an invalid value counts as the default"
     assert config(capsys, "--changed")[form] == {"value": "json", "from": ENVIRONMENT}
 
 
@@ -100,17 +100,17 @@ def doctor(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> di
     return {each["name"]: each for each in json.loads(capsys.readouterr().out)}
 
 
-def test_a_machine_on_which_nothing_was_started_yet_is_well(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_doctor_passes_on_a_new_machine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     found = doctor(capsys, 0)
     assert found[HARD_LINKS]["is_ok"]
     assert found["warehouse"]["is_ok"]
     assert found[LOADS]["is_ok"]
-    assert list(tmp_path.iterdir()) == [], "it looks, and leaves nothing"
+    assert list(tmp_path.iterdir()) == [], "the checks leave no files"
     assert main(["doctor"]) == 0
     assert all(line.startswith("ok ") for line in capsys.readouterr().out.splitlines())
 
 
-def test_what_is_not_well_is_told_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_names_a_remedy_for_each_problem(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as listener, socket.socket() as unused:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -131,7 +131,7 @@ def test_what_is_not_well_is_told_with_what_to_do(capsys: pytest.CaptureFixture[
     assert "registry.listen" not in found
 
 
-def test_a_damaged_log_of_decisions_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_doctor_reports_an_unreadable_commit_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     log = tmp_path / "headrace-data" / "warehouse" / "_headrace"
     log.mkdir(parents=True)
     (log / "format.json").write_text('{"format": 99, "read_min": 99, "write_min": 99}')
@@ -140,7 +140,7 @@ def test_a_damaged_log_of_decisions_is_named(capsys: pytest.CaptureFixture[str],
     assert found["remedy"]
 
 
-def test_a_warehouse_elsewhere_that_does_not_answer_is_told(
+def test_doctor_reports_an_unavailable_remote_warehouse(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -154,8 +154,8 @@ def test_a_warehouse_elsewhere_that_does_not_answer_is_told(
     assert HARD_LINKS not in found
 
 
-def test_a_taken_port_of_sql_is_told_where_sql_is_to_listen(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "sql.listen" not in doctor(capsys, 0), "nowhere by default"
+def test_doctor_checks_the_sql_port_if_it_is_configured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "sql.listen" not in doctor(capsys, 0), "off by default"
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -163,7 +163,7 @@ def test_a_taken_port_of_sql_is_told_where_sql_is_to_listen(capsys: pytest.Captu
     assert "sql.listen" in found["sql.listen"]["remedy"]
 
 
-def test_a_database_of_before_is_brought_along_by_the_next_start(
+def test_doctor_announces_the_migration_of_a_sqlite_database(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "headrace-data" / "registry.db"
@@ -172,7 +172,7 @@ def test_a_database_of_before_is_brought_along_by_the_next_start(
     assert re.search(r"\b0001\b.*\b00\d\d\b.*`registry serve`", found)
 
 
-def test_a_database_that_is_not_brought_along_by_itself_names_the_command(
+def test_doctor_names_the_command_that_migrates_a_shared_database(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database_at(tmp_path / "shared.db", "0001")
@@ -182,9 +182,7 @@ def test_a_database_that_is_not_brought_along_by_itself_names_the_command(
     assert "`headrace registry db upgrade`" in found["remedy"]
 
 
-def test_a_database_of_a_newer_release_and_one_that_cannot_be_opened(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_doctor_reports_newer_and_unreadable_databases(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "headrace-data" / "registry.db"
     database_at(path, "9999")
     newer = doctor(capsys, 1)[REGISTRY_DATABASE]
@@ -210,7 +208,7 @@ def database_at(path: Path, migration: str) -> None:
     connection.close()
 
 
-def test_versions_are_compared_with_what_is_asked_for(
+def test_doctor_reports_unsupported_versions(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert re.search(rf"\b{VERSION} .*\ball, Python 3\.", doctor(capsys, 0)["versions"]["finding"])
@@ -227,7 +225,7 @@ def test_versions_are_compared_with_what_is_asked_for(
     assert "docs/install.md" in found["remedy"]
 
 
-def test_the_pyspark_of_a_cluster_and_libraries_of_extras_that_are_not_there_are_well(
+def test_doctor_accepts_another_pyspark_and_missing_extras(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true = importlib.metadata.version
@@ -250,7 +248,7 @@ def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
     java_version.cache_clear()
 
 
-def almost_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def almost_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**30 - 1))
 
 
@@ -273,25 +271,25 @@ def loaded_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "flags", "name", "finding", "remedy"),
+    ("break_machine", "flags", "name", "finding", "remedy"),
     [
         (no_java, "", "Java", "PATH", "JAVA_HOME"),
-        (almost_no_room, "", "data directory", "1.0 GiB", ""),
+        (almost_full_disk, "", "data directory", "1.0 GiB", ""),
         (no_hard_links, "", HARD_LINKS, "Operation not permitted", "loader.warehouse"),
         (nothing, "--bootstrap-servers 127.0.0.1:1", "brokers", "127.0.0.1:1", "kafka.bootstrap_servers"),
         (loaded_elsewhere, "--bootstrap-servers 127.0.0.1:1", LOADS, "/srv/warehouse", "--new-warehouse"),
     ],
 )
-def test_each_need_that_is_not_met_is_told_with_its_cure(
+def test_doctor_reports_a_failed_check_with_its_remedy(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    spoil: Callable[[pytest.MonkeyPatch], None],
+    break_machine: Callable[[pytest.MonkeyPatch], None],
     flags: str,
     name: str,
     finding: str,
     remedy: str,
 ) -> None:
-    spoil(monkeypatch)
+    break_machine(monkeypatch)
     result = doctor(capsys, 1, *flags.split())[name]
     assert not result["is_ok"]
     assert finding in result["finding"]

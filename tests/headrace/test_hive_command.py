@@ -1,4 +1,4 @@
-"""`headrace hive`: its output, its exit codes and its errors."""
+"""`headrace hive`: output, exit codes and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLE = ("headrace", "orders")
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """Loaded, with a second version of the schema."""
+    """A loaded topic with two versions of its schema."""
     world = World(tmp_path)
     world.registry.register("orders-value", 1, ORDER_V1)
     world.topic("orders", [1] * 5)
@@ -38,7 +38,7 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def metastore(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    """With the world's metastore in place of that of the settings."""
+    """Replaces the configured metastore by that of the world."""
     monkeypatch.setattr(SparkConnection, "executor", lambda edge: world.hive)
     return world
 
@@ -47,7 +47,7 @@ def hive(world: World, verb: str, *words: str) -> int:
     return main(["hive", verb, *words, "--warehouse", str(world.warehouse), "--data-dir", str(world.warehouse.parent)])
 
 
-def test_nothing_differs(metastore: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_apply_without_differences_changes_nothing(metastore: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert hive(metastore, "plan") == 0
     assert capsys.readouterr().out == ""
     assert hive(metastore, "repair") == 0
@@ -80,13 +80,13 @@ def test_plan_prints_statements_and_changes_nothing(metastore: World, capsys: py
     assert printed == golden("headrace/hive_apply.txt", printed)
 
 
-def test_repair_of_lost_files_ends_with_1(metastore: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repair_reports_missing_files(metastore: World, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(metastore.warehouse / "orders" / "dt=2026-01-01" / "hr=00")
     assert hive(metastore, "apply") == 0
     capsys.readouterr()
     assert hive(metastore, "repair", "--format", "json") == 1
     (found,) = json.loads(capsys.readouterr().out)["topics"]["orders"]
-    assert (found["trouble"], found["mendable"], found["statements"], found["moves"]) == ("lost", False, [], [])
+    assert (found["trouble"], found["repairable"], found["statements"], found["moves"]) == ("lost", False, [], [])
     assert hive(metastore, "repair") == 1
     printed = capsys.readouterr().out
     assert "orders: orders/dt=2026-01-01/hr=00: 2 of 2 " in printed
@@ -95,7 +95,7 @@ def test_repair_of_lost_files_ends_with_1(metastore: World, capsys: pytest.Captu
 
 @pytest.fixture
 def two_topics(metastore: World) -> World:
-    """With `others`, a topic that comes after `orders`; of each a partition was dropped."""
+    """Adds a topic `others`, which sorts after `orders`. Each topic lacks a partition."""
     metastore.registry.register("others-value", 3, ORDER_V1)
     metastore.topic("others", [3] * 5, topic_id="id-2")
     run_load(metastore.ports(), metastore.settings)
@@ -104,7 +104,7 @@ def two_topics(metastore: World) -> World:
     return metastore
 
 
-def test_error_of_one_topic_does_not_keep_others_from_being_repaired(
+def test_failure_of_one_topic_does_not_prevent_the_repair_of_others(
     two_topics: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two_topics.hive.refused[TABLE] = "no leave"
@@ -116,8 +116,8 @@ def test_error_of_one_topic_does_not_keep_others_from_being_repaired(
     assert counts(capsys.readouterr().out) == (1, 1)
     assert hive(two_topics, "apply", "--format", "json") == 1
     found = json.loads(capsys.readouterr().out)["topics"]
-    assert [(one["trouble"], one["mendable"]) for one in found["orders"]] == [("untold", False)]
-    assert [(one["trouble"], one["mendable"]) for one in found["others"]] == [("partitions", True)]
+    assert [(one["trouble"], one["repairable"]) for one in found["orders"]] == [("untold", False)]
+    assert [(one["trouble"], one["repairable"]) for one in found["others"]] == [("partitions", True)]
     assert two_topics.hive.parts["headrace", "others"]
     assert hive(two_topics, "repair") == 1
     printed = capsys.readouterr().out
@@ -125,7 +125,7 @@ def test_error_of_one_topic_does_not_keep_others_from_being_repaired(
     assert printed == golden("headrace/hive_repair.txt", printed)
 
 
-def test_plan_as_json_has_every_topic_and_looks_into_no_directory(
+def test_plan_as_json_has_every_topic_and_lists_no_directory(
     two_topics: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two_topics.hive.parts["headrace", "orders"] = {
@@ -143,9 +143,7 @@ def test_plan_as_json_has_every_topic_and_looks_into_no_directory(
     assert moved["moves"] == [["orders/dt=2026-01-01/hr=00/x", "orders/_foreign/dt=2026-01-01/hr=00/x"]]
 
 
-def test_where_nothing_could_be_told_the_exit_code_says_so(
-    two_topics: World, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_exit_code_is_2_if_no_topic_could_be_compared(two_topics: World, capsys: pytest.CaptureFixture[str]) -> None:
     two_topics.hive.refused[TABLE] = "no leave"
     for verb in ("plan", "apply"):
         assert hive(two_topics, verb, "orders") == 2
@@ -155,22 +153,25 @@ def test_where_nothing_could_be_told_the_exit_code_says_so(
 
 
 @pytest.mark.parametrize("words", [(), ("--format", "json")])
-def test_a_metastore_that_goes_away_ends_it_and_what_was_mended_is_told(
+def test_apply_prints_the_repairs_made_before_the_metastore_failed(
     two_topics: World, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
     execute = two_topics.hive.execute
 
     def once(op: Op) -> None:
         execute(op)
-        two_topics.hive.failure = MetastoreUnavailable("thrift://there", "it went away")
+        two_topics.hive.failure = MetastoreUnavailable("thrift://there", "connection lost")
 
     two_topics.hive.execute = once  # type: ignore[method-assign]
     assert hive(two_topics, "apply", *words) == 2
     captured = capsys.readouterr()
-    assert re.search(r"^headrace: .*\bthrift://there\b.*: it went away$", captured.err, re.MULTILINE)
+    assert re.search(r"^headrace: .*\bthrift://there\b.*: connection lost$", captured.err, re.MULTILINE)
     if words:
-        (told,) = json.loads(captured.out)["topics"].items()
-        assert (told[0], [(one["trouble"], one["mendable"]) for one in told[1]]) == ("orders", [("partitions", True)])
+        (topic_differences,) = json.loads(captured.out)["topics"].items()
+        assert (topic_differences[0], [(one["trouble"], one["repairable"]) for one in topic_differences[1]]) == (
+            "orders",
+            [("partitions", True)],
+        )
     else:
         assert counts(captured.out) == (1, 0)
         assert "orders: headrace.orders: " in captured.out
@@ -178,7 +179,7 @@ def test_a_metastore_that_goes_away_ends_it_and_what_was_mended_is_told(
     assert capsys.readouterr().out == ""
 
 
-def test_drop_and_a_table_of_somebody_else(metastore: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drop_leaves_tables_of_other_programs(metastore: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert hive(metastore, "drop", "orders", "--dry-run") == 0
     printed = capsys.readouterr().out
     assert printed.splitlines()[1:] == ["DROP TABLE IF EXISTS `headrace`.`orders`;"]
@@ -200,7 +201,7 @@ def test_drop_and_a_table_of_somebody_else(metastore: World, capsys: pytest.Capt
     assert "orders: headrace.orders: " in printed
 
 
-def test_printed_statements_need_no_metastore(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_executor_needs_no_metastore(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert hive(world, "plan", "--hive-executor", "print") == 1
     printed = capsys.readouterr().out
     assert re.match(r"-- orders: headrace\.orders: .*\n-- column id: bigint\n", printed)
@@ -220,7 +221,7 @@ def test_explain_names_version_column_rule_and_reason(world: World, capsys: pyte
     assert re.match(r"orders: .*\borders-value, versions 1, 2; 1 ", lines[-1])
 
 
-def test_history_says_when_columns_came_by_topic_or_table(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_takes_a_topic_or_table_name(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert hive(world, "history", "orders", "--format", "json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["topic"], found["table"]) == ("orders", "orders")
@@ -234,7 +235,7 @@ def test_history_says_when_columns_came_by_topic_or_table(world: World, capsys: 
 
 
 class OneVersion:
-    """A registry that says which id the newest version has."""
+    """A registry with one version, which has the given id."""
 
     def __init__(self, schema_id: int) -> None:
         self.schema_id = schema_id
@@ -250,7 +251,7 @@ class OneVersion:
 def test_latest_prints_a_view_of_the_newest_schema(
     world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a registry, but for what an earlier release loaded, which did not keep which version is the newest."""
+    """Needs no registry, except for loads of an earlier release, which did not record the newest version."""
     monkeypatch.setattr("headrace.registry.client.of_settings.registry_client", lambda settings: None)
     assert hive(world, "latest", "orders") == 0
     printed = capsys.readouterr().out
@@ -268,13 +269,13 @@ def test_latest_prints_a_view_of_the_newest_schema(
 
 
 @pytest.mark.parametrize("verb", ["plan", "apply", "repair", "drop", "explain", "history", "latest"])
-def test_a_topic_that_was_never_loaded(world: World, capsys: pytest.CaptureFixture[str], verb: str) -> None:
+def test_topic_without_load_is_an_error(world: World, capsys: pytest.CaptureFixture[str], verb: str) -> None:
     assert hive(world, verb, "nobody") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.match(r"headrace: .*\bnobody\b.*\borders$", line)
 
 
-def test_a_server_that_is_not_there_is_one_line(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_of_an_unavailable_server_is_one_line(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert hive(world, "apply", "--hive-executor", "hive://127.0.0.1:1") == 2
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -14,7 +14,7 @@ from support.golden import case_lines, golden
 DOWN = "the Hive metastore thrift://hive:9083 cannot be used: Connection refused; start it there or set hive.metastore"
 
 
-def test_what_is_wrong_with_many_topics_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_problem_of_many_topics_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     problems = {f"topic{n}": (DOWN,) for n in range(5)}
     print_report(RunReport(problems={**problems, "other": ("the Hive table is not its own",)}))
     many, one = capsys.readouterr().out.splitlines()[:2]
@@ -22,7 +22,7 @@ def test_what_is_wrong_with_many_topics_is_said_once(capsys: pytest.CaptureFixtu
     assert one == "PROBLEM: other: the Hive table is not its own"
 
 
-def test_a_dead_broker_is_one_line_however_many_partitions_it_led(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dead_broker_is_one_line_for_all_its_partitions(capsys: pytest.CaptureFixture[str]) -> None:
     gone = "cannot connect to broker kafka-2:9092: [Errno 111] Connection refused; see that its brokers are up"
     problems = {
         topic: tuple(f"partition {number}: {gone}" for number in range(10)) for topic in ("clicks", "orders", "views")
@@ -37,7 +37,7 @@ def test_a_dead_broker_is_one_line_however_many_partitions_it_led(capsys: pytest
     ]
 
 
-def test_reports(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_equal_the_golden_file(capsys: pytest.CaptureFixture[str]) -> None:
     loaded = TopicLoaded("orders", "orders", 1, 1, 1, 0, 0, 0, 1, 1, 1, new=False, schema_changed=True)
     changed = dataclasses.replace(loaded, changes=("+ qty double", "item → product"))
     reports = {

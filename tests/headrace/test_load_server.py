@@ -1,4 +1,4 @@
-"""What the process of `headrace up`'s loads does between them, with loads and sessions of paper."""
+"""The load process of `headrace up` between loads, with fake loads and sessions."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from headrace.settings import Settings, load_settings
 METASTORE = {"hive.metastore": "thrift://127.0.0.1:9083"}
 
 
-class PaperSession:
-    """A session as loads find it; `needs` says whether they use it, `is_alive` whether its JVM lives."""
+class FakeSession:
+    """A fake session. `is_open`: a load has used it; `is_alive`: its JVM runs."""
 
     def __init__(self, *, outlives_load: bool) -> None:
         assert outlives_load
@@ -42,16 +42,16 @@ class PaperSession:
         self.is_closed = True
 
 
-class Serving:
-    """`headrace load serve` in this process; `at_load` is what its loads do, and their exit code."""
+class LoadServer:
+    """`headrace load serve` in this process. `at_load` runs in each load and returns its exit code."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.config = directory / "headrace.toml"
         self.set(spark_idle_timeout="30m")
         self.loads = 0
-        self.heard: list[str] = []
+        self.responses: list[str] = []
         self.at_load: Callable[[], int] = self.with_spark
-        self.session: PaperSession
+        self.session: FakeSession
         self._directory, self._monkeypatch = directory, monkeypatch
         monkeypatch.setattr(load_session, "LoadSession", self._open)
         monkeypatch.setattr(load_server, "_import_all", lambda: None)
@@ -64,19 +64,19 @@ class Serving:
     def settings(self) -> Settings:
         return load_settings(config=self.config)
 
-    def ask(self, loads: int = 1, *, ends: bool = True) -> int:
-        """The exit code of a process that is asked for so many loads, and whose input ends then, or does not."""
+    def request_loads(self, loads: int = 1, *, ends: bool = True) -> int:
+        """Requests loads, then closes standard input if `ends`. Returns the exit code of the process."""
         read, written = zip(os.pipe(), os.pipe(), strict=True)
 
-        def asking() -> None:
-            with os.fdopen(read[1]) as answers, os.fdopen(written[0], "w", buffering=1) as words:
-                heard = [answers.readline()]
+        def send_requests() -> None:
+            with os.fdopen(read[1]) as answers, os.fdopen(written[0], "w", buffering=1) as requests:
+                responses = [answers.readline()]
                 for _ in range(loads):
-                    words.write("load\n")
-                    heard.append(answers.readline())
+                    requests.write("load\n")
+                    responses.append(answers.readline())
                 if not ends:
-                    heard.append(answers.readline())
-            self.heard = [line for line in heard if line]
+                    responses.append(answers.readline())
+            self.responses = [line for line in responses if line]
 
         with (
             (self._directory / "log").open("w") as log,
@@ -86,7 +86,7 @@ class Serving:
         ):
             for name, stream in (("stdin", asked), ("stdout", answers), ("stderr", log)):
                 patched.setattr(f"sys.{name}", stream)
-            thread = threading.Thread(target=asking)
+            thread = threading.Thread(target=send_requests)
             thread.start()
             try:
                 return serve(argparse.Namespace(config=self.config), self.settings(), self._run_once)
@@ -99,8 +99,8 @@ class Serving:
         self.session.metastore_uses += 1
         return 0
 
-    def _open(self, *, outlives_load: bool) -> PaperSession:
-        self.session = PaperSession(outlives_load=outlives_load)
+    def _open(self, *, outlives_load: bool) -> FakeSession:
+        self.session = FakeSession(outlives_load=outlives_load)
         return self.session
 
     def _run_once(self, args: object, settings: Settings, session: object) -> int:
@@ -112,42 +112,44 @@ class Serving:
 
 
 @pytest.fixture
-def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serving:
-    return Serving(tmp_path, monkeypatch)
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadServer:
+    return LoadServer(tmp_path, monkeypatch)
 
 
-def test_loads_are_done_one_after_the_other_with_one_session(serving: Serving, tmp_path: Path) -> None:
-    serving.set(spark_idle_timeout="365d")
-    assert serving.ask(3) == 0
-    assert (serving.loads, serving.session.metastore_uses, serving.session.times_tidied) == (3, 3, 3)
-    assert serving.session.is_closed
-    assert serving.heard == ["ready load=waiting\n", *["ended code=0\n"] * 3]
+def test_consecutive_loads_share_a_session(process: LoadServer, tmp_path: Path) -> None:
+    process.set(spark_idle_timeout="365d")
+    assert process.request_loads(3) == 0
+    assert (process.loads, process.session.metastore_uses, process.session.times_tidied) == (3, 3, 3)
+    assert process.session.is_closed
+    assert process.responses == ["ready load=waiting\n", *["ended code=0\n"] * 3]
     assert (tmp_path / "log").read_text() == "a report\n" * 3
 
 
-def test_a_load_that_could_not_run_ends_the_process(serving: Serving) -> None:
-    """With the command's own line and code."""
+def test_failed_load_ends_the_process(process: LoadServer) -> None:
+    """Ends with the error and exit code of the command."""
 
     def fails() -> int:
         raise CommandError("no broker")
 
-    serving.at_load = fails
+    process.at_load = fails
     with pytest.raises(CommandError):
-        serving.ask(1)
-    assert serving.session.is_closed
+        process.request_loads(1)
+    assert process.session.is_closed
 
 
-def test_other_settings_are_for_another_process(serving: Serving) -> None:
+def test_changed_settings_end_the_process(process: LoadServer) -> None:
     def changed() -> int:
-        serving.set(spark_idle_timeout="31m")
+        process.set(spark_idle_timeout="31m")
         return 0
 
-    serving.at_load = changed
-    assert serving.ask(2) == EXIT_RESTART
-    assert serving.loads == 1
+    process.at_load = changed
+    assert process.request_loads(2) == EXIT_RESTART
+    assert process.loads == 1
 
 
-def test_what_a_load_leaves_in_the_environment_is_no_setting(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_set_by_a_load_are_not_settings(
+    process: LoadServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HEADRACE__KAFKA__PASSWORD", "")
     monkeypatch.delenv("HEADRACE__KAFKA__PASSWORD")
 
@@ -155,115 +157,115 @@ def test_what_a_load_leaves_in_the_environment_is_no_setting(serving: Serving, m
         os.environ["HEADRACE__KAFKA__PASSWORD"] = "of the file"
         return 0
 
-    serving.at_load = leaves
-    assert serving.ask(2) == 0
-    assert serving.loads == 2
+    process.at_load = leaves
+    assert process.request_loads(2) == 0
+    assert process.loads == 2
 
 
-def test_a_session_whose_jvm_has_ended_is_not_used_again(serving: Serving) -> None:
+def test_process_ends_after_its_jvm_ended(process: LoadServer) -> None:
     def dies_later() -> int:
-        monitored = serving.session
-        serving.with_spark()
+        monitored = process.session
+        process.with_spark()
         monitored.tidy = lambda: setattr(monitored, "is_alive", False)  # type: ignore[method-assign]
         return 0
 
-    serving.at_load = dies_later
-    assert serving.ask(2) == EXIT_RESTART
-    assert serving.loads == 1
+    process.at_load = dies_later
+    assert process.request_loads(2) == EXIT_RESTART
+    assert process.loads == 1
 
 
-def test_a_session_that_is_broken_after_a_load_ends_the_process_at_once(serving: Serving) -> None:
+def test_process_ends_at_once_if_a_load_leaves_a_broken_session(process: LoadServer) -> None:
     def breaks() -> int:
-        serving.with_spark()
-        serving.session.is_alive = False
+        process.with_spark()
+        process.session.is_alive = False
         return 1
 
-    serving.at_load = breaks
-    assert serving.ask(1, ends=False) == EXIT_RESTART
-    assert serving.session.is_closed
+    process.at_load = breaks
+    assert process.request_loads(1, ends=False) == EXIT_RESTART
+    assert process.session.is_closed
 
 
-def test_spark_goes_when_no_load_has_needed_it_for_long_enough(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A load without news does not keep it."""
+def test_process_ends_at_the_idle_timeout_of_spark(process: LoadServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load without new messages does not extend the timeout."""
     clock = [0.0]
     monkeypatch.setattr(load_server.time, "monotonic", lambda: clock[0])
 
     def one_after_the_other() -> int:
         clock[0] += 10 * 60
-        return 0 if serving.loads > 1 else serving.with_spark()
+        return 0 if process.loads > 1 else process.with_spark()
 
-    serving.at_load = one_after_the_other
-    assert serving.ask(4, ends=False) == EXIT_RESTART
-    assert serving.loads == 4, "the first one at 10 minutes, and 30 after it the fourth has ended"
-
-
-def test_a_process_without_spark_waits_for_ever(serving: Serving) -> None:
-    serving.at_load = lambda: 0
-    serving.set(spark_idle_timeout="0s")
-    assert serving.ask(2) == 0
-    assert serving.loads == 2
+    process.at_load = one_after_the_other
+    assert process.request_loads(4, ends=False) == EXIT_RESTART
+    assert process.loads == 4, "Spark is last used at 10 minutes; the fourth load ends 30 minutes later"
 
 
-def test_spark_that_is_not_to_be_kept_goes_after_its_load(serving: Serving) -> None:
-    serving.set(spark_idle_timeout="9m")  # loads are ten minutes apart
-    assert serving.ask(1, ends=False) == EXIT_RESTART
-    assert serving.session.is_closed
+def test_process_without_spark_has_no_idle_timeout(process: LoadServer) -> None:
+    process.at_load = lambda: 0
+    process.set(spark_idle_timeout="0s")
+    assert process.request_loads(2) == 0
+    assert process.loads == 2
 
 
-def test_sigterm_between_loads_leaves_time_to_end_spark(serving: Serving) -> None:
+def test_process_ends_after_a_load_if_spark_may_not_idle(process: LoadServer) -> None:
+    process.set(spark_idle_timeout="9m")  # less than the interval of ten minutes
+    assert process.request_loads(1, ends=False) == EXIT_RESTART
+    assert process.session.is_closed
+
+
+def test_sigterm_between_loads_closes_spark(process: LoadServer) -> None:
     before = signal.getsignal(signal.SIGTERM)
 
     def told_later() -> int:
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, "in the middle of a load it ends at once"
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, "SIGTERM ends a running load at once"
         threading.Thread(target=tell_when_it_idles).start()
-        return serving.with_spark()
+        return process.with_spark()
 
     def tell_when_it_idles() -> None:
         while signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    serving.at_load = told_later
+    process.at_load = told_later
     with pytest.raises(SystemExit) as ended:
-        serving.ask(1, ends=False)
+        process.request_loads(1, ends=False)
     assert ended.value.code == EXIT_RESTART
-    assert serving.session.is_closed
+    assert process.session.is_closed
     assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_sigterm_is_heard_while_garbage_is_collected(serving: Serving) -> None:
+def test_sigterm_during_a_garbage_collection_is_handled_afterwards(process: LoadServer) -> None:
     told = threading.Event()
 
     def tell(phase: str, info: object) -> None:
-        if serving.session.times_tidied and not told.is_set():
+        if process.session.times_tidied and not told.is_set():
             told.set()
             os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0)  # what a handler raises comes here
+            time.sleep(0)  # an exception of a signal handler is raised here
 
     gc.callbacks.append(tell)
     try:
         with pytest.raises(SystemExit) as ended:
-            serving.ask(1, ends=False)
+            process.request_loads(1, ends=False)
     finally:
         gc.callbacks.remove(tell)
     assert told.is_set()
     assert ended.value.code == EXIT_RESTART
-    assert serving.session.is_closed
+    assert process.session.is_closed
 
 
 @pytest.mark.parametrize(
-    ("flags", "is_kept"),
+    ("flags", "may_idle"),
     [
         (METASTORE, True),
-        ({}, False),  # it has the metastore's database open
+        ({}, False),  # an embedded metastore, whose database it has open
         ({**METASTORE, "spark.master": "yarn"}, False),
         ({**METASTORE, "loader.interval": "30m"}, True),
         ({**METASTORE, "loader.interval": "31m"}, False),
         ({**METASTORE, "loader.spark_idle_timeout": "0s"}, False),
     ],
 )
-def test_what_idles_must_cost_nobody_anything(tmp_path: Path, flags: dict[str, str], is_kept: bool) -> None:
-    assert may_outlive_load(load_settings(flags={"data_dir": str(tmp_path), **flags})) is is_kept
+def test_may_outlive_load_depends_on_master_metastore_and_timeout(
+    tmp_path: Path, flags: dict[str, str], may_idle: bool
+) -> None:
+    assert may_outlive_load(load_settings(flags={"data_dir": str(tmp_path), **flags})) is may_idle

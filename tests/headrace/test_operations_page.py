@@ -1,4 +1,4 @@
-"""What the pages tell cron, systemd and Oozie to do is what these and the command understand."""
+"""The examples for cron, systemd, Airflow and Oozie in the pages are valid, and run existing commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SETTINGS_FILE = "/etc/headrace/headrace.toml"
 PROGRAM = "/opt/headrace/.venv/bin/headrace"
 
 
-def test_the_settings_are_known(tmp_path: Path) -> None:
+def test_settings_of_the_page_load(tmp_path: Path) -> None:
     file = tmp_path / "headrace.toml"
     file.write_text(block(PAGE, f"# {SETTINGS_FILE}"), encoding="utf-8")
     assert load_settings(config=file).data_dir == Path("/var/lib/headrace")
@@ -52,9 +52,9 @@ def test_formats_of_the_changelog_equal_the_formats_of_the_code(what: str, known
     assert dict(re.findall(r"^\| (.+?) \| (\d+) \|$", section, re.MULTILINE))[what] == str(known)
 
 
-def test_cron_mails_a_load_that_did_not_end_well_and_nothing_else(tmp_path: Path) -> None:
+def test_cron_line_prints_only_failed_loads(tmp_path: Path) -> None:
     (line,) = [line for line in block(PAGE, "# /etc/cron.d/headrace").splitlines() if not line.startswith("#")]
-    assert "%" not in line  # which cron takes for the end of the line
+    assert "%" not in line  # cron ends the command at a %
     user, command = re.split(r"\s+", line, maxsplit=6)[5:]
     assert user == "headrace"
     words = shlex.split(re.search(r"\$\((.*) 2>&1\)", command)[1])  # type: ignore[index]
@@ -75,7 +75,7 @@ def test_cron_mails_a_load_that_did_not_end_well_and_nothing_else(tmp_path: Path
 @pytest.mark.parametrize(
     ("path", "name"), [("docs/operations.md", "headrace.service"), ("docs/registry.md", "headrace-registry.service")]
 )
-def test_systemd_understands_the_units(path: str, name: str, tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(path: str, name: str, tmp_path: Path) -> None:
     unit = tmp_path / name
     unit.write_text(block(page(path), f"# /etc/systemd/system/{name}").replace(PROGRAM, sys.executable))
     checked = subprocess.run(
@@ -85,34 +85,34 @@ def test_systemd_understands_the_units(path: str, name: str, tmp_path: Path) -> 
     assert name not in checked.stderr
 
 
-def test_cron_gives_a_cluster_what_it_needs() -> None:
-    """In the file of the example, one sign away."""
+def test_cron_example_sets_the_environment_of_a_cluster() -> None:
+    """The example has it in a commented line."""
     (said,) = [line for line in block(PAGE, "# /etc/cron.d/headrace").splitlines() if "HADOOP_CONF_DIR" in line]
     assert re.search(r"^# .*: (HADOOP_CONF_DIR=/\S+)$", said)
 
 
-def test_the_page_shows_the_example_for_cron() -> None:
+def test_page_contains_the_cron_example() -> None:
     assert block(PAGE, "# /etc/cron.d/headrace").strip() == (SCHEDULE / "cron" / "headrace").read_text().strip()
 
 
 def runs_the_load(words: Sequence[str]) -> bool:
-    """Whether it is the installed program, and a load with the settings of the page."""
+    """Returns whether the words run the installed program with `load` and the settings file of the page."""
     parsed = _parser(words[1:]).parse_args(words[1:])
     return words[0] == PROGRAM and words[1] == "load" and parsed.config == Path(SETTINGS_FILE)
 
 
-def test_systemd_starts_the_load_every_ten_minutes_and_once_after_a_pause() -> None:
+def test_systemd_timer_starts_a_load_every_ten_minutes() -> None:
     units = {name: ConfigParser(interpolation=None, comment_prefixes="#") for name in ("service", "timer")}
     for name, unit in units.items():
         unit.read(SCHEDULE / "systemd" / f"headrace-load.{name}")
     assert runs_the_load(shlex.split(units["service"]["Service"]["ExecStart"]))
-    assert units["service"]["Service"]["Type"] == "oneshot", "else the timer starts loads beside each other"
+    assert units["service"]["Service"]["Type"] == "oneshot", "with another type the timer would start concurrent loads"
     assert units["timer"]["Timer"]["OnCalendar"] == "*:0/10"
     assert units["timer"]["Timer"]["Persistent"] == "true"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_understands_the_timer(tmp_path: Path) -> None:
+def test_systemd_accepts_the_timer(tmp_path: Path) -> None:
     for path in (SCHEDULE / "systemd").iterdir():
         (tmp_path / path.name).write_text(path.read_text().replace(PROGRAM, sys.executable))
     checked = subprocess.run(
@@ -126,8 +126,8 @@ def test_systemd_understands_the_timer(tmp_path: Path) -> None:
     assert "headrace-load" not in checked.stderr
 
 
-def test_airflow_runs_the_load_one_at_a_time_and_none_of_the_past(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against stand-ins for the two classes that the file takes from Airflow."""
+def test_airflow_runs_one_load_at_a_time_without_catchup(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uses stubs of the two Airflow classes that the example imports."""
     made: dict[str, dict[str, Any]] = {}
 
     class Stub:
@@ -150,7 +150,7 @@ def test_airflow_runs_the_load_one_at_a_time_and_none_of_the_past(monkeypatch: p
     assert runs_the_load(shlex.split(task["bash_command"]))
 
 
-def test_oozie_runs_the_load() -> None:
+def test_oozie_workflow_runs_the_load() -> None:
     workflow = ElementTree.parse(OOZIE / "workflow.xml").getroot()
     words = [node.text or "" for node in workflow.iterfind(".//{*}ssh/{*}args")]
     assert workflow.findtext(".//{*}ssh/{*}command") == PROGRAM
@@ -164,14 +164,14 @@ def test_oozie_runs_the_load() -> None:
             assert set(re.findall(r"\$\{(\w+)\}", file.read_text())) <= given, file
 
 
-def test_oozie_runs_the_load_of_a_cluster_too() -> None:
+def test_oozie_workflow_of_a_cluster_runs_the_load() -> None:
     words = shlex.split((CLUSTER / "oozie" / "load.sh").read_text().splitlines()[-1])
     assert words[:2] == ["exec", PROGRAM]
     assert _parser(words[2:-1]).parse_args(words[2:-1]).config == Path(SETTINGS_FILE)
     assert words[-1] == "$@"
 
 
-def test_the_settings_of_a_cluster_are_those_of_its_page() -> None:
+def test_cluster_settings_equal_those_of_the_page() -> None:
     text = (CLUSTER / "headrace.toml").read_text(encoding="utf-8")
     assert block(page("docs/cluster.md"), f"# {SETTINGS_FILE} on the edge node") == text
     settings = load_settings(config=CLUSTER / "headrace.toml")

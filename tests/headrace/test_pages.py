@@ -74,7 +74,7 @@ def test_links_of_pages_have_targets() -> None:
 
 
 def has_target(path: str, target: str, anchor: str) -> bool:
-    """Whether the file of a link in `path` exists and has the heading of its anchor ("": none)."""
+    """Returns whether the target of a link in `path` exists and has the heading of its anchor ("": none)."""
     file = (ROOT / path).parent / target if target else ROOT / path
     if not file.exists() or not anchor:
         return file.exists()

@@ -1,4 +1,4 @@
-"""`headrace … | head` ends silently, whatever the command was about to say."""
+"""`headrace … | head` ends silently for every command."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from support.hive.sql_of_up import sql_of_up
+from support.hive.fake_sql_server import fake_sql_server
 from support.loader.shelf import Shelf
 
-NOBODY_THERE = "127.0.0.1:1"
+NO_BROKER = "127.0.0.1:1"
 TIME_PARTITION = "dt=2026-01-01/hr=05"
 
 
@@ -50,16 +50,16 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("sql --file a.sql --format csv", "1"),
     ],
 )
-def test_a_reader_that_goes_away_is_no_error(command: str, buffering: str, data_dir: Path) -> None:
-    """Unbuffered, so that each line meets the closed pipe, and buffered, so that only the end does."""
+def test_closed_pipe_is_not_an_error(command: str, buffering: str, data_dir: Path) -> None:
+    """Unbuffered, where each line is written to the closed pipe; and buffered, where only the end is."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     environment |= {"PYTHONUNBUFFERED": buffering} if buffering else {}
-    environment |= {"HEADRACE__DATA_DIR": str(data_dir), "HEADRACE__KAFKA__BOOTSTRAP_SERVERS": NOBODY_THERE}
+    environment |= {"HEADRACE__DATA_DIR": str(data_dir), "HEADRACE__KAFKA__BOOTSTRAP_SERVERS": NO_BROKER}
     reading, writing = os.pipe()
     os.close(reading)
     with contextlib.ExitStack() as served:
         if command.startswith("sql"):
-            served.enter_context(sql_of_up(data_dir))
+            served.enter_context(fake_sql_server(data_dir))
         run = subprocess.run(
             [sys.executable, "-m", "headrace", *command.split()],
             stdout=writing,
@@ -71,7 +71,7 @@ def test_a_reader_that_goes_away_is_no_error(command: str, buffering: str, data_
             check=False,
         )
     os.close(writing)
-    # That the brokers do not answer, two of them tell; and the audit, that it cannot be sure without. SQL counts rows.
-    told = re.compile(rf"{re.escape(NOBODY_THERE)}|^\d+ rows? in ")
+    # Two commands report the unavailable brokers, and so does the audit. SQL prints the number of rows.
+    told = re.compile(rf"{re.escape(NO_BROKER)}|^\d+ rows? in ")
     assert [line for line in run.stderr.splitlines() if not told.search(line)] == []
     assert run.returncode == (2 if command == "audit report" and not buffering else 0)

@@ -1,4 +1,4 @@
-"""`headrace sql` without a query, on a terminal of its own."""
+"""The prompt of `headrace sql` on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ print("the end", flush=True)
 
 
 def typed(keys: bytes, state: Path) -> str:
-    """What a terminal shows of the prompt when these keys are hit."""
+    """Returns the output of the prompt for the given keys."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "XDG_STATE_HOME": str(state), "TERM": "dumb"}
     process = subprocess.Popen(
@@ -36,7 +36,7 @@ def typed(keys: bytes, state: Path) -> str:
     while True:
         try:
             chunk = os.read(ours, 65536)
-        except OSError:  # Linux says so when the other side is closed
+        except OSError:  # Linux raises it after the other side is closed
             break
         if not chunk:
             break
@@ -45,14 +45,14 @@ def typed(keys: bytes, state: Path) -> str:
     return shown.decode()
 
 
-def test_a_statement_ends_with_a_semicolon(tmp_path: Path) -> None:
+def test_statement_ends_with_a_semicolon(tmp_path: Path) -> None:
     shown = typed(b"SELECT 1;\nSELECT\n2 ;\n\nquit\n", tmp_path)
     assert "<SELECT 1;>" in shown
     assert "<SELECT|2 ;>" in shown
     assert shown.rstrip().endswith("the end")
 
 
-def test_ctrl_d_ends_and_history_is_kept_for_its_owner_alone(tmp_path: Path) -> None:
+def test_ctrl_d_ends_the_prompt_and_the_history_is_private(tmp_path: Path) -> None:
     assert "the end" in typed(b"SELECT 'kept';\n\x04", tmp_path)
     history = tmp_path / "headrace" / "sql-history"
     assert "SELECT 'kept';" in history.read_text()

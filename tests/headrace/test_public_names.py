@@ -1,4 +1,4 @@
-"""What `import headrace` offers, and that it is one name among an application's own."""
+"""The public names of `headrace`, and that it is the only top-level package that it installs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def run(program: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program], cwd=directory, capture_output=True, text=True, check=False)
 
 
-def test_public_names_are_imported_when_used(tmp_path: Path) -> None:
+def test_public_names_are_imported_on_first_use(tmp_path: Path) -> None:
     program = """
 import sys
 import headrace
@@ -32,12 +32,12 @@ assert headrace.Consumer.__name__ == "Consumer"
     assert found.returncode == 0, found.stderr
 
 
-def test_unknown_names_are_attribute_errors() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'Nothing'"):
         _ = headrace.Nothing
 
 
-def test_every_public_name_is_there_and_documented() -> None:
+def test_every_public_name_exists_and_is_documented() -> None:
     documented = page("docs/clients.md") + page("docs/registry-clients.md")
     assert dir(headrace) == sorted(headrace.__all__)
     for name in headrace.__all__:
@@ -53,7 +53,7 @@ def test_errors_can_be_caught_by_their_public_roots() -> None:
             assert issubclass(error, roots), error
 
 
-def test_an_application_keeps_its_own_names(tmp_path: Path) -> None:
+def test_applications_may_use_the_names_of_our_packages(tmp_path: Path) -> None:
     """Creates modules, packages and empty directories with the names of our packages in the checkout."""
     for package in PACKAGES:
         if package in ("audit", "pipeline"):
@@ -74,6 +74,6 @@ assert all(module.MINE for module in (audit, avro_schema, broker, compat, hive_d
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_no_room_has_a_name_outside_the_package(package: str, tmp_path: Path) -> None:
+def test_packages_are_not_importable_outside_headrace(package: str, tmp_path: Path) -> None:
     found = run(f"import {package}", tmp_path)
     assert f"ModuleNotFoundError: No module named '{package}'" in found.stderr

@@ -1,4 +1,4 @@
-"""Quarantined messages on a terminal, which their bytes must not reach as they are."""
+"""Quarantined messages on a terminal, without control characters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def show(directory: Path, *arguments: str, code: int = 0) -> int:
     return main(["quarantine", "show", "orders", *arguments, "--data-dir", str(directory)])
 
 
-def test_messages_are_shown_with_their_bytes(shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_messages_with_their_bytes(
+    shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert show(tmp_path) == 0
     printed = capsys.readouterr().out
     assert printed == golden("headrace/quarantine.txt", printed)
@@ -59,17 +61,15 @@ def test_messages_are_shown_with_their_bytes(shelf: Shelf, tmp_path: Path, capsy
         (b"\x00" * 20, "0x" + "00" * 8 + " … (20 bytes)"),
     ],
 )
-def test_bytes_cannot_change_the_terminal(data: bytes | None, shown: str) -> None:
+def test_bytes_are_printed_without_control_characters(data: bytes | None, shown: str) -> None:
     assert _format_bytes(data, 8 if data and len(data) == 20 else 256) == shown
 
 
-def test_text_that_is_cut_within_a_letter_is_still_text() -> None:
+def test_text_cut_within_a_character_is_text() -> None:
     assert _format_bytes("grün".encode(), 3) == "gr … (5 bytes)"
 
 
-def test_a_message_that_was_replaced_is_not_shown_twice(
-    shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_replaced_message_is_printed_once(shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shelf.rewrite(TIME_PARTITION, [(0, 1)], FileKind.QUARANTINE)
     for verb in ("show", "list"):
         assert main(["quarantine", verb, "orders", "--format", "json", "--data-dir", str(tmp_path)]) == 0
@@ -87,6 +87,6 @@ def test_error_is_one_line_that_names_the_flag_or_topic(tmp_path: Path, capsys: 
         assert re.match(f"headrace: {named}", line)
 
 
-def test_every_code_can_be_asked_for() -> None:
+def test_reasons_contain_every_quarantine_code() -> None:
     assert tuple(code.value for code in QuarantineCode) == REASONS
     assert tuple(code.value for code in QuarantineCode if code in REPLAYABLE) == REPLAYED

@@ -1,4 +1,4 @@
-"""Commands that only show what was committed work where nothing can be written."""
+"""Commands that only read work on a read-only warehouse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.loader.run import run_load
 from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from support.loader.loader_fakes import ORDER_V1, World
 
-NOBODY = "127.0.0.1:1"
+NO_BROKER = "127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,14 @@ NOBODY = "127.0.0.1:1"
     [
         ["files", "orders"],
         ["locate", "orders", "0", "3"],
-        ["load", "status", "--bootstrap-servers", NOBODY],
-        ["offsets", "show", "orders", "--bootstrap-servers", NOBODY],
+        ["load", "status", "--bootstrap-servers", NO_BROKER],
+        ["offsets", "show", "orders", "--bootstrap-servers", NO_BROKER],
         ["quarantine", "list"],
         ["hive", "explain", "orders"],
     ],
     ids=lambda words: " ".join(words[:2]),
 )
-def test_nothing_is_written_to_show_it(
+def test_commands_work_without_write_access(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = World(tmp_path)

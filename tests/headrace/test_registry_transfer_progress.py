@@ -1,4 +1,4 @@
-"""What a person sees of an export or import that takes a while."""
+"""The progress of an export or import."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
 
 
 class Clock:
-    """Moves a second with every look."""
+    """A clock that advances by a second per call."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -35,14 +35,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return ticking
 
 
-def test_the_bar_says_how_far_a_step_is() -> None:
+def test_bar_shows_the_progress_of_a_step() -> None:
     assert bar("reading versions", 1200, 0) == "reading versions 1200"
     assert bar("importing", 0, 3) == "importing [..............................] 0/3"
     assert bar("importing", 2, 3) == "importing [####################..........] 2/3"
     assert bar("importing", 3, 3) == "importing [##############################] 3/3"
 
 
-def test_a_terminal_gets_a_line_that_is_gone_at_the_end() -> None:
+def test_terminal_shows_one_line_and_clears_it() -> None:
     terminal = Terminal()
     with TransferProgress(terminal) as progress:
         progress.show("importing", 1, 2)
@@ -54,7 +54,7 @@ def test_a_terminal_gets_a_line_that_is_gone_at_the_end() -> None:
     )
 
 
-def test_elsewhere_a_log_line_comes_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_without_a_terminal_are_rate_limited(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     out = io.StringIO()
     with TransferProgress(out) as progress:

@@ -1,5 +1,4 @@
-"""`headrace compact`, `expire` and `accept-missing` over a warehouse of real files, with statements printed instead of
-run."""
+"""`headrace compact`, `expire` and `accept-missing` on a warehouse of real files, with printed statements."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ SIX, SEVEN = "dt=2026-01-31/hr=06", "dt=2026-01-31/hr=07"
 
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
-    """Two loads of two hours, each with a file in both."""
+    """A warehouse with two loads, each with a file in both of two hours."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADRACE__KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
     monkeypatch.setenv("HEADRACE__HIVE__EXECUTOR", "print")
@@ -33,11 +32,11 @@ def run(shelf: Shelf, *words: str) -> int:
     return main([*words, "--data-dir", str(shelf.warehouse.parent)])
 
 
-def test_retention_in_json_and_for_people(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
+def test_expire_as_json_and_text(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(shelf, "expire", "orders", "--days", "30", "--dry-run", "--format", "json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["dry_run"]
-    assert [(one["time_partition"], one["files"], one["rows"]) for one in report["time partitions"]] == [
+    assert [(one["time_partition"], one["files"], one["rows"]) for one in report["time_partitions"]] == [
         (SIX, 2, 3),
         (SEVEN, 2, 2),
     ]
@@ -56,7 +55,9 @@ def numbers(printed: str) -> list[int]:
     return [int(number) for number in re.findall(r"\b\d+\b", printed.splitlines()[-1])]
 
 
-def test_the_settings_say_what_is_kept(shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_expire_uses_the_retention_of_the_settings(
+    shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(shelf, "expire") == 2
     assert "loader.retention_days" in capsys.readouterr().err
     (tmp_path / "headrace.toml").write_text('[[loader.topic]]\npattern = "ord.*"\nretention_days = 7\n')
@@ -83,7 +84,7 @@ def test_error_is_one_line_that_names_the_flag_topic_or_setting(
     assert re.match(f"headrace: {named}", line)
 
 
-def test_what_is_gone_is_forgotten(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
+def test_accept_missing_removes_missing_files_from_the_record(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(shelf, "accept-missing", "orders") == 0
     assert numbers(capsys.readouterr().out) == []
     (lost,) = (shelf.warehouse / "orders" / SIX).glob("0-2-*")
@@ -97,7 +98,7 @@ def test_what_is_gone_is_forgotten(shelf: Shelf, capsys: pytest.CaptureFixture[s
     assert run(shelf, "verify", "orders") == 0
 
 
-def test_compaction_of_real_files(
+def test_compact_merges_real_files(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from headrace.loader.rewrite.merge import run_merge_unit
@@ -114,10 +115,7 @@ def test_compaction_of_real_files(
             (0, 3),
         ]
     (file_of_six,) = [
-        file
-        for open_loaded_state in [shelf.log.commit(3)]
-        for file in open_loaded_state.topics["orders"].files
-        if file.time_partition == SIX
+        file for commit in [shelf.log.commit(3)] for file in commit.topics["orders"].files if file.time_partition == SIX
     ]
     assert (file_of_six.kind, file_of_six.ranges) == (FileKind.DATA, (FileRange(0, 0, 3, 3),))
     assert run(shelf, "verify", "orders", "--checksums") == 0

@@ -1,4 +1,4 @@
-"""`headrace sql` from the command line to what a running `headrace up` is asked, in every way of giving it a query."""
+"""`headrace sql` with all sources of a query, up to the request that reaches a running `headrace up`."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ import pytest
 
 from headrace.cli import main
 from headrace.pipeline.sql_protocol import SqlRequest
-from support.hive.sql_of_up import sql_of_up
+from support.hive.fake_sql_server import fake_sql_server
 
 QUERY = "SELECT carrier, count(*)\nFROM flights GROUP BY 1"
 CSV = "carrier,flights\nAA,32729\n,1\n"
 
 
 class Piped(io.StringIO):
-    """Standard input that is no terminal."""
+    """Standard input that is not a terminal."""
 
     def isatty(self) -> bool:
         return False
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SqlRequest]]:
+def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SqlRequest]]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADRACE__DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("HEADRACE__HIVE__DATABASE", "flying")
-    with sql_of_up(tmp_path / "data") as questions:
-        yield questions
+    with fake_sql_server(tmp_path / "data") as requests_so_far:
+        yield requests_so_far
 
 
-def test_a_query_of_the_command_line(asked: list[SqlRequest], capsys: pytest.CaptureFixture[str]) -> None:
+def test_query_argument(requests: list[SqlRequest], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sql", f"{QUERY};"]) == 0
-    assert asked == [SqlRequest(QUERY, "flying", with_values=False)]
+    assert requests == [SqlRequest(QUERY, "flying", with_values=False)]
     out, err = capsys.readouterr()
     assert out.splitlines()[2:] == ["AA         32729", "NULL           1"]
     assert err.startswith("2 rows ")
 
 
-def test_a_query_of_a_file(asked: list[SqlRequest], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_query_file(requests: list[SqlRequest], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "report.sql").write_text(f"-- each carrier's\n{QUERY};\n\n")
     assert main(["sql", "--file", "report.sql", "--format", "json"]) == 0
-    assert asked == [SqlRequest(f"-- each carrier's\n{QUERY}", "flying", with_values=True)]
+    assert requests == [SqlRequest(f"-- each carrier's\n{QUERY}", "flying", with_values=True)]
     assert json.loads(capsys.readouterr().out) == [
         {"carrier": "AA", "flights": 32729},
         {"carrier": None, "flights": 1},
@@ -56,19 +56,19 @@ def test_a_query_of_a_file(asked: list[SqlRequest], capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("words", [["-"], []], ids=["dash", "nothing"])
-def test_a_query_of_standard_input(
-    asked: list[SqlRequest],
+def test_query_on_standard_input(
+    requests: list[SqlRequest],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     words: list[str],
 ) -> None:
     monkeypatch.setattr(sys, "stdin", Piped(f"{QUERY}\n"))
     assert main(["sql", *words, "--format", "csv"]) == 0
-    assert [question.statement for question in asked] == [QUERY]
+    assert [request.statement for request in requests] == [QUERY]
     assert capsys.readouterr().out == CSV
 
 
-def test_what_is_piped_reaches_the_tables(asked: list[SqlRequest]) -> None:
+def test_piped_query_runs_without_arguments(requests: list[SqlRequest]) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "headrace", "sql", "--format", "csv"],
         input=f"{QUERY};\n",
@@ -77,7 +77,7 @@ def test_what_is_piped_reaches_the_tables(asked: list[SqlRequest]) -> None:
         check=False,
     )
     assert (run.returncode, run.stdout) == (0, CSV), run.stderr
-    assert [question.statement for question in asked] == [QUERY]
+    assert [request.statement for request in requests] == [QUERY]
 
 
 @pytest.mark.parametrize(
@@ -90,16 +90,16 @@ def test_what_is_piped_reaches_the_tables(asked: list[SqlRequest]) -> None:
     ],
 )
 def test_error_of_a_query_is_one_line(
-    asked: list[SqlRequest], capsys: pytest.CaptureFixture[str], words: list[str], named: str
+    requests: list[SqlRequest], capsys: pytest.CaptureFixture[str], words: list[str], named: str
 ) -> None:
     assert main(["sql", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("headrace: ")
     assert named in line
-    assert asked == []
+    assert requests == []
 
 
-def test_a_terminal_without_a_query_is_prompted(asked: list[SqlRequest], tmp_path: Path) -> None:
+def test_terminal_without_a_query_gets_a_prompt(requests: list[SqlRequest], tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "headrace", "sql"],
@@ -119,11 +119,11 @@ def test_a_terminal_without_a_query_is_prompted(asked: list[SqlRequest], tmp_pat
     os.close(ours)
     assert b"\nheadrace: " in shown
     assert b"AA         32729" in shown
-    assert [question.statement for question in asked] == [QUERY], "the prompt goes on after a mistake"
+    assert [request.statement for request in requests] == [QUERY], "the prompt continues after an error"
 
 
 def read_until(terminal: int, end: bytes) -> bytes:
-    """Up to a prompt after which nothing has been typed yet."""
+    """Reads up to a new prompt."""
     shown = b""
     while not shown.endswith(end):
         shown += os.read(terminal, 65536)

@@ -1,4 +1,4 @@
-"""Steps on a terminal, log lines everywhere else."""
+"""Steps on a terminal, log lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
         return True
 
     def left_on_screen(self) -> list[str]:
-        """The lines as they stand, each after its last clearing."""
+        """Returns the visible lines: the part after the last clearing of each."""
         return [line.rpartition("\r\x1b[K")[2] for line in self.getvalue().split("\n")]
 
 
@@ -27,14 +27,14 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
 
-def test_a_terminal_shows_steps_and_keeps_only_warnings() -> None:
+def test_terminal_shows_steps_and_warnings() -> None:
     terminal = Terminal()
     before = logging.getLogger().handlers[:]
     with steps_shown(terminal) as show:
         show("spark")
         assert terminal.left_on_screen() == ["starting Spark …"]
         logger.warning("phase_started phase=plan")
-        assert terminal.left_on_screen() == ["looking for new messages …"]
+        assert terminal.left_on_screen() == ["finding new messages …"]
         logger.warning("registry_unavailable error=refused")
         logger.warning("phase_started phase=apply:schema commit=1 topics=2")
         logger.warning("phase_started phase=unheard_of")
@@ -44,7 +44,7 @@ def test_a_terminal_shows_steps_and_keeps_only_warnings() -> None:
 
 
 @pytest.mark.parametrize(("variable", "value"), [("HEADRACE_LOG_LEVEL", "DEBUG"), ("TERM", "dumb")])
-def test_log_lines_for_who_asks_for_them(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+def test_log_level_and_dumb_terminals_disable_steps(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
     monkeypatch.setenv(variable, value)
     terminal = Terminal()
     with steps_shown(terminal):
@@ -52,14 +52,14 @@ def test_log_lines_for_who_asks_for_them(monkeypatch: pytest.MonkeyPatch, variab
     assert terminal.getvalue() == ""
 
 
-def test_log_lines_where_there_is_no_terminal() -> None:
+def test_no_steps_without_a_terminal() -> None:
     pipe = io.StringIO()
     with steps_shown(pipe):
         logger.warning("phase_started phase=plan")
     assert pipe.getvalue() == ""
 
 
-def test_a_line_that_stays_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_print_line_clears_the_step_first(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     with steps_shown() as show:

@@ -1,4 +1,4 @@
-"""What `headrace up` says when all is ready."""
+"""The output of `headrace up` when all parts are ready."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ADDRESSES = LiveAddresses(
 )
 
 
-def test_programs_read_one_line() -> None:
+def test_programs_get_one_line() -> None:
     assert ready_lines(ADDRESSES, "shop", on_terminal=False) == (
         "ready registry=http://127.0.0.1:8081 metastore=thrift://127.0.0.1:9083 sql=127.0.0.1:10000 "
         "warehouse=/data/warehouse",

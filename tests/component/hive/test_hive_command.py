@@ -53,7 +53,7 @@ def count(session: Any, table: str = "orders") -> int:
     return int(session.sql(f"SELECT count(note) FROM headrace.{table}").collect()[0][0])
 
 
-def test_what_others_did_is_found_and_mended(world: LoadWorld, session: Any) -> None:
+def test_repair_fixes_changes_of_other_tools(world: LoadWorld, session: Any) -> None:
     clean = hive(world, "plan")
     assert (clean.returncode, clean.stdout) == (0, ""), clean.stdout + clean.stderr
     directory = world.warehouse / "orders" / "dt=2026-01-01"
@@ -65,7 +65,7 @@ def test_what_others_did_is_found_and_mended(world: LoadWorld, session: Any) -> 
         count(session)
     shown = hive(world, "repair", "--dry-run")
     assert shown.returncode == 1
-    assert shown.stdout.splitlines()[-1] == "4 would be mended, 0 left to people"
+    assert shown.stdout.splitlines()[-1] == "4 would be repaired, 0 need manual action"
     planned = hive(world, "plan", "orders")
     assert planned.returncode == 1
     assert "-- orders: headrace.orders: the table was altered: headrace.version" in planned.stdout
@@ -74,7 +74,7 @@ def test_what_others_did_is_found_and_mended(world: LoadWorld, session: Any) -> 
 
     done = hive(world, "repair")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "4 mended, 0 left to people"
+    assert done.stdout.splitlines()[-1] == "4 repaired, 0 need manual action"
     assert count(session) == len(world.produced["orders"].rows)
     properties = dict(map(tuple, session.sql("SHOW TBLPROPERTIES headrace.orders").collect()))
     assert (properties["headrace.version"], properties["mine"]) == ("1", "x")
@@ -84,7 +84,7 @@ def test_what_others_did_is_found_and_mended(world: LoadWorld, session: Any) -> 
     assert kept.read_text() == "no Avro"
 
 
-def test_a_removed_directory_stops_no_query_once_it_is_known(world: LoadWorld, session: Any) -> None:
+def test_repair_reports_missing_directory_and_queries_continue(world: LoadWorld, session: Any) -> None:
     directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=02"
     shutil.rmtree(directory)
     session.catalog.refreshTable("headrace.orders")
@@ -93,13 +93,13 @@ def test_a_removed_directory_stops_no_query_once_it_is_known(world: LoadWorld, s
     done = hive(world, "repair", "orders", "--format", "json")
     assert done.returncode == 1
     (found,) = json.loads(done.stdout)["topics"]["orders"]
-    assert (found["trouble"], found["mendable"]) == ("lost", False)
-    assert "headrace forget orders --bucket dt=2026-01-01/hr=02" in found["message"]
+    assert (found["trouble"], found["repairable"]) == ("lost", False)
+    assert "headrace accept-missing orders --time-partition dt=2026-01-01/hr=02" in found["message"]
     left = [row for row in world.produced["orders"].rows.values() if row["timestamp"] // 3_600_000 % 24 != 2]
     assert count(session) == len(left)
 
 
-def test_a_dropped_table_comes_back_and_tables_of_others_stay(world: LoadWorld, session: Any) -> None:
+def test_apply_recreates_dropped_table_and_keeps_foreign_tables(world: LoadWorld, session: Any) -> None:
     dropped = hive(world, "drop", "others")
     assert (dropped.returncode, dropped.stdout) == (
         0,
@@ -109,7 +109,7 @@ def test_a_dropped_table_comes_back_and_tables_of_others_stay(world: LoadWorld, 
     session.sql("CREATE TABLE headrace.others (x INT)")
     refused = hive(world, "apply", "others")
     assert refused.returncode == 1
-    assert "NOT MENDED: others: headrace.others: topic others waits: the Hive table headrace.others is not its own" in (
+    assert "NOT REPAIRED: others: headrace.others: the Hive table headrace.others does not belong to topic others" in (
         refused.stdout
     )
     assert hive(world, "drop", "others").returncode == 2
@@ -120,7 +120,7 @@ def test_a_dropped_table_comes_back_and_tables_of_others_stay(world: LoadWorld, 
     assert rows[0] == len(world.produced["others"].rows)
 
 
-def test_a_dry_run_needs_no_metastore_and_explain_none_either(world: LoadWorld) -> None:
+def test_plan_and_explain_need_no_metastore(world: LoadWorld) -> None:
     printed = world.command("hive", "plan", "orders", "--data-dir", str(world.data_dir), "--hive-executor", "print")
     assert printed.returncode == 1
     assert "CREATE EXTERNAL TABLE `headrace`.`orders`" in printed.stdout
