@@ -21,8 +21,6 @@ FINGERPRINT_MASK: Final = (1 << 64) - 1
 
 HASH: Final = "xxh64"
 """Name of the hash of `message_hash` in rows. Fingerprints with different hashes are not comparable."""
-HASH_BEFORE: Final = "blake2b-64"
-"""Hash of counts in commits that do not name their hash."""
 
 
 def message_hash(key: bytes | None, value: bytes) -> int:

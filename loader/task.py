@@ -51,9 +51,9 @@ from headrace.loader.work_unit import (
     CorruptStop,
     FileKind,
     OffsetRange,
-    PassedOver,
     RangeCounts,
     RangeResult,
+    SkippedOffsets,
     StagedFile,
     UnitResult,
     WorkUnit,
@@ -282,7 +282,7 @@ class _Task:
         offsets: OffsetRange,
         take: Callable[[Sequence[Record]], None],
         tally: Tally,
-        pass_over: Callable[[CorruptSpan], PassedOver] | None = None,
+        pass_over: Callable[[CorruptSpan], SkippedOffsets] | None = None,
         following: OffsetRange | None = None,
     ) -> None:
         def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
@@ -367,7 +367,7 @@ def _range_result(offsets: OffsetRange, tally: Tally, messages: RangeMessages, s
         unknown_ids=stop.unknown_ids,
         odd_times=messages.odd_times(),
         epochs=tally.epochs.below(done.end),
-        passed_over=tuple(tally.passed_over),
+        skipped=tuple(tally.skipped),
         corrupt_stop=stop.corrupt,
         by_reference=messages.by_reference,
     )

@@ -141,7 +141,7 @@ class RangeCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class PassedOver:
+class SkippedOffsets:
     """Offsets `[start, end)` of a partition that were not read on purpose: by the topic's policy, those of a batch that
     cannot be read, or by an operator's command.
 
@@ -213,7 +213,7 @@ class RangeResult:
     a message whose writer schema the plan does not know: its id, then others like it from further on in the range.
     `time_sources` counts which source gave each message its time (`header.time`, `timestamp`, `record`, …), and
     `odd_times` how many of them cannot be meant.
-    `passed_over` are batches that cannot be read and did not stop the range, and `corrupt_stop` is one that did.
+    `skipped` are batches that cannot be read and did not stop the range, and `corrupt_stop` is one that did.
     `bytes_read` is what came off the wire. `gaps` says where offsets are missing, the first thousand places;
     `counts.gaps` counts all of them. `epochs` are of the batches that hold what is done. `by_reference` are messages
     that the compiled core left to the reference, which is no part of what they became.
@@ -229,7 +229,7 @@ class RangeResult:
     unknown_ids: tuple[int, ...] = ()
     odd_times: tuple[OddTimes, ...] = ()
     epochs: ReadEpochs = NOTHING_READ
-    passed_over: tuple[PassedOver, ...] = ()
+    skipped: tuple[SkippedOffsets, ...] = ()
     corrupt_stop: CorruptStop | None = None
     by_reference: int = field(default=0, compare=False)
 

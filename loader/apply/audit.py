@@ -13,7 +13,7 @@ from headrace.audit.store import AuditStore, CountedCommit
 from headrace.audit.window import known_window, window_start
 from headrace.loader.apply.base import Position, Step
 from headrace.loader.commit.commit import Commit, CommittedRange, CountSeries, TopicCommit, WindowCount
-from headrace.loader.work_unit import PassedOver
+from headrace.loader.work_unit import SkippedOffsets
 
 APPLICATION = "headrace-load"
 
@@ -59,15 +59,15 @@ def audit_rows(topic: str, commit: Commit, host: str) -> Iterator[AuditRow]:
     committed = commit.topics[topic]
     ranges = {offsets.partition: offsets for offsets in committed.ranges}
     for offsets in committed.ranges:
-        for passed in offsets.passed_over:
-            yield _passed_over_row(topic, commit, committed, offsets, passed, host)
+        for passed in offsets.skipped:
+            yield _skipped_row(topic, commit, committed, offsets, passed, host)
     for series in committed.audit:
         for window in series.windows:
             yield _row(topic, commit, committed, series, window, ranges[series.partition], host)
 
 
-def _passed_over_row(
-    topic: str, commit: Commit, committed: TopicCommit, offsets: CommittedRange, passed: PassedOver, host: str
+def _skipped_row(
+    topic: str, commit: Commit, committed: TopicCommit, offsets: CommittedRange, passed: SkippedOffsets, host: str
 ) -> AuditRow:
     """Counts offsets under the time of the commit: of the messages in them, if any, nothing is known."""
     start_ms = window_start(commit.committed_at_ms)

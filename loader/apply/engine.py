@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +24,6 @@ from headrace.loader.apply.pending import PendingCommits
 from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.document import read_document, write_document
-from headrace.loader.commit.json_values import from_json
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.errors import LoaderError, StorageUnavailable
 from headrace.loader.storage.protocols import CommitStorage, Staging
@@ -49,7 +47,6 @@ class Cursor:
     """
 
     upto: int = 0
-    run_id: str = ""
     behind: Mapping[str, int] = field(default_factory=dict)
     sha256: str = ""
 
@@ -89,9 +86,6 @@ def read_cursor(storage: CommitStorage, applier: str) -> Cursor:
     if content is None:
         return Cursor()
     try:
-        bare = json.loads(content)
-        if isinstance(bare, dict) and "upto" in bare:  # format 1
-            return from_json(bare, Cursor)
         return read_document(content, Cursor).value
     except ValueError as error:
         logger.warning("cursor_ignored applier=%s reason=%s", applier, error)
@@ -102,7 +96,7 @@ def cursor_of(positions: Mapping[str, Position], topics: Iterable[str]) -> Curso
     """What a applier says of its own positions, as a cursor over these topics."""
     newest = max(positions.values(), default=Position(0, ""))
     behind = {topic: positions[topic].commit_number if topic in positions else 0 for topic in topics}
-    return Cursor(newest.commit_number, "", behind, newest.sha256)
+    return Cursor(newest.commit_number, behind, newest.sha256)
 
 
 class ApplierEngine:
@@ -154,7 +148,7 @@ class ApplierEngine:
         cursor = read_cursor(self._log.storage, name)
         # It may be of a commit number that another process has added since the state was read: then all is done up to
         # the state.
-        if (cursor.sha256 or cursor.upto <= state.commit_number) and self._is_of_this_log(cursor):
+        if self._is_of_this_log(cursor):
             return cursor
         logger.warning("cursor_ignored applier=%s reason=of another log", name)
         return Cursor()  # beginning again is always right
@@ -172,11 +166,7 @@ class ApplierEngine:
         return Cursor()
 
     def _is_of_this_log(self, cursor: Cursor) -> bool:
-        if not cursor.upto:
-            return True
-        if cursor.sha256:
-            return cursor.sha256 == self._log.sha256(cursor.upto)
-        return cursor.run_id == self._log.commit(cursor.upto).run_id
+        return not cursor.upto or cursor.sha256 == self._log.sha256(cursor.upto)
 
     def _remove_staging(self, run: _Run) -> None:
         """Staging of work whose every file has been published; done before the cursor says so."""
@@ -352,7 +342,7 @@ class _Run:
     def save(self, names: Iterable[str]) -> None:
         for name in names:
             before = self.cursors[name]
-            after = Cursor(self.state.commit_number, "", self._behind[name], self.state.sha256)
+            after = Cursor(self.state.commit_number, self._behind[name], self.state.sha256)
             # A process that woke up late leaves a newer cursor alone.
             if after == before or read_cursor(self.log.storage, name).upto > after.upto:
                 continue

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from headrace.audit.count import HASH_BEFORE
+from headrace.audit.count import HASH
 from headrace.loader.commit.document import MATTERS
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
-from headrace.loader.work_unit import FileKind, FileRange, PassedOver, RangeCounts
+from headrace.loader.work_unit import FileKind, FileRange, RangeCounts, SkippedOffsets
 
 RUN_ID_DIGITS = 8  # the last of the run id, in the names of files: they tell apart what two logs put in one commit
 
@@ -76,7 +76,7 @@ class CommittedRange:
     `previous` is the next offset that the plan found in the log, None for a partition that was not there. It
     differs from `start` only where ground was lost or passed over: `[previous, start)` is then among `gaps`; or where
     the log of a partition never read ends before the start that was chosen for it.
-    `passed_over` are the offsets that were not read on purpose, within the range or before it.
+    `skipped` are the offsets that were not read on purpose, within the range or before it.
 
     But where the broker's log no longer held what was read of it from `diverged_at` on, it was taken up there: `start`
     is below `previous` then (or `[diverged_at, start)` is among `gaps`), and `replaced` says which rows of earlier
@@ -95,7 +95,7 @@ class CommittedRange:
     epochs: ReadEpochs = NOTHING_READ
     diverged_at: int | None = None
     incarnation: int = field(default=0, metadata=MATTERS)
-    passed_over: tuple[PassedOver, ...] = ()
+    skipped: tuple[SkippedOffsets, ...] = ()
 
     @property
     def replaced(self) -> tuple[int, int] | None:
@@ -126,7 +126,7 @@ class CountSeries:
     outcome: str
     partition: int
     windows: tuple[WindowCount, ...]
-    hash: str = HASH_BEFORE
+    hash: str = HASH
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +179,8 @@ class TopicCommit:
     audit: tuple[CountSeries, ...]
     time_sources: Mapping[str, int]
     asked_ids: frozenset[int]
-    previous_commit_number: int | None = None
-    previous_quarantine_commit_number: int | None = None
+    previous_commit_number: int = 0
+    previous_quarantine_commit_number: int = 0
     kafka_column: str = ""
     generation_before: int = 0
     rewrites: tuple[TimePartitionRewrite, ...] = dataclasses.field(default=(), metadata=MATTERS)

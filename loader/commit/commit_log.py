@@ -31,7 +31,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from headrace.loader.commit.commit import Commit, TopicCommit
+from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.commit_files import CommitFiles
 from headrace.loader.commit.conflict import Conflict, find_conflict, run_conflict, topic_conflicts
 from headrace.loader.commit.document import FORMAT, Document, FieldNotKnown, read_document, said_sha256, write_document
@@ -105,9 +105,7 @@ class CommitLog:
         self.storage.prepare()
         if self.storage.read(FORMAT_PATH) is None:
             self.storage.put_if_absent(FORMAT_PATH, canonical(to_json(LogFormat())) + b"\n")
-        if self.check_format(writing=True).format < FORMAT:
-            # Before anything of this format is written, so that an older release says what it lacks.
-            self.storage.replace(FORMAT_PATH, canonical(to_json(LogFormat())) + b"\n")
+        self.check_format(writing=True)
 
     def check_format(self, *, writing: bool) -> LogFormat:
         """The format of the log, that of this release where there is no log yet.
@@ -188,22 +186,21 @@ class CommitLog:
         waiting: dict[int, list[str]] = defaultdict(list)
         for topic in since:
             waiting[state.topics[topic].commit_number].append(topic)
-        commits = [-commit_number for commit_number in waiting]
-        heapq.heapify(commits)
-        # Back by the links from the newest commit number to the oldest of all topics together.
-        while commits:
-            commit_number = -heapq.heappop(commits)
+        heap = [-commit_number for commit_number in waiting]
+        heapq.heapify(heap)
+        # Follows the links of all topics together, from the newest commit back to the oldest.
+        while heap:
+            commit_number = -heapq.heappop(heap)
             topics = [topic for topic in waiting.pop(commit_number) if commit_number > since[topic]]
             if not topics:
                 continue
             found = self.document(commit_number)
             for topic in topics:
-                older = _older(commit_number, found.value.topics.get(topic))
+                older = found.value.topics[topic].previous_commit_number
                 if older not in waiting:
-                    heapq.heappush(commits, -older)
+                    heapq.heappush(heap, -older)
                 waiting[older].append(topic)
-            if not found.value.topics.keys().isdisjoint(topics):
-                yield found
+            yield found
 
     def read_state(self) -> LoaderState:
         """The state as of the newest commit number, which survives a loss of power. Leaves the checkpoints that are due
@@ -278,7 +275,7 @@ class CommitLog:
     def _advance(self, found: Document[Commit]) -> LoaderState:
         commit = found.value
         path = self.commits.path(commit.commit_number)
-        if found.format > 1 and commit.previous != self._state.sha256:
+        if commit.previous != self._state.sha256:
             raise CorruptCommit(path, "it was made after another commit than the one that is before it now")
         conflict = find_conflict(self._state, commit)
         if conflict is not None:
@@ -342,9 +339,3 @@ class CommitLog:
             self.storage.replace(HEAD_PATH, canonical({"commit_number": commit_number}) + b"\n")
         except OSError as error:
             logger.warning("hint_not_written commit=%d error=%s", commit_number, error)
-
-
-def _older(commit_number: int, committed: TopicCommit | None) -> int:
-    """Where the topic spoke before; what format 1 does not tell is looked for one by one."""
-    link = committed.previous_commit_number if committed is not None else None
-    return commit_number - 1 if link is None else link

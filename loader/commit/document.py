@@ -1,10 +1,10 @@
-"""How commits, checkpoints and cursors stand in their files: a body, what is said of it, and a checksum.
+"""Files of the log (commits, checkpoints, cursors) as documents: a body, its format, and a checksum.
 
-    {"body": …, "format": 2, "needs": ["…"], "sha256": "…"}
+    {"body": …, "format": 1, "needs": ["…"], "sha256": "…"}
 
-A later release may add fields to a body, and an older one reads past them, but for those that its writer lists in
-`needs`: without them the rest would be misread. A field that a body lacks has its default. The checksum is the
-SHA-256 of the canonical document without it; in format 1, which had nothing but a body, of the body alone.
+A later release may add fields to a body. An older release ignores fields that it does not know, except those that the
+writer lists in `needs`: without them it would misread the rest, so it refuses the document. A missing field has its
+default. The checksum is the SHA-256 of the canonical document without the checksum.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.loader.commit.json_values import canonical, dataclasses_in, from_j
 
 T = TypeVar("T")
 
-FORMAT = 2
+FORMAT = 1
 """Of what this release writes. It reads every format that asks for no field it does not know."""
 
 BODY, FORMAT_KEY, NEEDS, CHECKSUM = "body", "format", "needs", "sha256"
@@ -67,16 +67,16 @@ def read_document(content: bytes, wanted: type[T]) -> Document[T]:
         document = json.loads(content)
     except ValueError as error:
         raise ValueError(f"not JSON ({len(content)} bytes)") from error
-    if not isinstance(document, dict) or not {BODY, CHECKSUM} <= document.keys():
-        raise ValueError("not a document with a body and a checksum")
+    if not isinstance(document, dict) or not {BODY, FORMAT_KEY, NEEDS, CHECKSUM} <= document.keys():
+        raise ValueError("not a document with a body, a format and a checksum")
     said = document.pop(CHECKSUM)
-    if said != _sha256(document if FORMAT_KEY in document else document[BODY]):
+    if said != _sha256(document):
         raise ValueError("its checksum is wrong")
-    needs = from_json(document.get(NEEDS, []), tuple[str, ...], f"/{NEEDS}")
+    needs = from_json(document[NEEDS], tuple[str, ...], f"/{NEEDS}")
     unknown = tuple(sorted(set(needs) - _field_names(typing.cast(Any, wanted))))
     if unknown:
         raise FieldNotKnown(unknown)
-    number = from_json(document.get(FORMAT_KEY, 1), int, f"/{FORMAT_KEY}")
+    number = from_json(document[FORMAT_KEY], int, f"/{FORMAT_KEY}")
     return Document(from_json(document[BODY], wanted), said, number, len(content))
 
 

@@ -15,7 +15,7 @@ from headrace.loader.commit.reconcile import ReconciledTopic
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.project.odd_times import UNITS_PER_SECOND, likely_unit
 from headrace.loader.project.topic_projection import FUTURE_TIME, RECORD_TIME
-from headrace.loader.work_unit import OddTimes, PassedOver, TimeOddity
+from headrace.loader.work_unit import OddTimes, SkippedOffsets, TimeOddity
 
 SLOW_MIN = 10_000
 """Fewer messages are done in a moment either way; the first of each schema in a range is always among them."""
@@ -41,7 +41,7 @@ def _with_findings(topic: str, one: ReconciledTopic, share_max: float) -> Reconc
             f"loader.quarantine_ratio_max ({share_max:.0%}) allows; the others were loaded, and these are in the "
             f"quarantine: mend what `headrace quarantine list {topic}` shows, or raise the limit"
         )
-    problems += [_passed_over(offsets.partition, passed) for offsets in one.ranges for passed in offsets.passed_over]
+    problems += [_skipped_problem(offsets.partition, passed) for offsets in one.ranges for passed in offsets.skipped]
     for odd in one.odd_times:
         sentence = f"{odd.messages:,} of {count_text(messages, 'message')} {_what_is_odd(odd)}"
         if odd.messages > share_max * messages:
@@ -63,7 +63,7 @@ def _with_findings(topic: str, one: ReconciledTopic, share_max: float) -> Reconc
     return dataclasses.replace(one, problems=tuple(problems), notes=tuple(notes))
 
 
-def _passed_over(partition: int, passed: PassedOver) -> str:
+def _skipped_problem(partition: int, passed: SkippedOffsets) -> str:
     where = "and its bytes are in the quarantine" if passed.is_kept else "and its bytes are kept nowhere"
     return (
         f"partition {partition}: {count_text(passed.end - passed.start, 'offset')} from {passed.start} on passed over, as "

@@ -236,7 +236,7 @@ def _accounting(pieces: Sequence[_Piece], files: Sequence[_TaskFile]) -> str:
         expected: dict[tuple[int, int], int] = defaultdict(int)
         for piece in pieces:
             counts = piece.result.counts
-            batches_kept = sum(one.is_kept for one in piece.result.passed_over)
+            batches_kept = sum(one.is_kept for one in piece.result.skipped)
             number = counts.records if kind is FileKind.DATA else counts.quarantined + batches_kept
             expected[(piece.task, piece.planned.topic_partition.partition)] += number
         found: dict[tuple[int, int], int] = defaultdict(int)
@@ -273,7 +273,7 @@ def _committed_range(planned: PlannedRange, pieces: Sequence[_Piece]) -> Committ
         epochs=functools.reduce(ReadEpochs.then, (piece.result.epochs for piece in pieces), NOTHING_READ),
         diverged_at=planned.diverged_at,
         incarnation=planned.incarnation,
-        passed_over=tuple(one for piece in pieces for one in piece.result.passed_over),
+        skipped=tuple(one for piece in pieces for one in piece.result.skipped),
     )
 
 

@@ -43,15 +43,11 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class FileTotals:
-    """Over all files of one kind that belong to the topic.
-
-    `bytes` is of `weighed` files: checkpoints of the first releases do not tell it of those before them.
-    """
+    """Totals of a topic's files of one kind."""
 
     files: int = 0
     records: int = 0
     bytes: int = 0
-    weighed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +243,6 @@ def _totals(known: FileTotals, kind: FileKind, committed: TopicCommit) -> FileTo
         files=known.files + len(added) - replaced,
         records=known.records + sum(file.records for file in added) - sum(rewrite.records for rewrite in rewrites),
         bytes=max(0, known.bytes + sum(file.length for file in added) - sum(rewrite.bytes for rewrite in rewrites)),
-        weighed=max(0, known.weighed + len(added) - replaced),
     )
 
 

@@ -101,7 +101,7 @@ def _compare(topic: str, commit: Commit, committed: TopicCommit, ends: dict[int,
         if offsets.counts.total != offsets.end - offsets.start:
             message = f"{said}, and counts {offsets.counts.total} of them"
             yield Finding(topic, Check.COMMITS, where, message)
-        kept = sum(one.is_kept for one in offsets.passed_over)  # each a row of the quarantine for a whole batch
+        kept = sum(one.is_kept for one in offsets.skipped)  # each a row of the quarantine for a whole batch
         counted = (offsets.counts.records, offsets.counts.quarantined + kept)
         found = (rows[0][offsets.partition], rows[1][offsets.partition])
         if commit.kind is CommitKind.LOAD and counted != found:
@@ -119,7 +119,7 @@ def _undeclared(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator
     if since is None or since >= offsets.start:
         return
     told = since
-    for start, end in sorted((*offsets.gaps, *((one.start, one.end) for one in offsets.passed_over))):
+    for start, end in sorted((*offsets.gaps, *((one.start, one.end) for one in offsets.skipped))):
         told = max(told, end) if start <= told else told
     if told < offsets.start:
         message = (

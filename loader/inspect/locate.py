@@ -91,7 +91,7 @@ def locate(log: CommitLog, index: FileIndex, files: WarehouseFiles, topic: str, 
         start=offsets.start,
         end=offsets.end,
     )
-    passed = next((one for one in offsets.passed_over if one.start <= offset < one.end), None)
+    passed = next((one for one in offsets.skipped if one.start <= offset < one.end), None)
     if passed is not None and not passed.is_kept:
         return replace(answer, fate=Fate.PASSED_OVER, detail=passed.reason)
     if passed is not None and offset != passed.start:
@@ -133,8 +133,8 @@ def _commit_on(
 
 
 def _is_on(offsets: CommittedRange, offset: int) -> bool:
-    passed_over = ((one.start, one.end) for one in offsets.passed_over)
-    spans = ((offsets.start, offsets.end), *offsets.gaps, *passed_over)
+    skipped = ((one.start, one.end) for one in offsets.skipped)
+    spans = ((offsets.start, offsets.end), *offsets.gaps, *skipped)
     return any(start <= offset < end for start, end in spans)
 
 

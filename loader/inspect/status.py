@@ -124,7 +124,7 @@ def _topic_status(
         lag=lag,
         commit_number=known.commit_number,
         files=known.data.files,
-        file_bytes_mean=known.data.bytes // known.data.weighed if known.data.weighed else None,
+        file_bytes_mean=known.data.bytes // known.data.files if known.data.files else None,
         rows=known.data.records,
         quarantined=known.quarantine.records,
         schema_version=known.load_schema.version,

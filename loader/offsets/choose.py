@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headrace.loader.commit.commit import Commit, CommitKind, CommittedRange, StartOffset, TopicCommit
 from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.errors import OffsetsRefused
-from headrace.loader.work_unit import PassedOver, RangeCounts
+from headrace.loader.work_unit import RangeCounts, SkippedOffsets
 
 LOOK = "headrace offsets show has the next offsets"
 NOT_BACK = (
@@ -159,7 +159,7 @@ def commit_of(choice: Choice, state: LoaderState, *, run_id: str, now_ms: int, b
 
 def _gap(known: TopicState, move: Moved, choice: Choice) -> TopicCommit:
     assert move.before is not None, "a gap begins at the next offset"
-    passed = PassedOver(move.before, move.after, choice.reason)
+    passed = SkippedOffsets(move.before, move.after, choice.reason)
     return TopicCommit(
         topic_id=known.topic_id,
         topic_id_before=known.topic_id,
@@ -179,7 +179,7 @@ def _gap(known: TopicState, move: Moved, choice: Choice) -> TopicCommit:
                 gaps=((move.before, move.after),),
                 bytes_read=0,
                 incarnation=known.partitions[move.partition].incarnation,
-                passed_over=(passed,),
+                skipped=(passed,),
             ),
         ),
         files=(),

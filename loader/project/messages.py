@@ -36,7 +36,7 @@ from headrace.loader.project.topic_projection import (
 )
 from headrace.loader.read.range_reader import StopBefore, Tally
 from headrace.loader.read.surroundings import CorruptSpan
-from headrace.loader.work_unit import AuditCount, FileKind, OddTimes, PassedOver
+from headrace.loader.work_unit import AuditCount, FileKind, OddTimes, SkippedOffsets
 
 ID_HEADER = VALUE_HEADER.encode()
 
@@ -272,7 +272,7 @@ class RangeMessages:
                 self._core.rows.add(schema_id, writer.program, writer.core_unit)
         return writer, body
 
-    def pass_corrupt(self, fate: str, span: CorruptSpan) -> PassedOver:
+    def pass_corrupt(self, fate: str, span: CorruptSpan) -> SkippedOffsets:
         """Keeps the bytes of a batch that cannot be read in the quarantine, if that is the policy's word for it.
 
         The row stands for all of the batch, at its first offset that is in the range, and under the day that the header
@@ -285,7 +285,7 @@ class RangeMessages:
             bad = BadMessage(QuarantineCode.CORRUPT_BATCH, reason)
             row = encode_row(self._partition, span.start, time_ms, None, span.batch, NO_HEADERS, bad)
             self._add(FileKind.QUARANTINE, self._time_partition_of(time_ms), span.start, row)
-        return PassedOver(span.start, span.end, span.reason, is_kept)
+        return SkippedOffsets(span.start, span.end, span.reason, is_kept)
 
     def audit(self) -> tuple[AuditCount, ...]:
         """By kind, then by window."""

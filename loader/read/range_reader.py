@@ -28,7 +28,7 @@ from headrace.kafka_wire.record_batch import (
 )
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.read.surroundings import LOOK_BEHIND_BYTES, CorruptSpan, Fetch, Surroundings
-from headrace.loader.work_unit import OffsetRange, PassedOver
+from headrace.loader.work_unit import OffsetRange, SkippedOffsets
 
 ABORT_MARKER = 0
 
@@ -57,7 +57,7 @@ class Tally:
     aborted: int = 0
     gap_offsets: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)
-    passed_over: list[PassedOver] = field(default_factory=list)
+    skipped: list[SkippedOffsets] = field(default_factory=list)
     bytes_read: int = 0
     epochs: ReadEpochs = NOTHING_READ
     _mark: tuple[int, int, list[tuple[int, int]]] = (0, 0, [])
@@ -83,12 +83,12 @@ class Tally:
 
     @property
     def corrupt(self) -> int:
-        return sum(one.end - one.start for one in self.passed_over)
+        return sum(one.end - one.start for one in self.skipped)
 
-    def pass_corrupt(self, one: PassedOver) -> None:
+    def pass_corrupt(self, one: SkippedOffsets) -> None:
         """Moves the position, which must be where it begins, behind a batch that cannot be read."""
         assert one.start == self.position, (one, self.position)
-        self.passed_over.append(one)
+        self.skipped.append(one)
         self.position = one.end
 
     def pass_over(self, records: Sequence[Record]) -> None:
@@ -152,7 +152,7 @@ def read_range(
     *,
     batch_bytes_max: int,
     patience_s: float,
-    pass_over: Callable[[CorruptSpan], PassedOver] | None = None,
+    pass_over: Callable[[CorruptSpan], SkippedOffsets] | None = None,
     take_apart: TakeApart | None = None,
     fetch_ahead: Callable[[int], None] | None = None,
     fetch_following: Callable[[], None] | None = None,
@@ -259,7 +259,7 @@ def read_range(
 
 
 def _pass_corrupt(
-    error: CorruptBatch, span: CorruptSpan, tally: Tally, pass_over: Callable[[CorruptSpan], PassedOver] | None
+    error: CorruptBatch, span: CorruptSpan, tally: Tally, pass_over: Callable[[CorruptSpan], SkippedOffsets] | None
 ) -> None:
     """Books the offsets of a batch that cannot be read, if they are to be passed over.
 
@@ -268,7 +268,7 @@ def _pass_corrupt(
     """
     if pass_over is None:
         raise CorruptBatch(str(error), span.next_offset) from error
-    if len(tally.passed_over) >= PASSED_OVER_MAX:
+    if len(tally.skipped) >= PASSED_OVER_MAX:
         more = f"{error}; one of more than {PASSED_OVER_MAX} such batches that this load met there"
         raise CorruptBatch(more, span.next_offset) from error
     tally.skip_to(span.start)

@@ -349,7 +349,7 @@ class _Backfill:
         if not done.commit_number:
             raise _Stopped(*problems)
         counts = read.reconciled.counts
-        kept = sum(one.is_kept for offsets in read.reconciled.ranges for one in offsets.passed_over)
+        kept = sum(one.is_kept for offsets in read.reconciled.ranges for one in offsets.skipped)
         report = self._report
         self._done += piece
         self._report = dataclasses.replace(

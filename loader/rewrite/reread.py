@@ -147,7 +147,7 @@ def differing(piece: Sequence[Component], results: Iterable[RangeResult]) -> dic
     for result in results:
         done, counts = result.done, result.counts
         at = bisect_right(starts, (done.topic_partition.partition, done.start)) - 1
-        kept = sum(one.is_kept for one in result.passed_over)  # a row of the quarantine for a whole batch
+        kept = sum(one.is_kept for one in result.skipped)  # a row of the quarantine for a whole batch
         came[at] += counts.records + counts.quarantined + kept
     found: dict[int, list[Refused]] = defaultdict(list)
     for number, (partition, start, at, one) in zip(came, places, strict=True):

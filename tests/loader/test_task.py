@@ -373,7 +373,7 @@ def test_a_corrupt_batch_is_passed_over_where_policy_says_so(
     (committed,) = found.ranges
     assert (committed.end, committed.counts, found.problems) == (30, RangeCounts(records=27, corrupt=3), ())
     assert committed.gaps == ()
-    passed = committed.passed_over
+    passed = committed.skipped
     assert (passed[0].start, passed[-1].end, sum(one.end - one.start for one in passed)) == (6, 9, 3)
     assert {one.is_kept for one in passed} == {fate == "quarantine"}
     assert re.search(r"\b6: .*\bchecksum\b.*\b0x", passed[0].reason)

@@ -15,7 +15,7 @@ from headrace.audit.row import AuditRow, Tier
 from headrace.audit.store import AuditStore, CountedCommit
 from headrace.audit.verdict import AuditVerdict
 from headrace.loader.apply.audit import AuditApplier
-from headrace.loader.apply.base import TierComparison
+from headrace.loader.apply.base import Step
 from headrace.loader.report import RunReport
 from headrace.loader.run import run_load
 from headrace.loader.work_unit import AuditCount, UnitResult, WorkUnit
@@ -130,7 +130,7 @@ def test_a_run_that_ends_between_two_topics_leaves_each_whole_or_not_at_all(
 ) -> None:
     apply = AuditApplier.apply
 
-    def dying(applier: AuditApplier, step: TierComparison) -> None:
+    def dying(applier: AuditApplier, step: Step) -> None:
         if step.topic == "orders":
             raise KeyboardInterrupt
         apply(applier, step)
@@ -202,7 +202,7 @@ def test_positions_of_another_log_are_gone_before_anything_is_applied(
         store.add_committed("orders", 0, CountedCommit(1, "of another log"), [])
         store.add_committed("clicks", 0, CountedCommit(1, "of another log"), [])
 
-    def dying(applier: AuditApplier, step: TierComparison) -> None:
+    def dying(applier: AuditApplier, step: Step) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(AuditApplier, "apply", dying)

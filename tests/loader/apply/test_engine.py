@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import threading
 from collections.abc import Mapping
@@ -19,18 +18,19 @@ from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.apply import group_offsets
 from headrace.loader.apply.audit import audit_rows
 from headrace.loader.apply.base import Step
-from headrace.loader.apply.engine import ApplierEngine, cursor_path, read_cursor
+from headrace.loader.apply.engine import ApplierEngine, Cursor, cursor_path, read_cursor
 from headrace.loader.apply.files import FilesApplier
 from headrace.loader.apply.group_offsets import GROUP, GroupOffsetsApplier
 from headrace.loader.apply.layout import time_partition_directory
 from headrace.loader.commit.commit import Commit, WindowCount
 from headrace.loader.commit.commit_log import CommitLog
+from headrace.loader.commit.document import write_document
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.errors import PublishedFileLost
 from headrace.loader.storage.local import local_storage
 from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from headrace.loader.storage.local.staging import LocalStaging
-from headrace.loader.work_unit import FileKind, PassedOver
+from headrace.loader.work_unit import FileKind, SkippedOffsets
 from support.loader.file_checksums import checksum_of
 from support.loader.loader_samples import (
     TIME_PARTITION,
@@ -184,7 +184,7 @@ def test_a_process_that_woke_up_late_leaves_a_newer_cursor_alone(log: CommitLog)
 
     class Overtaken(Recorder):
         def apply(self, step: Step) -> None:
-            log.storage.replace(cursor_path("files"), json.dumps({"upto": 5, "run_id": "w5", "behind": {}}).encode())
+            log.storage.replace(cursor_path("files"), write_document(Cursor(5, sha256="of commit 5")))
 
     ApplierEngine(log, LocalStaging(log.storage.root), (Overtaken("files", seen),)).follow()
     assert read_cursor(log.storage, "files").upto == 5
@@ -287,8 +287,8 @@ def test_audit_rows_of_a_decision_are_always_the_same(log: CommitLog) -> None:
 def test_what_a_decision_passed_over_is_told_to_the_audit(log: CommitLog) -> None:
     commit = add_commit(log, "w1", "orders")
     committed = commit.topics["orders"]
-    passed = PassedOver(3, 9, "the checksum is wrong", is_kept=True)
-    ranges = (dataclasses.replace(committed.ranges[0], passed_over=(passed,)),)
+    passed = SkippedOffsets(3, 9, "the checksum is wrong", is_kept=True)
+    ranges = (dataclasses.replace(committed.ranges[0], skipped=(passed,)),)
     changed = dataclasses.replace(commit, topics={"orders": dataclasses.replace(committed, ranges=ranges)})
     told, *counts = audit_rows("orders", changed, "h")
     assert (told.outcome, told.count, told.partition, told.start, told.end) == (AuditOutcome.SKIPPED, 6, 0, 3, 9)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import re
 import shutil
 import threading
@@ -12,20 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.loader.apply.engine import Cursor, read_cursor
 from headrace.loader.commit.commit import Commit, CommitKind, StartOffset
 from headrace.loader.commit.commit_files import commit_path
 from headrace.loader.commit.commit_log import CHECKPOINT_DIRECTORY, CHECKPOINT_EVERY, CommitLog, checkpoint_path
 from headrace.loader.commit.conflict import ConflictRule
-from headrace.loader.commit.json_values import canonical, to_json
-from headrace.loader.commit.state import FileTotals
 from headrace.loader.errors import CorruptCommit, LogReplaced, StorageError, UnsupportedFormat
 from headrace.loader.storage.local.commit_storage import LocalCommitStorage
-from headrace.loader.work_unit import FileKind
-from support.checkout import GOLDEN
-from support.loader.loader_samples import clean, commits_of, committed_file, committed_range, load, topic_commit
-
-FORMAT_1 = GOLDEN / "commit_log" / "format-1"
+from support.loader.loader_samples import clean, commits_of, committed_range, load, topic_commit
 
 
 def open_log(root: Path) -> CommitLog:
@@ -180,11 +171,11 @@ def test_checkpoints_are_left_behind_and_may_be_lost_or_damaged(tmp_path: Path) 
 
 def test_a_log_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     open_log(tmp_path)
-    (tmp_path / "format.json").write_text('{"format":3,"read_min":1,"write_min":3}')
+    (tmp_path / "format.json").write_text('{"format":2,"read_min":1,"write_min":2}')
     with pytest.raises(UnsupportedFormat) as refused:
         open_log(tmp_path)
     assert refused.value.path == str(tmp_path / "format.json")
-    assert re.findall(r"\d+", refused.value.reason) == ["3", "2"]
+    assert re.findall(r"\d+", refused.value.reason) == ["2", "1"]
     CommitLog(LocalCommitStorage(tmp_path)).check_format(writing=False)
 
 
@@ -211,47 +202,6 @@ def test_racing_threads_take_slots_without_holes_and_decide_each_offset_once(tmp
     state = open_log(tmp_path).read_state()
     assert sorted(won) == list(range(1, state.topics["orders"].partitions[0].next_offset))
     assert state.commit_number == len(won) + 1
-
-
-def test_a_log_of_the_first_release_goes_on(tmp_path: Path) -> None:
-    for path in FORMAT_1.iterdir():
-        directory, _, name = path.name.partition("-")
-        target = tmp_path / (path.name if directory == "format.json" else f"{directory}/{name}")
-        target.parent.mkdir(exist_ok=True)
-        target.write_bytes(path.read_bytes())
-    log = open_log(tmp_path)
-    state = log.read_state()
-    assert (state.commit_number, state.topics["orders"].partitions[0].next_offset) == (3, 15)
-    assert state.topics["orders"].quarantine == FileTotals(1, 2, 1_000, 1)
-    commit_result = log.try_commit(
-        load("w4", {"orders": topic_commit(committed_range(0, 15, 15, 20), revision_before=2)})
-    )
-    assert commit_result.commit is not None
-    assert commit_result.commit.topics["orders"].previous_commit_number == 2
-    assert [one.commit_number for one in commits_of(log, "orders", commit_result.state)] == [1, 2, 4]
-    assert [one.value.commit_number for one in log.back("orders", commit_result.state)] == [4, 2, 1]
-    assert open_log(tmp_path).read_state() == commit_result.state
-    assert read_cursor(log.storage, "files") == Cursor(3, "20260101T052000Z-00000000000000aa", {"orders": 1})
-    format_said = json.loads((tmp_path / "format.json").read_text())
-    assert format_said == {"format": 2, "read_min": 2, "write_min": 2}, "an older release must say what it lacks"
-
-
-def test_where_no_links_are_told_every_slot_is_looked_at(tmp_path: Path) -> None:
-    """As in a log of format 1, here with quarantine files in its first and third commit only."""
-    log = open_log(tmp_path)
-    bad = dataclasses.replace(committed_file("0-0", 0, 0, 1), kind=FileKind.QUARANTINE)
-    for number, files in enumerate(([bad], [], [bad], [])):
-        ranges = committed_range(0, number or None, number, number + 1)
-        commit = load(
-            f"w{number}", {"orders": topic_commit(ranges, files=files, new=not number)}, commit_number=number + 1
-        )
-        body = to_json(commit)
-        document = {"body": body, "sha256": hashlib.sha256(canonical(body)).hexdigest()}
-        log.storage.put_if_absent(commit_path(number + 1), canonical(document) + b"\n")
-    state = log.read_state()
-    assert (state.topics["orders"].commit_number, state.topics["orders"].quarantine_commit_number) == (4, 3)
-    assert [one.value.commit_number for one in log.back("orders", state)] == [4, 3, 2, 1]
-    assert [one.commit_number for one in commits_of(log, "orders", state, 1)] == [2, 3, 4]
 
 
 def test_a_decision_says_where_its_topics_spoke_before(tmp_path: Path) -> None:

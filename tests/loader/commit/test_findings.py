@@ -11,7 +11,7 @@ from headrace.loader.commit.commit import CommittedRange
 from headrace.loader.commit.findings import with_findings
 from headrace.loader.commit.reconcile import ReconciledTopic
 from headrace.loader.project.topic_projection import FUTURE_TIME
-from headrace.loader.work_unit import OddTimes, PassedOver, RangeCounts, TimeOddity
+from headrace.loader.work_unit import OddTimes, RangeCounts, SkippedOffsets, TimeOddity
 from support.golden import case_lines, golden
 from support.loader.loader_samples import POLICY
 
@@ -96,9 +96,9 @@ def test_problem_of_odd_times_has_the_field_an_example_and_a_remedy() -> None:
 
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_batches_passed_over_are_one_problem(is_kept: bool) -> None:
-    passed = PassedOver(40, 60, "broker b:1 said so", is_kept)
+    passed = SkippedOffsets(40, 60, "broker b:1 said so", is_kept)
     (committed,) = reconciled(10, 0).ranges
-    one = ReconciledTopic(ranges=(dataclasses.replace(committed, passed_over=(passed,)),), problems=("before",))
+    one = ReconciledTopic(ranges=(dataclasses.replace(committed, skipped=(passed,)),), problems=("before",))
     ((problem,), notes) = told(one)
     assert notes == ()
     assert re.match(r"partition 0: 20 offsets .*\b40\b.*\bcorrupt_batches\b.*: broker b:1 said so$", problem)

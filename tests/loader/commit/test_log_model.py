@@ -258,7 +258,7 @@ def test_in_every_interleaving_the_log_says_each_thing_once_and_for_ever(
 
 
 RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
-    "voided work is not committed": (VOIDED, run_conflict, "if state.is_voided(commit.work_id):", "if False:"),
+    "voided work is not committed": (VOIDED, run_conflict, "if state.is_voided(commit.run_id):", "if False:"),
     "committed work is not voided": (VOIDED, run_conflict, "commit.voided & state.works", "()"),
     "what another load committed is left out": (
         REFUSED,
@@ -275,38 +275,38 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
     "later chunks have staging of their own": (
         VOIDED,
         run._commit_plan,
-        "ports.staging.move(work_id, staged_files(chunk), chunk.work_id)",
+        "ports.staging.move(run_id, staged_files(chunk), chunk.run_id)",
         "pass",
     ),
     "who put a slot reads whose it is": (
         CHUNKS,
         CommitLog.try_commit,
-        "if found.value.work_id == proposal.work_id:",
+        "if found.value.run_id == proposal.run_id:",
         "if True:",
     ),
     "who put a slot looks for its archive": (
         PACKED,
         CommitFiles.put,
-        "archived = self._archived(slot)",
+        "archived = self._archived(commit_number)",
         "archived = None",
     ),
     "who read a slot looks for its archive": (
         PACKED,
         CommitFiles.read,
-        "archived = self._archived(slot)",
+        "archived = self._archived(commit_number)",
         "archived = None",
     ),
     "and looks for it afterwards": (
         PACKED,
         CommitFiles.read,
-        "content = None if is_known else self._storage.read(slot_path(slot))",
-        "return self._archived(slot) or self._storage.read(slot_path(slot))",
+        "content = None if is_known else self._storage.read(commit_path(commit_number))",
+        "return self._archived(commit_number) or self._storage.read(commit_path(commit_number))",
     ),
     "slots go when their archive is there": (
         PACKED,
         CommitFiles._pack,
         "self._storage.put_if_absent(archive_path(end), content)",
-        "[self._storage.remove(slot_path(slot)) for slot in slots] and "
+        "[self._storage.remove(commit_path(commit_number)) for commit_number in commits] and "
         "self._storage.put_if_absent(archive_path(end), content)",
     ),
 }

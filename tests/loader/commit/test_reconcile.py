@@ -23,9 +23,9 @@ from headrace.loader.work_unit import (
     FileRange,
     OddTimes,
     OffsetRange,
-    PassedOver,
     RangeCounts,
     RangeResult,
+    SkippedOffsets,
     StagedFile,
     TaskSettings,
     TimeOddity,
@@ -304,9 +304,9 @@ def test_a_divergence_is_decided_even_when_nothing_is_left_to_read() -> None:
 
 
 def corrupt(start: int, end: int, *, is_kept: bool) -> RangeResult:
-    one = PassedOver(start, end, "the checksum is wrong", is_kept)
+    one = SkippedOffsets(start, end, "the checksum is wrong", is_kept)
     counts = RangeCounts(records=10 - (end - start), corrupt=end - start)
-    return RangeResult(offsets(0, 0, 10), counts, passed_over=(one,))
+    return RangeResult(offsets(0, 0, 10), counts, skipped=(one,))
 
 
 def test_a_corrupt_batch_that_is_kept_is_one_row_and_takes_all_its_offsets() -> None:
@@ -315,7 +315,7 @@ def test_a_corrupt_batch_that_is_kept_is_one_row_and_takes_all_its_offsets() -> 
     row = StagedFile(FileKind.QUARANTINE, "t", "b", "q", 10, "00", 1, (FileRange(0, 4, 4, 1),))
     kept = reconcile(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=True)], [data, row])])["t"]
     assert (ends(kept), kept.problems) == ({0: 10}, ())
-    assert kept.ranges[0].passed_over == (PassedOver(4, 8, "the checksum is wrong", True),)
+    assert kept.ranges[0].skipped == (SkippedOffsets(4, 8, "the checksum is wrong", True),)
     for is_kept, files in ((True, [data]), (False, [data, row])):
         wrong = reconcile(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=is_kept)], files)])["t"]
         assert wrong.ranges == () and " quarantine " in wrong.problems[0]

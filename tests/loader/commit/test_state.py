@@ -51,7 +51,7 @@ def test_the_first_decision_of_a_topic_brings_all_that_is_known_of_it() -> None:
     assert known.load_schema == load_schema()
     assert known.partitions[0].next_offset == 15
     assert known.partitions[0].bytes_per_kilo_offset == 100_000
-    assert (known.data, known.quarantine) == (FileTotals(1, 5, 1_000, 1), FileTotals())
+    assert (known.data, known.quarantine) == (FileTotals(1, 5, 1_000), FileTotals())
     assert (known.commit_number, known.quarantine_commit_number) == (1, 0)
 
 
@@ -66,7 +66,7 @@ def test_a_recreated_topic_starts_again_and_keeps_table_and_files() -> None:
     known = state_of(FIRST, load("w2", {"orders": again})).topics["orders"]
     assert known.topic_id == "id-2"
     assert list(known.partitions) == [1]
-    assert known.data == FileTotals(2, 8, 2_000, 2)
+    assert known.data == FileTotals(2, 8, 2_000)
 
 
 def test_the_kafka_column_is_the_widest_that_any_decision_says() -> None:
@@ -170,7 +170,7 @@ def test_what_is_remembered_does_not_grow_with_what_was_decided() -> None:
         commit = dataclasses.replace(load(f"w{commit_number}", {"orders": one}), published=state.works)
         state = fold(state, commit.at(commit_number))
         sizes.append(len(canonical(to_json(state))))
-    assert state.topics["orders"].data == FileTotals(1_001, 5 * 1_001, 1_000 * 1_001, 1_001)
+    assert state.topics["orders"].data == FileTotals(1_001, 5 * 1_001, 1_000 * 1_001)
     assert state.works == {"w1001"}
     assert max(sizes) - sizes[100] < 20, "only numbers get longer"
 
@@ -213,7 +213,7 @@ MERGED = compact(
 def test_a_rewrite_takes_files_away_and_begins_a_generation() -> None:
     state = state_of(FIRST, MORE, MERGED)
     known = state.topics["orders"]
-    assert (known.data, known.generation) == (FileTotals(1, 8, 1_000, 1), 1)
+    assert (known.data, known.generation) == (FileTotals(1, 8, 1_000), 1)
     assert known.partitions == state_of(FIRST, MORE).topics["orders"].partitions
     assert state.rewrites == {3: MERGED.committed_at_ms}
     assert "20260101T050000Z-0123456789abcdef" in state.works
@@ -242,7 +242,7 @@ def test_a_load_may_be_decided_beside_a_rewrite() -> None:
 
 
 def test_what_only_takes_away_has_nothing_in_staging() -> None:
-    gone = dataclasses.replace(MERGED, kind=CommitKind.RETAIN)
+    gone = dataclasses.replace(MERGED, kind=CommitKind.EXPIRE)
     assert state_of(FIRST, MORE, gone).works == {"w1", "w2"}
 
 

@@ -12,7 +12,7 @@ from headrace.cli import main
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.locate import Fate, Located, locate
 from headrace.loader.inspect.verify import verify_topic
-from headrace.loader.work_unit import FileKind, PassedOver, RangeCounts
+from headrace.loader.work_unit import FileKind, RangeCounts, SkippedOffsets
 from support.loader.shelf import BAD, Shelf
 
 FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
@@ -82,7 +82,10 @@ def test_batches_that_could_not_be_read(shelf: Shelf) -> None:
         (0, 26, 28, 32),
         quarantined={FIVE: [(0, 29)]},
         counts=RangeCounts(tombstones=1, corrupt=3),
-        passed_over=(PassedOver(26, 28, "an operator said so"), PassedOver(29, 32, "its CRC is wrong", is_kept=True)),
+        skipped=(
+            SkippedOffsets(26, 28, "an operator said so"),
+            SkippedOffsets(29, 32, "its CRC is wrong", is_kept=True),
+        ),
     )
     assert [(ask(shelf, n).fate, ask(shelf, n).detail) for n in (26, 27)] == [
         (Fate.PASSED_OVER, "an operator said so")

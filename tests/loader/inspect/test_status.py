@@ -78,16 +78,6 @@ def test_a_lost_audit_is_behind_for_every_topic(world: World) -> None:
     assert (status.topics[0].pending, status.cursors["audit"]) == (("audit",), 0)
 
 
-def test_sizes_that_an_earlier_release_did_not_note_are_not_guessed(world: World) -> None:
-    load(world)
-    log = world.log()
-    state = log.read_state()
-    orders = state.topics["orders"]
-    old = dataclasses.replace(orders, data=dataclasses.replace(orders.data, bytes=0, weighed=0))
-    log._state = dataclasses.replace(state, topics={"orders": old})
-    assert load_status(log, None, {}).topics[0].file_bytes_mean is None
-
-
 def test_people_see_all_of_it(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     load(world)
     runs = (

@@ -19,7 +19,7 @@ from headrace.loader.commit.state import LoaderState
 from headrace.loader.inspect.findings import Check, TopicVerified
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
-from headrace.loader.work_unit import FileKind, PassedOver, RangeCounts
+from headrace.loader.work_unit import FileKind, RangeCounts, SkippedOffsets
 from support.loader.shelf import Shelf, container
 
 FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-02/hr=06"
@@ -179,10 +179,10 @@ def _range(committed: TopicCommit, **changes: object) -> TopicCommit:
         (1, lambda d: _range(d, previous=3), [r"\b3\b"]),
         (3, lambda d: _range(d, gaps=()), [r"\b7\b.*\b9\b"]),
         (3, lambda d: _range(d, gaps=((7, 8),)), [r"\b8\b.*\b9\b"]),
-        (3, lambda d: _range(d, gaps=((7, 8),), passed_over=(PassedOver(8, 9, "skipped"),)), []),
+        (3, lambda d: _range(d, gaps=((7, 8),), skipped=(SkippedOffsets(8, 9, "skipped"),)), []),
         (
             2,
-            lambda d: _range(d, passed_over=(PassedOver(6, 7, "cut", is_kept=True),)),
+            lambda d: _range(d, skipped=(SkippedOffsets(6, 7, "cut", is_kept=True),)),
             [r"\b1\b.*\b2\b.*\(1, 1\)$"],
         ),
         (

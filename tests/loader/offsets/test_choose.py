@@ -12,7 +12,7 @@ from headrace.loader.commit.state import EMPTY, LoaderState, PartitionState, fol
 from headrace.loader.epochs import ReadEpochs
 from headrace.loader.errors import OffsetsRefused
 from headrace.loader.offsets.choose import Choice, LogBounds, Moved, commit_of, set_next, skip, starts
-from headrace.loader.work_unit import PassedOver, RangeCounts
+from headrace.loader.work_unit import RangeCounts, SkippedOffsets
 from support.loader.loader_samples import committed_range, load, topic_commit
 
 LOADED = fold(EMPTY, load("w1", {"orders": topic_commit(committed_range(0, None, 0, 40), new=True)}).at(1))
@@ -32,7 +32,7 @@ def test_offsets_passed_over_are_a_gap_with_its_reason() -> None:
     assert (commit.kind, commit.reason, commit.starts) == (CommitKind.OFFSETS, "ticket 4711", ())
     (committed,) = commit.topics["orders"].ranges
     assert (committed.previous, committed.start, committed.end, committed.gaps) == (40, 60, 60, ((40, 60),))
-    assert (committed.counts, committed.passed_over) == (RangeCounts(), (PassedOver(40, 60, "ticket 4711"),))
+    assert (committed.counts, committed.skipped) == (RangeCounts(), (SkippedOffsets(40, 60, "ticket 4711"),))
     known = LOADED.topics["orders"]
     assert committed.leader_epoch == known.partitions[0].leader_epoch
     assert commit.planned_after == LOADED.commit_number

@@ -186,7 +186,11 @@ def test_producer_and_loader_agree_whatever_the_times_and_wherever_each_had_too_
         assert sum(one.difference for one in lost.windows) == -1
         doubled = messages_of()
         doubled.take([*records, records[0]])
-        assert verdict_of(produced, doubled).verdict in (AuditVerdict.UNTRACKED, AuditVerdict.EXTRA, AuditVerdict.UNKNOWN)
+        assert verdict_of(produced, doubled).verdict in (
+            AuditVerdict.UNTRACKED,
+            AuditVerdict.EXTRA,
+            AuditVerdict.UNKNOWN,
+        )
         swapped = messages_of()
         swapped.take([*records[1:], record(99, value_at(sample[order[0]]))])
         assert verdict_of(produced, swapped).verdict in (AuditVerdict.MISMATCH, AuditVerdict.UNKNOWN)

@@ -18,7 +18,7 @@ from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.read import range_reader
 from headrace.loader.read.range_reader import StopBefore, Tally, read_range
 from headrace.loader.read.surroundings import CorruptSpan, Fetch
-from headrace.loader.work_unit import OffsetRange, PassedOver
+from headrace.loader.work_unit import OffsetRange, SkippedOffsets
 from support.broker.record_batches import make_batch, reseal
 
 TP = TopicPartition("orders", 3)
@@ -513,10 +513,10 @@ def test_without_the_leaders_epoch_every_one_is_remembered() -> None:
     assert epochs_read(2, *[7] * 9, leader_epoch=-1).starts == ((2, 0), (7, 5))
 
 
-def passing(into: list[CorruptSpan]) -> Callable[[CorruptSpan], PassedOver]:
-    def pass_over(span: CorruptSpan) -> PassedOver:
+def passing(into: list[CorruptSpan]) -> Callable[[CorruptSpan], SkippedOffsets]:
+    def pass_over(span: CorruptSpan) -> SkippedOffsets:
         into.append(span)
-        return PassedOver(span.start, span.end, span.reason)
+        return SkippedOffsets(span.start, span.end, span.reason)
 
     return pass_over
 

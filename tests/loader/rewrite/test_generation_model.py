@@ -261,7 +261,7 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
     "what lives on is brought to the new generation": (
         LOAD_AND_COMPACT,
         FilesApplier._wanted,
-        "names = None if time partition in rewritten else frozenset(added[time partition])",
+        "names = None if time_partition in rewritten else frozenset(added[time_partition])",
         "names = frozenset(added.get(time partition, {}))",
     ),
     "and is there before the partition is": (
@@ -273,10 +273,15 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
     "what is added later goes to the newest generation": (
         LOAD_AND_COMPACT,
         _wanted_of,
-        "newest = generation_at(indexed, step.slot)",
+        "newest = generation_at(indexed, step.commit_number)",
         "newest = 0",
     ),
-    "what was replaced is live no more": (LOAD_AND_COMPACT, live_at, "(not file.until or file.until > slot)", "True"),
+    "what was replaced is live no more": (
+        LOAD_AND_COMPACT,
+        live_at,
+        "(not file.until or file.until > commit_number)",
+        "True",
+    ),
     "before files are removed the partition is looked at": (
         LOAD_AND_COMPACT,
         Retirement._retire_topic,
@@ -286,7 +291,7 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
     "files are removed only when all appliers have passed": (
         SLEEPS_A_DAY,
         Retirement._retire_slot,
-        "if not all(self._is_passed(topic, slot) for topic in topics):",
+        "if not all(self._is_passed(topic, commit_number) for topic in topics):",
         "if False:",
     ),
 }

@@ -274,7 +274,7 @@ def test_killed_anywhere_it_is_done_once_in_the_end(shelf: Shelf, registry: Fake
     elif dies_at == "keep":
         doomed = dataclasses.replace(doomed, staging=_with(doomed.staging, keep=die, drop=die))
     elif dies_at == "try_commit":
-        doomed = dataclasses.replace(doomed, log=_with(doomed.log, proposal=die))
+        doomed = dataclasses.replace(doomed, log=_with(doomed.log, try_commit=die))
     else:
         engine = doomed.engine
         looks = iter([engine.follow, die])

@@ -27,9 +27,9 @@ from headrace.loader.work_unit import (
     FileKind,
     FileRange,
     OffsetRange,
-    PassedOver,
     RangeCounts,
     RangeResult,
+    SkippedOffsets,
     UnitResult,
 )
 from support.loader.loader_samples import load_schema
@@ -121,8 +121,8 @@ def test_every_interval_is_a_range_of_the_plan() -> None:
     assert ranges_of(found(0, 99, topic_id="id-9"), known(), piece[:1]).topic_id == "id-9"
 
 
-def result(partition: int, start: int, end: int, counts: RangeCounts, *passed: PassedOver) -> RangeResult:
-    return RangeResult(OffsetRange(TopicPartition("orders", partition), start, end), counts, passed_over=passed)
+def result(partition: int, start: int, end: int, counts: RangeCounts, *passed: SkippedOffsets) -> RangeResult:
+    return RangeResult(OffsetRange(TopicPartition("orders", partition), start, end), counts, skipped=passed)
 
 
 def test_as_many_messages_must_come_of_every_span_as_files_hold() -> None:
@@ -130,7 +130,7 @@ def test_as_many_messages_must_come_of_every_span_as_files_hold() -> None:
     whole = [
         result(0, 10, 15, RangeCounts(records=4, tombstones=1)),
         result(0, 15, 20, RangeCounts(records=3, quarantined=1, gaps=1)),
-        result(1, 10, 20, RangeCounts(records=4), PassedOver(12, 14, "", True), PassedOver(14, 16, "", False)),
+        result(1, 10, 20, RangeCounts(records=4), SkippedOffsets(12, 14, "", True), SkippedOffsets(14, 16, "", False)),
         result(0, 30, 40, RangeCounts(quarantined=4)),
     ]
     assert differing(piece, whole) == {}

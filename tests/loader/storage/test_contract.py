@@ -118,7 +118,7 @@ def test_what_somebody_else_has_done_is_settled_before_anything_rests_on_it() ->
     storage.commits.keep("log/1")
     storage.files.put(NAME, b"whole")
     storage.files.bring("t", "t/other.avro", NAME)
-    assert files.done == [("persist", "hdfs://nn/w/_headrace/log/1"), *[("settle", f"hdfs://nn/w/{NAME}")] * 2]
+    assert files.done == [("persist", "hdfs://nn/w/_headrace/log/1"), *[("persist", f"hdfs://nn/w/{NAME}")] * 2]
     files.done.clear()
     stage(storage)
     publish(storage)

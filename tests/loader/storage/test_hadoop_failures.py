@@ -171,7 +171,7 @@ PATH_FAILURES = [
 """What Java throws, the `errno` of its error, and what its reason contains."""
 
 
-def wrong_rows(rows: list[tuple[Thrown, int, str]], *, is_outage: bool) -> list[tuple[Thrown, OSError]]:
+def find_wrong_rows(rows: list[tuple[Thrown, int, str]], *, is_outage: bool) -> list[tuple[Thrown, OSError]]:
     """Returns the rows whose error differs from what they state, each with that error."""
     found = [(row, meant(row[0])) for row in rows]
     return [
@@ -185,7 +185,7 @@ def wrong_rows(rows: list[tuple[Thrown, int, str]], *, is_outage: bool) -> list[
 
 
 def test_failure_of_one_path_has_its_errno_class_and_reason() -> None:
-    assert wrong_rows(PATH_FAILURES, is_outage=False) == []
+    assert find_wrong_rows(PATH_FAILURES, is_outage=False) == []
 
 
 OUTAGES = [
@@ -304,7 +304,7 @@ OUTAGES = [
 
 
 def test_failure_of_the_whole_storage_is_storage_unavailable() -> None:
-    assert wrong_rows(OUTAGES, is_outage=True) == []
+    assert find_wrong_rows(OUTAGES, is_outage=True) == []
 
 
 HOSTILE = (

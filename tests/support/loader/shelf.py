@@ -27,7 +27,7 @@ from headrace.loader.load_schema import EMPTY, fold, load_schema_with_kafka
 from headrace.loader.project.kafka_column import compile_suffix
 from headrace.loader.project.quarantine import SCHEMA, BadMessage, QuarantineCode, encode_row
 from headrace.loader.storage.local import local_storage
-from headrace.loader.work_unit import FileKind, FileRange, PassedOver, RangeCounts
+from headrace.loader.work_unit import FileKind, FileRange, RangeCounts, SkippedOffsets
 from headrace.loader.write.container import ContainerFormat
 from support.loader.file_checksums import checksum_of
 from support.loader.loader_fakes import ORDER_V1
@@ -96,7 +96,7 @@ class Shelf:
         response_value: Callable[[int], bytes] = lambda offset: b"v",
         bad: BadMessage = BAD,
         counts: RangeCounts | None = None,
-        passed_over: tuple[PassedOver, ...] = (),
+        skipped: tuple[SkippedOffsets, ...] = (),
         kafka_column: str = "position",
         topic_id: str = "id-1",
     ) -> Commit:
@@ -104,7 +104,7 @@ class Shelf:
         Args:
             rows: by time partition.
             ranges: partition, previous, start and end.
-            counts: of the first range, where it has more than rows; so is `passed_over`.
+            counts: of the first range, where it has more than rows; so is `skipped`.
         """
         quarantined = quarantined or {}
         files = {
@@ -125,7 +125,7 @@ class Shelf:
             committed[number] = dataclasses.replace(one, counts=found)
         if committed:
             committed[0] = dataclasses.replace(
-                committed[0], counts=counts or committed[0].counts, passed_over=passed_over
+                committed[0], counts=counts or committed[0].counts, skipped=skipped
             )
         known = self.log.read_state().topics.get(topic)
         commit = topic_commit(

@@ -20,8 +20,7 @@ from headrace.hive_ddl.table import TableState
 from headrace.loader.apply.layout import time_partition_directory
 from headrace.loader.commit import commit_log
 from headrace.loader.commit.commit import Commit
-from headrace.loader.commit.commit_log import CommitLog, CommitResult
-from headrace.loader.commit.document import FORMAT
+from headrace.loader.commit.commit_log import FORMAT_PATH, CommitLog, CommitResult
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.rewrite.backfill import BackfillPorts, BackfillSettings, backfill
 from headrace.loader.rewrite.backfill_report import Period
@@ -264,8 +263,8 @@ class Aftermath:
             for schema_id in topic.load_schema.writer_ids:
                 if not (log.storage.read(f"schemas/{schema_id}.avsc") or b"").startswith(b"{"):
                     raise Lost(f"schema {schema_id} would have to be asked for again")
-        if outside.committed and log.check_format(writing=False).format < FORMAT:
-            raise Lost("an older release would not be told what it lacks")
+        if outside.committed and log.storage.read(FORMAT_PATH) is None:
+            raise Lost("the format of the log is missing")
         head = log.head()
         for commit_number, run_id in outside.committed:
             if commit_number > head or log.commit(commit_number).run_id != run_id:

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headrace.registry.storage.database import Database
 from support.examples import examples
-from support.registry.registry_calls import Answer
+from support.registry.registry_calls import RestResponse
 from support.registry.registry_front import LEASE_S, RegistryBehindFront
 from support.registry.registry_model import (
     FIXED,
@@ -65,7 +65,7 @@ def version_of(body: Any) -> tuple[int, int, str]:
     return body["version"], body["id"], body["schema"]
 
 
-def outcome(answer: Answer, read: Any) -> Outcome:
+def outcome(answer: RestResponse, read: Any) -> Outcome:
     return answer.status, (read(answer.json) if answer.status == 200 else answer.json["error_code"])
 
 
@@ -155,7 +155,7 @@ class Interleavings(RuleBasedStateMachine):
         self.register(1, "a", content(LIST, 1), content(LIST, 1))
 
     def _agree(
-        self, expected: Any, arguments: tuple[Any, ...], options: dict[str, Any], answer: Answer, read: Any
+        self, expected: Any, arguments: tuple[Any, ...], options: dict[str, Any], answer: RestResponse, read: Any
     ) -> None:
         try:
             wanted = expected(*arguments, **options)

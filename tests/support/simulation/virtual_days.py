@@ -45,7 +45,7 @@ from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.messages import ConsumerGroupHeartbeatRequest
 from headrace.kafka_wire.record_batch import CONTROL, frames, read_batch_header
 from support.broker.broker_samples import NOW_MS
-from support.broker.broker_talk import as_field
+from support.broker.protocol_client import as_field
 from support.simulation.broker_history import abandon
 
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
@@ -229,7 +229,7 @@ class VirtualBroker:
         )
         return int(told.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
 
-    async def commit_later(
+    async def commit_in_transaction(
         self, transactional_id: str, user: tuple[int, int], group: str, topic: str, offset: int
     ) -> None:
         common = {"transactional_id": transactional_id, "group_id": group, "producer_id": user[0]}
@@ -298,7 +298,7 @@ class VirtualBroker:
             "bytes of logs": sum(log.size for log in logs),
             "logs": len(node.logs),
             "segments": sum(len(log.closed) for log in logs),
-            "unforced": sum(len(log._unforced.paths) for log in logs),
+            "unforced": sum(len(log._dirty_files.paths) for log in logs),
             "waiters": sum(len(log.waiters) for log in logs),
             "epochs": sum(len(list(log.epochs)) for log in logs),
             "producers": sum(len(log.producers) for log in logs),

@@ -20,7 +20,7 @@ from typing import Any
 import fastavro
 
 from headrace.audit.count import WindowCounter
-from headrace.audit.row import AuditRow, AuditOutcome, Tier, counted_row_id
+from headrace.audit.row import AuditOutcome, AuditRow, Tier, counted_row_id
 from headrace.avro_schema import frame
 from support.simulation.year.broker import Sent
 from support.simulation.year.schemas import EvolvingRecord

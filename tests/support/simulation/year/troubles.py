@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.kafka_wire.errors import KafkaError
 from headrace.loader.rewrite.choose import is_expired
-from headrace.loader.rewrite.run import CompactSettings, compact, accept_missing, expire
+from headrace.loader.rewrite.run import CompactSettings, accept_missing, compact, expire
 from headrace.loader.run import run_load
 from headrace.loader.work_unit import FileKind
 from support.simulation.faults import Fault, Faults
