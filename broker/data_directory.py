@@ -172,7 +172,7 @@ class FileRemover:
         self._lock = threading.Lock()
 
     def remove(self, paths: Iterable[Path]) -> None:
-        """Deletes these files and those that failed before.
+        """Deletes these files and retries earlier failures.
 
         Raises:
             OSError: some could not be deleted; the next call retries them.
@@ -192,7 +192,7 @@ class FileRemover:
 
 
 def remove_directories(directories: Iterable[Path]) -> None:
-    """Deletes directories; what remains is deleted at the next start."""
+    """Deletes directories; the next start deletes remaining files."""
     for directory in directories:
         if directory.is_symlink():
             with contextlib.suppress(OSError):

@@ -27,8 +27,8 @@ from headrace.broker.topics import Topic, TopicStore
 
 logger = logging.getLogger(__name__)
 
-FAILED = "maintenance failed topic=%s partition=%d; continuing with the other partitions"
-"""A bug that affects one log must not stop retention for the others and let the disk fill."""
+FAILED = "maintenance failed topic=%s partition=%d; continuing with the next partition"
+"""A bug that affects one log must not stop retention in all logs and let the disk fill."""
 
 
 class LogMaintenance:
@@ -36,7 +36,7 @@ class LogMaintenance:
 
     Args:
         logs: the current logs; the mapping changes over time.
-        unlink: deletes files in a thread, including those that it failed to delete before.
+        unlink: deletes files in a thread, including earlier failures.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class LogMaintenance:
         """Applies retention, expires producers, cleans up groups and writes checkpoints.
 
         Raises:
-            OSError: a log could not be rolled, or files could not be deleted; the other logs were processed.
+            OSError: a log could not be rolled, or files could not be deleted; all logs were tried.
             RequestRefused: the groups' log cannot be written.
         """
         full: OSError | None = None
@@ -163,7 +163,7 @@ class LogMaintenance:
         """Compacts the logs that are due.
 
         Raises:
-            OSError: a log could not be compacted; the other logs were processed.
+            OSError: a log could not be compacted; all logs were tried.
         """
         failure: OSError | None = None
         is_changed = False

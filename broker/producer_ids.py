@@ -77,7 +77,7 @@ class ProducerIds:
         while self._next >= self._claimed:
             if self._claim is None or self._claim.done():
                 self._claim = asyncio.get_running_loop().create_task(self._claim_block())
-            # All waiting requests share one claim; a cancelled request does not cancel it for the others.
+            # All waiting requests share one claim; a cancelled request does not cancel the claim.
             await asyncio.shield(self._claim)
         self._next += 1
         return self._next - 1

@@ -21,7 +21,7 @@ OTHER = "(other)"
 """Label of the topics beyond TOPICS_MAX; not a valid topic name."""
 
 _NESTED = ("responses", "results", "topics", "groups", "coordinators", "partitions", "members")
-"""Fields of protocol responses whose elements may have error codes."""
+"""Fields of protocol responses with elements that may have error codes."""
 
 
 class Histogram:

@@ -59,7 +59,7 @@ ROWS = (
         "retention.ms",
         ConfigType.LONG,
         lambda config: str(config.retention_ms),
-        "Segments whose largest record timestamp is older are deleted; -1 disables the limit.",
+        "Segments are deleted when their largest record timestamp is older; -1 disables the limit.",
         minimum=-1,
     ),
     ConfigRow(

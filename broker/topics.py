@@ -176,7 +176,7 @@ class TopicStore:
             raise RequestRefused(ErrorCode.STORAGE_ERROR, f"{self._path.name}: {error.strerror or error}") from error
 
     def apply(self, changed: TopicsByName) -> None:
-        """Replaces the topics in memory by those that were written."""
+        """Replaces the topics in memory by the written ones."""
         self._by_name = dict(changed)
         self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
         self.changes += 1

@@ -83,7 +83,7 @@ class _Checkpoints:
 
 @dataclass(frozen=True, slots=True)
 class _ExpectedLog:
-    """What a partition's log must contain: everything below `fsynced_to` was fsynced."""
+    """The required content of a partition's log: everything below `fsynced_to` was fsynced."""
 
     topic: Topic
     fsynced_to: int

@@ -40,7 +40,7 @@ class Flusher:
         self.seconds = Histogram()
 
     def mark_dirty(self, log: PartitionLog) -> None:
-        """Adds a log to those that the next periodic flush covers."""
+        """Includes a log in the next periodic flush."""
         self._dirty.add(log)
 
     def discard(self, log: PartitionLog) -> None:

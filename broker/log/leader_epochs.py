@@ -16,7 +16,7 @@ from pathlib import Path
 
 FILE_NAME = "leader-epoch-checkpoint"
 FIRST_EPOCH = 0
-"""Lower bound of the epochs of a log whose epoch file is missing."""
+"""Lower bound of the epochs of a log without an epoch file."""
 
 
 class LeaderEpochs:
@@ -53,7 +53,7 @@ class LeaderEpochs:
         self._starts = starts[expired:]
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
-        """Returns the newest epoch up to `epoch` and its end offset; None if there is none."""
+        """Returns the newest epoch up to `epoch` and its end offset, None without one."""
         following = [start for one, start in self._starts if one > epoch]
         found = [one for one, _ in self._starts if one <= epoch]
         if found:

@@ -89,8 +89,7 @@ class ProducerStates:
         return iter(self._producers.items())
 
     def first_open(self, excluding: int | None = None) -> int | None:
-        """Returns the first offset of the oldest open transaction, optionally excluding one producer's; None if there
-        is none."""
+        """Returns the first offset of the oldest open transaction, optionally excluding one producer's."""
         if not self.open:  # the common case, on every fetch
             return None
         return next((one.first_offset for producer_id, one in self.open.items() if producer_id != excluding), None)

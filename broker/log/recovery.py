@@ -281,7 +281,7 @@ def _passes_crc(path: Path) -> bool:
 
 
 def _facts_from_indexes(directory: Path, base: int, following: int | None = None) -> SegmentFacts | None:
-    """Returns the facts of a segment whose bytes are trusted; None if its indexes do not match."""
+    """Returns the facts of a trusted segment from its indexes; None if these do not match."""
     path = segment_path(directory, base, LOG)
     size = path.stat().st_size if path.exists() else 0
     return (

@@ -29,7 +29,7 @@ NO_TIMESTAMP = NO_PRODUCER = -1
 
 
 def remove_expired_corrupt_files(directory: Path, log_start_offset: int) -> None:
-    """Deletes `.corrupt` files whose offsets lie below the log start offset."""
+    """Deletes `.corrupt` files with offsets below the log start offset."""
     for path in directory.iterdir():
         number = path.name[:20]
         if CORRUPT in path.suffixes[-1:] and number.isascii() and number.isdigit() and int(number) < log_start_offset:

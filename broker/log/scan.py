@@ -74,7 +74,7 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class ScanExpectations:
-    """What a scan may assume about a segment.
+    """Assumptions of a scan about a segment.
 
     Args:
         epochs: the log's epochs as read from file; epochs that the file lacks after a crash are added.

@@ -244,20 +244,20 @@ class Segments:
     # Changes
 
     def start_segment(self) -> None:
-        """Closes the active segment, whose indexes the caller has written, and starts a new one.
+        """Closes the active segment and starts a new one. The caller has written its indexes.
 
         Raises:
             OSError: the new file could not be created; nothing has changed.
         """
         active = self.active
-        # The new file must exist before retention may delete the others: then only its name gives the log end offset.
+        # The new file must exist before retention may delete all earlier ones: then only its name gives the log end offset.
         self._files.fd(segment_path(self.directory, active.next_offset, LOG))
         self.closed.append(ClosedSegment.of(self.directory, active))
         self._files.forget(segment_path(self.directory, active.base_offset, LOG))
         self.active = SegmentFacts(active.next_offset, active.next_offset)
 
     def replace_segments(self, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
-        """Replaces adjacent closed segments by one whose files are installed already."""
+        """Replaces adjacent closed segments by one; its files are installed already."""
         # Find it by base offset: a reader may have rebuilt its indexes and replaced the object.
         at = self._closed_index(group[0].base_offset)
         self.closed[at : at + len(group)] = [ClosedSegment.of(self.directory, facts, group[-1].next_offset)]

@@ -57,7 +57,7 @@ class OpenTransaction(NamedTuple):
 class AbortedTransaction(NamedTuple):
     """Offsets [first_offset, last_offset] of the producer were aborted; the last one is the marker.
 
-    All transactions before `last_stable_offset` had ended when this one did: those that end later begin at or after it.
+    All transactions before `last_stable_offset` had ended when this one did: later ones begin at or after it.
     """
 
     producer_id: int

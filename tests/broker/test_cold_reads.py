@@ -30,14 +30,14 @@ BATCHES = 60
 
 
 class Disk:
-    """A simulated disk whose pages are cached once they have been read. `waits` has an entry for each blocking read."""
+    """A simulated disk: a page is cached once it has been read. `waits` has an entry for each blocking read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits: list[str] = []
         self.read_by_threads = 0
         self.forgets_at_once = False
         self.fails_threads = False
-        self.uncached_directory = ""  # directory whose files are never cached
+        self.uncached_directory = ""  # directory with files that are never cached
         self._cached: set[tuple[int, int]] | None = None
         self._pread, self._preadv = os.pread, os.preadv
         monkeypatch.setattr(os, "pread", self.pread)

@@ -347,7 +347,7 @@ def test_any_history_keeps_the_newest_of_each_key(
         found = contents_of(log)
         assert all(written[offset] == (key, value) for offset, key, value in found)
         assert [offset for offset, _, _ in found] == sorted({offset for offset, _, _ in found})
-        # Whoever reads all of it knows of each key what was written last.
+        # A complete read finds the last value of each key.
         read = {key: value for _, key, value in found}
         state = {key: value for _, (key, value) in sorted(written.items())}
         assert {key: value for key, value in read.items() if value is not None} == {

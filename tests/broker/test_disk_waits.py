@@ -26,7 +26,7 @@ SHORT_MS = 1000
 
 
 @pytest.fixture
-def forced(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
+def fsync_callers(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
     """The broker's functions that called fsync, by `thread` and `event loop`."""
     found: dict[str, set[str]] = {"thread": set(), "event loop": set()}
 
@@ -48,7 +48,7 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("fsync", FsyncMode)
 def test_event_loop_never_calls_fsync(
-    tmp_path: Path, fsync: FsyncMode, forced: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fsync: FsyncMode, fsync_callers: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordinator, "COMPACT_BYTES", 600)
     monkeypatch.setattr(transactions, "COMPACT_BYTES", 600)
@@ -85,10 +85,10 @@ def test_event_loop_never_calls_fsync(
 
     async def main() -> None:
         node = BrokerNode(BrokerConfig(tmp_path, fsync=fsync, segment_bytes_max=400), now_ms=lambda: clock[0])
-        at_start = set(forced["event loop"])
+        at_start = set(fsync_callers["event loop"])
         await live(node)
-        assert forced["event loop"] - at_start == set()
-        assert {"sync_files", "fsync_staged_swap", "complete_swap", "write_cleaned_segment"} <= forced["thread"]
+        assert fsync_callers["event loop"] - at_start == set()
+        assert {"sync_files", "fsync_staged_swap", "complete_swap", "write_cleaned_segment"} <= fsync_callers["thread"]
         await node.close()
 
     asyncio.run(main())

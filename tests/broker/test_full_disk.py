@@ -209,7 +209,7 @@ async def until(condition: Callable[[], bool]) -> None:
 def test_maintenance_resumes_when_there_is_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Retention frees what it can on the full disk, and the rest later; one line is logged, without a traceback."""
+    """Retention frees what it can on the full disk, and the rest later; one line without a traceback is logged."""
     now = [NOW_MS]
 
     async def work(node: BrokerNode) -> None:

@@ -47,16 +47,16 @@ PAID_VALUES = "paid values"
 LEFTOVERS = ("*-delete", "*-stray*", "*/*.deleted", "*/*.cleaned", "*/*.swap")
 
 
-class Wrong(AssertionError):
+class BrokenGuarantee(AssertionError):
     """The broker broke a guarantee."""
 
 
-class NotYet(AssertionError):
+class NotDoneYet(AssertionError):
     """A periodic task has not succeeded although there is space."""
 
 
 class Life:
-    """A sequence of brokers on one directory, and what they acknowledged. Operations in `doubt` may have been done."""
+    """A sequence of brokers on one directory, and the data they acknowledged. Operations in `doubt` may have been done."""
 
     def __init__(self, root: Path, disk: FullDisk, fsync: FsyncMode) -> None:
         self.root, self.disk, self.fsync = root, disk, fsync
@@ -206,10 +206,10 @@ class Life:
 
         return step
 
-    async def take_producer_id(self) -> None:
+    async def allocate_producer_id(self) -> None:
         self.producer_id = await self.up.producer_ids.allocate()
 
-    async def take_user(self) -> None:
+    async def init_transactional_producer(self) -> None:
         self.user = await self.up.transactions.init_producer("user", 60_000, None)
         self.sequences[PAID] = 0
 
@@ -234,7 +234,7 @@ class Life:
 
         return step
 
-    def commit_later(self, offset: int) -> Step:
+    def commit_in_transaction(self, offset: int) -> Step:
         async def step() -> None:
             wanted = {PAID: CommittedOffset(offset, -1, "", self.clock_ms)}
             await self.up.groups.commits.store_pending("g", wanted, *self.user)
@@ -278,7 +278,7 @@ class Life:
         await self.up.maintenance.run_housekeeping()
         end = self.starts[AGED][1]
         if log.log_start_offset != end:
-            raise NotYet(f"{AGED} begins at {log.log_start_offset} and not at {end}")
+            raise NotDoneYet(f"{AGED} begins at {log.log_start_offset} and not at {end}")
         self.starts[AGED] = (end, end)
 
     async def clean(self) -> None:
@@ -313,14 +313,14 @@ class Life:
             try:
                 node = self.open_node(directory)
             except Exception as error:
-                raise Wrong(
+                raise BrokenGuarantee(
                     f"the start after a {'kill' if is_killed else 'clean shutdown'} fails: {error!r}"
                 ) from error
             try:
                 await node.transactions.run_maintenance()
                 self.check(node)
-            except Wrong as wrong:
-                raise Wrong(f"after a {'kill' if is_killed else 'clean shutdown'}: {wrong}") from wrong
+            except BrokenGuarantee as wrong:
+                raise BrokenGuarantee(f"after a {'kill' if is_killed else 'clean shutdown'}: {wrong}") from wrong
             finally:
                 abandon(node)
         finally:
@@ -370,7 +370,7 @@ class Life:
 
 def _expect(condition: bool, what: str) -> None:
     if not condition:
-        raise Wrong(what)
+        raise BrokenGuarantee(what)
 
 
 def steps(life: Life) -> list[Step]:
@@ -381,22 +381,22 @@ def steps(life: Life) -> list[Step]:
         life.create("aged", retention_ms="100000"),
         life.create("table", **table),
         life.create("paid"),
-        life.take_producer_id,
+        life.allocate_producer_id,
         *[life.send_idempotent(PLAIN) for _ in range(5)],
         *[life.send_idempotent(AGED) for _ in range(6)],
         life.create("doomed", 2),
         *[life.send(DOOMED, 2) for _ in range(4)],
         life.commit(PLAIN, 1),
         life.commit(DOOMED, 3),
-        life.take_user,
+        life.init_transactional_producer,
         life.begin,
         life.pay(b"one"),
-        life.commit_later(1),
+        life.commit_in_transaction(1),
         life.pay(b"two"),
         life.end([b"one", b"two"], 1, is_commit=True),
         life.begin,
         life.pay(b"three"),
-        life.commit_later(3),
+        life.commit_in_transaction(3),
         life.end([], 3, is_commit=False),
         life.flush,
         life.run_housekeeping,
@@ -426,7 +426,7 @@ def steps(life: Life) -> list[Step]:
         life.flush,
         life.clean,
         life.compact_groups,
-        life.take_user,
+        life.init_transactional_producer,
         life.begin,
         life.pay(b"five"),
         life.flush,
@@ -460,7 +460,7 @@ def afterwards(life: Life) -> list[Step]:
     ]
 
 
-async def live(life: Life, directory: Path) -> None:
+async def run_life(life: Life, directory: Path) -> None:
     """Runs all steps and checks.
 
     Raises:
@@ -468,9 +468,9 @@ async def live(life: Life, directory: Path) -> None:
     """
     for number, step in enumerate([*steps(life), *afterwards(life)]):
         try:
-            await take(life, step, directory)
+            await run_step(life, step, directory)
         except Exception as error:
-            raise Wrong(f"step {number} {getattr(step, '__qualname__', step)}: {error!r}") from error
+            raise BrokenGuarantee(f"step {number} {getattr(step, '__qualname__', step)}: {error!r}") from error
     await life.check_live()
     await life.check_start(directory, is_killed=True)
     for pattern in LEFTOVERS:
@@ -480,7 +480,7 @@ async def live(life: Life, directory: Path) -> None:
     await life.check_start(directory, is_killed=False)
 
 
-async def take(life: Life, step: Step, directory: Path) -> None:
+async def run_step(life: Life, step: Step, directory: Path) -> None:
     life.disk.is_watched = True
     refusal: Exception | None = None
     try:
@@ -489,7 +489,7 @@ async def take(life: Life, step: Step, directory: Path) -> None:
         if not life.disk.has_failed:
             raise
         refusal = error
-    except NotYet as error:
+    except NotDoneYet as error:
         if not life.disk.has_failed:
             raise
         refusal = error
@@ -509,15 +509,17 @@ async def take(life: Life, step: Step, directory: Path) -> None:
         await step()
 
 
-def lived(root: Path, disk: FullDisk, fsync: FsyncMode) -> None:
+def record_life(root: Path, disk: FullDisk, fsync: FsyncMode) -> None:
     try:
-        asyncio.run(live(Life(root / "disk", disk, fsync), root / "copy"))
+        asyncio.run(run_life(Life(root / "disk", disk, fsync), root / "copy"))
     finally:
         shutil.rmtree(root / "disk", ignore_errors=True)
         shutil.rmtree(root / "copy", ignore_errors=True)
 
 
-def wrongs(memory_path: Path, fsync: FsyncMode, *, fails_once: bool, first: int = 0, stride: int = 1) -> list[str]:
+def broken_guarantees(
+    memory_path: Path, fsync: FsyncMode, *, fails_once: bool, first: int = 0, stride: int = 1
+) -> list[str]:
     """Returns the broken guarantees, by the first call that fails."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_module, "ThreadPoolExecutor", Inline)
@@ -529,7 +531,7 @@ def wrongs(memory_path: Path, fsync: FsyncMode, *, fails_once: bool, first: int 
         patch.setattr(files.os, "fdatasync", lambda fd: None)
         disk = FullDisk(memory_path / "disk")
         disk.patch(patch)
-        lived(memory_path, disk, fsync)
+        record_life(memory_path, disk, fsync)
         calls, found = [*disk.calls], []
         assert len(calls) > 200
         for number in range(first, len(calls), stride):
@@ -537,7 +539,7 @@ def wrongs(memory_path: Path, fsync: FsyncMode, *, fails_once: bool, first: int 
             disk.has_failed = False
             disk.full_at, disk.fails_once = number, fails_once
             try:
-                lived(memory_path, disk, fsync)
+                record_life(memory_path, disk, fsync)
                 assert disk.full_at == NOWHERE
             except Exception as error:
                 found.append(f"{number} {calls[number]}: {error}")
@@ -546,13 +548,13 @@ def wrongs(memory_path: Path, fsync: FsyncMode, *, fails_once: bool, first: int 
 
 def test_full_disk_at_some_calls_loses_no_acknowledged_data(memory_path: Path) -> None:
     """A small sample; the simulations below cover more calls."""
-    assert wrongs(memory_path, FsyncMode.INTERVAL, fails_once=False, first=30, stride=100) == []
+    assert broken_guarantees(memory_path, FsyncMode.INTERVAL, fails_once=False, first=30, stride=100) == []
 
 
 @pytest.mark.simulation
 @pytest.mark.parametrize(("fails_once", "first"), [(True, 0), (False, 9)])
 def test_full_disk_loses_no_acknowledged_data(memory_path: Path, fails_once: bool, first: int) -> None:
-    assert wrongs(memory_path, FsyncMode.INTERVAL, fails_once=fails_once, first=first, stride=29) == []
+    assert broken_guarantees(memory_path, FsyncMode.INTERVAL, fails_once=fails_once, first=first, stride=29) == []
 
 
 @pytest.mark.simulation
@@ -570,4 +572,4 @@ def test_full_disk_at_more_calls_loses_no_acknowledged_data(
 ) -> None:
     """One case in eleven, since all of them take ten minutes; `make test-full` runs all."""
     first, stride = (0, 1) if IS_FULL else (first, 11)
-    assert wrongs(memory_path, fsync, fails_once=fails_once, first=first, stride=stride) == []
+    assert broken_guarantees(memory_path, fsync, fails_once=fails_once, first=first, stride=stride) == []

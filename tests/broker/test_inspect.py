@@ -60,7 +60,7 @@ def fill_topic(node: BrokerNode, topic: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def intact_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory after a clean shutdown: `orders-0` has several segments and an idempotent producer."""
     directory = tmp_path_factory.mktemp("whole") / "broker"
 
@@ -77,18 +77,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def directory(whole: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(whole, tmp_path / "broker"))
+def directory(intact_directory: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(intact_directory, tmp_path / "broker"))
 
 
-def test_cleanly_closed_directory_is_intact(whole: Path) -> None:
-    verified = {one.name: one for one in verify(whole)}
-    assert set(verified) == {str(whole), "__consumer_offsets-0", "orders-0", "empty-0", "empty-1"}
-    assert verified_findings(whole) == Findings([], [])
+def test_cleanly_closed_directory_is_intact(intact_directory: Path) -> None:
+    verified = {one.name: one for one in verify(intact_directory)}
+    assert set(verified) == {str(intact_directory), "__consumer_offsets-0", "orders-0", "empty-0", "empty-1"}
+    assert verified_findings(intact_directory) == Findings([], [])
     orders = verified["orders-0"]
     assert (orders.batches, orders.records, orders.log_end_offset) == (BATCHES, 2 * BATCHES, 2 * BATCHES)
     assert orders.segments == SEGMENTS
-    assert orders.size_bytes == sum(path.stat().st_size for path in (whole / "orders-0").glob("*.log"))
+    assert orders.size_bytes == sum(path.stat().st_size for path in (intact_directory / "orders-0").glob("*.log"))
 
 
 @pytest.mark.parametrize(
@@ -206,12 +206,12 @@ def other_epoch(directory: Path) -> None:
     (directory / "orders-0" / EPOCHS_FILE).write_text("0\n1\n3 0\n")
 
 
-def promise_more(directory: Path) -> None:
+def raise_recovery_point(directory: Path) -> None:
     points = read_checkpoint(directory / RECOVERY_POINTS)
     write_checkpoint(directory / RECOVERY_POINTS, {**points, ("orders", 0): 1000})
 
 
-def start_behind_the_end(directory: Path) -> None:
+def log_start_beyond_the_end(directory: Path) -> None:
     write_checkpoint(directory / LOG_STARTS, {("orders", 0): 1000})
 
 
@@ -229,8 +229,8 @@ def no_checkpoint(directory: Path) -> None:
         (drop_partition, "empty-1", "directories"),
         (drop_epochs, "orders-0", "epochs"),
         (other_epoch, "orders-0", "epochs"),
-        (promise_more, "orders-0", "checkpoints"),
-        (start_behind_the_end, "orders-0", "checkpoints"),
+        (raise_recovery_point, "orders-0", "checkpoints"),
+        (log_start_beyond_the_end, "orders-0", "checkpoints"),
         (no_checkpoint, None, "checkpoints"),
     ],
 )

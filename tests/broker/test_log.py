@@ -492,7 +492,7 @@ def test_truncated_zeros_are_not_saved(tmp_path: Path) -> None:
 
 
 def test_gaps_of_a_compacted_log_are_accepted(tmp_path: Path) -> None:
-    """Gaps in offsets, empty batches, and epochs whose first batches were removed, as compaction leaves them."""
+    """Gaps in offsets, empty batches, and epochs without their first batches, as compaction leaves them."""
     log = filled(tmp_path, 30)
     first = log.closed[0]
     size = len(batch(b"value 0"))

@@ -483,7 +483,7 @@ def test_retention_by_time_drops_even_the_active_segment(tmp_path: Path) -> None
     run(tmp_path, again, clock=clock)
 
 
-def without_topic(directory: Path, name: str) -> None:
+def remove_topic_from_file(directory: Path, name: str) -> None:
     """Removes a topic from the topics file, as in an older copy."""
     path = directory / "topics.json"
     document = json.loads(path.read_text())
@@ -500,7 +500,7 @@ def test_stray_with_the_longest_name_is_renamed(tmp_path: Path) -> None:
 
     run(tmp_path, first, is_killed=True)
     for _ in range(2):
-        without_topic(tmp_path, "x" * 249)
+        remove_topic_from_file(tmp_path, "x" * 249)
         (tmp_path / f"{'x' * 249}-0").mkdir(exist_ok=True)
         (tmp_path / f"{'x' * 249}-0" / f"{0:020d}.log").write_bytes(batch(b"x"))
         run(tmp_path, nothing)
@@ -524,7 +524,7 @@ def test_stray_partitions_are_renamed_and_logged(tmp_path: Path, caplog: pytest.
     (tmp_path / "0123456789abcdef0123456789abcdef-3-delete").mkdir()
     run(tmp_path, first, is_killed=True)
     for times in (1, 2):
-        without_topic(tmp_path, "t")
+        remove_topic_from_file(tmp_path, "t")
         caplog.clear()
         run(tmp_path, second)
         stray = "t-0-stray" if times == 1 else "t-0-stray.2"
@@ -579,7 +579,7 @@ def test_symlinked_partition_is_deleted_with_its_topic(tmp_path: Path, is_delete
     if is_deleted_by == "the broker":
         assert not [*elsewhere.iterdir()]
     else:
-        without_topic(directory, "t")
+        remove_topic_from_file(directory, "t")
         (directory / "t-0").rename(directory / f"{'0' * 32}-0-delete")
     run(directory, third)
     assert [path.name for path in directory.iterdir() if path.is_dir()] == ["__consumer_offsets-0"]
@@ -590,7 +590,7 @@ def test_symlinked_partition_is_deleted_with_its_topic(tmp_path: Path, is_delete
 def test_log_without_write_permission_fails_the_start(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tests may run as root, who can write to every file."""
+    """The tests may run as root, with write access to every file."""
 
     async def first(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
@@ -759,7 +759,7 @@ def test_interrupted_topic_deletion_leaves_no_offsets_for_a_new_topic(tmp_path: 
         assert not node.groups.offsets.of_group("g")
 
     run(tmp_path, first, is_killed=True)
-    without_topic(tmp_path, "t")
+    remove_topic_from_file(tmp_path, "t")
     run(tmp_path, second, is_killed=True)
     run(tmp_path, third)
 
@@ -885,12 +885,12 @@ def test_checkpoint_of_a_deleted_topic_does_not_apply_to_a_new_one(
 def test_every_start_has_a_new_leader_epoch(tmp_path: Path) -> None:
     clock, seen = Clock(), []
 
-    async def look(node: BrokerNode) -> None:
+    async def check(node: BrokerNode) -> None:
         seen.append(node.topics.leader_epoch)
 
     for ms in (NOW_MS, NOW_MS, NOW_MS - 10**9, 0, NOW_MS + 5_000, 2**45, NOW_MS):
         clock.ms = ms
-        run(tmp_path, look, clock=clock)
+        run(tmp_path, check, clock=clock)
     first = NOW_MS // 1000 - 1_577_836_800
     assert seen == [first, first + 1, first + 2, first + 3, first + 5, first + 6, first + 7]
 
@@ -898,19 +898,19 @@ def test_every_start_has_a_new_leader_epoch(tmp_path: Path) -> None:
 def test_restored_copy_never_reuses_a_leader_epoch(tmp_path: Path) -> None:
     clock, seen, copy = Clock(), [], tmp_path / "copy"
 
-    async def look(node: BrokerNode) -> None:
+    async def check(node: BrokerNode) -> None:
         seen.append(node.topics.leader_epoch)
 
     directory = tmp_path / "data"
-    run(directory, look, clock=clock)
+    run(directory, check, clock=clock)
     shutil.copytree(directory, copy)
     for _ in range(3):
         clock.ms += 3_600_000
-        run(directory, look, clock=clock)
+        run(directory, check, clock=clock)
     shutil.rmtree(directory)
     copy.rename(directory)
     clock.ms += 3_600_000
-    run(directory, look, clock=clock)
+    run(directory, check, clock=clock)
     assert seen == sorted(set(seen))
 
 

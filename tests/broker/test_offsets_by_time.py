@@ -33,8 +33,8 @@ LATER_MS = NOW_MS + 1_000_000
 LARGE = b"v" * time_search.INLINE_DECODE_BYTES_MAX
 
 
-def late_by_its_header(*values: bytes) -> bytes:
-    """A batch whose header has LATER_MS as its largest timestamp, although no record has it; producers may send such
+def batch_with_late_header(*values: bytes) -> bytes:
+    """A batch with LATER_MS as its header's largest timestamp, although no record has it; producers may send such
     batches."""
     raw = bytearray(batch(*values))
     struct.pack_into(">q", raw, 35, LATER_MS)
@@ -53,7 +53,7 @@ def with_node(directory: Path, work: Callable[[BrokerNode], Awaitable[None]]) ->
     asyncio.run(main())
 
 
-def asked(node: BrokerNode, *timestamps_ms: int, committed: bool = False) -> Any:
+def request_offsets(node: BrokerNode, *timestamps_ms: int, committed: bool = False) -> Any:
     """Returns the response for the first partitions of topic t, or an awaitable of it."""
     topic = ListOffsetsRequest.ListOffsetsTopic
     wanted = [
@@ -66,13 +66,13 @@ def asked(node: BrokerNode, *timestamps_ms: int, committed: bool = False) -> Any
     return list_offsets.handle(RequestContext(node, 7, "test", "127.0.0.1"), request)
 
 
-def found(answer: Any) -> list[tuple[int, int]]:
+def offsets_in(answer: Any) -> list[tuple[int, int]]:
     """Returns the (timestamp, offset) of each partition; the error code of a refused one."""
     (topic,) = answer.topics
     return [(one.timestamp, one.offset) if not one.error_code else (one.error_code, -1) for one in topic.partitions]
 
 
-class Openings:
+class RecordedDecodings:
     """Records the decoded batches, and whether the event loop decoded them; decoding waits for `goes_on`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,8 +93,8 @@ class Openings:
 
 
 @pytest.fixture
-def openings(monkeypatch: pytest.MonkeyPatch) -> Openings:
-    return Openings(monkeypatch)
+def decodings(monkeypatch: pytest.MonkeyPatch) -> RecordedDecodings:
+    return RecordedDecodings(monkeypatch)
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -104,7 +104,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("values", [[LARGE] * 3, [b"v" * 1000] * 3], ids=["large", "compressed"])
 def test_other_requests_are_served_while_a_batch_is_decoded(
-    tmp_path: Path, openings: Openings, values: list[bytes]
+    tmp_path: Path, decodings: RecordedDecodings, values: list[bytes]
 ) -> None:
     codec = 0 if values[0] == LARGE else 1
 
@@ -112,15 +112,17 @@ def test_other_requests_are_served_while_a_batch_is_decoded(
         node.changes.create_topic("t", 3, {})
         for index in range(3):
             append(node.log("t", index), batch(*values, codec=codec))
-        answer = asyncio.ensure_future(asked(node, NOW_MS + 1, list_offsets.LARGEST_TIMESTAMP, NOW_MS + 3))
-        await until(openings.began.is_set)
+        answer = asyncio.ensure_future(request_offsets(node, NOW_MS + 1, list_offsets.LARGEST_TIMESTAMP, NOW_MS + 3))
+        await until(decodings.began.is_set)
         append(node.log("t", 0), batch(b"more", timestamp_ms=NOW_MS + 500))
-        assert found(asked(node, list_offsets.LATEST, list_offsets.EARLIEST)) == [(-1, 4), (-1, 0)]
-        assert found(asked(node, NOW_MS + 400)) == [(NOW_MS + 500, 3)], "a small batch is decoded at once"
+        assert offsets_in(request_offsets(node, list_offsets.LATEST, list_offsets.EARLIEST)) == [(-1, 4), (-1, 0)]
+        assert offsets_in(request_offsets(node, NOW_MS + 400)) == [(NOW_MS + 500, 3)], (
+            "a small batch is decoded at once"
+        )
         assert not answer.done()
-        openings.goes_on.set()
-        assert found(await answer) == [(NOW_MS + 1, 1), (NOW_MS + 2, 2), (-1, -1)]
-        assert openings.in_loop == [False, True, False]
+        decodings.goes_on.set()
+        assert offsets_in(await answer) == [(NOW_MS + 1, 1), (NOW_MS + 2, 2), (-1, -1)]
+        assert decodings.in_loop == [False, True, False]
 
     with_node(tmp_path, work)
 
@@ -130,9 +132,9 @@ def test_other_requests_are_served_while_a_batch_is_decoded(
     [(list_offsets.TIME_SEARCHES_BEFORE_YIELD, list_offsets.TIME_SEARCHES_BEFORE_YIELD), (1, 2)],
 )
 def test_search_in_many_partitions_yields_to_other_tasks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, openings: Openings, large_from: int, at_once: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decodings: RecordedDecodings, large_from: int, at_once: int
 ) -> None:
-    openings.goes_on.set()
+    decodings.goes_on.set()
     partitions = 3 * list_offsets.READ_AHEAD_PARTITIONS_MAX
     turns: Counter[int] = Counter()
     round_ = 0
@@ -149,50 +151,52 @@ def test_search_in_many_partitions_yields_to_other_tasks(
         node.changes.create_topic("t", partitions, {})
         for index in range(partitions):
             append(node.log("t", index), batch(LARGE if index >= large_from else b"v"))
-        answer = asyncio.ensure_future(asked(node, *[NOW_MS] * partitions))
+        answer = asyncio.ensure_future(request_offsets(node, *[NOW_MS] * partitions))
         while not answer.done():
             await asyncio.sleep(0)
             round_ += 1
-        assert found(await answer) == [(NOW_MS, 0)] * partitions
+        assert offsets_in(await answer) == [(NOW_MS, 0)] * partitions
         assert turns.pop(0) == at_once
         assert max(turns.values()) == 1
-        assert openings.in_loop == [True] * large_from + [False] * (partitions - large_from)
+        assert decodings.in_loop == [True] * large_from + [False] * (partitions - large_from)
 
     with_node(tmp_path, work)
 
 
-def test_batches_with_wrong_maximum_timestamps_are_decoded_up_to_a_limit(tmp_path: Path, openings: Openings) -> None:
-    openings.goes_on.set()
+def test_batches_with_wrong_maximum_timestamps_are_decoded_up_to_a_limit(
+    tmp_path: Path, decodings: RecordedDecodings
+) -> None:
+    decodings.goes_on.set()
 
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 2, {"segment.bytes": "30000"})
         log = node.log("t", 0)
         for _ in range(40):
-            append(log, late_by_its_header(LARGE, b"v"))
+            append(log, batch_with_late_header(LARGE, b"v"))
         few = time_search.BATCHES_DECODED_MAX - 1
         for _ in range(few):
-            append(node.log("t", 1), late_by_its_header(LARGE, b"v"))
+            append(node.log("t", 1), batch_with_late_header(LARGE, b"v"))
         append(node.log("t", 1), batch(LARGE, LARGE, timestamp_ms=LATER_MS - 1))
-        answer = found(await asked(node, LATER_MS, LATER_MS))
+        answer = offsets_in(await request_offsets(node, LATER_MS, LATER_MS))
         # The first offset of a batch that may contain the record is early enough; if it is found, it is exact.
         assert answer == [(LATER_MS, 2 * time_search.BATCHES_DECODED_MAX), (LATER_MS, 2 * few + 1)]
-        assert len(openings.offsets) == 2 * time_search.BATCHES_DECODED_MAX
+        assert len(decodings.offsets) == 2 * time_search.BATCHES_DECODED_MAX
         log.advance_log_start(79)
-        assert found(await asked(node, list_offsets.LARGEST_TIMESTAMP)) == [(-1, -1)]
+        assert offsets_in(await request_offsets(node, list_offsets.LARGEST_TIMESTAMP)) == [(-1, -1)]
 
     with_node(tmp_path, work)
 
 
-def test_record_after_a_decoded_batch_is_found(tmp_path: Path, openings: Openings) -> None:
-    openings.goes_on.set()
+def test_record_after_a_decoded_batch_is_found(tmp_path: Path, decodings: RecordedDecodings) -> None:
+    decodings.goes_on.set()
 
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
-        append(node.log("t", 0), late_by_its_header(LARGE))
+        append(node.log("t", 0), batch_with_late_header(LARGE))
         append(node.log("t", 0), batch(b"v", timestamp_ms=LATER_MS))
         append(node.log("t", 0), batch(b"v", timestamp_ms=LATER_MS))
-        assert found(await asked(node, LATER_MS)) == [(LATER_MS, 1)]
-        assert found(await asked(node, 0)) == [(NOW_MS, 0)], "0 is an ordinary timestamp"
+        assert offsets_in(await request_offsets(node, LATER_MS)) == [(LATER_MS, 1)]
+        assert offsets_in(await request_offsets(node, 0)) == [(NOW_MS, 0)], "0 is an ordinary timestamp"
 
     with_node(tmp_path, work)
 
@@ -201,7 +205,7 @@ def test_decoded_records_per_timestamp_are_limited(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(time_search, "RECORDS_DECODED_MAX", 6)
     log = open_sample_log(tmp_path).log
     for _ in range(3):
-        append(log, late_by_its_header(b"a", b"b", b"c"))
+        append(log, batch_with_late_header(b"a", b"b", b"c"))
     assert find_timestamp(log, LATER_MS) == TimestampOffset(LATER_MS, 6)
     log.advance_log_start(7)
     assert find_timestamp(log, LATER_MS) is None
@@ -214,7 +218,7 @@ def test_headers_are_read_once_and_in_steps(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(time_search, "HEADERS_PER_STEP", 10)
     log = open_sample_log(tmp_path, limits=limits).log
     for _ in range(5):
-        append(log, late_by_its_header(b"x"))
+        append(log, batch_with_late_header(b"x"))
         for _ in range(50):
             append(log, batch(b"v" * 20))
     append(log, batch(b"y", timestamp_ms=LATER_MS + 5))
@@ -275,7 +279,7 @@ class _Change:
         await node.changes.delete_topic(node.topic("t"))
         return int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), -1
 
-    async def make_anew(self, node: BrokerNode) -> tuple[int, int]:
+    async def recreate(self, node: BrokerNode) -> tuple[int, int]:
         await node.changes.delete_topic(node.topic("t"))
         node.changes.create_topic("t", 1, {})
         append(node.log("t", 0), batch(b"new", timestamp_ms=LATER_MS + 1))
@@ -284,34 +288,34 @@ class _Change:
 
 @pytest.mark.parametrize(
     "change", [_Change.roll, _Change.advance_into_the_batch, _Change.advance_behind_it, _Change.drop,
-               _Change.close_files, _Change.delete, _Change.make_anew]
+               _Change.close_files, _Change.delete, _Change.recreate]
 )  # fmt: skip
 def test_log_may_change_while_a_batch_is_decoded(
-    tmp_path: Path, openings: Openings, change: Callable[[_Change, BrokerNode], Awaitable[tuple[int, int]]]
+    tmp_path: Path, decodings: RecordedDecodings, change: Callable[[_Change, BrokerNode], Awaitable[tuple[int, int]]]
 ) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
-        append(node.log("t", 0), late_by_its_header(LARGE * 10, LARGE, LARGE))
+        append(node.log("t", 0), batch_with_late_header(LARGE * 10, LARGE, LARGE))
         append(node.log("t", 0), batch(LARGE * 10, LARGE, timestamp_ms=LATER_MS - 1))
-        answer = asyncio.ensure_future(asked(node, LATER_MS - 1))
-        await until(openings.began.is_set)
+        answer = asyncio.ensure_future(request_offsets(node, LATER_MS - 1))
+        await until(decodings.began.is_set)
         expected = await change(_Change(), node)
-        openings.goes_on.set()
-        assert found(await answer) == [expected]
+        decodings.goes_on.set()
+        assert offsets_in(await answer) == [expected]
 
     with_node(tmp_path, work)
 
 
-def test_found_record_is_not_before_the_log_start(tmp_path: Path, openings: Openings) -> None:
+def test_found_record_is_not_before_the_log_start(tmp_path: Path, decodings: RecordedDecodings) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
         append(node.log("t", 0), batch(LARGE, LARGE, LARGE))
-        answer = asyncio.ensure_future(asked(node, NOW_MS))
-        await until(openings.began.is_set)
+        answer = asyncio.ensure_future(request_offsets(node, NOW_MS))
+        await until(decodings.began.is_set)
         node.log("t", 0).advance_log_start(2)
-        openings.goes_on.set()
-        assert found(await answer) == [(NOW_MS + 2, 2)]
-        assert openings.offsets == [0, 0]
+        decodings.goes_on.set()
+        assert offsets_in(await answer) == [(NOW_MS + 2, 2)]
+        assert decodings.offsets == [0, 0]
 
     with_node(tmp_path, work)
 
@@ -323,9 +327,9 @@ def test_open_transactions_are_not_found_with_read_committed(tmp_path: Path) -> 
         append(log, batch(b"v"))
         append(log, batch(b"v", timestamp_ms=LATER_MS, producer_id=1, epoch=0, sequence=0, is_transactional=True))
         for timestamp_ms in (LATER_MS, list_offsets.LARGEST_TIMESTAMP):
-            assert found(asked(node, timestamp_ms)) == [(LATER_MS, 1)]
-            assert found(asked(node, timestamp_ms, committed=True)) == [(-1, -1)]
-        assert found(asked(node, list_offsets.LATEST, committed=True)) == [(-1, 1)]
+            assert offsets_in(request_offsets(node, timestamp_ms)) == [(LATER_MS, 1)]
+            assert offsets_in(request_offsets(node, timestamp_ms, committed=True)) == [(-1, -1)]
+        assert offsets_in(request_offsets(node, list_offsets.LATEST, committed=True)) == [(-1, 1)]
 
     with_node(tmp_path, work)
 

@@ -11,7 +11,7 @@ import pytest
 from headrace.broker.config import BrokerConfig
 from headrace.broker.node import CAUSE_WAIT, CAUSE_WORK, CHECK_INTERVAL_MS, PAUSE_MIN_S, BrokerNode, PauseDetector
 
-LOOK_S = CHECK_INTERVAL_MS / 1000
+CHECK_S = CHECK_INTERVAL_MS / 1000
 
 
 class Clocks:
@@ -29,7 +29,7 @@ class Clocks:
 def test_delay_below_a_second_is_no_pause(caplog: pytest.LogCaptureFixture) -> None:
     clocks = Clocks()
     for late_s in (0.0, 0.1, PAUSE_MIN_S - 0.01, 0.0):
-        clocks.check_after(LOOK_S + late_s)
+        clocks.check_after(CHECK_S + late_s)
     assert (clocks.pauses.total_s, caplog.records) == (0.0, [])
 
 
@@ -47,9 +47,9 @@ def test_a_pause_is_logged_with_its_reason(
     caplog: pytest.LogCaptureFixture, worked_s: float, working_ms: int, reason: str
 ) -> None:
     clocks = Clocks()
-    clocks.check_after(LOOK_S, 0.2)
-    clocks.check_after(LOOK_S + 4.0, worked_s)
-    clocks.check_after(LOOK_S + PAUSE_MIN_S)
+    clocks.check_after(CHECK_S, 0.2)
+    clocks.check_after(CHECK_S + 4.0, worked_s)
+    clocks.check_after(CHECK_S + PAUSE_MIN_S)
     assert clocks.pauses.total_s == 5.0
     assert [record.args for record in caplog.records] == [(4000, working_ms, reason), (1000, 0, CAUSE_WAIT)]
 
@@ -58,11 +58,11 @@ def test_running_broker_detects_pauses(tmp_path: Path) -> None:
     async def paused() -> float:
         node = BrokerNode(BrokerConfig(tmp_path))
         node.start()
-        await asyncio.sleep(2 * LOOK_S)
-        time.sleep(PAUSE_MIN_S + LOOK_S + 0.1)  # blocks the loop's thread
+        await asyncio.sleep(2 * CHECK_S)
+        time.sleep(PAUSE_MIN_S + CHECK_S + 0.1)  # blocks the loop's thread
         async with asyncio.timeout(60):
             while not node.pauses.total_s:
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(CHECK_S)
         await node.close()
         return node.pauses.total_s
 

@@ -23,8 +23,8 @@ from support.simulation.extent import IS_FULL
 from support.simulation.power_loss import Forced, Named
 
 SEED = 20260101
-MIXES = 4 if IS_FULL else 2  # random disks per point, besides the extremes
-HOURLY_STEP = 40
+RANDOM_DISKS = 4 if IS_FULL else 2  # random disks per point, besides the extremes
+SAMPLE_STEP = 40
 KEPT, AGED, DOOMED, TABLE = ("kept", 0), ("aged", 0), ("doomed", 0), ("table", 0)
 
 
@@ -216,14 +216,14 @@ def test_fsync_of_a_recovered_swap_is_necessary(memory_path: Path) -> None:
 def test_guarantees_survive_power_loss_at_some_points(memory_path: Path, lived: Lived) -> None:
     """A small sample: it detects 15 of the 17 missing fsyncs below. The simulations cover all points."""
     life = Life(memory_path / "disk", FsyncMode.ALWAYS).live(lived)
-    assert check_disks(life, memory_path / "left", mixes=1, step=HOURLY_STEP) > 50
+    assert check_disks(life, memory_path / "left", mixes=1, step=SAMPLE_STEP) > 50
 
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("fsync", [FsyncMode.ALWAYS, FsyncMode.INTERVAL])
 def test_guarantees_survive_power_loss_at_any_point(memory_path: Path, fsync: FsyncMode) -> None:
     life = Life(memory_path / "disk", fsync).live(whole_life)
-    assert check_disks(life, memory_path / "left", mixes=MIXES) > 500
+    assert check_disks(life, memory_path / "left", mixes=RANDOM_DISKS) > 500
 
 
 @pytest.mark.simulation
@@ -231,7 +231,7 @@ def test_guarantees_survive_power_loss_at_any_point(memory_path: Path, fsync: Fs
 def test_concurrent_producers_survive_power_loss_at_any_point(memory_path: Path, fsync: FsyncMode) -> None:
     life = Life(memory_path / "disk", fsync).live(crowded_life)
     assert len(life.log(KEPT).closed) > 8
-    assert check_disks(life, memory_path / "left", mixes=MIXES) > 300
+    assert check_disks(life, memory_path / "left", mixes=RANDOM_DISKS) > 300
 
 
 @pytest.mark.simulation

@@ -35,8 +35,8 @@ from support.simulation.extent import IS_FULL
 from support.simulation.power_loss import Forced
 
 SEED = 20260101
-MIXES = 4 if IS_FULL else 2  # random disks per point, besides the extremes
-HOURLY_STEP = 15
+RANDOM_DISKS = 4 if IS_FULL else 2  # random disks per point, besides the extremes
+SAMPLE_STEP = 15
 KEPT, SHORT, EMPTY = ("kept", 0), ("kept", 1), ("kept", 2)
 CRC_AT, MAGIC_AT = 17, 16
 
@@ -189,7 +189,7 @@ def _check_beside(root: Path, promises: HarmedPromises) -> None:
     files = [path for path in root.glob("kept-*/*") if path.name.endswith((LOG, CORRUPT))]
     there = b" ".join(path.read_bytes() for path in files)
     if any(each not in there for each in promises.beside):
-        raise Lost(f"no `.corrupt` file has what was removed from a log: {sorted(path.name for path in files)}")
+        raise Lost(f"no `.corrupt` file has the bytes removed from a log: {sorted(path.name for path in files)}")
 
 
 def _check_log(log: PartitionLog, key: Key, records: dict[int, bytes], promises: HarmedPromises) -> None:
@@ -231,14 +231,14 @@ Lived = Callable[[HarmedLife], Coroutine[Any, Any, None]]
 def test_truncated_log_survives_a_second_power_loss_at_some_points(memory_path: Path) -> None:
     """A small sample; the simulations below cover all points."""
     life = HarmedLife(memory_path / "disk").live(truncated_life)
-    assert check_disks(life, memory_path / "left", mixes=1, step=HOURLY_STEP) > 50
+    assert check_disks(life, memory_path / "left", mixes=1, step=SAMPLE_STEP) > 50
 
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("lived", [truncated_life, truncated_life_with_snapshots, repaired_life])
 def test_repaired_log_survives_a_second_power_loss(memory_path: Path, lived: Lived) -> None:
     life = HarmedLife(memory_path / "disk").live(lived)
-    assert check_disks(life, memory_path / "left", mixes=MIXES) > 100
+    assert check_disks(life, memory_path / "left", mixes=RANDOM_DISKS) > 100
 
 
 @pytest.mark.simulation

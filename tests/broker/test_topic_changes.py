@@ -52,18 +52,18 @@ def new(name: str, partitions: int = 1) -> Topic:
     return Topic(name, uuid.uuid4(), partitions)
 
 
-async def beside(work: Awaitable[Any], look: Callable[[], None]) -> int:
-    """Calls `look` whenever other tasks run during `work`; returns the number of calls."""
+async def watch_while(work: Awaitable[Any], check: Callable[[], None]) -> int:
+    """Calls `check` whenever other tasks run during `work`; returns the number of calls."""
     doing, count = asyncio.ensure_future(work), 0
     while not doing.done():
-        look()
+        check()
         count += 1
         await asyncio.sleep(0)
     await doing
     return count
 
 
-def partitions_of(node: BrokerNode, name: str) -> tuple[int, int]:
+def partition_counts(node: BrokerNode, name: str) -> tuple[int, int]:
     """Returns the topic's number of partitions, and how many of them have a log."""
     topic = node.topics.get(name)
     return topic.partitions if topic is not None else 0, sum(key[0] == name for key in node.logs)
@@ -128,33 +128,33 @@ def test_topic_changes_become_visible_atomically(tmp_path: Path, monkeypatch: py
     async def work(node: BrokerNode) -> None:
         seen = set()
 
-        def look() -> None:
-            seen.add(partitions_of(node, "t"))
+        def check() -> None:
+            seen.add(partition_counts(node, "t"))
             if (topic := node.topics.get("t")) is not None:
                 assert node.topics.by_id(topic.topic_id) is topic
 
-        assert await beside(node.changes.create_topics([new("t", 30)]), look) > 30
-        assert await beside(node.changes.add_partitions("t", 50), look) > 20
-        assert await beside(node.changes.delete_topic(node.topic("t")), look) > 50
+        assert await watch_while(node.changes.create_topics([new("t", 30)]), check) > 30
+        assert await watch_while(node.changes.add_partitions("t", 50), check) > 20
+        assert await watch_while(node.changes.delete_topic(node.topic("t")), check) > 50
         assert seen == {(0, 0), (30, 30), (50, 50)}
-        assert await beside(node.maintenance.run_housekeeping(), lambda: None) > 1
+        assert await watch_while(node.maintenance.run_housekeeping(), lambda: None) > 1
 
     with_node(tmp_path, work)
 
 
-def started(directory: Path) -> dict[str, tuple[int, list[Any]]]:
+def state_after_start(directory: Path) -> dict[str, tuple[int, list[Any]]]:
     """Starts a broker on a copy of a directory; returns its topics with partition counts and the records of their first
     partition."""
     found = {}
 
-    async def look(node: BrokerNode) -> None:
+    async def check(node: BrokerNode) -> None:
         for topic in node.topics:
             if not topic.is_internal:
-                assert partitions_of(node, topic.name) == (topic.partitions, topic.partitions)
+                assert partition_counts(node, topic.name) == (topic.partitions, topic.partitions)
                 found[topic.name] = (topic.partitions, contents(node.log(topic.name, 0)))
                 append(node.log(topic.name, topic.partitions - 1), batch(b"more"))
 
-    with_node(directory, look)
+    with_node(directory, check)
     return found
 
 
@@ -183,7 +183,7 @@ def test_kill_during_a_topic_change_leaves_all_or_nothing(
             "grow": lambda: node.changes.add_partitions("t", 4),
             "delete": lambda: node.changes.delete_topic(node.topic("t")),
         }
-        await beside(changes[change](), copy)
+        await watch_while(changes[change](), copy)
         copy()
 
     with_node(tmp_path / "data", work)
@@ -194,7 +194,7 @@ def test_kill_during_a_topic_change_leaves_all_or_nothing(
         "grow": before | {"t": (4, record)},
         "delete": {"kept": (2, record)},
     }[change]
-    found = [started(copy) for copy in copies]
+    found = [state_after_start(copy) for copy in copies]
     assert found[0] == before and found[-1] == after
     assert all(one in (before, after) for one in found)
 
@@ -274,7 +274,7 @@ def test_concurrent_changes_of_one_topic_are_all_applied(tmp_path: Path) -> None
         codes = [each.code if isinstance(each, RequestRefused) else each for each in told]
         gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert codes == [None, ErrorCode.INVALID_PARTITIONS, None, gone, {}, gone]
-        assert partitions_of(node, "t") == (1, 1)
+        assert partition_counts(node, "t") == (1, 1)
 
     with_node(tmp_path, work)
 
@@ -289,11 +289,11 @@ def test_disconnected_clients_change_is_completed(tmp_path: Path, monkeypatch: p
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        assert partitions_of(node, "t") == (0, 0) and (tmp_path / "t-0").exists()
+        assert partition_counts(node, "t") == (0, 0) and (tmp_path / "t-0").exists()
         # The node closes after the change has finished.
 
     async def again(node: BrokerNode) -> None:
-        assert partitions_of(node, "t") == (20, 20)
+        assert partition_counts(node, "t") == (20, 20)
 
     with_node(tmp_path, work)
     with_node(tmp_path, again)

@@ -1,4 +1,4 @@
-"""Transactions in the log of a partition: what consumers with `read_committed` see, whatever happens to the files."""
+"""Transactions in the log of a partition: records visible with `read_committed`, also after damage to the files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Writer:
 
 
 def committed(log: PartitionLog, bytes_max: int = 1 << 20) -> list[bytes | None]:
-    """Returns what the loader's reader gets from a log, fetch by fetch."""
+    """Returns the records that the loader's reader gets from a log, fetch by fetch."""
     found: list[bytes | None] = []
     offset = log.log_start_offset
     while True:

@@ -30,7 +30,7 @@ from support.simulation.extent import IS_FULL
 
 SEED = 20260101
 STEP = 1 if IS_FULL else 4
-HOURLY_STEP = 60
+SAMPLE_STEP = 60
 PLACES = (("a", 0), ("a", 1), ("b", 0))
 NEVER, PERHAPS, SURELY = "never", "perhaps", "surely"
 
@@ -155,7 +155,7 @@ def check(root: Path, promises: TransactionPromises, fsync: FsyncMode) -> None:
 
 
 async def _gone_on(node: BrokerNode, promises: TransactionPromises) -> TransactionPromises:
-    """Clients that survived the broker commit what they had sent, if they may; returns the new guarantees."""
+    """Clients that survived the broker commit their sent records, if permitted; returns the new guarantees."""
     seen = dict(promises.seen)
     for number, (name, user) in promises.open.items():
         try:
@@ -215,7 +215,7 @@ def test_transactions_are_atomic_under_power_loss_at_some_points(
 ) -> None:
     """A small sample; the simulations below cover more points."""
     life = lived(FsyncMode.ALWAYS)
-    assert check_disks(life, memory_path / "left", monkeypatch, mixes=0, step=HOURLY_STEP) > 20
+    assert check_disks(life, memory_path / "left", monkeypatch, mixes=0, step=SAMPLE_STEP) > 20
 
 
 @pytest.mark.simulation

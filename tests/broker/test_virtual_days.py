@@ -298,7 +298,7 @@ class Days:
                 assert not list(broker.directory.glob("temporary-*"))
                 self.temporary = None
 
-    async def ends(self, *, is_killed: bool) -> None:
+    async def restart(self, *, is_killed: bool) -> None:
         """Stops or kills the broker and starts another one on its directory."""
         if is_killed:
             self.broker.kill()
@@ -339,7 +339,7 @@ class Days:
         return self.broker.sizes()
 
 
-def most(size: int) -> float:
+def size_limit(size: int) -> float:
     return 1.5 * size + 40
 
 
@@ -376,7 +376,7 @@ def test_guarantees_hold_for_days_and_nothing_grows(
                     days.clock.wall_ms += SET_FORWARD_MS
                 await days.step(number)
                 if chance.random() < 0.03:
-                    await days.ends(is_killed=chance.random() < 0.6)
+                    await days.restart(is_killed=chance.random() < 0.6)
                 if number % 7 == 0:
                     await days.check()
             except AssertionError as error:
@@ -384,7 +384,7 @@ def test_guarantees_hold_for_days_and_nothing_grows(
             if steps // 4 < number < steps // 2:
                 early = {name: max(size, early.get(name, 0)) for name, size in days.sizes().items()}
             elif number > steps * 9 // 10:
-                assert list(grown(early, days.sizes(), most)) == []
+                assert list(grown(early, days.sizes(), size_limit)) == []
         assert days.transactions.outcomes >= {"commit", "abort", "die", "fence", "span"}
         if hours > 24:
             assert len(days.broker.node.log("exact", 0).producers) < len(days.idempotent[0].seen_ms)
