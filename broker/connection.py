@@ -297,10 +297,10 @@ class Connection(asyncio.BufferedProtocol):
         only_produce = header.api_key == PRODUCE and all(each.header.api_key == PRODUCE for each in self._pending)
         return only_produce and len(self._pending) < PRODUCE_IN_FLIGHT_MAX
 
-    def _set_reading(self, is_wanted: bool) -> None:
-        if self._transport is not None and is_wanted != self._reading and not self._transport.is_closing():
-            self._reading = is_wanted
-            if is_wanted:
+    def _set_reading(self, is_enabled: bool) -> None:
+        if self._transport is not None and is_enabled != self._reading and not self._transport.is_closing():
+            self._reading = is_enabled
+            if is_enabled:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()

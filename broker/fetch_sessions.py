@@ -107,8 +107,8 @@ class FetchSession:
             if not is_unchanged:
                 found.append((topic, partition.requested))
         return tuple(
-            FetchTopic(name, topic_id, tuple(requested for _, requested in some))
-            for (name, topic_id), some in groupby(found, key=lambda item: item[0])
+            FetchTopic(name, topic_id, tuple(requested for _, requested in group))
+            for (name, topic_id), group in groupby(found, key=lambda item: item[0])
         )
 
     def filter_response(self, topics: Sequence[FetchedTopic], *, is_full: bool) -> tuple[FetchedTopic, ...]:

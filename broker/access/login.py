@@ -58,12 +58,12 @@ class Users:
         known = self.file.policy.users.get(user)
         if known is not None:
             return known
-        made = {}
+        verifiers = {}
         for mechanism, name in HASHES.items():
             digest = hmac.digest(self._key, f"{mechanism}\0{user}".encode("utf-8", "surrogatepass"), "sha512")
             size = hashlib.new(name).digest_size
-            made[mechanism] = Verifier(mechanism, ITERATIONS, digest[:SALT_BYTES], digest[-size:], digest[-size:])
-        return made
+            verifiers[mechanism] = Verifier(mechanism, ITERATIONS, digest[:SALT_BYTES], digest[-size:], digest[-size:])
+        return verifiers
 
     async def check_password(self, user: str, password: str) -> bool:
         """Returns whether this is the user's password; False for an unknown user."""
@@ -124,14 +124,14 @@ class Login:
             if self._users is None or self.is_authenticated or not self._mechanism:
                 raise LoginRefused("no SASL mechanism was chosen; send SaslHandshake first")
             if self._mechanism == PLAIN:
-                user, answer = await _authenticate_plain(self._users, message)
+                user, server_message = await _authenticate_plain(self._users, message)
             elif self._exchange is None:
                 first = ClientFirstMessage.parse(message)
                 verifier = self._users.verifiers(first.user)[self._mechanism]
                 self._exchange = ScramExchange(first, verifier, secrets.token_urlsafe(24))
                 return self._exchange.challenge.encode()
             else:
-                user, answer = self._exchange.user, self._exchange.finish(message)
+                user, server_message = self._exchange.user, self._exchange.finish(message)
                 if user not in self._users.file.policy.users:
                     raise LoginRefused(WRONG_CREDENTIALS)
         except LoginRefused:
@@ -141,7 +141,7 @@ class Login:
             await asyncio.sleep(FAILED_LOGIN_DELAY_S)
             raise
         self.user, self.is_authenticated = user, True
-        return answer
+        return server_message
 
     @property
     def mechanism(self) -> str:

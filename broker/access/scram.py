@@ -62,26 +62,26 @@ class Verifier:
         Raises:
             ValueError: the text is malformed; the message does not repeat it.
         """
-        found = _FORMAT.fullmatch(text)
+        match = _FORMAT.fullmatch(text)
         try:
-            if found is None:
+            if match is None:
                 raise ValueError
-            salt, stored, server = (base64.b64decode(part, validate=True) for part in found.group(3, 4, 5))
-            size = hashlib.new(HASHES[found[1]]).digest_size
+            salt, stored, server = (base64.b64decode(part, validate=True) for part in match.group(3, 4, 5))
+            size = hashlib.new(HASHES[match[1]]).digest_size
             if not salt or len(stored) != size or len(server) != size:
                 raise ValueError
         except (ValueError, binascii.Error):
             raise ValueError(
                 "expected SCRAM-SHA-256$…:…$…:… or SCRAM-SHA-512$…; `headrace broker user` prints both"
             ) from None
-        if not ITERATIONS_MIN <= int(found[2]) <= ITERATIONS_MAX:
-            raise ValueError(f"{found[2]} iterations; use {ITERATIONS_MIN} to {ITERATIONS_MAX}")
-        return cls(found[1], int(found[2]), salt, stored, server)
+        if not ITERATIONS_MIN <= int(match[2]) <= ITERATIONS_MAX:
+            raise ValueError(f"{match[2]} iterations; use {ITERATIONS_MIN} to {ITERATIONS_MAX}")
+        return cls(match[1], int(match[2]), salt, stored, server)
 
     def matches(self, password: str) -> bool:
         """Returns whether the password matches, in constant time."""
-        made = Verifier.derive(self.mechanism, password, self.salt, self.iterations)
-        return hmac.compare_digest(made.stored_key, self.stored_key)
+        derived = Verifier.derive(self.mechanism, password, self.salt, self.iterations)
+        return hmac.compare_digest(derived.stored_key, self.stored_key)
 
     def __str__(self) -> str:
         salt, stored, server = (
@@ -106,15 +106,15 @@ class ClientFirstMessage:
         Raises:
             LoginRefused: the message is malformed, or the client wants to act for another user.
         """
-        found = _FIRST.fullmatch(_text(raw))
-        if found is None or len(found[5]) > NONCE_CHARS_MAX:
+        match = _FIRST.fullmatch(_text(raw))
+        if match is None or len(match[5]) > NONCE_CHARS_MAX:
             raise LoginRefused("expected n,,n=USER,r=NONCE without channel binding")
-        user = _user(found[4])
-        if found[2] and _user(found[2]) != user:
+        user = _user(match[4])
+        if match[2] and _user(match[2]) != user:
             raise LoginRefused("a user cannot act for another user; leave the authorization id empty")
-        if "tokenauth=true" in found[3].split(","):
+        if "tokenauth=true" in match[3].split(","):
             raise LoginRefused("this broker has no delegation tokens; log in with a user name and a password")
-        return cls(user, found[1], found[3], found[5])
+        return cls(user, match[1], match[3], match[5])
 
 
 class ScramExchange:
@@ -134,22 +134,22 @@ class ScramExchange:
         Raises:
             LoginRefused: the proof is wrong.
         """
-        found = _FINAL.fullmatch(_text(raw))
+        match = _FINAL.fullmatch(_text(raw))
         name, verifier = HASHES[self._verifier.mechanism], self._verifier
-        if found is None:
+        if match is None:
             raise LoginRefused("expected c=…,r=NONCE,p=PROOF")
-        said = f"{self._first.bare},{self.challenge},{found[1]}".encode()
-        signature = hmac.digest(verifier.stored_key, said, name)
+        auth_message = f"{self._first.bare},{self.challenge},{match[1]}".encode()
+        signature = hmac.digest(verifier.stored_key, auth_message, name)
         try:
-            header, proof = base64.b64decode(found[2], validate=True), base64.b64decode(found[4], validate=True)
+            header, proof = base64.b64decode(match[2], validate=True), base64.b64decode(match[4], validate=True)
         except binascii.Error:
             raise LoginRefused("the proof is not base64") from None
         client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=False))
-        is_known = hmac.compare_digest(hashlib.new(name, client_key).digest(), verifier.stored_key)
-        is_answer = header == self._first.header.encode() and hmac.compare_digest(found[3], self._nonce)
-        if not (is_known and is_answer and len(proof) == len(signature)):
+        is_proof_valid = hmac.compare_digest(hashlib.new(name, client_key).digest(), verifier.stored_key)
+        is_message_valid = header == self._first.header.encode() and hmac.compare_digest(match[3], self._nonce)
+        if not (is_proof_valid and is_message_valid and len(proof) == len(signature)):
             raise LoginRefused(WRONG_CREDENTIALS)
-        return b"v=" + base64.b64encode(hmac.digest(verifier.server_key, said, name))
+        return b"v=" + base64.b64encode(hmac.digest(verifier.server_key, auth_message, name))
 
 
 def _text(raw: bytes) -> str:

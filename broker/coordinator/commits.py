@@ -40,7 +40,7 @@ class OffsetCommits:
         generation: int,
         partitions: Collection[TopicPartition],
         *,
-        knows_member_epochs: bool = True,
+        supports_member_epochs: bool = True,
     ) -> None:
         """Checks that a member may commit offsets of these partitions.
 
@@ -50,7 +50,7 @@ class OffsetCommits:
         group = self._store.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             group.check_commit(member_id, generation, partitions, self._topics)
-            if generation >= 0 and not knows_member_epochs:
+            if generation >= 0 and not supports_member_epochs:
                 # The client's version does not have STALE_MEMBER_EPOCH.
                 raise RequestRefused(
                     ErrorCode.UNSUPPORTED_VERSION,

@@ -96,9 +96,9 @@ class Group:
         try:
             self._check_join(request)
             if request.member_id == "":
-                self._join_newcomer(request, ticket, now_ms)
+                self._join_new_member(request, ticket, now_ms)
             else:
-                self._join_known(request, ticket, now_ms)
+                self._rejoin(request, ticket, now_ms)
         except RequestRefused as refused:
             self._reply(ticket, JoinResult(refused.code, request.member_id))
         return self._take_actions()
@@ -244,7 +244,7 @@ class Group:
         if not shared_protocols(others) & {protocol.name for protocol in request.protocols}:
             raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol is supported by all members")
 
-    def _join_newcomer(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> None:
+    def _join_new_member(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> None:
         owner = self.members.static_member(request.instance_id)
         if owner is None and len(self.members) + len(self.members.pending_member_ids) >= MEMBERS_MAX:
             raise RequestRefused(
@@ -290,7 +290,7 @@ class Group:
             return
         self._wait_for_join(member, ticket, now_ms)
 
-    def _join_known(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> None:
+    def _rejoin(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> None:
         if self.members.pending_member_ids.pop(request.member_id, None) is not None:
             self._add(request, request.member_id, ticket, now_ms)
             return

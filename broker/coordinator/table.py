@@ -104,8 +104,8 @@ class LogTable:
         self._compact_above_bytes = before + self._growth_bytes
         self.log.roll(self._now_ms())
         old_segments = len(self.log.closed)
-        for some in in_batches(keys):
-            live_rows = [row for row in map(row_for, some) if row is not None]
+        for batch in in_batches(keys):
+            live_rows = [row for row in map(row_for, batch) if row is not None]
             if live_rows:
                 self.append(live_rows)
             await asyncio.sleep(0)
@@ -122,5 +122,5 @@ class LogTable:
 
 def in_batches(keys: Iterable[Key]) -> Iterator[Sequence[Key]]:
     remaining = iter(keys)
-    while some := list(itertools.islice(remaining, BATCH_RECORDS_MAX)):
-        yield some
+    while batch := list(itertools.islice(remaining, BATCH_RECORDS_MAX)):
+        yield batch

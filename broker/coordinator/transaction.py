@@ -114,8 +114,8 @@ class Transaction:
         """
         if claimed is None:
             return
-        is_known = claimed.epoch == self.epoch or (self.last_epoch != NO_EPOCH and claimed.epoch == self.last_epoch)
-        if claimed.producer_id != self.producer_id or not is_known:
+        is_current = claimed.epoch == self.epoch or (self.last_epoch != NO_EPOCH and claimed.epoch == self.last_epoch)
+        if claimed.producer_id != self.producer_id or not is_current:
             raise _fenced(ErrorCode.PRODUCER_FENCED, claimed.epoch, self)
 
     def is_retry_of(self, claimed: ProducerIdAndEpoch | None) -> bool:
@@ -194,9 +194,9 @@ class Transaction:
         """
         status = _PREPARED_STATUS.get((self.status, is_commit))
         if status is None:
-            wish = "committed" if is_commit else "aborted"
+            requested_end = "committed" if is_commit else "aborted"
             raise RequestRefused(
-                ErrorCode.INVALID_TXN_STATE, f"a transaction in status {self.status.value} cannot be {wish}"
+                ErrorCode.INVALID_TXN_STATE, f"a transaction in status {self.status.value} cannot be {requested_end}"
             )
         return self if status is self.status else replace(self, status=status, changed_at_ms=now_ms)
 

@@ -65,7 +65,9 @@ class RequestContext(NamedTuple):
         return ErrorCode.NONE
 
 
-def fencing_error(code: ErrorCode, knows_producer_fenced: bool) -> ErrorCode:
+def fencing_error(code: ErrorCode, supports_producer_fenced: bool) -> ErrorCode:
     """Returns the code, with PRODUCER_FENCED replaced by INVALID_PRODUCER_EPOCH for versions that do not have it
     (KIP-588)."""
-    return ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED and not knows_producer_fenced else code
+    return (
+        ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED and not supports_producer_fenced else code
+    )

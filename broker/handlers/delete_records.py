@@ -35,13 +35,18 @@ async def handle(context: RequestContext, request: Any) -> Any:
         )
         for topic in request.topics or ()
     ]
-    done = [(topic.name, one) for topic in topics for one in topic.partitions if one.error_code == ErrorCode.NONE]
+    done = [
+        (topic.name, partition)
+        for topic in topics
+        for partition in topic.partitions
+        if partition.error_code == ErrorCode.NONE
+    ]
     try:
-        await _write(context.node, [(name, one.partition_index) for name, one in done])
+        await _write(context.node, [(name, partition.partition_index) for name, partition in done])
     except OSError as error:
         logger.error("log start offsets not written error=%s", error)
-        for _, one in done:
-            one.error_code, one.low_watermark = ErrorCode.STORAGE_ERROR, -1
+        for _, partition in done:
+            partition.error_code, partition.low_watermark = ErrorCode.STORAGE_ERROR, -1
     return DeleteRecordsResponse(version=context.version, topics=topics)
 
 

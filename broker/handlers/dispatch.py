@@ -110,18 +110,18 @@ def _generated_handler(
     return Handler(decode, handle, encode, partial(decode_yielding, request_class))
 
 
-def _encode_fetch(answer: fetch.FetchResult, version: int) -> Pieces:
-    return fetch_codec.encode(answer.topics, answer.error, version, answer.session_id)
+def _encode_fetch(result: fetch.FetchResult, version: int) -> Pieces:
+    return fetch_codec.encode(result.topics, result.error, version, result.session_id)
 
 
 HANDLERS: Mapping[int, Handler] = {
     api.PRODUCE: Handler(
-        produce_codec.decode, produce.handle, lambda answer, version: [produce_codec.encode(answer, version)]
+        produce_codec.decode, produce.handle, lambda result, version: [produce_codec.encode(result, version)]
     ),
     api.FETCH: Handler(fetch_codec.decode, fetch.handle, _encode_fetch),
     api.LIST_OFFSETS: _generated_handler(consumer.ListOffsetsRequest, list_offsets.handle),
     api.METADATA: _generated_handler(
-        cluster.MetadataRequest, metadata.handle, lambda answer, version: [metadata_codec.encode(answer, version)]
+        cluster.MetadataRequest, metadata.handle, lambda result, version: [metadata_codec.encode(result, version)]
     ),
     api.OFFSET_COMMIT: _generated_handler(consumer.OffsetCommitRequest, offset_commit.handle),
     api.OFFSET_FETCH: _generated_handler(consumer.OffsetFetchRequest, offset_fetch.handle),
@@ -134,7 +134,7 @@ HANDLERS: Mapping[int, Handler] = {
     api.LIST_GROUPS: _generated_handler(
         admin.ListGroupsRequest,
         list_groups.handle,
-        lambda answer, version: [list_groups_codec.encode(answer, version)],
+        lambda result, version: [list_groups_codec.encode(result, version)],
     ),
     api.SASL_HANDSHAKE: _generated_handler(sasl.SaslHandshakeRequest, login.handshake),
     api.SASL_AUTHENTICATE: _generated_handler(sasl.SaslAuthenticateRequest, login.authenticate),

@@ -28,8 +28,8 @@ async def handle(context: RequestContext, request: Any) -> ListGroupsResult:
             continue
         group_type = CONSUMER if isinstance(group, ConsumerGroup) else CLASSIC
         state = str(group.state)
-        is_wanted = (not states or state.lower() in states) and (not types or group_type in types)
-        if is_wanted and context.permissions.granted_on(ResourceType.GROUP, group_id):
+        is_match = (not states or state.lower() in states) and (not types or group_type in types)
+        if is_match and context.permissions.granted_on(ResourceType.GROUP, group_id):
             protocol_type = CONSUMER if isinstance(group, ConsumerGroup) else group.protocol_type or ""
             listed.append(ListedGroup(group_id, protocol_type, state, group_type))
     return ListGroupsResult(listed)

@@ -45,7 +45,9 @@ _PartitionResponse = _TopicResponse.ListOffsetsPartitionResponse
 def handle(context: RequestContext, request: Any) -> Any | Awaitable[Any]:
     is_read_committed = context.version >= 2 and request.isolation_level == READ_COMMITTED
     times = Counter(
-        (topic.name, one.partition_index) for topic in request.topics or () for one in topic.partitions or ()
+        (topic.name, partition.partition_index)
+        for topic in request.topics or ()
+        for partition in topic.partitions or ()
     )
     lookups = [
         [
@@ -85,8 +87,8 @@ async def _respond_later(
 ) -> Any:
     lock = asyncio.Lock()
     for start in range(0, len(pending), READ_AHEAD_PARTITIONS_MAX):
-        some = pending[start : start + READ_AHEAD_PARTITIONS_MAX]
-        await asyncio.gather(*(_run_lookup(context, lookup, lock) for lookup in some))
+        chunk = pending[start : start + READ_AHEAD_PARTITIONS_MAX]
+        await asyncio.gather(*(_run_lookup(context, lookup, lock) for lookup in chunk))
     return _response(context, request, lookups)
 
 

@@ -42,7 +42,7 @@ async def _commit(context: RequestContext, request: Any) -> Any:
             request.group_instance_id if version >= 7 else None,
             request.generation_id_or_member_epoch,
             topic_partitions(request),
-            knows_member_epochs=version >= _MEMBER_EPOCHS_FROM,
+            supports_member_epochs=version >= _MEMBER_EPOCHS_FROM,
         )
         for topic in request.topics or ():
             for requested in topic.partitions or ():

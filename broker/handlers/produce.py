@@ -68,9 +68,9 @@ def _check_acks_zero(response: ProduceResult) -> None:
         RefusalWithoutResponse: a partition was refused.
     """
     for topic in response:
-        for one in topic.partitions:
-            if one.error:
-                raise RefusalWithoutResponse(str(one.error_message), response)
+        for partition in topic.partitions:
+            if partition.error:
+                raise RefusalWithoutResponse(str(partition.error_message), response)
 
 
 def _append_topic(
@@ -80,9 +80,12 @@ def _append_topic(
         topic = _checked_topic(context, request, requested.name)
     except RequestRefused as refused:
         return ProducedTopic(
-            requested.name, tuple([_refused_partition(one.partition, refused) for one in requested.partitions])
+            requested.name,
+            tuple([_refused_partition(partition.partition, refused) for partition in requested.partitions]),
         )
-    partitions = [_append(context, topic, one, request.transactional_id, appended) for one in requested.partitions]
+    partitions = [
+        _append(context, topic, partition, request.transactional_id, appended) for partition in requested.partitions
+    ]
     return ProducedTopic(requested.name, tuple(partitions))
 
 

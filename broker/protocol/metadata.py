@@ -85,14 +85,14 @@ def encode(result: MetadataResult, version: int) -> bytearray:
 
 def _partitions(result: MetadataResult, version: int) -> list[bytes]:
     """Encodes partitions 0, 1, …, as many as the largest topic has."""
-    rest = Writer(flexible=version >= FLEXIBLE_FROM)
+    suffix = Writer(flexible=version >= FLEXIBLE_FROM)
     for _ in ("replicas", "in-sync replicas"):
-        rest.array_size(1)
-        rest.i32(result.node_id)
+        suffix.array_size(1)
+        suffix.i32(result.node_id)
     if version >= 5:
-        rest.array_size(0)  # offline replicas
-    rest.tags()
-    end = bytes(rest.buffer)
+        suffix.array_size(0)  # offline replicas
+    suffix.tags()
+    end = bytes(suffix.buffer)
     indexes = range(max((topic.partition_count for topic in result.topics), default=0))
     if version >= 7:
         return [_PARTITION_7.pack(0, index, result.node_id, result.leader_epoch) + end for index in indexes]
