@@ -90,12 +90,12 @@ def build_response(request: ReplicationRequest, repository: Repository) -> Repli
     tables = ReplicationTables(repository)
     revision = repository.revision()
     position = ReplicationPosition(revision.history, revision.number, tables.changes())
-    is_seen = str(position) == request.seen
+    is_current = str(position) == request.seen
     return ReplicationResponse(
         repository.identity(),
         position,
-        None if is_seen else tables.subject_states(),
-        None if is_seen else settings_of(repository),
+        None if is_current else tables.subject_states(),
+        None if is_current else settings_of(repository),
         tables.replicated_subjects(request.subjects),
         tuple(_schemas(request, repository)),
     )

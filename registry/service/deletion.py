@@ -126,10 +126,10 @@ class Deletion:
             had_config = repository.remove_config(scope)
             return repository.remove_modes([scope]) or had_config or was_listed
 
-        was_there = self._database.write(delete)
-        if was_there:
+        existed = self._database.write(delete)
+        if existed:
             logger.info("context deleted: context=%s", quoted_for_log(context))
-        return was_there
+        return existed
 
 
 def _claim(repository: Repository, subject: str, state: SubjectState, versions: Sequence[int]) -> None:
@@ -150,7 +150,7 @@ def _chosen(repository: Repository, subject: str, version: int) -> tuple[int, bo
 
 
 def _refuse_foreign_references(repository: Repository, subject: str, versions: Sequence[int], *, deleted: bool) -> None:
-    leaving = frozenset(versions)
+    deleted_versions = frozenset(versions)
     for version, user in repository.references_to(subject, deleted=deleted):
-        if version in leaving and user.subject != subject:
+        if version in deleted_versions and user.subject != subject:
             raise ReferenceExists(subject=subject, version=version)

@@ -64,9 +64,9 @@ class Lookup:
         found = self._database.read(lambda repository: repository.contexts())
         return [context for context in found if context.startswith(prefix)]
 
-    def subjects(self, wanted: SubjectFilter, *, deleted: bool, deleted_only: bool) -> list[str]:
+    def subjects(self, subject_filter: SubjectFilter, *, deleted: bool, deleted_only: bool) -> list[str]:
         return self._database.read(
-            lambda repository: repository.subjects(wanted, deleted=deleted, deleted_only=deleted_only)
+            lambda repository: repository.subjects(subject_filter, deleted=deleted, deleted_only=deleted_only)
         )
 
     def resolve_alias(self, subject: str) -> str:
@@ -117,7 +117,7 @@ class Lookup:
 
         return self._database.read(read)
 
-    def latest_with_metadata(self, subject: str, wanted: Mapping[str, str], *, deleted: bool) -> StoredVersion:
+    def latest_with_metadata(self, subject: str, properties: Mapping[str, str], *, deleted: bool) -> StoredVersion:
         """The newest version with all these properties in its metadata.
 
         Raises:
@@ -128,7 +128,7 @@ class Lookup:
         def read(repository: Repository) -> StoredVersion:
             name = resolve_alias(repository, subject)
             for stored in reversed(repository.versions(subject=name, deleted=deleted)):
-                if has_properties(stored.schema.content.metadata, wanted):
+                if has_properties(stored.schema.content.metadata, properties):
                     return stored
             _require_subject(repository, name, deleted=deleted)
             raise SchemaNotFound(subject=name)
@@ -137,7 +137,7 @@ class Lookup:
 
     def versions_of_subjects(
         self,
-        wanted: SubjectFilter,
+        subject_filter: SubjectFilter,
         *,
         deleted: bool,
         latest_only: bool,
@@ -148,7 +148,7 @@ class Lookup:
         """Versions of the matching subjects, ordered by subject and version.
 
         Args:
-            wanted: matches subjects.
+            subject_filter: matches subjects.
             deleted: includes soft-deleted versions.
             latest_only: only the newest version of each subject.
             page: selects the part of the list to return, so that only its schemas are read.
@@ -157,11 +157,13 @@ class Lookup:
         """
 
         def read(repository: Repository) -> list[ListedVersion]:
-            names = _aliases(repository, wanted) if aliases else {}
-            found = set(repository.listed_versions(wanted, deleted=deleted))
+            names = _aliases(repository, subject_filter) if aliases else {}
+            found = set(repository.listed_versions(subject_filter, deleted=deleted))
             for name in names:
                 numbers = repository.version_numbers(name)
-                found.update(SubjectVersion(name, number) for number, gone in numbers if deleted or not gone)
+                found.update(
+                    SubjectVersion(name, number) for number, is_deleted in numbers if deleted or not is_deleted
+                )
             chosen = [item for item in sorted(found) if self._is_shown(item.subject)]
             if latest_only:
                 chosen = list({item.subject: item for item in chosen}.values())
@@ -377,14 +379,14 @@ class Lookup:
         return self._readable(repository, found)
 
 
-def _aliases(repository: Repository, wanted: SubjectFilter) -> dict[str, tuple[str, ...]]:
+def _aliases(repository: Repository, subject_filter: SubjectFilter) -> dict[str, tuple[str, ...]]:
     """The matching aliases by the subject that they stand for."""
     found: dict[str, list[str]] = {}
     for scope, alias in repository.aliases().items():
         if scope is None or is_context_scope(scope) or not alias:
             continue
         context, name = split_subject(scope)
-        if wanted.context in (None, context) and name.startswith(wanted.prefix):
+        if subject_filter.context in (None, context) and name.startswith(subject_filter.prefix):
             found.setdefault(resolve_in_context(scope, alias), []).append(scope)
     return {subject: tuple(sorted(names)) for subject, names in found.items()}
 
@@ -413,8 +415,8 @@ class RestrictedLookup(Lookup):
         super().__init__(unrestricted._database, unrestricted._parser, unrestricted._configuration)
         self._may_read = may_read
 
-    def subjects(self, wanted: SubjectFilter, *, deleted: bool, deleted_only: bool) -> list[str]:
-        found = super().subjects(wanted, deleted=deleted, deleted_only=deleted_only)
+    def subjects(self, subject_filter: SubjectFilter, *, deleted: bool, deleted_only: bool) -> list[str]:
+        found = super().subjects(subject_filter, deleted=deleted, deleted_only=deleted_only)
         return [name for name in found if self._may_read(name)]
 
     def _is_shown(self, subject: str) -> bool:

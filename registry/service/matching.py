@@ -34,15 +34,15 @@ def find_matching_version(
         version: only this version, or the newest for `LATEST`; None and 0 search all.
         deleted: includes soft-deleted versions.
     """
-    alike = [
+    candidates = [
         entry for entry in view.entries if entry.lookup_key == candidate.lookup_key and (deleted or not entry.deleted)
     ]
     if version:
-        wanted = view.entry(version, deleted=deleted)
-        alike = [entry for entry in alike if entry is wanted]
-    if not alike:
+        selected = view.entry(version, deleted=deleted)
+        candidates = [entry for entry in candidates if entry is selected]
+    if not candidates:
         return None
-    chosen = repository.load_entries(subject, tuple(reversed(alike)))
+    chosen = repository.load_entries(subject, tuple(reversed(candidates)))
     same = (item for item in chosen if item.schema.content == candidate.content)
     return next(same, None) or next(
         (
@@ -90,13 +90,13 @@ def adds_metadata_or_rules(config: ConfigEntry) -> bool:
     return any(value is not None for value in added)
 
 
-def _has_equivalent_content(wanted: SchemaContent, stored: StoredVersion) -> bool:
+def _has_equivalent_content(requested: SchemaContent, stored: StoredVersion) -> bool:
     content = stored.schema.content
-    return _matches_references(wanted.references, content.references) and satisfies_request(
-        (wanted.metadata, wanted.rule_set), (content.metadata, content.rule_set), stored.version
+    return _matches_references(requested.references, content.references) and satisfies_request(
+        (requested.metadata, requested.rule_set), (content.metadata, content.rule_set), stored.version
     )
 
 
-def _matches_references(wanted: tuple[SchemaReference, ...], stored: tuple[SchemaReference, ...]) -> bool:
+def _matches_references(requested: tuple[SchemaReference, ...], stored: tuple[SchemaReference, ...]) -> bool:
     """A schema in one piece matches one that was split with references, but not vice versa."""
-    return not wanted or sorted(wanted) == sorted(stored)
+    return not requested or sorted(requested) == sorted(stored)

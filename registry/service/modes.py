@@ -182,19 +182,19 @@ def _purge_soft_deleted(repository: Repository, scope: str | None) -> bool:
     if scope is not None and not is_context_scope(scope):
         stored = repository.versions(subject=scope, deleted=True)
     else:
-        stored = repository.versions(wanted=filter_of_scope(scope), deleted=True)
+        stored = repository.versions(subject_filter=filter_of_scope(scope), deleted=True)
     if any(not item.deleted for item in stored):
         raise OperationNotPermitted("Cannot import since found existing subjects", subject=scope or "")
     by_subject: dict[str, list[StoredVersion]] = defaultdict(list)
     for item in stored:
         by_subject[item.subject].append(item)
-    leaving = {SubjectVersion(item.subject, item.version) for item in stored}
+    removed = {SubjectVersion(item.subject, item.version) for item in stored}
     for subject, versions in sorted(by_subject.items()):
         subject_id = repository.claim_subject(subject, repository.subject_state(subject))
         repository.lock_versions(subject_id, [item.version for item in versions])
     for subject in sorted(by_subject):
         for version, user in repository.references_to(subject, deleted=True):
-            if user not in leaving:
+            if user not in removed:
                 raise ReferenceExists(subject=subject, version=version)
     for subject, versions in sorted(by_subject.items()):
         state = repository.subject_state(subject)

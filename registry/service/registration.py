@@ -65,15 +65,16 @@ SERIALIZED_ATTEMPTS = 20  # registrations of a subject by a process after one ha
 class _RegistrationPlan:
     """A decided new version, not written yet.
 
-    `seen` and `settings_seen` are the revisions that it was decided on, in the history `history_seen`. `imposed_id` is
-    the id of an import. `known` is the schema if its context already has it; otherwise the schema gets a new id.
-    `revives` says that the version makes a soft-deleted schema or subject visible again.
+    `expected_state` and `expected_settings` are the revisions that it was decided on, in the history
+    `expected_history`. `imposed_id` is the id of an import. `known` is the schema if its context already has it;
+    otherwise the schema gets a new id. `revives` says that the version makes a soft-deleted schema or subject visible
+    again.
     """
 
     subject: str
-    seen: SubjectState | None
-    history_seen: int
-    settings_seen: int
+    expected_state: SubjectState | None
+    expected_history: int
+    expected_settings: int
     candidate: Candidate
     version: int
     known: StoredSchema | None = None
@@ -97,11 +98,11 @@ class _RegistrationPlan:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationResult:
-    """The version with the schema. `is_new` says that this registration added it, in the history `history_seen`."""
+    """The version with the schema. `is_new` says that this registration added it, in the history `history`."""
 
     stored: StoredVersion
     is_new: bool
-    history_seen: int = 0
+    history: int = 0
 
 
 class _LockStripe:
@@ -136,7 +137,7 @@ class Registration:
         self._compatibility = compatibility
         self._now_ms = now_ms
         # (context, fingerprint) of contents that are known to have an id.
-        self._known = LruCache[tuple[str, bytes], bool](KNOWN_CONTENTS_MAX)
+        self._known_contents = LruCache[tuple[str, bytes], bool](KNOWN_CONTENTS_MAX)
         self._lock_stripes = tuple(_LockStripe() for _ in range(LOCK_STRIPES))
 
     def register(
@@ -185,8 +186,8 @@ class Registration:
         if registered.is_new:
             stored = registered.stored
             # The next registration of the subject is compared with it, and other subjects may register it too.
-            self._database.cache_schema(registered.history_seen, stored.schema)
-            self._note_known(stored.schema.context, stored.schema.content)
+            self._database.cache_schema(registered.history, stored.schema)
+            self._remember_known(stored.schema.context, stored.schema.content)
             logger.info(
                 "schema registered: subject=%s version=%d schema_id=%d",
                 quoted_for_log(stored.subject),
@@ -218,7 +219,7 @@ class Registration:
                 in_one_statement=decided.is_plain,
             )
         except ContentExists as error:
-            self._note_known(error.wanted.context, error.wanted.content)
+            self._remember_known(error.request.context, error.request.content)
         except WriteConflict:
             # Not after the first conflict, which a change of configuration may have caused.
             if stripe.had_conflict:
@@ -226,13 +227,13 @@ class Registration:
             stripe.had_conflict = True
         return None
 
-    def _note_known(self, context: str, content: SchemaContent) -> None:
-        self._known.put((context, content.fingerprint), True, 1)
+    def _remember_known(self, context: str, content: SchemaContent) -> None:
+        self._known_contents.put((context, content.fingerprint), True, 1)
 
     def _write_decision(self, repository: Repository, decided: StoredVersion | _RegistrationPlan) -> RegistrationResult:
         if isinstance(decided, StoredVersion):
             return RegistrationResult(decided, is_new=False)
-        return RegistrationResult(self._write_plan(repository, decided), is_new=True, history_seen=decided.history_seen)
+        return RegistrationResult(self._write_plan(repository, decided), is_new=True, history=decided.expected_history)
 
     def _decide(
         self,
@@ -245,7 +246,7 @@ class Registration:
     ) -> StoredVersion | _RegistrationPlan:
         # Read first, because the same statement reads the revision of the configuration.
         repository.subject_view(subject)
-        seen = repository.history(), repository.settings_revision()
+        revisions = repository.history(), repository.settings_revision()
         settings = self._configuration.settings(repository, subject)
         subject, config = settings.subject, settings.config
         view = repository.subject_view(subject)
@@ -266,7 +267,7 @@ class Registration:
         if problem is not None:
             raise problem
         if settings.mode.takes_ids:
-            return _decide_import(repository, subject, view, seen, candidate, request)
+            return _decide_import(repository, subject, view, revisions, candidate, request)
         latest = repository.version(subject, LATEST)
         request = complete_request(request, config, latest, view.next_version)
         if candidate is None:
@@ -282,13 +283,15 @@ class Registration:
         if request.version not in (None, 0, LATEST, view.next_version):
             raise InvalidSchema("Version is not one more than previous version", subject=subject)
         _require_number(subject, view.next_version)
-        plan = _RegistrationPlan(subject, view.state, *seen, candidate, view.next_version, revives=view.is_deleted)
+        plan = _RegistrationPlan(subject, view.state, *revisions, candidate, view.next_version, revives=view.is_deleted)
         return self._with_known_schema(repository, plan)
 
     def _with_known_schema(self, repository: Repository, plan: _RegistrationPlan) -> _RegistrationPlan:
         content = plan.candidate.content
         # On PostgreSQL the reservation of the id detects a known content, and most contents are new.
-        is_deferred_to_insert = not (self._database.is_sqlite or self._known.get((plan.context, content.fingerprint)))
+        is_deferred_to_insert = not (
+            self._database.is_sqlite or self._known_contents.get((plan.context, content.fingerprint))
+        )
         known = None if is_deferred_to_insert else repository.schema_of(plan.context, content)
         revives = known is not None and repository.is_soft_deleted_for(known.row_key, plan.subject)
         return replace(plan, known=known, revives=plan.revives or revives)
@@ -343,9 +346,9 @@ class Registration:
         schema_id = _new_id(repository, plan)
         schema = repository.add_version_with_schema(
             plan.subject,
-            plan.seen,
-            plan.history_seen,
-            plan.settings_seen,
+            plan.expected_state,
+            plan.expected_history,
+            plan.expected_settings,
             plan.version,
             schema_id,
             candidate.content,
@@ -360,8 +363,8 @@ class Registration:
         now_ms = self._now_ms()
         if plan.revives:
             repository.bump_revision()
-        subject_id = repository.claim_subject(plan.subject, plan.seen)
-        repository.require_settings(plan.history_seen, plan.settings_seen)
+        subject_id = repository.claim_subject(plan.subject, plan.expected_state)
+        repository.require_settings(plan.expected_history, plan.expected_settings)
         is_import = plan.imposed_id is not None
         targets = {
             (resolve_in_context(plan.subject, reference.subject), reference.version)
@@ -386,13 +389,13 @@ def _decide_import(
     repository: Repository,
     subject: str,
     view: SubjectView,
-    seen: tuple[int, int],
+    revisions: tuple[int, int],
     candidate: Candidate | None,
     request: SchemaRequest,
 ) -> _RegistrationPlan:
     """Decides an import: schemas of another registry keep their ids, versions and contents.
 
-    `seen` holds the history and the revision of the settings.
+    `revisions` are the history and the revision of the settings.
     """
     if candidate is None:
         raise InvalidSchema("Empty schema")
@@ -404,9 +407,9 @@ def _decide_import(
             f"Overwrite new schema with id {schema_id} in context {context} is not permitted.", subject=subject
         )
     version = request.version if request.version is not None and request.version > 0 else view.next_version
-    there = repository.version(subject, version)
-    if there is not None and there.schema.schema_id != schema_id:
-        raise SchemaIdMismatch(str(schema_id), subject=subject, version=version, schema_id=there.schema.schema_id)
+    existing = repository.version(subject, version)
+    if existing is not None and existing.schema.schema_id != schema_id:
+        raise SchemaIdMismatch(str(schema_id), subject=subject, version=version, schema_id=existing.schema.schema_id)
     # An import that only adds versions invalidates no cached response, so thousands of them need not wait for leases.
     # Schemas with references do, because a concurrent import may replace soft-deleted schemas that they refer to.
     revives = (
@@ -417,7 +420,7 @@ def _decide_import(
     )
     _require_number(subject, version)
     return _RegistrationPlan(
-        subject, view.state, *seen, candidate, version, known=owner, imposed_id=schema_id, revives=revives
+        subject, view.state, *revisions, candidate, version, known=owner, imposed_id=schema_id, revives=revives
     )
 
 
@@ -452,7 +455,7 @@ def _new_schema(repository: Repository, plan: _RegistrationPlan, now_ms: int) ->
 
 
 def _new_id(repository: Repository, plan: _RegistrationPlan) -> SchemaId:
-    schema_id = repository.take_schema_id(plan.context)
+    schema_id = repository.take_next_id(plan.context)
     # Imports can use up the ids.
     if schema_id > SCHEMA_ID_MAX:
         raise OperationNotPermitted(f"No schema id is left in context {plan.context}", subject=plan.subject)
@@ -477,12 +480,12 @@ def refresh_lookup_keys(repository: Repository, subject: str, version: int) -> N
     """Recomputes the lookup keys of all schemas that refer to a replaced version, directly or through others."""
     # A new parser, because the service's own would cache schemas that are not committed.
     parser = SchemaParser()
-    pending, seen = [(subject, version)], set[int]()
+    pending, visited = [(subject, version)], set[int]()
     while pending:
         for referrer in repository.referencing(*pending.pop(), deleted=True):
-            if referrer.row_key in seen:
+            if referrer.row_key in visited:
                 continue
-            seen.add(referrer.row_key)
+            visited.add(referrer.row_key)
             pending += [(user.subject, user.version) for user in repository.users(referrer, deleted=True)]
             lookup_key = parser.lookup_key(repository, referrer)
             if lookup_key is not None:

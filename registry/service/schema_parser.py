@@ -233,10 +233,10 @@ class SchemaParser:
         if (content.text, content.references) == (candidate.content.text, candidate.content.references):
             return True
         try:
-            whole = _comparable_text(self.parsed(repository, stored), bool(content.references))
+            stored_text = _comparable_text(self.parsed(repository, stored), bool(content.references))
         except (InvalidSchema, _UnusableReference):
             return False
-        return whole == _comparable_text(candidate.schema, bool(candidate.content.references))
+        return stored_text == _comparable_text(candidate.schema, bool(candidate.content.references))
 
     def _with_references(self, repository: Repository, stored: StoredSchema) -> _ParsedSchema:
         # Iterative, because chains of references can be long.
@@ -321,14 +321,14 @@ def _lookup_key(schema: Schema, has_references: bool) -> bytes:
 
 def _comparable_text(schema: Schema, has_references: bool) -> str:
     # References are inlined, so that a schema in one piece equals the same schema split into several.
-    whole = schema
+    inlined = schema
     if has_references:
         try:
-            whole = parse_schema(self_contained_text(schema), strict=False)
+            inlined = parse_schema(self_contained_text(schema), strict=False)
         except (SchemaParseError, RecursionError) as error:
             reason = _error_text(error) if isinstance(error, SchemaParseError) else "nested too deeply"
             raise _UnusableReference(f"the schema with its references cannot be parsed: {reason}") from error
-    return normalized_text(whole)
+    return normalized_text(inlined)
 
 
 def _error_text(error: SchemaParseError) -> str:

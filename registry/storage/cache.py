@@ -62,8 +62,8 @@ class SubjectView:
 
     def entry(self, version: int, *, deleted: bool) -> VersionEntry | None:
         """Returns the version with this number, or the newest one for `LATEST`."""
-        seen = (entry for entry in reversed(self.entries) if deleted or not entry.deleted)
-        return next((entry for entry in seen if version in (LATEST, entry.version)), None)
+        newest_first = (entry for entry in reversed(self.entries) if deleted or not entry.deleted)
+        return next((entry for entry in newest_first if version in (LATEST, entry.version)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,5 +193,5 @@ class DatabaseCache:
         """Returns an earlier state of the subject, possibly of another history."""
         return self._views.get(subject)
 
-    def put_view(self, subject: str, seen: ViewAtRevision) -> None:
-        self._views.put(subject, seen, len(seen.view.entries) + VIEW_OVERHEAD_VERSIONS)
+    def put_view(self, subject: str, view_at_revision: ViewAtRevision) -> None:
+        self._views.put(subject, view_at_revision, len(view_at_revision.view.entries) + VIEW_OVERHEAD_VERSIONS)

@@ -248,9 +248,9 @@ class Database:
             StoreError: the database failed; nothing was changed.
         """
         with waiting_out_leases(self._lease_s) as watch:
-            return self._write_in_turn(subject, decide, watch.observe(work), new_id)
+            return self._write_serialized(subject, decide, watch.observe(work), new_id)
 
-    def _write_in_turn(
+    def _write_serialized(
         self,
         subject: str,
         decide: Callable[[Repository], D],
@@ -269,12 +269,12 @@ class Database:
         except ConnectionLost as error:
             raise WriteConflict(str(error)) from error
 
-    def _reserve_id(self, wanted: IdRequest | None) -> ReservedIds:
+    def _reserve_id(self, request: IdRequest | None) -> ReservedIds:
         """Reserves an id while another transaction of this thread, which has written nothing yet, is open."""
-        if wanted is None or self._reservation_engine is None:
+        if request is None or self._reservation_engine is None:
             return {}
         with self._reservation_engine.connect().execution_options(**{PURPOSE: Purpose.AUTOCOMMIT_READS}) as connection:
-            return reserve_schema_id(connection, wanted)
+            return reserve_schema_id(connection, request)
 
     def cache_schema(self, history: int, schema: StoredSchema) -> None:
         """Caches a schema that a write has just committed in this history, which saves its next read."""
@@ -287,19 +287,19 @@ class Database:
     def _transaction(
         self, purpose: Purpose, new_id: IdRequest | None = None
     ) -> Iterator[tuple[Connection, ReservedIds]]:
-        with self._translating_errors() as stage, self._connected(Purpose.AUTOCOMMIT_READS) as connection:
+        with self._translating_errors() as commit_state, self._connected(Purpose.AUTOCOMMIT_READS) as connection:
             # Reserved while the connection of the transaction is open: as long as it lives the server has not crashed,
             # which could reset the counter. A transaction on disk also implies that the counter is on disk.
             reserved = {} if new_id is None or self._is_sqlite else reserve_schema_id(connection, new_id)
             connection.commit()
             transaction = connection.execution_options(**{PURPOSE: purpose}).begin()
-            stage.is_committing = purpose is Purpose.AUTOCOMMIT_WRITE
+            commit_state.is_committing = purpose is Purpose.AUTOCOMMIT_WRITE
             try:
                 yield connection, reserved
             except BaseException:
                 transaction.rollback()
                 raise
-            stage.is_committing = purpose in (Purpose.WRITE, Purpose.AUTOCOMMIT_WRITE)
+            commit_state.is_committing = purpose in (Purpose.WRITE, Purpose.AUTOCOMMIT_WRITE)
             transaction.commit()
 
     def _connected(self, purpose: Purpose) -> Connection:
@@ -308,9 +308,9 @@ class Database:
     @contextmanager
     def _translating_errors(self) -> Iterator[_CommitState]:
         """Translates errors of the database into errors of the registry."""
-        stage = _CommitState()
+        commit_state = _CommitState()
         try:
-            yield stage
+            yield commit_state
         except IntegrityError as error:
             raise WriteConflict(str(error.orig)) from error
         except SQLAlchemyError as error:
@@ -318,8 +318,10 @@ class Database:
                 raise WriteConflict(_driver_message(error)) from error
             logger.error("database failed: database=%s cause=%s", self.name, _driver_message(error))
             if isinstance(error, DBAPIError) and error.connection_invalidated:
-                raise ConnectionLost(_client_message(error, stage), is_outcome_unknown=stage.is_committing) from error
-            raise StoreError(_client_message(error, stage)) from error
+                raise ConnectionLost(
+                    _client_message(error, commit_state), is_outcome_unknown=commit_state.is_committing
+                ) from error
+            raise StoreError(_client_message(error, commit_state)) from error
 
     def upgrade(self) -> None:
         """Migrates the tables to this version; does nothing if they are current.
@@ -333,8 +335,8 @@ class Database:
                 return
             except DatabaseUnusable as error:
                 cause = error.__cause__
-                met_others = isinstance(cause, SQLAlchemyError) and _state(cause) in TABLE_WAIT_STATES
-                if not met_others or attempt == UPGRADE_ATTEMPTS_MAX:
+                met_lock = isinstance(cause, SQLAlchemyError) and _state(cause) in TABLE_WAIT_STATES
+                if not met_lock or attempt == UPGRADE_ATTEMPTS_MAX:
                     raise
                 logger.warning("database not upgraded yet: attempt=%d cause=%s", attempt, error)
 
@@ -416,14 +418,14 @@ def _state(error: SQLAlchemyError) -> str | None:
     return getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
 
 
-def _client_message(error: SQLAlchemyError, stage: _CommitState) -> str:
+def _client_message(error: SQLAlchemyError, commit_state: _CommitState) -> str:
     """The message for clients: without the database's address and the SQL, which are in the log."""
     if isinstance(error, PoolTimeout):
         return "Error in the registry's database: all connections are in use"
     if _state(error) in TIMEOUT_STATES:
         return "Error in the registry's database: timed out"
     if isinstance(error, DBAPIError) and error.connection_invalidated:
-        outcome = "; the change may or may not have been made" if stage.is_committing else ""
+        outcome = "; the change may or may not have been made" if commit_state.is_committing else ""
         return f"Error in the registry's database: the connection was lost{outcome}"
     if isinstance(error, DBAPIError) and type(error.orig).__module__.startswith("psycopg") and _state(error) is None:
         return "Error in the registry's database: it cannot be reached"

@@ -98,9 +98,9 @@ class WriteConflict(Exception):
 class ContentExists(WriteConflict):
     """The context already has an id for the content for which a new id was requested."""
 
-    def __init__(self, wanted: IdRequest) -> None:
-        super().__init__(f"context {wanted.context} already has this content")
-        self.wanted = wanted
+    def __init__(self, request: IdRequest) -> None:
+        super().__init__(f"context {request.context} already has this content")
+        self.request = request
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ class Repository:
         listed = sa.update(ContextRow).where(ContextRow.name == context, ContextRow.listed)
         return self._connection.execute(listed.values(listed=False)).rowcount > 0
 
-    def take_schema_id(self, context: str) -> SchemaId:
+    def take_next_id(self, context: str) -> SchemaId:
         """Returns the next id of a context and increases the counter."""
         if context in self._reserved:
             return self._reserved.pop(context)
@@ -527,15 +527,15 @@ class Repository:
 
     @depends_on(subject_names)
     def subjects(
-        self, wanted: SubjectFilter = ALL_SUBJECTS, *, deleted: bool = False, deleted_only: bool = False
+        self, subject_filter: SubjectFilter = ALL_SUBJECTS, *, deleted: bool = False, deleted_only: bool = False
     ) -> list[str]:
         """Sorted names of subjects with a live version; with `deleted` all, with `deleted_only` those without one."""
-        if not wanted.is_storable:
+        if not subject_filter.is_storable:
             return []
         query = (
             sa.select(SubjectRow.name)
             .join(VersionRow, VersionRow.subject_id == SubjectRow.id)
-            .where(*_matching(wanted))
+            .where(*_matching(subject_filter))
             .group_by(SubjectRow.name)
         )
         live = sa.func.sum(sa.case((VersionRow.deleted, 0), else_=1))
@@ -571,9 +571,9 @@ class Repository:
     def subject_state(self, subject: str) -> SubjectState | None:
         if not is_storable(subject):
             return None
-        seen = self._cached_result(("view", subject))
-        if seen is not None:
-            return cast(SubjectView, seen).state
+        view = self._cached_result(("view", subject))
+        if view is not None:
+            return cast(SubjectView, view).state
         row = self._connection.execute(statements.SUBJECT_STATE, {"name": subject}).first()
         return None if row is None else SubjectState(row.id, row.revision)
 
@@ -586,12 +586,12 @@ class Repository:
 
     def _subject_view(self, subject: str) -> SubjectView:
         before = None if self._cache is None else self._cache.view(subject)
-        seen, is_complete = self._view_after(subject, before)
+        current, is_complete = self._view_after(subject, before)
         if not is_complete:
-            seen, _ = self._view_after(subject, None)
-        if self._cache is not None and seen.view.entries:
-            self._cache.put_view(subject, seen)
-        return seen.view
+            current, _ = self._view_after(subject, None)
+        if self._cache is not None and current.view.entries:
+            self._cache.put_view(subject, current)
+        return current.view
 
     def _view_after(self, subject: str, known: ViewAtRevision | None) -> tuple[ViewAtRevision, bool]:
         """Returns the versions, and whether they are complete. Versions in `known` are not read again."""
@@ -619,28 +619,28 @@ class Repository:
             entries = known.view.entries + entries
         return ViewAtRevision(revision, SubjectView(state, entries)), is_complete
 
-    def claim_subject(self, subject: str, seen: SubjectState | None) -> int:
+    def claim_subject(self, subject: str, expected: SubjectState | None) -> int:
         """Increases the subject's revision for this transaction and returns the subject's row id.
 
         Raises:
-            WriteConflict: the subject's state differs from `seen` (None: it did not exist).
+            WriteConflict: the subject's state differs from `expected` (None: it did not exist).
         """
-        if seen is None:
+        if expected is None:
             row = {"name": subject, "context": context_of(subject), "revision": 1}
             return int(self._connection.execute(statements.ADD_SUBJECT, row).scalar_one())
-        moved = self._connection.execute(statements.ADVANCE_SUBJECT, _advance_parameters(seen))
+        moved = self._connection.execute(statements.ADVANCE_SUBJECT, _advance_parameters(expected))
         if moved.rowcount != 1:
             raise WriteConflict(f"subject {subject!r} has changed")
-        return seen.subject_id
+        return expected.subject_id
 
-    def require_settings(self, history_seen: int, settings_seen: int) -> None:
+    def require_settings(self, expected_history: int, expected_settings: int) -> None:
         """Requires unchanged configuration and modes; to be called after the subject is claimed.
 
         Raises:
             WriteConflict: the settings have changed, or the database has returned to an earlier state.
         """
         state = self._state()
-        if (state.revision.history, state.settings_revision) != (history_seen, settings_seen):
+        if (state.revision.history, state.settings_revision) != (expected_history, expected_settings):
             raise WriteConflict("configuration or modes have changed, or the database returned to an earlier state")
 
     # Versions
@@ -663,14 +663,14 @@ class Repository:
         self,
         *,
         subject: str | None = None,
-        wanted: SubjectFilter = ALL_SUBJECTS,
+        subject_filter: SubjectFilter = ALL_SUBJECTS,
         schema_key: int | None = None,
         deleted: bool = False,
     ) -> list[StoredVersion]:
         """Versions that match all arguments, ordered by subject and version."""
-        if not (is_storable(subject or "") and wanted.is_storable):
+        if not (is_storable(subject or "") and subject_filter.is_storable):
             return []
-        query = statements.VERSIONS.where(*_matching(wanted))
+        query = statements.VERSIONS.where(*_matching(subject_filter))
         if subject is not None:
             query = query.where(SubjectRow.name == subject)
         if schema_key is not None:
@@ -679,14 +679,14 @@ class Repository:
             query = query.where(VersionRow.deleted.is_(False))
         return sorted(self._stored_versions(query), key=lambda found: (found.subject, found.version))
 
-    def listed_versions(self, wanted: SubjectFilter, *, deleted: bool = False) -> list[SubjectVersion]:
+    def listed_versions(self, subject_filter: SubjectFilter, *, deleted: bool = False) -> list[SubjectVersion]:
         """The versions of the matching subjects, unordered."""
-        if not wanted.is_storable:
+        if not subject_filter.is_storable:
             return []
         query = (
             sa.select(SubjectRow.name, VersionRow.version)
             .join(VersionRow, VersionRow.subject_id == SubjectRow.id)
-            .where(*_matching(wanted))
+            .where(*_matching(subject_filter))
         )
         if not deleted:
             query = query.where(VersionRow.deleted.is_(False))
@@ -697,8 +697,8 @@ class Repository:
         found: list[StoredVersion] = []
         for part in batches(chosen):
             pairs = [(item.subject, item.version) for item in part]
-            wanted = sa.tuple_(SubjectRow.name, VersionRow.version).in_(pairs)
-            found += self._stored_versions(statements.VERSIONS.where(wanted))
+            condition = sa.tuple_(SubjectRow.name, VersionRow.version).in_(pairs)
+            found += self._stored_versions(statements.VERSIONS.where(condition))
         return sorted(found, key=lambda item: (item.subject, item.version))
 
     @depends_on(subject_revision)
@@ -753,9 +753,9 @@ class Repository:
     def add_version_with_schema(
         self,
         subject: str,
-        seen: SubjectState | None,
-        history_seen: int,
-        settings_seen: int,
+        expected: SubjectState | None,
+        expected_history: int,
+        expected_settings: int,
         version: int,
         schema_id: SchemaId,
         content: SchemaContent,
@@ -767,13 +767,13 @@ class Repository:
         The content must have no references and be new to its context.
 
         Raises:
-            WriteConflict: the subject differs from `seen`, the history or the settings have changed, or the content was
-                added.
+            WriteConflict: the subject differs from `expected`, the history or the settings have changed, or the
+                content was added.
         """
         context = context_of(subject)
         if self._connection.dialect.name != "postgresql":
-            subject_id = self.claim_subject(subject, seen)
-            self.require_settings(history_seen, settings_seen)
+            subject_id = self.claim_subject(subject, expected)
+            self.require_settings(expected_history, expected_settings)
             self.list_context(context)
             row_key = self.add_schema(context, schema_id, content, lookup_key, now_ms)
             if row_key is None:
@@ -782,9 +782,9 @@ class Repository:
         else:
             row = schema_row(context, schema_id, content, lookup_key, now_ms)
             parameters = {f"new_{name}": value for name, value in row.items()} | {"new_version": version}
-            parameters |= {"history_seen": history_seen, "settings_seen": settings_seen}
-            parameters |= {"new_name": subject} if seen is None else _advance_parameters(seen)
-            statement = statements.add_version_with_schema(new_subject=seen is None)
+            parameters |= {"expected_history": expected_history, "expected_settings": expected_settings}
+            parameters |= {"new_name": subject} if expected is None else _advance_parameters(expected)
+            statement = statements.add_version_with_schema(new_subject=expected is None)
             row_key = int(self._connection.execute(statement, parameters).scalar_one())
         return StoredSchema(schema_id, content, now_ms, context=context, row_key=row_key)
 
@@ -855,7 +855,7 @@ class Repository:
         self._connection.execute(sa.delete(SchemaRow).where(SchemaRow.row_key.in_(schema_keys), unused))
 
 
-def reserve_schema_id(connection: Connection, wanted: IdRequest) -> ReservedIds:
+def reserve_schema_id(connection: Connection, request: IdRequest) -> ReservedIds:
     """Reserves the next id of a context in its own transaction of one statement. PostgreSQL only.
 
     The statement does not wait for the disk. The transaction that uses the id commits later, which flushes all before
@@ -864,25 +864,29 @@ def reserve_schema_id(connection: Connection, wanted: IdRequest) -> ReservedIds:
     Raises:
         ContentExists: no id is needed.
     """
-    parameters = {"context": wanted.context, "fingerprint": wanted.content.fingerprint}
+    parameters = {"context": request.context, "fingerprint": request.content.fingerprint}
     next_id = connection.execute(statements.RESERVE_ID, parameters).scalar()
     if next_id is None:
-        raise ContentExists(wanted)
-    return {wanted.context: SchemaId(next_id - 1)}
+        raise ContentExists(request)
+    return {request.context: SchemaId(next_id - 1)}
 
 
-def _advance_parameters(seen: SubjectState) -> dict[str, int]:
-    return {"subject_id": seen.subject_id, "seen": seen.revision, "next_revision": seen.revision + 1}
+def _advance_parameters(expected: SubjectState) -> dict[str, int]:
+    return {
+        "subject_id": expected.subject_id,
+        "expected_revision": expected.revision,
+        "next_revision": expected.revision + 1,
+    }
 
 
-def _matching(wanted: SubjectFilter) -> list[Any]:
+def _matching(subject_filter: SubjectFilter) -> list[Any]:
     chosen: list[Any] = []
-    if wanted.context is not None:
-        chosen.append(SubjectRow.context == wanted.context)
-    if wanted.prefix:
+    if subject_filter.context is not None:
+        chosen.append(SubjectRow.context == subject_filter.context)
+    if subject_filter.prefix:
         # Names in other contexts start with the context between two colons. LIKE would ignore case on SQLite.
         start = sa.case((SubjectRow.context == DEFAULT_CONTEXT, 1), else_=sa.func.length(SubjectRow.context) + 3)
-        chosen.append(sa.func.substr(SubjectRow.name, start, len(wanted.prefix)) == wanted.prefix)
+        chosen.append(sa.func.substr(SubjectRow.name, start, len(subject_filter.prefix)) == subject_filter.prefix)
     return chosen
 
 

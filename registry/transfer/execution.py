@@ -66,13 +66,13 @@ def read_target(remote: RemoteRegistry, snapshot: Snapshot, steps: ProgressCallb
 
 def plan_importable(snapshot: Snapshot, target: TargetContent) -> tuple[Snapshot, ImportPlan, list[ImportProblem]]:
     """Plans an import without the versions that the target cannot take; returns the rest, its plan, and the omitted."""
-    left_out: list[ImportProblem] = []
+    skipped: list[ImportProblem] = []
     while True:
         plan = plan_import(snapshot, target)
-        dropped = {problem.key for problem in plan.problems if problem.can_be_left_out and problem.key}
+        dropped = {problem.key for problem in plan.problems if problem.can_be_skipped and problem.key}
         if not dropped:
-            return snapshot, plan, left_out
-        left_out += [problem for problem in plan.problems if problem.key in dropped]
+            return snapshot, plan, skipped
+        skipped += [problem for problem in plan.problems if problem.key in dropped]
         snapshot = replace(
             snapshot, versions=tuple(version for version in snapshot.versions if version.key not in dropped)
         )
@@ -116,7 +116,7 @@ def execute_actions(
 
 
 def find_missing_versions(
-    remote: RemoteRegistry, snapshot: Snapshot, steps: ProgressCallback, left_out: Collection[SubjectVersion]
+    remote: RemoteRegistry, snapshot: Snapshot, steps: ProgressCallback, skipped: Collection[SubjectVersion]
 ) -> list[str]:
     """Messages about the snapshot's versions that the registry does not have in the same state; empty if the import is
     complete.
@@ -125,7 +125,7 @@ def find_missing_versions(
     wrong = []
     for version in snapshot.versions:
         found = existing.get(version.key)
-        if version.key in left_out or (
+        if version.key in skipped or (
             found is not None and (found.schema_id, found.deleted) == (version.schema_id, version.deleted)
         ):
             continue

@@ -55,7 +55,7 @@ def read_snapshot(source: BinaryIO, name: str) -> Snapshot:
     """
     reader = _Reader(name)
     for content in iter(lambda: source.readline(LINE_BYTES_MAX), b""):
-        reader.take(content)
+        reader.read_line(content)
     return reader.snapshot()
 
 
@@ -115,14 +115,14 @@ class _Reader:
         self._configs: dict[str, str] = {}
         self._modes: dict[str, str] = {}
         self._kinds: Mapping[str, Callable[[_Fields], None]] = {
-            "context": self._take_context,
-            "version": self._take_version,
-            "config": self._take_config,
-            "mode": self._take_mode,
-            "end": self._take_end,
+            "context": self._read_context,
+            "version": self._read_version,
+            "config": self._read_config,
+            "mode": self._read_mode,
+            "end": self._read_end,
         }
 
-    def take(self, content: bytes) -> None:
+    def read_line(self, content: bytes) -> None:
         self._number += 1
         if self._ended:
             raise self._invalid("expected nothing after the line of kind end")
@@ -132,12 +132,12 @@ class _Reader:
         try:
             kind = fields.text("kind")
             if self._number == 1:
-                self._take_header(kind, fields)
+                self._read_header(kind, fields)
             elif kind in self._kinds:
                 self._kinds[kind](fields)
             else:
                 raise ValueError(f'expected "kind" to be one of {", ".join(self._kinds)}, found {kind!r}')
-            fields.check_all_known()
+            fields.check_all_read()
         except ValueError as error:
             raise self._invalid(str(error)) from None
         self._digest.update(content)
@@ -168,31 +168,31 @@ class _Reader:
         cut = " (the file may be cut off)" if not content.endswith(b"\n") else ""
         raise self._invalid(f"expected one JSON object a line{cut}")
 
-    def _take_header(self, kind: str, fields: _Fields) -> None:
+    def _read_header(self, kind: str, fields: _Fields) -> None:
         if kind != "header" or fields.text("what") != WHAT:
             raise ValueError(f'expected the header of a file whose "what" is {WHAT!r}')
         number = fields.number("format", 2**31)
         if number != FORMAT:
             raise ValueError(f"expected format {FORMAT}, found {number}; a newer headrace can read it")
 
-    def _take_context(self, fields: _Fields) -> None:
+    def _read_context(self, fields: _Fields) -> None:
         _put(self._contexts, fields.text("context"), None, "context")
 
-    def _take_version(self, fields: _Fields) -> None:
+    def _read_version(self, fields: _Fields) -> None:
         version = fields.exported_version()
         _put(self._versions, version.key, version, f"{version.subject} version {version.version}")
 
-    def _take_config(self, fields: _Fields) -> None:
+    def _read_config(self, fields: _Fields) -> None:
         scope = fields.text("scope")
         _put(self._configs, scope, json_text(fields.mapping("config")) or "{}", f"configuration of {scope!r}")
 
-    def _take_mode(self, fields: _Fields) -> None:
+    def _read_mode(self, fields: _Fields) -> None:
         scope, mode = fields.text("scope"), fields.text("mode")
         if mode not in Mode.__members__:
             raise ValueError(f'expected "mode" to be one of {", ".join(Mode)}, found {mode!r}')
         _put(self._modes, scope, mode, f"mode of {scope!r}")
 
-    def _take_end(self, fields: _Fields) -> None:
+    def _read_end(self, fields: _Fields) -> None:
         count, checksum = fields.number("lines", 2**53), fields.text("sha256", optional=True)
         if count != self._number - 1:
             raise ValueError(
@@ -222,20 +222,20 @@ class _Fields:
     """
 
     def __init__(self, line: Mapping[str, Any]) -> None:
-        self._left = dict(line)
+        self._unread = dict(line)
 
-    def check_all_known(self) -> None:
-        if self._left:
-            raise ValueError(f"unknown key {next(iter(self._left))!r}")
+    def check_all_read(self) -> None:
+        if self._unread:
+            raise ValueError(f"unknown key {next(iter(self._unread))!r}")
 
     def text(self, key: str, *, optional: bool = False) -> str:
-        value = self._left.pop(key, "" if optional else None)
+        value = self._unread.pop(key, "" if optional else None)
         if not isinstance(value, str):
             raise ValueError(f"expected {key!r} to be a text, found {_shown(value)}")
         return value
 
     def number(self, key: str, maximum: int, minimum: int = 1) -> int:
-        value = self._left.pop(key, None)
+        value = self._unread.pop(key, None)
         if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
             raise ValueError(
                 f"expected {key!r} to be a whole number from {minimum} to {maximum}, found {_shown(value)}"
@@ -243,14 +243,14 @@ class _Fields:
         return value
 
     def mapping(self, key: str, *, optional: bool = False) -> Mapping[str, Any]:
-        value = self._left.pop(key, {} if optional else None)
+        value = self._unread.pop(key, {} if optional else None)
         if not isinstance(value, dict):
             raise ValueError(f"expected {key!r} to be an object, found {_shown(value)}")
         return value
 
     def exported_version(self) -> ExportedVersion:
         """Parses the version in a line, or in an object of the response to `GET /schemas`."""
-        deleted = self._left.pop("deleted", False)
+        deleted = self._unread.pop("deleted", False)
         if not isinstance(deleted, bool):
             raise ValueError(f"expected 'deleted' to be true or false, found {_shown(deleted)}")
         return ExportedVersion(
@@ -266,7 +266,7 @@ class _Fields:
         )
 
     def _references(self) -> Iterable[SchemaReference]:
-        values = self._left.pop("references", [])
+        values = self._unread.pop("references", [])
         if not isinstance(values, list):
             raise ValueError(f"expected 'references' to be a list, found {_shown(values)}")
         for value in values:
@@ -276,7 +276,7 @@ class _Fields:
             yield SchemaReference(
                 fields.text("name"), fields.text("subject"), fields.number("version", VERSION_MAX, LATEST)
             )
-            fields.check_all_known()
+            fields.check_all_read()
 
 
 def parse_version_object(response: Mapping[str, Any]) -> ExportedVersion:

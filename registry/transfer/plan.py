@@ -118,7 +118,7 @@ class ImportProblem:
 
     sentence: str
     key: SubjectVersion | None = None
-    can_be_left_out: bool = False
+    can_be_skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def _unknown_types(snapshot: Snapshot, target: TargetContent) -> Iterator[Import
                 f"{describe_version(version.key)} has schema type {version.schema_type}; the target supports "
                 f"{', '.join(sorted(target.schema_types))}",
                 version.key,
-                can_be_left_out=True,
+                can_be_skipped=True,
             )
 
 
@@ -185,7 +185,7 @@ def _dangling_references(snapshot: Snapshot, target: TargetContent) -> Iterator[
                     f"{describe_version(version.key)} refers to {describe_version(key)}, which is neither in the file "
                     "nor in the target",
                     version.key,
-                    can_be_left_out=True,
+                    can_be_skipped=True,
                 )
 
 
@@ -199,9 +199,9 @@ def _conflicting_ids(snapshot: Snapshot, target: TargetContent) -> Iterator[Impo
     taken = dict(owners)
     for version in snapshot.versions:
         yield from _conflicting_version_id(version, target)
-        here = contents.of_file(version)
-        owner = taken.setdefault((version.context, version.schema_id), here)
-        if not owner.equals(here):
+        in_file = contents.of_file(version)
+        owner = taken.setdefault((version.context, version.schema_id), in_file)
+        if not owner.equals(in_file):
             where = "target" if (version.context, version.schema_id) in owners else "file"
             yield ImportProblem(
                 f"id {version.schema_id} in context {version.context} is {describe_version(version.key)} in the file "
@@ -257,18 +257,20 @@ def _content_actions(snapshot: Snapshot, target: TargetContent) -> list[Register
     for version in snapshot.versions:
         same_id[version.subject, version.schema_id].append(version.key)
     # Deleted versions that a live version refers to. They are deleted before any version refers to them.
-    kept = {key for version in snapshot.versions if not version.deleted for key in version.targets if key in deleted}
+    referenced = {
+        key for version in snapshot.versions if not version.deleted for key in version.targets if key in deleted
+    }
     before: dict[RegisterVersion | SoftDeleteVersion, list[RegisterVersion | SoftDeleteVersion]] = defaultdict(list)
     for key, removal in deleted.items():
         # Registering a version again under its id would remove a deleted version before it.
         again = same_id[key.subject, removal.version.schema_id]
         before[removal] += [registered[item] for item in again if item in registered]
         for item in removal.version.targets:
-            if item in deleted and item not in kept:
+            if item in deleted and item not in referenced:
                 before[deleted[item]].append(removal)
     for action in registered.values():
         for item in action.version.targets:
-            first = deleted[item] if item in kept else registered.get(item)
+            first = deleted[item] if item in referenced else registered.get(item)
             if first is not None:
                 before[action].append(first)
     position = {version.key: number for number, version in enumerate(snapshot.versions)}

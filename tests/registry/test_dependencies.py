@@ -84,7 +84,7 @@ READS: list[tuple[str, Callable[[Repository], Any], tuple[str, ...] | None]] = [
     ("numbers", lambda repository: repository.version_numbers("a"), ("a",)),
     ("two subjects", lambda repository: [repository.version_numbers(name) for name in "ab"], ("a", "b")),
     ("versions of a subject", lambda repository: repository.versions(subject="a"), ("a",)),
-    ("versions of all", lambda repository: repository.versions(wanted=ALL_SUBJECTS), None),
+    ("versions of all", lambda repository: repository.versions(subject_filter=ALL_SUBJECTS), None),
     ("contexts", lambda repository: repository.contexts(), None),
     ("highest id", lambda repository: repository.schema_id_max("."), None),
     ("a schema that is missing", lambda repository: repository.schema(".", 1), None),

@@ -90,7 +90,7 @@ def run_step(services: Services, step: tuple[str, str, int, int], assigned_ids: 
 
 def contents(services: Services) -> dict[tuple[str, int], str]:
     """The content of each id of each context."""
-    stored = services.database.read(lambda repository: repository.versions(wanted=ALL_SUBJECTS, deleted=True))
+    stored = services.database.read(lambda repository: repository.versions(subject_filter=ALL_SUBJECTS, deleted=True))
     return {(item.schema.context, item.schema.schema_id): item.schema.content.text for item in stored}
 
 

@@ -28,7 +28,7 @@ def add_versions(repository: Repository) -> None:
     subject_id = repository.claim_subject("s", None)
     for version in range(1, VERSIONS + 1):
         content = SchemaContent(f'{{"type":"fixed","name":"F","size":{version}}}')
-        row_key = repository.add_schema(".", repository.take_schema_id("."), content, content.fingerprint, 1)
+        row_key = repository.add_schema(".", repository.take_next_id("."), content, content.fingerprint, 1)
         assert row_key is not None
         repository.add_version(subject_id, version, row_key, 1)
 

@@ -1,4 +1,4 @@
-"""A registry that follows another one answers as that does, takes no changes, and takes them once it is promoted."""
+"""A replica has the responses of its source, is read-only, and becomes writable by promotion."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
-from headrace.registry.access.required_permissions import REQUIRED_PERMISSIONS
 from headrace.registry.access.permissions import Permission
+from headrace.registry.access.required_permissions import REQUIRED_PERMISSIONS
 from headrace.registry.domain import StoredSchema
-from headrace.registry.errors import InvalidResponse, ReplicationStopped, RegistryUnavailable, ServiceError
+from headrace.registry.errors import InvalidResponse, RegistryUnavailable, ReplicationStopped, ServiceError
 from headrace.registry.replication import feed, replica
-from headrace.registry.replication.feed import ReplicationRequest, ReplicationResponse, request_json, parse_response
+from headrace.registry.replication.feed import ReplicationRequest, ReplicationResponse, parse_response, request_json
 from headrace.registry.replication.replica import (
     HOLDER_TIMEOUT_MS,
-    Replica,
     HttpReplicationSource,
+    Replica,
     RoundResult,
     promote,
 )
@@ -58,32 +58,32 @@ LOOKED_UP = [content(LIST, 1), content(LIST, 2), *(content(f'{{"type":"array","i
 
 
 class RegistrySource:
-    """The registry that is followed. `before` is called with each question."""
+    """The source registry. `before` is called with each request."""
 
     def __init__(self, registry: Registry) -> None:
         self.url = "http://source"
         self.registry = registry
         self.before: Callable[[ReplicationRequest], None] = lambda _: None
-        self.asked: list[ReplicationRequest] = []
+        self.requests: list[ReplicationRequest] = []
 
-    def fetch(self, question: ReplicationRequest) -> ReplicationResponse:
-        self.before(question)
-        self.asked.append(question)
-        answer = self.registry.post("/replication", request_json(question))
+    def fetch(self, replication_request: ReplicationRequest) -> ReplicationResponse:
+        self.before(replication_request)
+        self.requests.append(replication_request)
+        answer = self.registry.post("/replication", request_json(replication_request))
         assert answer.status == 200, answer.text
         return parse_response(answer.json, self.url)
 
 
 def answers(registry: Registry) -> dict[str, tuple[int, str]]:
-    """To all questions but those for modes, which are what tells a follower."""
-    asked = [registry.get(path) for path in QUESTIONS]
-    asked += [registry.post("/subjects/a?deleted=true", request(item)) for item in LOOKED_UP]
+    """Responses to all requests except those for modes, which differ in a replica."""
+    requests = [registry.get(path) for path in QUESTIONS]
+    requests += [registry.post("/subjects/a?deleted=true", request(item)) for item in LOOKED_UP]
     names = [*QUESTIONS, *(str(item) for item in LOOKED_UP)]
-    return {name: (found.status, found.text) for name, found in zip(names, asked, strict=True)}
+    return {name: (found.status, found.text) for name, found in zip(names, requests, strict=True)}
 
 
 class Replicated(Interleavings):
-    """Another registry follows, whenever it does; what is asked of the one is asked of the other then."""
+    """Replicates a registry at random times and then compares the responses of both."""
 
     def __init__(self, new_database: Callable[[], str]) -> None:
         super().__init__(new_database)
@@ -111,13 +111,13 @@ class Replicated(Interleavings):
         self.went_back = True
 
     def _contexts(self) -> Iterator[list[ContextState]]:
-        """Of the source and of the follower."""
+        """The contexts of the source and of the replica."""
         with closing(upgraded(self.url)) as database:
             yield database.read(lambda repository: ReplicationTables(repository).context_states())
         yield self.database.read(lambda repository: ReplicationTables(repository).context_states())
 
     def _written_by(self, registry: Registry) -> list[Any]:
-        """What a registry makes of a new schema, whatever its settings were."""
+        """Registers a new schema, whatever the settings were; returns status, id and version."""
         assert registry.put("/mode/a", {"mode": "READWRITE"}).status == 200
         assert registry.put("/config/a", {"compatibility": "NONE", "alias": None}).status == 200
         answer = registry.register("a", '{"type":"enum","name":"E","symbols":["A"]}')
@@ -125,20 +125,23 @@ class Replicated(Interleavings):
 
     def teardown(self) -> None:
         self.replicate()
-        # Ids of a history that the source has lost stay used up here: clients may have kept what they stood for.
-        source, here = ({one.name: one.next_id for one in states} for states in self._contexts())
-        assert all(source[name] == here[name] or (self.went_back and source[name] < here[name]) for name in source)
+        # Ids of a history that the source has lost are not reused by the replica, because clients may have cached them.
+        source, replica_ids = ({one.name: one.next_id for one in states} for states in self._contexts())
+        assert all(
+            source[name] == replica_ids[name] or (self.went_back and source[name] < replica_ids[name])
+            for name in source
+        )
         promote(self.database, next(self.clock))
-        # From here on what both do is the same too, ids and versions among it.
+        # From replica_ids on both registries behave the same, including ids and versions.
         taken = [self._written_by(registry) for registry in (self.fronts[0], self.replica_front)]
         assert taken[0] == [200, source["."], taken[1][2]]
-        assert taken[1][:2] == [200, here["."]]
+        assert taken[1][:2] == [200, replica_ids["."]]
         self.replica_front.close()
         self.database.close()
         super().teardown()
 
 
-def test_a_follower_answers_as_the_registry_that_it_follows(new_database: Callable[[], str]) -> None:
+def test_replica_has_responses_of_its_source(new_database: Callable[[], str]) -> None:
     run_state_machine_as_test(lambda: Replicated(new_database), settings=histories_of(new_database()))
 
 
@@ -150,7 +153,7 @@ def source(new_database: Callable[[], str]) -> Iterator[RegistrySource]:
 
 @dataclass
 class Site:
-    """A second data centre: its database, a registry on that, and a clock that is set by hand."""
+    """The second data centre: its database, a registry on that database, and a clock that the test sets."""
 
     database: Database
     registry: Registry
@@ -175,7 +178,7 @@ def fixed(number: int) -> str:
     return f'{{"type":"fixed","name":"F{number}","size":{number}}}'
 
 
-def test_every_call_that_changes_is_refused_until_the_promotion(source: RegistrySource, site: Site) -> None:
+def test_replica_rejects_changes_until_promotion(source: RegistrySource, site: Site) -> None:
     source.registry.registered("s", '"string"')
     source.registry.registered("gone", '"int"')
     source.registry.delete("/subjects/gone")
@@ -195,9 +198,9 @@ def test_every_call_that_changes_is_refused_until_the_promotion(source: Registry
             answer = site.registry.call(method, path + query, body)
             assert answer.status in (404, 422), (method, path, answer.text)
     assert answers(site.registry) == before
-    status, code, message = site.registry.put("/mode", {"mode": "READWRITE"}).problem
+    status, code, message = site.registry.put("/mode", {"mode": "READWRITE"}).error
     assert (status, code, "http://source" in message) == (422, 42205, True)
-    # What is there is found by registering it too, as in any registry that is read-only.
+    # Registering an existing schema finds it, as in any read-only registry.
     assert site.registry.registered("s", '"string"') == 1
     promote(site.database, site.now_ms)
     assert site.registry.get("/mode/s").json == {"mode": "IMPORT"}
@@ -205,7 +208,7 @@ def test_every_call_that_changes_is_refused_until_the_promotion(source: Registry
     assert site.registry.registered("t", fixed(1)) == 3
 
 
-def test_modes_and_ids_are_those_of_the_followed_one_after_the_promotion(source: RegistrySource, site: Site) -> None:
+def test_promoted_replica_has_modes_and_ids_of_its_source(source: RegistrySource, site: Site) -> None:
     for number in (1, 2, 3):
         source.registry.registered(f"s{number}", fixed(number))
     eu = "/subjects/%3A.eu%3Ae"
@@ -221,13 +224,13 @@ def test_modes_and_ids_are_those_of_the_followed_one_after_the_promotion(source:
     assert replication.run_round() is RoundResult.PROMOTED
     assert site.registry.get("/mode/%3A.__GLOBAL%3A").json == {"mode": "FORWARD"}
     assert site.registry.delete("/mode/%3A.__GLOBAL%3A").status == 200
-    # The third was given, though to what has gone since; so was the first one of the other context.
+    # The third id was assigned to a deleted schema, and so was the first id of the other context.
     assert site.registry.registered("t", fixed(5)) == 4
     assert site.registry.registered("%3A.eu%3At", fixed(5)) == 2
     assert site.registry.get("/contexts").json == source.registry.get("/contexts").json
 
 
-def test_only_newer_versions_leave_what_is_kept_as_it_is(source: RegistrySource, site: Site) -> None:
+def test_added_versions_do_not_increase_registry_revision(source: RegistrySource, site: Site) -> None:
     source.registry.put("/config", {"compatibility": "NONE"})
     source.registry.registered("s", fixed(1))
     replication = site.replica(source)
@@ -249,7 +252,7 @@ def test_only_newer_versions_leave_what_is_kept_as_it_is(source: RegistrySource,
         lambda: source.registry.delete("/subjects/s/versions/2"),
         lambda: source.registry.delete("/subjects/s/versions/2?permanent=true"),
         lambda: source.registry.delete("/subjects/t"),
-        # A schema that comes again brings what was hidden back, here in another subject and there in the same.
+        # Registering a schema again restores its soft-deleted versions, in another subject and in the same.
         lambda: source.registry.registered("u", fixed(4)),
         lambda: source.registry.registered("t", fixed(5)),
         lambda: source.registry.registered("r", '"F5"', references=[{"name": "F5", "subject": "t", "version": 2}]),
@@ -264,14 +267,14 @@ def test_only_newer_versions_leave_what_is_kept_as_it_is(source: RegistrySource,
     assert answers(site.registry) == answers(source.registry)
 
 
-def test_what_is_referred_to_comes_along_however_late_it_came(source: RegistrySource, site: Site) -> None:
+def test_late_references_are_replicated_with_their_schemas(source: RegistrySource, site: Site) -> None:
     source.registry.put("/config", {"compatibility": "NONE"})
     source.registry.registered("target", fixed(1))
     source.registry.registered("s", '"F1"', references=[{"name": "F1", "subject": "target", "version": 1}])
     late = iter((fixed(2),))
 
-    def register_more(question: ReplicationRequest) -> None:
-        if "s" in question.subjects and (text := next(late, None)):
+    def register_more(replication_request: ReplicationRequest) -> None:
+        if "s" in replication_request.subjects and (text := next(late, None)):
             version = source.registry.register("later", text).json["version"]
             reference = {"name": "F2", "subject": "later", "version": version}
             assert source.registry.register("s", '"F2"', references=[reference]).status == 200
@@ -287,7 +290,7 @@ def test_what_is_referred_to_comes_along_however_late_it_came(source: RegistrySo
 
 
 @pytest.mark.parametrize(("name", "value"), [("SUBJECTS_MAX", 2), ("SCHEMAS_MAX", 2), ("RESPONSE_CHARS_MAX", 90)])
-def test_much_comes_in_parts(
+def test_large_registry_is_replicated_in_parts(
     source: RegistrySource, site: Site, monkeypatch: pytest.MonkeyPatch, name: str, value: int
 ) -> None:
     for number in range(1, 8):
@@ -298,57 +301,57 @@ def test_much_comes_in_parts(
             monkeypatch.setattr(module, name, value)
     replication = site.replica(source)
     assert replication.run_round() is RoundResult.CHANGED
-    assert len(source.asked) > 6
+    assert len(source.requests) > 6
     assert replication.run_round() is RoundResult.UNCHANGED
     path = "/schemas?subjectPrefix=:*:"
     assert site.registry.get(path).text == source.registry.get(path).text
     assert len(site.registry.get(path).json) == 14
 
 
-def test_no_more_schemas_are_read_than_are_told(source: RegistrySource, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_response_reads_few_more_schemas_than_it_has(source: RegistrySource, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 8):
         source.registry.registered(f"s{number}", fixed(number))
     read: list[int] = []
 
-    def noted(repository: Repository, context: str, ids: Sequence[int]) -> list[StoredSchema]:
+    def recorded(repository: Repository, context: str, ids: Sequence[int]) -> list[StoredSchema]:
         read.extend(ids)
         return read_schemas(repository, context, ids)
 
     read_schemas = Repository.schemas_by_id
-    monkeypatch.setattr(Repository, "schemas_by_id", noted)
+    monkeypatch.setattr(Repository, "schemas_by_id", recorded)
     monkeypatch.setattr(feed, "SCHEMAS_PER_QUERY", 2)
     monkeypatch.setattr(feed, "RESPONSE_CHARS_MAX", 3 * len(fixed(1)))
-    told = source.fetch(ReplicationRequest(ids={".": tuple(range(1, 8))}))
-    assert [item.schema.schema_id for item in told.schemas] == [1, 2, 3]
+    response = source.fetch(ReplicationRequest(ids={".": tuple(range(1, 8))}))
+    assert [item.schema.schema_id for item in response.schemas] == [1, 2, 3]
     assert read == [1, 2, 3, 4]
     monkeypatch.setattr(feed, "RESPONSE_CHARS_MAX", 1)
-    told = source.fetch(ReplicationRequest(ids={".": (2, 3)}))
-    assert [item.schema.schema_id for item in told.schemas] == [2], "one at least, or it would never end"
+    response = source.fetch(ReplicationRequest(ids={".": (2, 3)}))
+    assert [item.schema.schema_id for item in response.schemas] == [2], "at least one, or replication would never end"
 
 
-def test_only_what_changed_is_asked_for(source: RegistrySource, site: Site) -> None:
+def test_replica_requests_changed_subjects_only(source: RegistrySource, site: Site) -> None:
     for number in range(1, 6):
         source.registry.registered(f"s{number}", fixed(number))
     replication = site.replica(source)
     replication.run_round()
-    source.asked.clear()
+    source.requests.clear()
     assert replication.run_round() is RoundResult.UNCHANGED
     source.registry.put("/config/s3", {"compatibility": "NONE"})
     source.registry.registered("s3", fixed(6))
     assert replication.run_round() is RoundResult.CHANGED
-    assert [(item.subjects, dict(item.ids)) for item in source.asked] == [
+    assert [(item.subjects, dict(item.ids)) for item in source.requests] == [
         ((), {}),
         ((), {}),
         (("s3",), {}),
         ((), {".": (6,)}),
     ]
-    # A process that begins looks at all subjects, and at no schema that is here.
-    source.asked.clear()
+    # A starting process requests all subjects, and no schema that its database has.
+    source.requests.clear()
     assert site.replica(source).run_round() is RoundResult.CHANGED
-    assert [dict(item.ids) for item in source.asked] == [{}, {}]
+    assert [dict(item.ids) for item in source.requests] == [{}, {}]
 
 
-def test_settings_come_and_go(source: RegistrySource, site: Site) -> None:
+def test_settings_are_replicated_and_removed(source: RegistrySource, site: Site) -> None:
     scopes = ("", "s", "%3A.eu%3A", "%3A.__GLOBAL%3A")
     replication = site.replica(source)
 
@@ -362,7 +365,7 @@ def test_settings_come_and_go(source: RegistrySource, site: Site) -> None:
         return found[1]
 
     source.registry.registered("s", '"string"')
-    whole = {
+    complete = {
         "compatibility": "FULL",
         "normalize": True,
         "compatibilityGroup": "major",
@@ -371,7 +374,7 @@ def test_settings_come_and_go(source: RegistrySource, site: Site) -> None:
     }
     before = settings()
     for scope in scopes:
-        assert source.registry.put(f"/config/{scope}", whole).status == 200
+        assert source.registry.put(f"/config/{scope}", complete).status == 200
     assert source.registry.put("/mode/s", {"mode": "READONLY"}).status == 200
     assert all("major" in text and "owner" in text and "CEL" in text for text in settings())
     assert source.registry.put("/mode/s", {"mode": "READWRITE"}).status == 200
@@ -385,7 +388,7 @@ def test_settings_come_and_go(source: RegistrySource, site: Site) -> None:
     assert site.registry.get("/mode/s").status == 404
 
 
-def test_one_content_under_two_ids_and_one_schema_in_two_subjects(source: RegistrySource, site: Site) -> None:
+def test_content_with_two_ids_is_replicated(source: RegistrySource, site: Site) -> None:
     assert source.registry.put("/mode", {"mode": "IMPORT"}).status == 200
     for name, number in (("a", 5), ("b", 6), (TARGET, 5)):
         assert source.registry.register(name, fixed(1), id=number, version=1).status == 200
@@ -397,7 +400,7 @@ def test_one_content_under_two_ids_and_one_schema_in_two_subjects(source: Regist
     assert answers(site.registry) == answers(source.registry)
 
 
-def test_an_id_that_was_given_to_another_schema_makes_all_come_anew(source: RegistrySource, site: Site) -> None:
+def test_reassigned_id_causes_full_replication(source: RegistrySource, site: Site) -> None:
     for name, number in (("s", 1), ("t", 2), ("u", 3)):
         source.registry.registered(name, fixed(number))
     replication = site.replica(source)
@@ -414,25 +417,25 @@ def test_an_id_that_was_given_to_another_schema_makes_all_come_anew(source: Regi
     assert site.registry.get("/subjects").json == ["t", "u"]
 
 
-class Damaging(RegistrySource):
-    def fetch(self, question: ReplicationRequest) -> ReplicationResponse:
-        told = super().fetch(question)
+class DamagingSource(RegistrySource):
+    def fetch(self, replication_request: ReplicationRequest) -> ReplicationResponse:
+        response = super().fetch(replication_request)
         damaged = tuple(
             replace(item, schema=replace(item.schema, content=replace(item.schema.content, text=fixed(7))))
-            for item in told.schemas
+            for item in response.schemas
         )
-        return replace(told, schemas=damaged)
+        return replace(response, schemas=damaged)
 
 
-def test_a_schema_that_was_damaged_on_its_way_is_not_taken_over(source: RegistrySource, site: Site) -> None:
+def test_damaged_schema_is_not_applied(source: RegistrySource, site: Site) -> None:
     source.registry.registered("s", fixed(1))
-    replication = site.replica(Damaging(source.registry))
+    replication = site.replica(DamagingSource(source.registry))
     for _ in range(3):
         replication.run_round()
     assert site.registry.get("/subjects").json == []
 
 
-def test_of_two_processes_one_follows_until_it_has_ended(source: RegistrySource, site: Site) -> None:
+def test_one_of_two_processes_replicates_until_it_ends(source: RegistrySource, site: Site) -> None:
     source.registry.registered("s", fixed(1))
     first, second = site.replica(source, "first"), site.replica(source, "second")
     assert first.run_round() is RoundResult.CHANGED
@@ -448,21 +451,21 @@ def test_of_two_processes_one_follows_until_it_has_ended(source: RegistrySource,
     assert site.registry.get("/subjects").json == ["s", "t"]
 
 
-def test_what_was_asked_before_another_process_took_over_is_not_written(source: RegistrySource, site: Site) -> None:
+def test_response_from_before_a_takeover_is_not_applied(source: RegistrySource, site: Site) -> None:
     source.registry.registered("s", fixed(1))
     first, second = site.replica(source, "first"), site.replica(source, "second")
     assert first.run_round() is RoundResult.CHANGED
     source.registry.registered("t", fixed(2))
 
-    def others_come_first(question: ReplicationRequest) -> None:
-        if question.ids:
+    def let_second_process_take_over(replication_request: ReplicationRequest) -> None:
+        if replication_request.ids:
             source.before = lambda _: None
             site.now_ms += HOLDER_TIMEOUT_MS
             assert second.run_round() is RoundResult.CHANGED
             source.registry.delete("/subjects/t")
             assert second.run_round() is RoundResult.CHANGED
 
-    source.before = others_come_first
+    source.before = let_second_process_take_over
     assert first.run_round() is RoundResult.WAITING
     assert site.registry.get("/subjects").json == ["s"]
     site.now_ms += HOLDER_TIMEOUT_MS
@@ -470,7 +473,7 @@ def test_what_was_asked_before_another_process_took_over_is_not_written(source: 
     assert answers(site.registry) == answers(source.registry)
 
 
-def test_of_two_that_write_at_once_the_second_sees_what_the_first_wrote(
+def test_concurrent_update_sees_update_of_first_process(
     source: RegistrySource, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.registry.registered("s", fixed(1))
@@ -478,48 +481,48 @@ def test_of_two_that_write_at_once_the_second_sees_what_the_first_wrote(
     assert first.run_round() is RoundResult.CHANGED
     source.registry.registered("t", fixed(2))
     site.now_ms += HOLDER_TIMEOUT_MS
-    is_writing, may_end, has_asked = threading.Event(), threading.Event(), threading.Event()
-    carried_out = replica.apply_update
+    is_writing, may_end, has_requested = threading.Event(), threading.Event(), threading.Event()
+    original_apply_update = replica.apply_update
 
-    def slow_for_who_is_first(repository: Repository, update: Any) -> None:
+    def slow_for_the_first(repository: Repository, update: Any) -> None:
         if not is_writing.is_set():
             is_writing.set()
             assert may_end.wait(60)
-        carried_out(repository, update)
+        original_apply_update(repository, update)
 
-    def note(question: ReplicationRequest) -> None:
-        if is_writing.is_set() and question.ids:
-            has_asked.set()
+    def notice_request(replication_request: ReplicationRequest) -> None:
+        if is_writing.is_set() and replication_request.ids:
+            has_requested.set()
 
-    monkeypatch.setattr(replica, "mirror", slow_for_who_is_first)
-    source.before = note
+    monkeypatch.setattr(replica, "apply_update", slow_for_the_first)
+    source.before = notice_request
     with ThreadPoolExecutor(2) as threads:
-        taking_over = threads.submit(second.round)
+        taking_over = threads.submit(second.run_round)
         assert is_writing.wait(60)
-        late = threads.submit(first.round)
-        assert has_asked.wait(60)
-        time.sleep(0.2)  # so that it comes to its own transaction while the other one's is open
+        late = threads.submit(first.run_round)
+        assert has_requested.wait(60)
+        time.sleep(0.2)  # until the second process waits for the transaction of the first
         may_end.set()
         assert (taking_over.result(60), late.result(60)) == (RoundResult.CHANGED, RoundResult.WAITING)
     assert answers(site.registry) == answers(source.registry)
 
 
-def test_a_promotion_while_it_asks_wins(source: RegistrySource, site: Site) -> None:
+def test_promotion_during_a_round_wins(source: RegistrySource, site: Site) -> None:
     source.registry.registered("s", fixed(1))
     replication = site.replica(source)
     replication.run_round()
     source.registry.registered("t", fixed(2))
 
-    def promoted_meanwhile(question: ReplicationRequest) -> None:
-        if question.ids:
+    def promote_meanwhile(replication_request: ReplicationRequest) -> None:
+        if replication_request.ids:
             promote(site.database, site.now_ms)
 
-    source.before = promoted_meanwhile
+    source.before = promote_meanwhile
     assert replication.run_round() is RoundResult.PROMOTED
     assert site.registry.get("/subjects").json == ["s"]
 
 
-def test_how_far_behind_it_is(source: RegistrySource, site: Site) -> None:
+def test_replication_lag(source: RegistrySource, site: Site) -> None:
     def lag_s() -> str | None:
         lines = site.registry.get("/metrics").text.splitlines()
         name = "headrace_registry_replication_lag_seconds "
@@ -541,13 +544,13 @@ def test_how_far_behind_it_is(source: RegistrySource, site: Site) -> None:
     assert lag_s() == "3.5"
     source.before = lambda _: setattr(site, "now_ms", site.now_ms + 400)
     replication.run_round()
-    assert lag_s() == "0.4", "as of when it was asked, not of when the answer came"
+    assert lag_s() == "0.4", "as of when it was requests, not of when the answer came"
     promoted = promote(site.database, site.now_ms)
     assert promoted.lag_s(site.now_ms) == 0.4
     assert lag_s() is None
 
 
-def test_a_follower_begins_with_an_empty_database_and_keeps_to_one_registry(
+def test_replica_requires_empty_database_and_the_same_source(
     source: RegistrySource, site: Site, new_database: Callable[[], str]
 ) -> None:
     with registry_in_process(new_database()) as other:
@@ -568,18 +571,18 @@ def test_a_follower_begins_with_an_empty_database_and_keeps_to_one_registry(
     assert site.replica(source).run_round() is RoundResult.PROMOTED
 
 
-def test_a_registry_of_another_release_is_not_followed(source: RegistrySource) -> None:
+def test_source_of_another_release_is_rejected(source: RegistrySource) -> None:
     answer = source.registry.post("/replication", {}).json
-    for told, named in (
+    for response, named in (
         ({**answer, "format": 2}, r"http://source.*\bformat 2\b"),
         ({**answer, "position": "1.2"}, "http://source"),
         ([], "http://source"),
     ):
         with pytest.raises(InvalidResponse, match=named):
-            parse_response(told, "http://source")
+            parse_response(response, "http://source")
 
 
-class Refusing:
+class FailingClient:
     url = "http://source"
 
     def __init__(self, status: int) -> None:
@@ -589,15 +592,15 @@ class Refusing:
         raise ServiceError("no", status=self.status)
 
 
-def test_a_registry_that_knows_no_followers_is_not_followed() -> None:
-    with pytest.raises(ReplicationStopped, match=Refusing.url):
-        HttpReplicationSource(Refusing(404)).fetch(ReplicationRequest())
+def test_source_without_replication_is_rejected() -> None:
+    with pytest.raises(ReplicationStopped, match=FailingClient.url):
+        HttpReplicationSource(FailingClient(404)).fetch(ReplicationRequest())
     with pytest.raises(ServiceError) as refused:
-        HttpReplicationSource(Refusing(503)).fetch(ReplicationRequest())
+        HttpReplicationSource(FailingClient(503)).fetch(ReplicationRequest())
     assert refused.value.status == 503
 
 
-def test_questions_that_are_none(source: RegistrySource) -> None:
+def test_invalid_replication_requests_are_rejected(source: RegistrySource) -> None:
     for body in ({"seen": 1}, {"subjects": ["a\u0000"]}, {"ids": {".": ["x"]}}, {"ids": {".\n": [1]}}):
         assert source.registry.post("/replication", body).status == 400
     assert source.registry.post("/replication", {"subjects": ["none"], "ids": {".x": [1]}}).json["schemas"] == []

@@ -1,4 +1,4 @@
-"""`headrace registry replicate` and `promote` beside running registries, as typed by a person."""
+"""The commands `headrace registry replicate` and `promote` next to running registries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.cli import main
 from headrace.registry.client import transport
 from support.registry.migrated_databases import SqliteTemplate
 from support.registry.registry_calls import Registry
-from support.registry.served_registry import served
+from support.registry.served_registry import serve_registry
 
 StartService = Callable[..., Any]
 
@@ -25,7 +25,7 @@ def fixed(number: int) -> str:
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether a condition comes to hold; a test that fails waits a minute."""
+    """Waits up to a minute until a condition holds, and returns whether it does."""
     end = time.monotonic() + 60
     while not holds():
         if time.monotonic() > end:
@@ -41,7 +41,7 @@ def lag_s(registry: Registry) -> float:
 
 
 @pytest.mark.servers
-def test_a_second_site_follows_through_kills_and_is_promoted_when_the_first_is_lost(
+def test_replica_survives_kills_and_is_promoted_after_loss_of_its_source(
     start_service: StartService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def serve(name: str) -> Any:
@@ -87,7 +87,7 @@ def test_a_second_site_follows_through_kills_and_is_promoted_when_the_first_is_l
     assert eventually(lambda: lag_s(second) < 5)
 
     first_service.kill()
-    assert eventually(lambda: lag_s(second) > 0.5), "the clock goes on when nothing is heard of the first one"
+    assert eventually(lambda: lag_s(second) > 0.5), "the lag grows while the source is unreachable"
     capsys.readouterr()
     assert main(["registry", "promote", "--data-dir", str(tmp_path / "second")]) == 0
     assert re.search(rf"{first.url}.*\b[\d.]+ s\b", capsys.readouterr().out)
@@ -98,7 +98,7 @@ def test_a_second_site_follows_through_kills_and_is_promoted_when_the_first_is_l
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_what_cannot_be_followed_is_told_in_one_line(
+def test_unreachable_source_is_reported_in_one_line(
     sqlite_template: SqliteTemplate,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -106,15 +106,15 @@ def test_what_cannot_be_followed_is_told_in_one_line(
 ) -> None:
     monkeypatch.setattr(transport, "PAUSE_FIRST_S", 0.001)
 
-    def told(*arguments: str) -> str:
+    def error_line(*arguments: str) -> str:
         assert main(["registry", "replicate", *arguments]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         return line
 
     directory = str(tmp_path)
-    assert "http://127.0.0.1:9" in told("--data-dir", directory, "--registry-url", "http://127.0.0.1:9")
-    with served(sqlite_template.copy_to(tmp_path / "other.db")) as other:
-        assert other.url + "/no/such" in told("--data-dir", directory, "--registry-url", other.url + "/no/such")
+    assert "http://127.0.0.1:9" in error_line("--data-dir", directory, "--registry-url", "http://127.0.0.1:9")
+    with serve_registry(sqlite_template.copy_to(tmp_path / "other.db")) as other:
+        assert other.url + "/no/such" in error_line("--data-dir", directory, "--registry-url", other.url + "/no/such")
     with pytest.raises(SystemExit):
         main(["registry", "replicate", "--pause", "0"])
     assert re.search(r"--pause.*\b3600\b.*'0'", capsys.readouterr().err)
@@ -122,7 +122,7 @@ def test_what_cannot_be_followed_is_told_in_one_line(
 
 @pytest.mark.servers
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_when_it_is_told_to(
+def test_replicate_ends_on_signal(
     start_service: StartService, registry_url: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     arguments = ("--data-dir", str(tmp_path), "--registry-url", registry_url)

@@ -232,8 +232,8 @@ def test_unsupported_versions_are_skipped_on_request(
     assert target.get("/subjects?subjectPrefix=mixed").json == []
     done = run("import", file, target, "--skip-refused", "--format", "json")
     assert done.exit_code == 0, done.err
-    assert (done.json["registered"], done.json["finished"], len(done.json["left_out"])) == (1, True, 2)
-    assert done.json["left_out"][1].startswith("subject mixed-a version 1: ")
+    assert (done.json["registered"], done.json["finished"], len(done.json["skipped"])) == (1, True, 2)
+    assert done.json["skipped"][1].startswith("subject mixed-a version 1: ")
     assert target.get("/subjects/mixed-b/versions").json == [7]
     assert target.get("/mode/mixed-b").status == 404
     refused = run("import", file, target, "--subject", "mixed-a")

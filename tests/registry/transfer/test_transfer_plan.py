@@ -330,8 +330,8 @@ def test_unsupported_versions_are_reported_or_skipped(shop: ReferenceRegistry) -
     target = ReferenceRegistry()
     check_lines("problems_of_unsupported_versions", problems(content, target))
     snapshot = snapshot_of(content)
-    part, plan, left_out = plan_importable(snapshot, read_target(RemoteRegistry(target), snapshot, ignore_progress))
-    assert [str(problem.key) for problem in left_out] == [
+    part, plan, skipped = plan_importable(snapshot, read_target(RemoteRegistry(target), snapshot, ignore_progress))
+    assert [str(problem.key) for problem in skipped] == [
         str(SubjectVersion("z-money", 1)),
         str(SubjectVersion("orders", 3)),
         str(SubjectVersion("orders", 1)),
@@ -392,8 +392,8 @@ def test_rejected_versions_leave_target_in_import_mode_unless_skipped(shop: Refe
     )
     assert result.is_finished
     assert target.modes[":.:"] == "READWRITE"
-    left_out = {problem.key for problem in result.refused if problem.key}
-    assert find_missing_versions(RemoteRegistry(target), snapshot_of(content), ignore_progress, left_out) == []
+    skipped = {problem.key for problem in result.refused if problem.key}
+    assert find_missing_versions(RemoteRegistry(target), snapshot_of(content), ignore_progress, skipped) == []
     check_lines(
         "problems_after_an_import",
         find_missing_versions(RemoteRegistry(target), snapshot_of(content), ignore_progress, ()),
