@@ -1,4 +1,4 @@
-"""Who may call what, over the whole application and a real database."""
+"""Authorization of every route, with the whole application and a real database."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from headrace.registry.access.authenticator import UsersFile
-from headrace.registry.access.required_permissions import NEEDS, route_label
 from headrace.registry.access.passwords import Cost, PasswordHash
+from headrace.registry.access.required_permissions import REQUIRED_PERMISSIONS, route_label
 from headrace.registry.access.users import user_line
 from headrace.registry.api.app import create_app
 from headrace.registry.storage.database import Database, sqlite_url
 from support.cases import all_cases
-from support.registry.registry_calls import STRING, USER_1, Answer, Registry, registry_in_process
+from support.registry.registry_calls import STRING, USER_1, Registry, RestResponse, registry_in_process
 
 NAMES = ("root", "reader", "team", "eu", "stranger")
 GRANTS = """
@@ -39,14 +39,14 @@ def users_text(names: tuple[str, ...] = NAMES) -> str:
 
 
 class Caller:
-    """One user's calls; the password is the name."""
+    """Sends requests of one user. The password equals the user name."""
 
     def __init__(self, registry: Registry, name: str) -> None:
         self._registry = registry
         token = base64.b64encode(f"{name}:{name}".encode()).decode()
         self._headers = {"Authorization": f"Basic {token}"} if name else {}
 
-    def __call__(self, method: str, path: str, body: Any = None) -> Answer:
+    def __call__(self, method: str, path: str, body: Any = None) -> RestResponse:
         return self._registry.call(method, path, body, dict(self._headers))
 
     def status(self, method: str, path: str, body: Any = None) -> int:
@@ -83,7 +83,7 @@ def team(registry: Registry) -> Caller:
 
 SCHEMA = {"schema": STRING}
 LEVEL = {"compatibility": "NONE"}
-# What root, reader, team, eu, stranger and nobody are answered.
+# Statuses for root, reader, team, eu, an anonymous client and an unknown user.
 CALLS = [
     ("GET", "/", None, (200, 200, 200, 200, 200, 200)),
     ("GET", "/healthz", None, (200, 200, 200, 200, 200, 200)),
@@ -125,7 +125,7 @@ CALLS = [
 ]
 
 
-def test_who_may_call_what(registry: Registry) -> None:
+def test_each_route_checks_its_required_permission(registry: Registry) -> None:
     with all_cases() as case:
         for method, path, body, statuses in CALLS:
             with case(f"{method} {path}"):
@@ -133,37 +133,37 @@ def test_who_may_call_what(registry: Registry) -> None:
                 assert found == statuses
 
 
-def test_every_route_has_its_need(tmp_path: Path) -> None:
+def test_every_route_has_a_required_permission(tmp_path: Path) -> None:
     app = create_app(Database(sqlite_url(tmp_path / "registry.db")))
     routes = {
         (method, route_label(rule.rule))
         for rule in app.url_map.iter_rules()
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
     }
-    assert routes == set(NEEDS)
+    assert routes == set(REQUIRED_PERMISSIONS)
 
 
-def test_refusals_are_answers_of_the_api(registry: Registry) -> None:
+def test_denials_have_the_api_s_error_format(registry: Registry) -> None:
     nobody = Caller(registry, "")("GET", "/subjects/secret/versions")
-    assert nobody.problem[:2] == (401, 40101)
+    assert nobody.error[:2] == (401, 40101)
     assert nobody.headers["WWW-Authenticate"] == 'Basic realm="schema registry", charset="UTF-8"'
     assert nobody.headers["Content-Type"] == "application/vnd.schemaregistry.v1+json"
     team = Caller(registry, "team")("DELETE", "/subjects/secret")
-    assert team.problem == (403, 40301, "User:team is denied operation Write on subject secret")
+    assert team.error == (403, 40301, "User:team is denied operation Write on subject secret")
     assert "WWW-Authenticate" not in team.headers
 
 
-def test_wrong_credentials_are_refused_even_where_none_are_needed(registry: Registry) -> None:
+def test_wrong_credentials_are_rejected_on_public_routes_too(registry: Registry) -> None:
     with all_cases() as case:
         for value in ["Basic cm9vdDp4", "Basic !", "Bearer x", "", "Basic " + "A" * 9000]:
             with case(value):
                 for path in ("/subjects", "/nowhere", "/healthz"):
                     answer = registry.get(path, Authorization=value)
-                    assert answer.problem[:2] == (401, 40101)
+                    assert answer.error[:2] == (401, 40101)
                     assert "WWW-Authenticate" in answer.headers
 
 
-def test_lists_hold_what_may_be_read(registry: Registry, root: Caller, team: Caller) -> None:
+def test_lists_contain_readable_subjects_only(registry: Registry, root: Caller, team: Caller) -> None:
     assert team("GET", "/subjects").json == ["shared", "team-a"]
     assert team("GET", "/subjects?limit=1&offset=1").json == ["team-a"]
     assert Caller(registry, "")("GET", "/subjects").json == ["public"]
@@ -176,13 +176,13 @@ def schema_id(root: Caller, subject: str) -> int:
     return int(root("GET", f"/subjects/{subject}/versions/1").json["id"])
 
 
-def test_a_schema_by_id_needs_a_subject_that_uses_it(registry: Registry, root: Caller, team: Caller) -> None:
+def test_schema_by_id_requires_a_readable_subject_that_uses_it(registry: Registry, root: Caller, team: Caller) -> None:
     own, secret = schema_id(root, "team-a"), schema_id(root, "secret")
     for path in ("", "/schema", "/subjects", "/versions"):
         assert team.status("GET", f"/schemas/ids/{own}{path}") == 200
         answer = team("GET", f"/schemas/ids/{secret}{path}")
-        assert answer.problem[:2] == (403, 40301)
-        # Naming a subject that one may read, or whose name is a hint only, opens nothing.
+        assert answer.error[:2] == (403, 40301)
+        # A `subject` parameter does not grant access to a schema that the subject does not use.
         assert team.status("GET", f"/schemas/ids/{secret}{path}?subject=team-a") == 403
         assert team.status("GET", f"/schemas/ids/{secret}{path}?subject=secret") == 403
     assert team.status("GET", "/schemas/ids/99999") == 404
@@ -193,7 +193,9 @@ def test_a_schema_by_id_needs_a_subject_that_uses_it(registry: Registry, root: C
     assert len(root("GET", f"/schemas/guids/{guid}/ids").json) == 2
 
 
-def test_a_schema_that_gets_a_readable_user_can_be_read(registry: Registry, root: Caller, team: Caller) -> None:
+def test_schema_becomes_readable_with_its_first_readable_subject(
+    registry: Registry, root: Caller, team: Caller
+) -> None:
     text = '{"type":"fixed","name":"F","size":3}'
     new = root("POST", "/subjects/elsewhere/versions", {"schema": text}).json["id"]
     assert team.status("GET", f"/schemas/ids/{new}") == 403
@@ -202,7 +204,7 @@ def test_a_schema_that_gets_a_readable_user_can_be_read(registry: Registry, root
     assert team("GET", f"/schemas/ids/{new}/subjects").json == ["team-f"]
 
 
-def test_other_contexts_are_not_searched_for_what_may_not_be_read(registry: Registry, root: Caller) -> None:
+def test_search_in_other_contexts_skips_unreadable_subjects(registry: Registry, root: Caller) -> None:
     assert root("GET", "/subjects/orders/versions/1").json["subject"] == ":.eu:orders"
     assert Caller(registry, "team").status("GET", "/subjects/team-x/versions/1") == 404
     root("POST", "/subjects/:.eu:team-x/versions", SCHEMA)
@@ -211,7 +213,7 @@ def test_other_contexts_are_not_searched_for_what_may_not_be_read(registry: Regi
     assert Caller(registry, "team").status("POST", "/subjects/team-x", SCHEMA) == 404
 
 
-def test_references_show_what_they_refer_to(root: Caller, team: Caller) -> None:
+def test_referenced_schemas_must_be_readable(root: Caller, team: Caller) -> None:
     body = {"schema": USES_SECRET, "references": [{"name": "Secret", "subject": "secret", "version": 1}]}
     for path in (
         "/subjects/team-b/versions",
@@ -220,7 +222,7 @@ def test_references_show_what_they_refer_to(root: Caller, team: Caller) -> None:
         "/compatibility/subjects/team-b/versions/1",
     ):
         answer = team("POST", path, body)
-        assert answer.problem[:2] == (403, 40301)
+        assert answer.error[:2] == (403, 40301)
     assert root.status("POST", "/subjects/team-b/versions", body) == 200
     shared = {
         "schema": USES_SECRET.replace("Secret", "Number"),
@@ -229,7 +231,7 @@ def test_references_show_what_they_refer_to(root: Caller, team: Caller) -> None:
     assert team.status("POST", "/subjects/team-c/versions", shared) == 200
 
 
-def test_references_are_meant_in_the_context_of_the_subject(registry: Registry) -> None:
+def test_references_are_authorized_in_the_context_of_the_subject(registry: Registry) -> None:
     body = {"schema": USES_SECRET, "references": [{"name": "Secret", "subject": "secret-eu", "version": 1}]}
     eu = Caller(registry, "eu")
     assert eu.status("POST", "/contexts/eu/subjects/uses/versions", body) == 200
@@ -237,16 +239,16 @@ def test_references_are_meant_in_the_context_of_the_subject(registry: Registry) 
     assert eu.status("POST", "/contexts/eu/subjects/uses/versions", body) == 403
 
 
-def test_an_alias_needs_the_rights_on_what_it_stands_for(registry: Registry) -> None:
+def test_setting_an_alias_requires_admin_permission_on_its_target(registry: Registry) -> None:
     eu = Caller(registry, "eu")
     assert eu.status("PUT", "/config/:.eu:door", {"alias": "orders"}) == 200
     assert eu.status("GET", "/subjects/:.eu:door/versions") == 200
     answer = eu("PUT", "/config/:.eu:door", {"alias": ":.:secret"})
-    assert answer.problem[:2] == (403, 40301)
+    assert answer.error[:2] == (403, 40301)
     assert eu.status("PUT", "/config/:.eu:door", {"alias": None}) == 200
 
 
-def test_a_body_cannot_be_hidden_by_its_character_set(team: Caller, registry: Registry) -> None:
+def test_references_are_authorized_in_any_charset(team: Caller, registry: Registry) -> None:
     body = {"schema": USES_SECRET, "references": [{"name": "Secret", "subject": "secret", "version": 1}]}
     token = base64.b64encode(b"team:team").decode()
     answer = registry.call(
@@ -258,6 +260,6 @@ def test_a_body_cannot_be_hidden_by_its_character_set(team: Caller, registry: Re
     assert answer.status == 403
 
 
-def test_without_users_everybody_may_do_everything(tmp_path: Path) -> None:
+def test_registry_without_users_file_allows_everything(tmp_path: Path) -> None:
     with registry_in_process(sqlite_url(tmp_path / "registry.db")) as registry:
         assert Caller(registry, "nobody").status("PUT", "/config", LEVEL) == 200

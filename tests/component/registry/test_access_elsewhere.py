@@ -1,4 +1,4 @@
-"""What somebody may do with other subjects than the one in the path, which the registry also looks at."""
+"""Authorization of subjects other than the one in the path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from headrace.registry.access.authenticator import UsersFile
 from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.users import user_line
-from support.registry.registry_calls import STRING, Answer, Registry, registry_in_process
+from support.registry.registry_calls import STRING, Registry, RestResponse, registry_in_process
 
 GRANTS = """
 grant root admin *
@@ -28,12 +28,12 @@ TAGS = {"tagsToAdd": [{"schemaEntity": {"entityPath": "Number", "entityType": "s
 
 
 class Callers:
-    """Calls in the name of a user, whose password is the name."""
+    """Sends requests of a user. The password equals the user name."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    def __call__(self, name: str, method: str, path: str, body: Any = None) -> Answer:
+    def __call__(self, name: str, method: str, path: str, body: Any = None) -> RestResponse:
         token = base64.b64encode(f"{name}:{name}".encode()).decode()
         return self._registry.call(method, path, body, {"Authorization": f"Basic {token}"})
 
@@ -55,14 +55,14 @@ def call(registry_database_url: str, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.mark.parametrize("name", ["team", "reader"])
-def test_tags_are_not_changed_in_another_context_than_the_path_names(call: Callers, name: str) -> None:
+def test_tags_cannot_be_changed_in_an_unreadable_context(call: Callers, name: str) -> None:
     call.register(":.eu:team-tagged", NUMBER)
     assert call(name, "GET", "/subjects/team-tagged/versions/1").status == 200
-    assert call(name, "POST", "/subjects/team-tagged/versions/1/tags", TAGS).problem[:2] == (404, 40401)
+    assert call(name, "POST", "/subjects/team-tagged/versions/1/tags", TAGS).error[:2] == (404, 40401)
     assert call("root", "GET", "/subjects/:.eu:team-tagged/versions").json == [1]
 
 
-def test_the_subject_that_an_id_is_asked_for_with_is_told_to_its_readers_alone(call: Callers) -> None:
+def test_subject_parameter_is_returned_to_its_readers_only(call: Callers) -> None:
     schema_id = call.register("team-a", STRING)
     call.register("hidden", STRING)
     assert call("reader", "GET", f"/schemas/ids/{schema_id}?subject=hidden").json["subject"] == "hidden"
@@ -71,17 +71,17 @@ def test_the_subject_that_an_id_is_asked_for_with_is_told_to_its_readers_alone(c
     assert with_hidden == call("team", "GET", f"/schemas/ids/{schema_id}?subject=nowhere").json
 
 
-def test_whether_a_subject_has_an_id_is_told_to_its_readers_alone(call: Callers) -> None:
+def test_subject_parameter_does_not_reveal_whether_it_uses_an_id(call: Callers) -> None:
     schema_id = call.register(":.eu:hidden", SECRET)
     for path in ("", "/schema", "/subjects", "/versions"):
         there, nowhere = (
-            call("team", "GET", f"/schemas/ids/{schema_id}{path}?subject=:.eu:{name}").problem
+            call("team", "GET", f"/schemas/ids/{schema_id}{path}?subject=:.eu:{name}").error
             for name in ("hidden", "nowhere")
         )
         assert there == nowhere
 
 
-def test_the_schemas_that_refer_to_a_version_are_those_that_may_be_read(call: Callers) -> None:
+def test_referenced_by_lists_readable_schemas_only(call: Callers) -> None:
     call.register("shared-1", NUMBER)
     hidden_id = call.register("hidden-user", USES, ("Number", "shared-1"))
     own_id = call.register("team-user", USES.replace("Uses", "Own"), ("Number", "shared-1"))
@@ -91,11 +91,11 @@ def test_the_schemas_that_refer_to_a_version_are_those_that_may_be_read(call: Ca
 
 
 @pytest.mark.parametrize("path", ["/subjects/team-door/versions", "/subjects/team-door"])
-def test_references_through_an_alias_need_to_be_read_where_they_are_found(call: Callers, path: str) -> None:
+def test_references_through_an_alias_are_authorized_at_the_target(call: Callers, path: str) -> None:
     call.register("shared", NUMBER)
     call.register(":.eu:shared", SECRET)
     call.register(":.eu:orders", STRING)
     assert call("root", "PUT", "/config/team-door", {"alias": ":.eu:orders"}).status == 200
     assert call("root", "PUT", "/config/:.eu:orders", {"compatibility": "NONE"}).status == 200
     body = {"schema": USES, "references": [{"name": "Number", "subject": "shared", "version": 1}]}
-    assert call("team", "POST", path, body).problem[:2] == (403, 40301)
+    assert call("team", "POST", path, body).error[:2] == (403, 40301)

@@ -1,4 +1,4 @@
-"""What the audit log has of changes that change something, and that it has nothing of the others."""
+"""The audit log has every effective change, and no others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FULL = {"compatibility": "FULL"}
 SUBJECT, VERSION = "/subjects/s", "/subjects/s/versions"
 
 Step = tuple[str, str, Any, str]
-"""A call, its body, and the action that is told of it, "" for none."""
+"""A request, its body, and the logged action; "" if nothing is logged."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def registry(tmp_path: Path, log: Path) -> Iterator[Registry]:
 
 
 HISTORIES: dict[str, list[Step]] = {
-    "the mode of a subject": [
+    "mode of a subject": [
         ("PUT", "/mode/s", READONLY, "mode_changed"),
         ("PUT", "/mode/s", READONLY, ""),
         ("PUT", "/mode/s?force=true", READONLY, ""),
@@ -46,7 +46,7 @@ HISTORIES: dict[str, list[Step]] = {
         ("PUT", "/mode/s", READONLY, "mode_changed"),
         ("PUT", "/mode/s", NONE, "mode_changed"),
     ],
-    "the mode of all": [
+    "global mode": [
         ("DELETE", "/mode", None, ""),
         ("DELETE", "/mode?recursive=true", None, ""),
         ("DELETE", "/mode/zz?recursive=true", None, ""),
@@ -57,7 +57,7 @@ HISTORIES: dict[str, list[Step]] = {
         ("DELETE", "/mode?recursive=true", None, "mode_removed"),
         ("DELETE", "/mode?recursive=true", None, ""),
     ],
-    "what is deleted softly makes room for an import": [
+    "import mode deletes soft-deleted versions": [
         ("POST", VERSION, {"schema": STRING}, "version_registered"),
         ("PUT", "/mode/s?force=true", IMPORT, "mode_changed"),
         ("PUT", "/mode/s", IMPORT, ""),
@@ -104,7 +104,7 @@ HISTORIES: dict[str, list[Step]] = {
 
 
 @pytest.mark.parametrize("steps", HISTORIES.values(), ids=HISTORIES)
-def test_only_what_changed_something_is_in_the_log(registry: Registry, log: Path, steps: list[Step]) -> None:
+def test_audit_log_has_effective_changes_only(registry: Registry, log: Path, steps: list[Step]) -> None:
     told: list[str] = []
     for method, path, body, action in steps:
         registry.call(method, path, body)

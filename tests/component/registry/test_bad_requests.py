@@ -1,4 +1,4 @@
-"""Requests that no client should send: always an answer of the API, never a server error, never HTML."""
+"""Malformed requests get an error response of the API, never a server error or HTML."""
 
 from __future__ import annotations
 
@@ -75,41 +75,41 @@ BODIES = {
 }
 
 
-def test_bodies(registry: Registry) -> None:
+def test_malformed_bodies_are_rejected(registry: Registry) -> None:
     with all_cases() as case:
         for name in BODIES:
             with case(name):
                 body, status = BODIES[name]
-                assert registry.call("POST", "/subjects/bad/versions", body).problem[0] == status
+                assert registry.call("POST", "/subjects/bad/versions", body).error[0] == status
                 for path in ("/subjects/bad", "/compatibility/subjects/bad/versions"):
-                    assert 400 <= registry.call("POST", path, body).problem[0] < 500
-                assert registry.get("/subjects/bad/versions?deleted=true").problem[1] == 40401
+                    assert 400 <= registry.call("POST", path, body).error[0] < 500
+                assert registry.get("/subjects/bad/versions?deleted=true").error[1] == 40401
 
 
-def test_errors_in_a_body_name_the_place(registry: Registry) -> None:
+def test_body_errors_name_the_path_of_the_value(registry: Registry) -> None:
     answer = registry.call("POST", "/subjects/bad/versions", with_schema(references=[{"name": "a", "subject": 5}]))
-    assert answer.problem[:2] == (400, 400)
-    assert answer.problem[2].startswith("references.0.subject: ")
+    assert answer.error[:2] == (400, 400)
+    assert answer.error[2].startswith("references.0.subject: ")
     cut_off = registry.call("POST", "/subjects/bad/versions", b'{"schema":\n }')
-    assert cut_off.problem[2].endswith("line 2, column 2")
+    assert cut_off.error[2].endswith("line 2, column 2")
 
 
-def test_what_is_too_large_has_its_own_code_and_names_the_bound(registry: Registry) -> None:
+def test_oversized_schema_has_its_own_error_code_and_names_the_limit(registry: Registry) -> None:
     for bound, body in (
         ("4194304 bytes", as_schema("x" * (5 * MEGABYTE))),
         ("2097152", as_schema("x" * (3 * MEGABYTE))),
         ("20000", with_schema(references=[{}] * 20_000)),
     ):
-        status, code, message = registry.call("POST", "/subjects/bad/versions", body).problem
+        status, code, message = registry.call("POST", "/subjects/bad/versions", body).error
         assert (status, code) == (422, 42209)
         assert message.startswith("Register operation failed because schema is too large: ") and bound in message
         for path in ("/subjects/bad", "/compatibility/subjects/bad/versions"):
-            status, code, message = registry.call("POST", path, body).problem
+            status, code, message = registry.call("POST", path, body).error
             assert (status, code) == (413, 413)
             assert message.startswith("HTTP 413 Request Entity Too Large: ") and bound in message
 
 
-def test_configuration_bodies(registry: Registry) -> None:
+def test_malformed_configurations_are_rejected(registry: Registry) -> None:
     with all_cases() as case:
         for body in [
             b'{"compatibility":5}',
@@ -119,7 +119,7 @@ def test_configuration_bodies(registry: Registry) -> None:
             b"[]",
         ]:
             with case(body):
-                assert 400 <= registry.call("PUT", "/config/bad", body).problem[0] < 500
+                assert 400 <= registry.call("PUT", "/config/bad", body).error[0] < 500
 
 
 PATHS = [
@@ -151,14 +151,14 @@ PATHS = [
 ]
 
 
-def test_paths(registry: Registry) -> None:
+def test_malformed_paths_are_rejected(registry: Registry) -> None:
     with all_cases() as case:
         for method, path in itertools.product(["GET", "DELETE", "FOO"], PATHS):
             with case((method, path)):
-                assert 400 <= registry.call(method, path).problem[0] < 500
+                assert 400 <= registry.call(method, path).error[0] < 500
 
 
-def test_queries(registry: Registry) -> None:
+def test_malformed_queries_are_ignored_or_rejected(registry: Registry) -> None:
     with all_cases() as case:
         for query in ["offset=-1&limit=" + "9" * 30, "offset=x&limit=%00", "subjectPrefix=%00%ff", "=&&=?"]:
             with case(query):
@@ -167,7 +167,7 @@ def test_queries(registry: Registry) -> None:
 
 
 def raw(registry: Registry, request: bytes) -> tuple[int, str]:
-    """Sends bytes that no HTTP client would and reads the one answer: its status and body."""
+    """Sends raw bytes and returns the status and body of the response."""
     with socket.create_connection((registry.host, registry.port), timeout=60) as connection:
         connection.sendall(request)
         answer = b""
@@ -181,7 +181,7 @@ def raw(registry: Registry, request: bytes) -> tuple[int, str]:
     return int(head.split()[1]), body.decode()
 
 
-def test_requests_that_are_not_http(registry: Registry) -> None:
+def test_malformed_http_gets_a_4xx_status(registry: Registry) -> None:
     with all_cases() as case:
         for request_bytes, status in [
             (b"\x00\x01\x02\r\n\r\n", 400),
@@ -197,33 +197,33 @@ def test_requests_that_are_not_http(registry: Registry) -> None:
             ),
         ]:
             with case(request_bytes):
-                # What the server itself refuses never reaches the application; it has a status and nothing else.
+                # The server itself rejects these requests, so the response is not in the API's format.
                 found, body = raw(registry, request_bytes)
                 assert found == status
                 assert not body or json.loads(body)["error_code"] == status
 
 
-def test_character_sets(registry: Registry) -> None:
+def test_body_is_decoded_by_its_charset(registry: Registry) -> None:
     with all_cases() as case:
         for charset in ["nope", "hex", "zlib", "rot13", "undefined", "utf-16", "a\tb"]:
             with case(charset):
                 headers = {"Content-Type": f"application/json; charset={charset}"}
-                assert registry.call("POST", "/subjects/bad/versions", b"{}x", headers).problem[0] == 400
+                assert registry.call("POST", "/subjects/bad/versions", b"{}x", headers).error[0] == 400
 
 
 @pytest.mark.timeout(60)
-def test_pythons_own_codecs_are_no_character_sets(registry: Registry) -> None:
+def test_python_specific_codecs_are_rejected_as_charsets(registry: Registry) -> None:
     with all_cases() as case:
         for charset in ["punycode", "idna", "unicode_escape"]:
             with case(charset):
                 headers = {"Content-Type": f"application/json; charset={charset}"}
-                # The first would take an hour for it.
+                # The first codec would take an hour for this body.
                 body = b"a" * MEGABYTE + b"-" + b"a9" * MEGABYTE
-                assert registry.call("POST", "/subjects/bad/versions", body, headers).problem[0] == 400
-                assert registry.call("POST", "/subjects/bad/versions", b"{}", headers).problem[0] == 400
+                assert registry.call("POST", "/subjects/bad/versions", body, headers).error[0] == 400
+                assert registry.call("POST", "/subjects/bad/versions", b"{}", headers).error[0] == 400
 
 
-def test_large_schemas_are_schemas(registry: Registry) -> None:
+def test_large_schemas_are_accepted(registry: Registry) -> None:
     names = ",".join(f'{{"name":"f{number}","type":"int"}}' for number in range(5_000))
     for number, text in enumerate(
         (
@@ -236,15 +236,15 @@ def test_large_schemas_are_schemas(registry: Registry) -> None:
         assert json.loads(registry.get(f"/schemas/ids/{schema_id}").json["schema"]) == json.loads(text)
 
 
-def test_of_a_key_twice_in_a_body_the_last_counts(registry: Registry) -> None:
+def test_last_of_duplicate_keys_counts(registry: Registry) -> None:
     body = b'{"schema":"\\"nothing\\"","schema":"\\"string\\""}'
     assert registry.call("POST", "/subjects/twice/versions", body).status == 200
 
 
-def test_commas_and_brackets_in_texts_are_not_values(registry: Registry) -> None:
+def test_commas_and_brackets_in_texts_do_not_count_as_values(registry: Registry) -> None:
     text = json.dumps({"type": "fixed", "name": "F", "size": 1, "doc": '[{,"\\' * 20_000})
     assert registry.registered("commas", text)
 
 
-def test_it_still_works(registry: Registry) -> None:
+def test_registry_works_after_malformed_requests(registry: Registry) -> None:
     assert registry.registered("good", STRING) > 0

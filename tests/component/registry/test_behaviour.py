@@ -1,4 +1,4 @@
-"""The REST API over HTTP: what clients of the Confluent Schema Registry rely on."""
+"""Behaviour of the REST API that clients of the Confluent Schema Registry rely on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def restored_level(registry: Registry) -> Iterator[None]:
     registry.delete("/config")
 
 
-def test_register_answers_with_id_and_version(registry: Registry, subject: str) -> None:
+def test_register_returns_id_and_version(registry: Registry, subject: str) -> None:
     answer = registry.register(subject, ' { "type" : "string" } ')
     assert answer.status == 200
     assert list(answer.json) == ["id", "version", "guid", "schemaType", "schema", "ts", "deleted"]
@@ -34,7 +34,7 @@ def test_register_answers_with_id_and_version(registry: Registry, subject: str) 
     assert answer.json["version"] == 1
 
 
-def test_the_same_schema_has_one_id_under_every_subject(registry: Registry, subject: str) -> None:
+def test_equal_schema_has_one_id_under_every_subject(registry: Registry, subject: str) -> None:
     first = registry.registered(f"{subject}-a", USER_1)
     assert registry.registered(f"{subject}-b", USER_1) == first
     assert registry.registered(f"{subject}-a", USER_1) == first
@@ -45,7 +45,7 @@ def test_the_same_schema_has_one_id_under_every_subject(registry: Registry, subj
     assert {f"{subject}-a", f"{subject}-b"} <= set(registry.get(f"/schemas/ids/{first}/subjects").json)
 
 
-def test_a_schema_that_differs_only_in_writing_is_the_same_version(registry: Registry, subject: str) -> None:
+def test_register_returns_existing_version_for_equivalent_text(registry: Registry, subject: str) -> None:
     written = '{"type":"fixed","name":"F","size":4,"b":1,"a":2}'
     again = '{"a":2,"size":4,"b":1,"name":"F","type":"fixed"}'
     first = registry.register(subject, written).json
@@ -53,7 +53,7 @@ def test_a_schema_that_differs_only_in_writing_is_the_same_version(registry: Reg
     assert registry.call("POST", f"/subjects/{subject}", {"schema": again}).json["version"] == 1
 
 
-def test_versions_and_views(registry: Registry, subject: str) -> None:
+def test_version_can_be_read_by_number_latest_and_text(registry: Registry, subject: str) -> None:
     first = registry.registered(subject, USER_1)
     second = registry.registered(subject, USER_2)
     assert registry.get(f"/subjects/{subject}/versions/").json == [1, 2]
@@ -73,7 +73,7 @@ def test_versions_and_views(registry: Registry, subject: str) -> None:
     assert [(item["subject"], item["version"]) for item in listed] == [(subject, 2)]
 
 
-def test_subjects_are_listed_by_prefix_and_page(registry: Registry, subject: str) -> None:
+def test_subjects_are_filtered_by_prefix_and_paginated(registry: Registry, subject: str) -> None:
     for name in ("b", "a", "C"):
         registry.registered(f"{subject}.{name}", STRING)
     assert registry.get(f"/subjects?subjectPrefix={subject}.").json == [f"{subject}.{name}" for name in ("C", "a", "b")]
@@ -82,7 +82,7 @@ def test_subjects_are_listed_by_prefix_and_page(registry: Registry, subject: str
     assert f"{subject}.a" in registry.get("/subjects").json
 
 
-def test_any_character_in_a_subject(registry: Registry) -> None:
+def test_subject_may_contain_any_character(registry: Registry) -> None:
     with all_cases() as case:
         for encoded in ["a%2Fb", "%C3%A4%20%3F", "a+b", "%25", "..%2f..", "a%3Ab", "%2A", "x" * 1300]:
             with case(encoded):
@@ -98,59 +98,59 @@ def test_any_character_in_a_subject(registry: Registry) -> None:
                 assert registry.delete(f"/subjects/{encoded}?permanent=true").json == [1]
 
 
-def test_lookup_tells_unknown_subject_from_unknown_schema(registry: Registry, subject: str) -> None:
+def test_lookup_distinguishes_unknown_subject_and_unknown_schema(registry: Registry, subject: str) -> None:
     body = {"schema": USER_1}
-    assert registry.call("POST", f"/subjects/{subject}", body).problem[:2] == (404, 40401)
+    assert registry.call("POST", f"/subjects/{subject}", body).error[:2] == (404, 40401)
     registry.registered(subject, STRING)
-    assert registry.call("POST", f"/subjects/{subject}", body).problem[:2] == (404, 40403)
+    assert registry.call("POST", f"/subjects/{subject}", body).error[:2] == (404, 40403)
 
 
-def test_version_ids_that_are_none(registry: Registry) -> None:
+def test_invalid_version_numbers_are_rejected(registry: Registry) -> None:
     with all_cases() as case:
         for version in ["0", "-2", "2147483648", "9" * 400, "one", "%20", "1.0"]:
             with case(version):
-                status, code, message = registry.get(f"/subjects/none/versions/{version}").problem
+                status, code, message = registry.get(f"/subjects/none/versions/{version}").error
                 assert (status, code) == (422, 42202)
                 assert message.endswith('Allowed values are between [1, 2^31-1] and the string "latest"')
 
 
-def test_unknown_version(registry: Registry, subject: str) -> None:
+def test_unknown_version_gives_40402(registry: Registry, subject: str) -> None:
     registry.registered(subject, STRING)
     for method, suffix in (("GET", ""), ("DELETE", ""), ("GET", "/schema"), ("GET", "/referencedby")):
         answer = registry.call(method, f"/subjects/{subject}/versions/7{suffix}")
-        assert answer.problem[:2] == (404, 40402)
+        assert answer.error[:2] == (404, 40402)
 
 
-def test_refused_schemas(registry: Registry, subject: str) -> None:
-    assert registry.register(subject, "").problem == (422, 42201, "Empty schema")
-    assert registry.call("POST", f"/subjects/{subject}/versions", {}).problem == (422, 42201, "Empty schema")
+def test_invalid_schemas_are_rejected(registry: Registry, subject: str) -> None:
+    assert registry.register(subject, "").error == (422, 42201, "Empty schema")
+    assert registry.call("POST", f"/subjects/{subject}/versions", {}).error == (422, 42201, "Empty schema")
     wrong_type = registry.register(subject, STRING, schemaType="JSON")
-    assert wrong_type.problem == (422, 42201, "Invalid schema type JSON")
+    assert wrong_type.error == (422, 42201, "Invalid schema type JSON")
     malformed = '{"type":"record","name":"R","fields":[\n  {"name":"f","type":"strin"}]}'
-    status, code, message = registry.register(subject, malformed).problem
+    status, code, message = registry.register(subject, malformed).error
     assert (status, code) == (422, 42201)
     assert message.startswith("Invalid schema of type AVRO, details: Invalid schema {subject=")
     assert "line 2, column 22: " in message
     assert "strin" in message
     bad_default = '{"type":"record","name":"R","fields":[{"name":"f","type":"int","default":"x"}]}'
-    assert registry.register(subject, bad_default).problem[:2] == (422, 42201)
-    assert registry.register("__GLOBAL", STRING).problem[:2] == (422, 42208)
-    assert registry.register(subject, STRING, version=5).problem == (
+    assert registry.register(subject, bad_default).error[:2] == (422, 42201)
+    assert registry.register("__GLOBAL", STRING).error[:2] == (422, 42208)
+    assert registry.register(subject, STRING, version=5).error == (
         422,
         42201,
         "Version is not one more than previous version",
     )
-    assert registry.register(subject, STRING, id=7).problem == (
+    assert registry.register(subject, STRING, id=7).error == (
         422,
         42205,
         f"Subject {subject} in context . is not in import mode",
     )
-    assert registry.get(f"/subjects/{subject}/versions").problem[1] == 40401
+    assert registry.get(f"/subjects/{subject}/versions").error[1] == 40401
 
 
-def test_incompatible_schema_is_refused_with_reasons(registry: Registry, subject: str) -> None:
+def test_incompatible_schema_is_rejected_with_reasons(registry: Registry, subject: str) -> None:
     registry.registered(subject, USER_1)
-    status, code, message = registry.register(subject, USER_INCOMPATIBLE).problem
+    status, code, message = registry.register(subject, USER_INCOMPATIBLE).error
     assert (status, code) == (409, 40901)
     assert message.startswith(
         f'Schema being registered is incompatible with an earlier schema for subject "{subject}", details: '
@@ -161,12 +161,12 @@ def test_incompatible_schema_is_refused_with_reasons(registry: Registry, subject
     assert registry.get(f"/subjects/{subject}/versions").json == [1]
 
 
-def test_compatibility_checks(registry: Registry, subject: str) -> None:
+def test_compatibility_check_reports_incompatibilities(registry: Registry, subject: str) -> None:
     path = f"/compatibility/subjects/{subject}/versions"
     wanted, wrong = {"schema": USER_2}, {"schema": USER_INCOMPATIBLE}
     for target in (path, f"{path}/", f"{path}/latest"):
         assert registry.call("POST", target, wanted).json == {"is_compatible": True}
-    assert registry.call("POST", f"{path}/1", wanted).problem[:2] == (404, 40402)
+    assert registry.call("POST", f"{path}/1", wanted).error[:2] == (404, 40402)
     registry.registered(subject, USER_1)
     for target in (path, f"{path}/latest", f"{path}/-1", f"{path}/1"):
         assert registry.call("POST", target, wanted).json == {"is_compatible": True}
@@ -174,13 +174,13 @@ def test_compatibility_checks(registry: Registry, subject: str) -> None:
         assert registry.call("POST", target, wrong).json == {"is_compatible": False}
         messages = registry.call("POST", f"{target}?verbose=true", wrong).json["messages"]
         assert messages[0].startswith("{errorType:'READER_FIELD_MISSING_DEFAULT_VALUE'")
-    assert registry.call("POST", path, {"schema": "{"}).problem[:2] == (422, 42201)
+    assert registry.call("POST", path, {"schema": "{"}).error[:2] == (422, 42201)
     verbose = registry.call("POST", f"{path}?verbose=true", {"schema": "{"}).json
     assert verbose["is_compatible"] is False
     assert "line 1" in verbose["messages"][0]
 
 
-def test_transitive_level_looks_at_all_versions(registry: Registry, subject: str) -> None:
+def test_transitive_level_compares_all_versions(registry: Registry, subject: str) -> None:
     fields = '{"type":"record","name":"R","fields":[%s]}'
     one = fields % '{"name":"a","type":"int"}'
     two = fields % ""
@@ -192,13 +192,13 @@ def test_transitive_level_looks_at_all_versions(registry: Registry, subject: str
     registry.call("PUT", f"/config/{subject}", {"compatibility": "backward_transitive"})
     assert registry.call("POST", path, {"schema": three}).json == {"is_compatible": False}
     assert registry.call("POST", f"{path}/2", {"schema": three}).json == {"is_compatible": True}
-    assert registry.register(subject, three).problem[:2] == (409, 40901)
+    assert registry.register(subject, three).error[:2] == (409, 40901)
     registry.call("PUT", f"/config/{subject}", {"compatibility": "NONE"})
     registry.registered(subject, three)
 
 
 @pytest.mark.usefixtures("restored_level")
-def test_configuration(registry: Registry, subject: str) -> None:
+def test_configuration_is_set_inherited_and_deleted(registry: Registry, subject: str) -> None:
     own = f"/config/{subject}"
     assert registry.get("/config").json == {"compatibilityLevel": "BACKWARD"}
     assert registry.get(f"{own}?defaultToGlobal=true").json == {"compatibilityLevel": "BACKWARD"}
@@ -208,7 +208,7 @@ def test_configuration(registry: Registry, subject: str) -> None:
     assert registry.get("/config/").json == {"compatibilityLevel": "FULL_TRANSITIVE"}
     assert registry.get(f"{own}?defaultToGlobal=TRUE").json == {"compatibilityLevel": "FULL_TRANSITIVE"}
     assert registry.call("PUT", own, {"compatibility": "NONE"}).json == {"compatibility": "NONE"}
-    # What a request leaves out stays, what it gives as null goes.
+    # Omitted keys do not change; null removes a key.
     both = {"normalize": True, "compatibility": "NONE"}
     for _ in range(2):
         assert registry.call("PUT", own, {"normalize": True}).json == both
@@ -216,16 +216,16 @@ def test_configuration(registry: Registry, subject: str) -> None:
     assert registry.call("PUT", own, {"normalize": None}).json == {"compatibility": "NONE"}
     assert registry.get(own).json == {"compatibilityLevel": "NONE"}
     for level in ("SIDEWAYS", ""):
-        status, code, message = registry.call("PUT", own, {"compatibility": level}).problem
+        status, code, message = registry.call("PUT", own, {"compatibility": level}).error
         assert (status, code) == (422, 42203)
         assert message.startswith("Invalid compatibility level. Valid values are none, backward, ")
     assert registry.delete(own).json == {"compatibilityLevel": "NONE"}
-    assert registry.get(own).problem[1] == 40408
+    assert registry.get(own).error[1] == 40408
     assert registry.delete("/config").json == {"compatibilityLevel": "FULL_TRANSITIVE"}
     assert registry.get("/config").json == {"compatibilityLevel": "BACKWARD"}
 
 
-def test_normalization_by_query_and_by_configuration(registry: Registry, subject: str) -> None:
+def test_normalization_is_enabled_by_query_or_configuration(registry: Registry, subject: str) -> None:
     written = '{"type":"fixed","name":"F","size":4,"b":1,"a":2}'
     normal = '{"type":"fixed","name":"F","size":4,"a":2,"b":1}'
     assert registry.register(f"{subject}-plain", written).json["schema"] == written
@@ -234,19 +234,19 @@ def test_normalization_by_query_and_by_configuration(registry: Registry, subject
     assert registry.register(f"{subject}-config", written).json["schema"] == normal
 
 
-def test_references(registry: Registry, subject: str) -> None:
+def test_references_are_resolved_and_protected(registry: Registry, subject: str) -> None:
     target, user = f"{subject}-target", f"{subject}-user"
     registry.registered(target, '{"type":"fixed","name":"Id","namespace":"n","size":4}')
     text = '{"type":"record","name":"R","fields":[{"name":"id","type":"n.Id"}]}'
     reference = {"name": "n.Id", "subject": target, "version": 1}
     missing = registry.register(user, text, references=[{**reference, "version": 9}])
-    assert missing.problem[:2] == (422, 42201)
-    assert f'No schema reference found for subject "{target}" and version 9' in missing.problem[2]
+    assert missing.error[:2] == (422, 42201)
+    assert f'No schema reference found for subject "{target}" and version 9' in missing.error[2]
     schema_id = registry.registered(user, text, references=[reference])
     assert registry.get(f"/schemas/ids/{schema_id}").json["references"] == [reference]
     resolved = registry.get(f"/schemas/ids/{schema_id}?format=resolved").json["schema"]
     assert '"size":4' in resolved
-    # Written in one piece it is the same schema, and "latest" becomes a number.
+    # The same schema in one piece is equal, and "latest" becomes a number.
     assert registry.call("POST", f"/subjects/{user}", {"schema": resolved}).json["id"] == schema_id
     assert registry.registered(user, text, references=[{**reference, "version": -1}]) == schema_id
     assert registry.get(f"/subjects/{target}/versions/1/referencedby").json == [schema_id]
@@ -255,22 +255,22 @@ def test_references(registry: Registry, subject: str) -> None:
         42206,
         f"One or more references exist to the schema {{magic=1,keytype=SCHEMA,subject={target},version=1}}.",
     )
-    assert registry.delete(f"/subjects/{target}/versions/1").problem == refused
-    assert registry.delete(f"/subjects/{target}").problem == refused
+    assert registry.delete(f"/subjects/{target}/versions/1").error == refused
+    assert registry.delete(f"/subjects/{target}").error == refused
     assert registry.delete(f"/subjects/{user}").json == [1]
     assert registry.get(f"/subjects/{target}/versions/1/referencedby").json == []
     assert registry.delete(f"/subjects/{target}").json == [1]
-    # A schema that is deleted softly may come back, so it still holds what it refers to.
-    assert registry.delete(f"/subjects/{target}?permanent=true").problem == refused
+    # A soft-deleted schema may be registered again, so it still protects its references.
+    assert registry.delete(f"/subjects/{target}?permanent=true").error == refused
     assert registry.delete(f"/subjects/{user}?permanent=true").json == [1]
     assert registry.delete(f"/subjects/{target}?permanent=true").json == [1]
 
 
-def test_metadata(registry: Registry, subject: str) -> None:
+def test_metadata_is_inherited_and_distinguishes_versions(registry: Registry, subject: str) -> None:
     labelled = registry.register(subject, STRING, metadata={"properties": {"owner": "x"}}).json
     assert labelled["guid"] == "78aed40f-c3de-ffc7-4e70-adae86c555e4"
     assert labelled["metadata"] == {"properties": {"owner": "x"}}
-    # A request without metadata takes what is there; other metadata is another version.
+    # A request without metadata inherits it; other metadata makes another version.
     assert registry.register(subject, STRING).json == labelled
     assert registry.call("POST", f"/subjects/{subject}", {"schema": STRING}).json["id"] == labelled["id"]
     other = registry.register(subject, STRING, metadata={"properties": {"owner": "y"}}).json
@@ -280,46 +280,46 @@ def test_metadata(registry: Registry, subject: str) -> None:
     assert registry.register(subject, '"bytes"').json["metadata"] == {"properties": {"owner": "z"}}
 
 
-def test_deleting_a_version(registry: Registry, subject: str) -> None:
+def test_version_is_deleted_softly_then_permanently(registry: Registry, subject: str) -> None:
     first, second = registry.registered(subject, USER_1), registry.registered(subject, USER_2)
     path = f"/subjects/{subject}/versions"
-    assert registry.delete(f"{path}/1?permanent=true").problem[:2] == (404, 40407)
+    assert registry.delete(f"{path}/1?permanent=true").error[:2] == (404, 40407)
     assert registry.get(f"/schemas/ids/{first}?subject={subject}").json["deleted"] is False
     assert registry.delete(f"{path}/1").json == 1
-    assert registry.delete(f"{path}/1").problem[:2] == (404, 40406)
+    assert registry.delete(f"{path}/1").error[:2] == (404, 40406)
     assert registry.get(path).json == [2]
     assert registry.get(f"{path}?deleted=true").json == [1, 2]
     assert registry.get(f"{path}?deletedOnly=true&deleted=true").json == [1]
-    assert registry.get(f"{path}/1").problem[:2] == (404, 40402)
+    assert registry.get(f"{path}/1").error[:2] == (404, 40402)
     assert registry.get(f"{path}/1?deleted=true").json["deleted"] is True
     assert registry.get(f"/schemas/ids/{first}?subject={subject}").json["deleted"] is True
     assert registry.delete(f"{path}/latest").json == 2
-    assert registry.delete(f"{path}/latest").problem[:2] == (404, 40402)
-    assert registry.get(path).problem[1] == 40401
+    assert registry.delete(f"{path}/latest").error[:2] == (404, 40402)
+    assert registry.get(path).error[1] == 40401
     assert registry.delete(f"{path}/2?permanent=true").json == 2
     assert registry.get(f"{path}?deleted=true").json == [1]
     assert registry.get(f"/schemas/ids/{second}/versions").status in (200, 404)
 
 
-def test_version_numbers_after_deletes(registry: Registry, subject: str) -> None:
+def test_version_numbers_are_reused_after_permanent_deletion_only(registry: Registry, subject: str) -> None:
     texts = ['"string"', '"bytes"', '{"type":"bytes","n":3}', '{"type":"bytes","n":4}']
     path = f"/subjects/{subject}/versions"
     registry.registered(subject, texts[0])
     registry.registered(subject, texts[1])
     registry.delete(f"{path}/2")
-    # Not used again while it is only deleted softly …
+    # A soft-deleted number is not reused …
     assert registry.register(subject, texts[2]).json["version"] == 3
     for version in (2, 3):
         registry.delete(f"{path}/{version}")
         registry.delete(f"{path}/{version}?permanent=true")
-    # … but once the top ones are gone for good, and from 1 when the subject is.
+    # … but the numbers of permanently deleted top versions are, and a permanently deleted subject starts at 1.
     assert registry.register(subject, texts[3]).json["version"] == 2
     registry.delete(f"/subjects/{subject}")
     assert registry.delete(f"/subjects/{subject}?permanent=true").json == [1, 2]
     assert registry.register(subject, texts[2]).json["version"] == 1
 
 
-def test_registering_again_what_was_deleted_softly(registry: Registry, subject: str) -> None:
+def test_soft_deleted_schema_is_registered_as_a_new_version(registry: Registry, subject: str) -> None:
     schema_id = registry.registered(subject, USER_1)
     registry.registered(subject, USER_2)
     registry.delete(f"/subjects/{subject}/versions/1")
@@ -329,15 +329,15 @@ def test_registering_again_what_was_deleted_softly(registry: Registry, subject: 
     assert registry.get(f"/schemas/ids/{schema_id}?subject={subject}").json["version"] == 3
 
 
-def test_deleting_a_subject(registry: Registry, subject: str) -> None:
+def test_subject_is_deleted_softly_then_permanently(registry: Registry, subject: str) -> None:
     unique = f'{{"type":"fixed","name":"F","size":3,"of":"{subject}"}}'
     schema_id = registry.registered(subject, unique)
     registry.call("PUT", f"/config/{subject}", {"compatibility": "FULL"})
     path = f"/subjects/{subject}"
-    assert registry.delete(f"{path}?permanent=true").problem[:2] == (404, 40405)
+    assert registry.delete(f"{path}?permanent=true").error[:2] == (404, 40405)
     assert registry.get(f"/schemas/ids/{schema_id}").json["deleted"] is False
     assert registry.delete(path).json == [1]
-    assert registry.delete(path).problem[:2] == (404, 40404)
+    assert registry.delete(path).error[:2] == (404, 40404)
     assert subject not in registry.get("/subjects").json
     assert subject in registry.get("/subjects?deleted=true").json
     assert subject in registry.get("/subjects?deletedOnly=true").json
@@ -346,18 +346,18 @@ def test_deleting_a_subject(registry: Registry, subject: str) -> None:
     assert registry.get(f"/schemas/ids/{schema_id}/versions").json == []
     assert registry.get(f"/schemas/ids/{schema_id}/versions?deleted=true").json == [{"subject": subject, "version": 1}]
     body = {"schema": unique}
-    assert registry.call("POST", path, body).problem[1] == 40401
+    assert registry.call("POST", path, body).error[1] == 40401
     assert registry.call("POST", f"{path}?deleted=true", body).json["id"] == schema_id
     assert registry.get(f"/config/{subject}").json == {"compatibilityLevel": "FULL"}
     assert registry.delete(f"{path}?permanent=true").json == [1]
-    assert registry.get(f"/config/{subject}").problem[1] == 40408
-    # Nobody uses the schema any more: its id is unknown, also to answers that were kept, and is not given again.
-    assert registry.get(f"/schemas/ids/{schema_id}").problem[:2] == (404, 40403)
-    assert registry.get(f"/schemas/ids/{schema_id}/schema").problem[1] == 40403
+    assert registry.get(f"/config/{subject}").error[1] == 40408
+    # The schema has no versions left: its id is unknown, also to cached responses, and is never reused.
+    assert registry.get(f"/schemas/ids/{schema_id}").error[:2] == (404, 40403)
+    assert registry.get(f"/schemas/ids/{schema_id}/schema").error[1] == 40403
     assert registry.registered(subject, unique) > schema_id
 
 
-def test_content_type_of_answers(registry: Registry) -> None:
+def test_content_type_follows_the_accept_header(registry: Registry) -> None:
     with all_cases() as case:
         for accept, expected in [
             ("", CONTENT_TYPE),
@@ -369,7 +369,7 @@ def test_content_type_of_answers(registry: Registry) -> None:
                 CONTENT_TYPE,
             ),
             ("text/html,application/xhtml+xml,*/*;q=0.8", CONTENT_TYPE),
-            # Java's HttpURLConnection up to 17.0.3, when it is told nothing.
+            # The default of Java's HttpURLConnection up to 17.0.3.
             ("text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2", CONTENT_TYPE),
             ("application/json; charset=utf-8", "application/json"),
             ("application/vnd.schemaregistry.v1+json; qs=0.9", CONTENT_TYPE),
@@ -384,11 +384,11 @@ def test_content_type_of_answers(registry: Registry) -> None:
                 assert (missing.status, missing.headers["Content-Type"]) == (404, expected)
 
 
-def test_content_types_that_are_not_spoken(registry: Registry, subject: str) -> None:
-    assert registry.get("/subjects", Accept="text/html").problem == (406, 406, "HTTP 406 Not Acceptable")
+def test_unsupported_content_types_are_rejected(registry: Registry, subject: str) -> None:
+    assert registry.get("/subjects", Accept="text/html").error == (406, 406, "HTTP 406 Not Acceptable")
     path, body = f"/subjects/{subject}/versions", b'{"schema":"\\"string\\""}'
     refused = registry.call("POST", path, body, {"Content-Type": "text/plain"})
-    assert refused.problem == (415, 415, "HTTP 415 Unsupported Media Type")
+    assert refused.error == (415, 415, "HTTP 415 Unsupported Media Type")
     for content_type in (
         "application/json; charset=utf-8",
         "application/octet-stream",
@@ -399,7 +399,7 @@ def test_content_types_that_are_not_spoken(registry: Registry, subject: str) -> 
     assert registry.call("POST", path, utf16, {"Content-Type": "application/json; charset=utf-16"}).status == 200
 
 
-def test_what_else_is_there(registry: Registry) -> None:
+def test_root_health_and_metadata_endpoints(registry: Registry) -> None:
     assert registry.get("/").json == {}
     assert registry.call("POST", "/", {}).json == {}
     assert registry.get("/mode").json == {"mode": "READWRITE"}

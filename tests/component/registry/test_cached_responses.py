@@ -1,4 +1,4 @@
-"""Answers that are given again: by which requests, and that no change is ever missed, whichever process makes it."""
+"""Cached responses: which requests use them, and that a change by any process invalidates them in every process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from headrace.registry.api import wsgi_call
 from headrace.registry.api.asgi_front import KEY_HEADERS
 from support.cases import all_cases
-from support.registry.registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, Answer, Registry
+from support.registry.registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, Registry, RestResponse
 from support.registry.registry_front import RegistryBehindFront
 
 FRONTS = 2
@@ -21,8 +21,8 @@ FRONTS = 2
 
 @pytest.fixture
 def fronts(database_url: str) -> Iterator[tuple[RegistryBehindFront, ...]]:
-    """Several on one database, as worker processes are; the last one keeps nothing."""
-    made = tuple(RegistryBehindFront(database_url, keeps=number < FRONTS) for number in range(FRONTS + 1))
+    """Several fronts on one database, like worker processes. The last one caches nothing."""
+    made = tuple(RegistryBehindFront(database_url, caches=number < FRONTS) for number in range(FRONTS + 1))
     yield made
     for front in made:
         front.close()
@@ -42,12 +42,12 @@ def filled(registry_database_url: str) -> Iterator[RegistryBehindFront]:
     front.close()
 
 
-def is_kept(front: RegistryBehindFront, method: str, path: str, body: Any = None, **headers: str) -> bool:
-    """Whether a request is answered without the application when it comes again, with the same answer."""
+def is_cached(front: RegistryBehindFront, method: str, path: str, body: Any = None, **headers: str) -> bool:
+    """Whether the second of two equal requests is served from the cache, with an equal response."""
     first = front.call(method, path, body, headers)
     again = front.call(method, path, body, headers)
     assert (again.status, again.text, again.headers) == (first.status, first.text, first.headers)
-    return front.observed.cached[-1]
+    return front.observer.cached[-1]
 
 
 KEPT = [
@@ -68,75 +68,73 @@ KEPT = [
     ("GET", "/mode", None),
 ]
 NOT_KEPT = [
-    # They grow with the registration of anything.
+    # These lists change with every registration.
     ("GET", "/contexts", None),
     ("GET", "/schemas", None),
     ("GET", "/schemas/ids/1/versions", None),
     ("GET", "/schemas/ids/1?fetchMaxId=true", None),
     ("GET", "/subjects/a/versions/1/referencedby", None),
-    # They are about the process.
+    # These depend on the process.
     ("GET", "/readyz", None),
     ("GET", "/schemas/types", None),
-    # They are refusals, whose cause may pass.
+    # These are errors with possibly temporary causes.
     ("GET", "/schemas/ids/9", None),
     ("GET", "/subjects/nothing/versions", None),
     ("POST", "/subjects/a", {"schema": STRING}),
     ("GET", "/config/none", None),
-    # They change something.
+    # These are changes.
     ("PUT", "/config/a", {"compatibility": "NONE"}),
     ("DELETE", "/subjects/a/versions/7", None),
 ]
 
 
-def test_what_is_kept(filled: RegistryBehindFront) -> None:
+def test_reads_and_repeated_registrations_are_cached(filled: RegistryBehindFront) -> None:
     with all_cases() as case:
         for method, path, body in KEPT:
             with case((method, path, body)):
-                assert is_kept(filled, method, path, body)
+                assert is_cached(filled, method, path, body)
 
 
-def test_what_is_not_kept(filled: RegistryBehindFront) -> None:
+def test_changes_errors_and_process_state_are_not_cached(filled: RegistryBehindFront) -> None:
     with all_cases() as case:
         for method, path, body in NOT_KEPT:
             with case((method, path, body)):
-                assert not is_kept(filled, method, path, body)
+                assert not is_cached(filled, method, path, body)
 
 
-def test_a_verdict_for_which_there_was_no_time_is_not_kept(
-    front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verdict_of_an_aborted_check_is_not_cached(front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch) -> None:
     front.registered("a", USER_1)
     check = ("POST", "/compatibility/subjects/a/versions", {"schema": USER_2})
     monkeypatch.setattr("headrace.registry.service.compatibility.CHECK_S", -1)
-    assert not is_kept(front, *check)
+    assert not is_cached(front, *check)
     monkeypatch.undo()
-    assert is_kept(front, *check)
+    assert is_cached(front, *check)
 
 
-def delete(path: str) -> Callable[[Registry], Answer]:
+def delete(path: str) -> Callable[[Registry], RestResponse]:
     return lambda registry: registry.delete(path)
 
 
-def put(path: str, body: Any) -> Callable[[Registry], Answer]:
+def put(path: str, body: Any) -> Callable[[Registry], RestResponse]:
     return lambda registry: registry.put(path, body)
 
 
-def register(subject: str, text: str) -> Callable[[Registry], Answer]:
+def register(subject: str, text: str) -> Callable[[Registry], RestResponse]:
     return lambda registry: registry.register(subject, text)
 
 
-def refer(subject: str) -> Callable[[Registry], Answer]:
+def refer(subject: str) -> Callable[[Registry], RestResponse]:
     references = [{"name": "F", "subject": "b", "version": 1}]
     return lambda registry: registry.register(subject, '{"type":"array","items":"F"}', references=references)
 
 
-def bring(subject: str, version: int) -> Callable[[Registry], Answer]:
+def bring(subject: str, version: int) -> Callable[[Registry], RestResponse]:
     return lambda registry: registry.register(subject, STRING, version=version, id=70 + version)
 
 
 FIXED = '{"type":"fixed","name":"F","size":4}'
 HARD = "?permanent=true"
-CHANGES: list[tuple[str, list[Callable[[Registry], Answer]]]] = [
+CHANGES: list[tuple[str, list[Callable[[Registry], RestResponse]]]] = [
     ("soft delete of a version", [delete("/subjects/a/versions/1")]),
     ("permanent delete of a version", [delete("/subjects/a/versions/2"), delete(f"/subjects/a/versions/2{HARD}")]),
     ("delete of a subject", [delete("/subjects/a"), delete(f"/subjects/a{HARD}")]),
@@ -178,8 +176,8 @@ QUESTIONS = [
 
 
 @pytest.mark.parametrize("changes", [row[1] for row in CHANGES], ids=[row[0] for row in CHANGES])
-def test_no_change_is_missed(fronts: tuple[RegistryBehindFront, ...], changes: list[Any]) -> None:
-    """After each step, made by one process, every process answers as the one that has kept nothing."""
+def test_every_change_invalidates_cached_responses(fronts: tuple[RegistryBehindFront, ...], changes: list[Any]) -> None:
+    """After each change by one process, every process gives the same responses as the one without a cache."""
     for text in (USER_1, USER_2):
         fronts[0].registered("a", text)
     *keepers, truth = fronts
@@ -188,39 +186,39 @@ def test_no_change_is_missed(fronts: tuple[RegistryBehindFront, ...], changes: l
             changed = step(keepers[0])
             assert changed.status == 200, changed.text
         for question in QUESTIONS * 2:
-            # Those that have answered before are asked first, and at once.
+            # The fronts with cached responses come first, without a pause.
             found = [front.call(*question) for front in reversed(keepers)]
             expected = truth.call(*question)
             assert [(answer.status, answer.text) for answer in found] == [(expected.status, expected.text)] * FRONTS
-    assert all(any(front.observed.cached) for front in keepers)
-    assert not any(truth.observed.cached)
+    assert all(any(front.observer.cached) for front in keepers)
+    assert not any(truth.observer.cached)
 
 
-def test_what_a_request_says_of_its_answer_is_heeded(front: RegistryBehindFront) -> None:
+def test_key_headers_select_different_cached_responses(front: RegistryBehindFront) -> None:
     path = f"/schemas/ids/{front.registered('a', STRING)}"
     for accepted in ("application/json", "application/vnd.schemaregistry+json", CONTENT_TYPE):
         for _ in range(2):
             assert front.get(path, Accept=accepted).headers["Content-Type"] == accepted
     assert front.get(path, Accept="text/html").status == 406
     known = {"schema": STRING}
-    assert is_kept(front, "POST", "/subjects/a", known)
+    assert is_cached(front, "POST", "/subjects/a", known)
     assert front.call("POST", "/subjects/a", known, {"Content-Type": "text/plain"}).status == 415
     assert front.call("POST", "/subjects/a", {"schema": USER_1}).status == 404
     assert front.call("GET", "/subjects/a", known).status == 405
 
 
-def test_configuration_that_is_so_already_ends_nothing(front: RegistryBehindFront) -> None:
+def test_unchanged_configuration_does_not_invalidate_responses(front: RegistryBehindFront) -> None:
     """kafkajs sets the level before each registration."""
     path = f"/schemas/ids/{front.registered('a', STRING)}"
     for level, is_new in (("FULL", True), ("FULL", False), ("full", False), ("NONE", True)):
         front.get(path)
         assert front.put("/config/a", {"compatibility": level}).status == 200
         front.get(path)
-        assert front.observed.cached[-1] != is_new
+        assert front.observer.cached[-1] != is_new
 
 
 class ReadEnviron(dict[str, Any]):
-    """Notes which headers are looked at."""
+    """Records which headers are read."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         super().__init__(values)
@@ -235,7 +233,7 @@ class ReadEnviron(dict[str, Any]):
         return super().get(key, default)
 
 
-def test_no_other_header_decides_an_answer(front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_responses_depend_on_the_key_headers_only(front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[str] = set()
 
     def call_and_note(application: Any, environ: dict[str, Any]) -> Any:
@@ -250,36 +248,36 @@ def test_no_other_header_decides_an_answer(front: RegistryBehindFront, monkeypat
     for method, path, body in KEPT:
         front.call(method, path, body)
     known = {"HTTP_" + name.decode().upper().replace("-", "_") for name in KEY_HEADERS} | {"CONTENT_TYPE"}
-    # The host is part of no answer, since there are no redirects and no links; the last two are the server's own.
+    # No response contains the host, because there are no redirects and links. The server itself uses the last two.
     others = {"HTTP_AUTHORIZATION", "HTTP_HOST", "HTTP_CONNECTION", "HTTP_TRANSFER_ENCODING"}
     assert seen - others <= known
     assert seen & known
 
 
-def test_a_head_is_answered_as_its_get_without_the_body(front: RegistryBehindFront) -> None:
+def test_head_uses_the_cached_response_of_get(front: RegistryBehindFront) -> None:
     path = f"/schemas/ids/{front.registered('a', STRING)}"
-    assert not is_kept(front, "HEAD", path)
+    assert not is_cached(front, "HEAD", path)
     whole = front.get(path)
     head = front.call("HEAD", path)
-    assert front.observed.cached[-1]
+    assert front.observer.cached[-1]
     assert (head.status, head.headers, head.text) == (200, whole.headers, "")
 
 
-def test_routes_are_told_for_kept_answers_too(front: RegistryBehindFront) -> None:
+def test_observer_receives_the_route_of_cached_responses(front: RegistryBehindFront) -> None:
     front.registered("a", STRING)
-    front.observed.routes.clear()
+    front.observer.routes.clear()
     for path in ("/subjects/a/versions", "/subjects/a/versions", "/nowhere", "/schemas/ids/x"):
         front.get(path)
     known = "/subjects/<subject:subject>/versions"
-    assert front.observed.routes == [known, known, "", ""]
+    assert front.observer.routes == [known, known, "", ""]
 
 
-def test_nobody_answers_what_has_been_deleted(fronts: tuple[RegistryBehindFront, ...]) -> None:
-    """Requests that begin after a deletion was answered never see what it deleted, while others are answered fast."""
+def test_deleted_version_is_never_served_after_the_deletion(fronts: tuple[RegistryBehindFront, ...]) -> None:
+    """Requests that start after the response to a deletion never see the deleted version, under concurrent load."""
     stop = threading.Event()
     gone: dict[int, float] = {}
     wrong: list[int] = []
-    answered = [0]
+    record = [0]
     ids = list(range(1, 13))
     for number in ids:
         assert fronts[0].registered(f"s{number}", f'{{"type":"fixed","name":"F{number}","size":4}}') == number
@@ -289,7 +287,7 @@ def test_nobody_answers_what_has_been_deleted(fronts: tuple[RegistryBehindFront,
             for schema_id in ids:
                 gone_at, began = gone.get(schema_id), time.monotonic()
                 status = front.get(f"/schemas/ids/{schema_id}").status
-                answered[0] += 1
+                record[0] += 1
                 if gone_at is not None and gone_at < began and status != 404:
                     wrong.append(schema_id)
 
@@ -304,13 +302,13 @@ def test_nobody_answers_what_has_been_deleted(fronts: tuple[RegistryBehindFront,
         for reader in readers:
             reader.result(60)
     assert wrong == []
-    assert answered[0] > len(ids)
-    assert any(fronts[0].observed.cached)
-    assert any(fronts[1].observed.cached)
+    assert record[0] > len(ids)
+    assert any(fronts[0].observer.cached)
+    assert any(fronts[1].observer.cached)
 
 
-def test_a_subject_is_read_as_it_was_written(fronts: tuple[RegistryBehindFront, ...]) -> None:
-    """Whoever registers a version finds it as the latest in every process, at once."""
+def test_new_version_is_latest_in_every_process_at_once(fronts: tuple[RegistryBehindFront, ...]) -> None:
+    """After a registration, the next read in any process returns the new version as the latest."""
     fronts[0].put("/config", {"compatibility": "NONE"})
     for number in range(1, 30):
         writer, reader = fronts[number % 2], fronts[(number + 1) % 2]
@@ -318,30 +316,28 @@ def test_a_subject_is_read_as_it_was_written(fronts: tuple[RegistryBehindFront, 
         assert reader.get("/subjects/a/versions/latest").json["version"] == number
         assert reader.get("/subjects/a/versions").json == list(range(1, number + 1))
         assert reader.get("/subjects/a/versions").status == 200
-        assert reader.observed.cached[-1]
+        assert reader.observer.cached[-1]
 
 
-def test_an_answer_carries_the_id_of_its_own_request(filled: RegistryBehindFront) -> None:
+def test_cached_response_has_the_request_id_of_its_request(filled: RegistryBehindFront) -> None:
     for request_id in ("first", "second", "third"):
         answer = filled.call("GET", "/schemas/ids/1", None, {"X-Request-ID": request_id})
         assert {name.lower(): value for name, value in answer.headers.items()}["x-request-id"] == request_id
-    assert filled.observed.cached[-1]
+    assert filled.observer.cached[-1]
     without = filled.call("GET", "/schemas/ids/1")
     assert "x-request-id" not in {name.lower() for name in without.headers}
     long = filled.call("GET", "/schemas/ids/1", None, {"X-Request-ID": "x" * 201})
     assert "x-request-id" not in {name.lower() for name in long.headers}
 
 
-def test_who_comes_after_the_end_is_told_to_come_back(
-    front: RegistryBehindFront, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_request_after_shutdown_gets_503(front: RegistryBehindFront, caplog: pytest.LogCaptureFixture) -> None:
     schema_id = front.registered("a", STRING)
-    assert is_kept(front, "GET", f"/schemas/ids/{schema_id}")
+    assert is_cached(front, "GET", f"/schemas/ids/{schema_id}")
     front.end()
     for method, path, body in (
         ("GET", f"/schemas/ids/{schema_id}", None),
         ("GET", "/subjects/a/versions/latest", None),
         ("POST", "/subjects/a/versions", {"schema": USER_1}),
     ):
-        assert front.call(method, path, body).problem == (503, 503, "HTTP 503 Service Unavailable")
+        assert front.call(method, path, body).error == (503, 503, "HTTP 503 Service Unavailable")
     assert not caplog.records

@@ -1,4 +1,4 @@
-"""The client of the other packages against a real registry."""
+"""The registry client against a real registry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def subject(request: pytest.FixtureRequest) -> str:
     return f"{request.node.name}/ä"
 
 
-def test_register_and_find(client: RegistryClient, subject: str) -> None:
+def test_register_then_find_by_every_method(client: RegistryClient, subject: str) -> None:
     registered = client.register(subject, USER_1, metadata={"headrace.time": "id"})
     assert (registered.subject, registered.version, registered.text) == (subject, 1, USER_1)
     assert registered.metadata == {"headrace.time": "id"}
@@ -43,7 +43,7 @@ def test_register_and_find(client: RegistryClient, subject: str) -> None:
     assert client.version(subject, "latest").version == 2
 
 
-def test_a_registry_has_one_identity(client: RegistryClient, registry_url: str) -> None:
+def test_identity_is_stable(client: RegistryClient, registry_url: str) -> None:
     with RegistryClient(registry_url) as other:
         assert client.identity() == other.identity()
     assert "headrace-" in client.identity()
@@ -64,7 +64,7 @@ def test_parsed_fetches_references(client: RegistryClient, subject: str) -> None
     assert client.parsed(client.schema_by_id(registered.schema_id)) == schema
 
 
-def test_errors_come_back_as_they_were(client: RegistryClient, subject: str) -> None:
+def test_errors_have_class_and_fields_of_the_server(client: RegistryClient, subject: str) -> None:
     with pytest.raises(errors.SubjectNotFound) as unknown:
         client.version(subject, "latest")
     assert unknown.value.subject == subject
@@ -92,7 +92,7 @@ def test_errors_come_back_as_they_were(client: RegistryClient, subject: str) -> 
         client.delete_subject(subject, permanent=True)
 
 
-def test_compatibility(client: RegistryClient, subject: str) -> None:
+def test_check_compatibility_and_levels(client: RegistryClient, subject: str) -> None:
     client.register(subject, USER_1)
     assert client.check_compatibility(subject, USER_2) == (True, [])
     is_compatible, messages = client.check_compatibility(subject, USER_INCOMPATIBLE, version="latest")
@@ -104,7 +104,7 @@ def test_compatibility(client: RegistryClient, subject: str) -> None:
     assert client.register(subject, USER_INCOMPATIBLE).version == 2
 
 
-def test_deletes(client: RegistryClient, subject: str) -> None:
+def test_delete_version_and_subject(client: RegistryClient, subject: str) -> None:
     registered = client.register(subject, f'{{"type":"fixed","name":"F","size":1,"of":"{subject}"}}')
     assert client.delete_version(subject, "latest") == 1
     assert client.schema_by_id(registered.schema_id).text == registered.text
@@ -114,7 +114,7 @@ def test_deletes(client: RegistryClient, subject: str) -> None:
         client.schema_by_id(registered.schema_id)
 
 
-def test_threads_share_a_client(client: RegistryClient, subject: str) -> None:
+def test_client_is_thread_safe(client: RegistryClient, subject: str) -> None:
     def work(number: int) -> int:
         return client.register(subject, f'{{"type":"fixed","name":"F","size":1,"of":{number % 5}}}').schema_id
 
@@ -122,7 +122,7 @@ def test_threads_share_a_client(client: RegistryClient, subject: str) -> None:
         assert len(set(pool.map(work, range(200)))) == 5
 
 
-def test_guid_usages_and_references(client: RegistryClient, subject: str) -> None:
+def test_schema_by_guid_usages_and_referenced_by(client: RegistryClient, subject: str) -> None:
     fixed = client.register(f"{subject}-a", '{"type":"fixed","name":"A","size":5}')
     text = '{"type":"array","items":"A"}'
     registered = client.register(subject, text, [SchemaReference("A", f"{subject}-a", 1)])
@@ -135,7 +135,7 @@ def test_guid_usages_and_references(client: RegistryClient, subject: str) -> Non
         client.schema_by_guid("00000000-0000-0000-0000-000000000000")
 
 
-def test_lists(client: RegistryClient, subject: str) -> None:
+def test_subjects_and_versions_are_listed(client: RegistryClient, subject: str) -> None:
     client.register(f"{subject}-1", STRING)
     client.register(f"{subject}-2", STRING)
     client.delete_subject(f"{subject}-2")
@@ -144,7 +144,7 @@ def test_lists(client: RegistryClient, subject: str) -> None:
     assert client.versions(f"{subject}-2", deleted=True) == [1]
 
 
-def test_configuration(client: RegistryClient, subject: str) -> None:
+def test_config_is_set_and_deleted(client: RegistryClient, subject: str) -> None:
     with pytest.raises(errors.SubjectLevelNotConfigured):
         client.config(subject, inherited=False)
     assert client.config(subject)["compatibilityLevel"] == "BACKWARD"
@@ -156,7 +156,7 @@ def test_configuration(client: RegistryClient, subject: str) -> None:
         client.delete_config(subject)
 
 
-def test_modes(client: RegistryClient, subject: str) -> None:
+def test_mode_is_set_and_deleted(client: RegistryClient, subject: str) -> None:
     assert client.mode() == client.mode(subject) == "READWRITE"
     with pytest.raises(errors.SubjectModeNotConfigured):
         client.mode(subject, inherited=False)
@@ -174,7 +174,7 @@ def test_modes(client: RegistryClient, subject: str) -> None:
         client.delete_mode(subject)
 
 
-def test_contexts(client: RegistryClient, subject: str) -> None:
+def test_in_context_qualifies_subjects_and_ids(client: RegistryClient, subject: str) -> None:
     fixed = '{"type":"fixed","name":"InContext","size":4}'
     eu = client.in_context("eu")
     first = eu.register(f"{subject}-id", fixed)
@@ -198,9 +198,9 @@ def test_contexts(client: RegistryClient, subject: str) -> None:
         client.versions(f"{subject}-nowhere")
 
 
-def test_the_page_of_clients_is_true(registry_url: str) -> None:
+def test_examples_in_the_client_documentation_run(registry_url: str) -> None:
     examples = blocks(page("docs/registry-clients.md"), "python")
     assert len(examples) == 2
     for example in examples:
-        # Nobody is at the other addresses; making a client asks nobody.
+        # The other addresses have no server; creating a client sends no request.
         exec(example.replace("http://127.0.0.1:8081", registry_url), {})

@@ -1,4 +1,4 @@
-"""The client of the other packages while registries are killed: one of two on one database, or one that comes back."""
+"""The registry client while registries are killed: one of two on one database, or a single one that restarts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUBJECTS = 4
 KILLED_AFTER = 60  # registrations
 
 
-def test_no_registration_fails_when_a_registry_is_killed(start_service: Any, tmp_path: Path) -> None:
+def test_registrations_succeed_while_one_of_two_registries_is_killed(start_service: Any, tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'registry.db'}"
     serve = ["registry", "serve", "--data-dir", str(tmp_path), "--registry-listen", "127.0.0.1:0"]
     services = [start_service("headrace", *serve, "--database-url", database) for _ in range(2)]
@@ -51,10 +51,10 @@ def test_no_registration_fails_when_a_registry_is_killed(start_service: Any, tmp
             assert f'"F{number}"' in other.schema_by_id(schema_id).text
 
 
-def test_a_registry_that_comes_back_is_waited_for(
+def test_client_waits_for_a_registry_that_restarts(
     start_service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With more patience than by default, since a busy machine may start a registry slowly."""
+    """Allows more attempts than the default, because a busy machine may start the registry slowly."""
     monkeypatch.setattr(transport, "ATTEMPTS_MAX", 100)
     monkeypatch.setattr(transport, "TIMEOUTS_MAX", 10)
     address = f"127.0.0.1:{free_port()}"

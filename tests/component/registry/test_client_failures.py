@@ -1,4 +1,4 @@
-"""The client of the other packages against servers that fail, refuse, redirect, or are not there."""
+"""The registry client against servers that fail, reject, redirect or are down."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.cases import all_cases
 from support.certificates import Authority
 from support.logs import logged
 from support.registry.registry_calls import STRING
-from support.registry.scripted_http import BREAK_OFF, Asked, ScriptedServer, scripted_server
+from support.registry.scripted_http import BREAK_OFF, ReceivedRequest, ScriptedServer, scripted_server
 
 PASSWORD = "open ,@: sesame"
 ANSWER = {"id": 3, "version": 1, "schema": STRING, "subject": "s"}
@@ -34,7 +34,7 @@ STORE_FAILED = (500, {"error_code": 50001, "message": "Error while listing"})
 
 
 def is_caused_by(error: BaseException, kind: type[BaseException]) -> bool:
-    """Whether an error was raised from one of that class, directly or through others."""
+    """Whether an error was raised from one of this class, directly or indirectly."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, kind):
         cause = cause.__cause__
@@ -43,7 +43,7 @@ def is_caused_by(error: BaseException, kind: type[BaseException]) -> bool:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., ScriptedServer]]:
-    """Starts scripted servers: a list of answers (the last one stays) or a function from the request."""
+    """Starts scripted servers: a list of responses (the last one repeats), or a function of the request."""
     with ExitStack() as stack:
 
         def start(script: Any, **options: Any) -> ScriptedServer:
@@ -63,8 +63,8 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
-    """The URL of a port where nobody listens."""
+def closed_url() -> Iterator[str]:
+    """The URL of a closed port."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -82,33 +82,33 @@ def nobody() -> Iterator[str]:
         ((200, {"scope": {"clusters": []}}), ""),
     ],
 )
-def test_a_registry_that_does_not_say_who_it_is_is_nobody(serve: Any, answer: tuple[int, Any], identity: str) -> None:
+def test_identity_is_empty_if_the_registry_has_none(serve: Any, answer: tuple[int, Any], identity: str) -> None:
     assert RegistryClient(serve([answer]).url).identity() == identity
 
 
-def test_a_failure_says_nothing_of_who_it_is(serve: Any) -> None:
+def test_identity_raises_on_server_errors(serve: Any) -> None:
     with pytest.raises(errors.StoreError):
         RegistryClient(serve([STORE_FAILED]).url).identity()
     with pytest.raises(errors.ServiceError):
         RegistryClient(serve([(401, {"error_code": 40101, "message": "who?"})]).url).identity()
 
 
-def test_immutable_answers_are_asked_for_once(serve: Any) -> None:
+def test_immutable_results_are_requested_once(serve: Any) -> None:
     server = serve([(200, ANSWER)])
     client = RegistryClient(server.url)
     for _ in range(3):
         client.register("s", STRING)
         client.schema_by_id(3)
         client.version("s", 1)
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
     client.version("s", "latest")
     client.version("s", "latest")
-    assert len(server.asked) == 5
+    assert len(server.requests) == 5
 
 
-def test_older_registries_answer_with_the_id_alone(serve: Any) -> None:
-    def answer(asked: Asked) -> tuple[int, Any]:
-        if asked.line.startswith("POST /subjects/s/versions"):
+def test_response_with_id_only_is_completed_by_a_lookup(serve: Any) -> None:
+    def answer(requests: ReceivedRequest) -> tuple[int, Any]:
+        if requests.line.startswith("POST /subjects/s/versions"):
             return 200, {"id": 3}
         return 200, {"subject": "s", "version": 2, "id": 3, "schema": STRING}
 
@@ -117,46 +117,46 @@ def test_older_registries_answer_with_the_id_alone(serve: Any) -> None:
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, 599])
-def test_passing_refusals_are_tried_again(serve: Any, status: int) -> None:
+def test_transient_statuses_are_retried(serve: Any, status: int) -> None:
     server = serve([(status, "busy"), (200, [])])
     assert RegistryClient(server.url).subjects() == []
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 501, 505])
-def test_lasting_refusals_are_not(serve: Any, status: int) -> None:
+def test_permanent_statuses_are_not_retried(serve: Any, status: int) -> None:
     server = serve([(status, {"error_code": status * 100 + 99, "message": "no"})])
     with pytest.raises(errors.AccessDenied if status == 403 else errors.ServiceError) as refused:
         RegistryClient(server.url).subjects()
     if isinstance(refused.value, errors.ServiceError):
         assert (refused.value.status, refused.value.error_code) == (status, status * 100 + 99)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
-def test_what_lasts_is_reported(serve: Any, nobody: str) -> None:
+def test_persistent_failure_is_reported(serve: Any, closed_url: str) -> None:
     server = serve([STORE_FAILED])
     with pytest.raises(errors.StoreError, match="Error while listing"):
         RegistryClient(server.url).subjects()
-    assert len(server.asked) == ATTEMPTS_MAX
-    with pytest.raises(errors.RegistryUnavailable, match=nobody) as unavailable:
-        RegistryClient(nobody).subjects()
-    assert unavailable.value.url == nobody
+    assert len(server.requests) == ATTEMPTS_MAX
+    with pytest.raises(errors.RegistryUnavailable, match=closed_url) as unavailable:
+        RegistryClient(closed_url).subjects()
+    assert unavailable.value.url == closed_url
     for wrong in ("ftp://x", "127.0.0.1:8081", "http://x:99999", "", "http://", "http://x?y=1", ","):
         with pytest.raises(errors.RegistryUnavailable):
             RegistryClient(wrong)
 
 
-def test_registering_is_tried_again_after_a_lost_answer(serve: Any) -> None:
+def test_register_is_retried_after_a_lost_response(serve: Any) -> None:
     server = serve([BREAK_OFF, (200, ANSWER)])
     assert RegistryClient(server.url).register("s", STRING).schema_id == 3
     assert server.lines == ["POST /subjects/s/versions"] * 2
 
 
 @pytest.mark.parametrize("first", [BREAK_OFF, (502, "bad gateway"), STORE_FAILED], ids=str)
-def test_a_deletion_that_may_have_been_done_is_not_tried_again(serve: Any, first: Any) -> None:
+def test_deletion_is_not_retried_after_a_lost_response(serve: Any, first: Any) -> None:
     server = serve([(200, []), first, (200, 1)])
     client = RegistryClient(server.url)
-    client.subjects()  # leaves a connection that is kept, which a deletion must not take
+    client.subjects()  # leaves an idle connection, which a deletion must not use
     with pytest.raises(errors.RegistryError) as caught:
         client.delete_version("s", "latest")
     assert server.lines[1:] == ["DELETE /subjects/s/versions/latest"]
@@ -164,13 +164,13 @@ def test_a_deletion_that_may_have_been_done_is_not_tried_again(serve: Any, first
 
 
 @pytest.mark.parametrize("status", [408, 429])
-def test_a_deletion_that_was_not_done_is_tried_again(serve: Any, nobody: str, status: int) -> None:
+def test_deletion_is_retried_if_it_was_not_executed(serve: Any, closed_url: str, status: int) -> None:
     server = serve([(status, "busy"), (200, 1)])
-    assert RegistryClient(f"{nobody},{server.url}").delete_version("s", 1) == 1
-    assert len(server.asked) == 2
+    assert RegistryClient(f"{closed_url},{server.url}").delete_version("s", 1) == 1
+    assert len(server.requests) == 2
 
 
-def test_other_servers_are_recognized(serve: Any) -> None:
+def test_responses_of_other_servers_raise_service_error(serve: Any) -> None:
     for answer, error_code in [
         ((404, "<html>"), 0),
         ((200, "<html>"), 0),
@@ -182,13 +182,13 @@ def test_other_servers_are_recognized(serve: Any) -> None:
         assert (refused.value.status, refused.value.error_code) == (answer[0], error_code)
 
 
-def test_an_answer_that_ends_early_is_none(serve: Any) -> None:
+def test_truncated_response_is_a_failure(serve: Any) -> None:
     server = serve([(200, "[1", {"Content-Length": "3"}), (200, [])])
     assert RegistryClient(server.url).subjects() == []
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
-def test_redirects_are_refused_and_named(serve: Any) -> None:
+def test_redirect_raises_an_error_with_its_target(serve: Any) -> None:
     elsewhere = serve([(200, [])])
     target = elsewhere.url.replace("//", "//user:secret@") + "/subjects"
     for status in (301, 302, 307, 308):
@@ -197,42 +197,42 @@ def test_redirects_are_refused_and_named(serve: Any) -> None:
             RegistryClient(server.url, auth=BasicAuth("shop", PASSWORD)).subjects()
         assert refused.value.status == status
         assert "secret" not in str(refused.value)
-    assert elsewhere.asked == []
+    assert elsewhere.requests == []
 
 
-def test_a_connection_that_the_server_closed_while_idle_is_replaced(serve: Any) -> None:
+def test_idle_connection_closed_by_the_server_is_replaced(serve: Any) -> None:
     server = serve([(200, ["a"])], closes=True)
     client = RegistryClient(server.url)
     for _ in range(5):
         assert client.subjects() == ["a"]
-    assert len(server.asked) == 5
+    assert len(server.requests) == 5
 
 
-def test_the_next_server_is_asked_at_once_and_kept_to(serve: Any, nobody: str, caplog: Any) -> None:
+def test_failover_is_immediate_and_sticky(serve: Any, closed_url: str, caplog: Any) -> None:
     waits: list[float] = []
     busy, well = serve([(503, "busy")]), serve([(200, [])])
-    asking = Transport(parse_servers([nobody, busy.url, well.url]), sleep=waits.append)
+    asking = Transport(parse_servers([closed_url, busy.url, well.url]), sleep=waits.append)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert asking.send(ApiCall.of("GET", "/subjects")).status == 200
-    assert (waits, len(busy.asked), len(well.asked)) == ([], 1, 3)
-    failed = [logged(caplog, "registry.client.transport", url) for url in (nobody, busy.url)]
+    assert (waits, len(busy.requests), len(well.requests)) == ([], 1, 3)
+    failed = [logged(caplog, "registry.client.transport", url) for url in (closed_url, busy.url)]
     assert [record for records in failed for record in records] == caplog.records and len(caplog.records) == 2
 
 
-def test_the_preferred_server_is_asked_again_after_a_while(serve: Any) -> None:
+def test_preferred_server_is_tried_again_later(serve: Any) -> None:
     now = [100.0]
     first, second = serve([(503, "busy"), (200, [])]), serve([(200, [])])
     asking = Transport(parse_servers([first.url, second.url]), sleep=lambda _: None, clock=lambda: now[0])
     for expected in [(1, 1), (1, 2)]:
         asking.send(ApiCall.of("GET", "/subjects"))
-        assert (len(first.asked), len(second.asked)) == expected
+        assert (len(first.requests), len(second.requests)) == expected
     now[0] += 31
     asking.send(ApiCall.of("GET", "/subjects"))
-    assert (len(first.asked), len(second.asked)) == (2, 2)
+    assert (len(first.requests), len(second.requests)) == (2, 2)
 
 
-def test_pauses_grow_and_follow_the_server(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_grow_and_respect_retry_after(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "PAUSE_MAX_S", PAUSE_MAX_S)
     waits: list[float] = []
     server = serve([(503, "busy", {"Retry-After": text}) for text in ("1", "soon", "86400")] + [(200, [])])
@@ -241,16 +241,16 @@ def test_pauses_grow_and_follow_the_server(serve: Any, monkeypatch: pytest.Monke
     assert waits == [1.0, PAUSE_FIRST_S, PAUSE_MAX_S]
 
 
-def test_every_server_that_failed_is_named(serve: Any, nobody: str) -> None:
+def test_error_names_every_failed_server(serve: Any, closed_url: str) -> None:
     server = serve([BREAK_OFF])
-    asking = Transport(parse_servers([nobody, server.url]), sleep=lambda _: None)
+    asking = Transport(parse_servers([closed_url, server.url]), sleep=lambda _: None)
     with pytest.raises(errors.RegistryUnavailable) as caught:
         asking.send(ApiCall.of("GET", "/subjects"))
-    assert f"{nobody}: Connection refused" in str(caught.value)
+    assert f"{closed_url}: Connection refused" in str(caught.value)
     assert f"{server.url}: Remote end closed" in str(caught.value)
 
 
-def test_a_server_that_stays_silent_is_asked_three_times() -> None:
+def test_silent_server_is_tried_three_times() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         asking = Transport(parse_servers(url), timeout_s=0.05)
@@ -264,7 +264,7 @@ def test_a_server_that_stays_silent_is_asked_three_times() -> None:
             silent.accept()
 
 
-def test_credentials_reach_their_server_and_nothing_else(serve: Any, nobody: str, caplog: Any) -> None:
+def test_credentials_are_sent_to_their_server_only(serve: Any, closed_url: str, caplog: Any) -> None:
     server = serve([(401, {"error_code": 401, "message": "Unauthorized"})])
     basic = "Basic " + base64.b64encode(f"shop:{PASSWORD}".encode()).decode()
     with_user = server.url.replace("//", "//shop:open%20%2C%40%3A%20sesame@")
@@ -281,10 +281,10 @@ def test_credentials_reach_their_server_and_nothing_else(serve: Any, nobody: str
         client = RegistryClient(url, auth=auth)
         with pytest.raises(errors.ServiceError) as refused:
             client.subjects()
-        assert server.asked[-1].headers.get("authorization") == expected
+        assert server.requests[-1].headers.get("authorization") == expected
         texts += [repr(client), client.url, repr(auth), str(refused.value), repr(client._transport.servers)]
     with pytest.raises(errors.RegistryUnavailable) as caught:
-        RegistryClient(nobody.replace("//", "//shop:sesame@")).subjects()
+        RegistryClient(closed_url.replace("//", "//shop:sesame@")).subjects()
     texts += [str(caught.value), caught.value.url, caplog.text]
     assert not [text for text in texts if "sesame" in text or "c2VzYW1l" in text]
 
@@ -302,13 +302,13 @@ def test_credentials_reach_their_server_and_nothing_else(serve: Any, nobody: str
         "http://shop:sesame%0D%0AX: y@host",
     ],
 )
-def test_a_url_that_is_refused_does_not_show_its_password(url: str) -> None:
+def test_error_about_a_url_hides_its_password(url: str) -> None:
     with pytest.raises(errors.RegistryUnavailable) as caught:
         RegistryClient(url)
     assert "ses" not in str(caught.value)
 
 
-def test_credentials_that_cannot_be_sent_are_refused() -> None:
+def test_malformed_credentials_are_rejected() -> None:
     for make in (
         lambda: BasicAuth("a:b", "sesame"),
         lambda: BasicAuth("a", "sesame\r\nX-Other: 1"),
@@ -320,7 +320,7 @@ def test_credentials_that_cannot_be_sent_are_refused() -> None:
         assert "sesame" not in str(caught.value)
 
 
-def test_credentials_over_plain_http_are_warned_of(caplog: Any) -> None:
+def test_credentials_over_http_log_a_warning(caplog: Any) -> None:
     RegistryClient("http://registry.example:8081", auth=BearerAuth("sesame"))
     assert len(logged(caplog, "registry.client.transport", "http://registry.example:8081")) == len(caplog.records) == 1
     caplog.clear()
@@ -343,7 +343,7 @@ def server_tls(authority: Authority, *, hosts: tuple[str, ...] = ("127.0.0.1",),
     return context
 
 
-def test_own_authority(serve: Any, authority: Authority, tmp_path: Path) -> None:
+def test_ca_file_replaces_the_system_s_authorities(serve: Any, authority: Authority, tmp_path: Path) -> None:
     server = serve([(200, [])], tls=server_tls(authority))
     client = RegistryClient(server.url, tls=Tls(str(authority.ca_file)))
     connections = client._transport._connections[client._transport.servers[0]]
@@ -358,10 +358,10 @@ def test_own_authority(serve: Any, authority: Authority, tmp_path: Path) -> None
         assert is_caused_by(unavailable.value, ssl.SSLCertVerificationError)
     with pytest.raises(errors.RegistryUnavailable):
         RegistryClient(server.url.replace("https", "http")).subjects()
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
-def test_host_names_are_checked(serve: Any, authority: Authority) -> None:
+def test_host_names_are_verified(serve: Any, authority: Authority) -> None:
     server = serve([(200, [])], tls=server_tls(authority, hosts=("localhost",)))
     tls = Tls(str(authority.ca_file))
     assert RegistryClient(server.url.replace("127.0.0.1", "localhost"), tls=tls).subjects() == []
@@ -370,13 +370,13 @@ def test_host_names_are_checked(serve: Any, authority: Authority) -> None:
     assert is_caused_by(unavailable.value, ssl.SSLCertVerificationError)
 
 
-def test_client_certificate(serve: Any, authority: Authority) -> None:
+def test_client_certificate_is_sent(serve: Any, authority: Authority) -> None:
     server = serve([(200, [])], tls=server_tls(authority, asks=True))
     certificate, key = map(str, authority.certificate("shop", key_password="sesame"))
     tls = Tls(str(authority.ca_file), certificate, key, "sesame")
     assert "sesame" not in repr(tls)
     assert RegistryClient(server.url, tls=tls).subjects() == []
-    # In TLS 1.3 the refusal comes after the handshake, and a closed connection may be faster than its alert.
+    # TLS 1.3 rejects the client after the handshake, and the closed connection may arrive before the alert.
     with pytest.raises(errors.RegistryUnavailable) as unavailable:
         RegistryClient(server.url, tls=Tls(str(authority.ca_file))).subjects()
     assert not is_caused_by(unavailable.value, ssl.SSLCertVerificationError)
@@ -393,7 +393,7 @@ def test_client_certificate(serve: Any, authority: Authority) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_answers_of_another_shape_are_errors(serve: Any) -> None:
+def test_responses_of_the_wrong_type_raise_service_error(serve: Any) -> None:
     calls: list[tuple[Callable[[RegistryClient], Any], Any]] = [
         (lambda client: client.subjects(), {}),
         (lambda client: client.contexts(), "null"),
@@ -419,7 +419,7 @@ def test_answers_of_another_shape_are_errors(serve: Any) -> None:
                 assert (refused.value.status, refused.value.error_code) == (200, 0)
 
 
-def test_an_answer_that_drips_is_given_up(serve: Any) -> None:
+def test_slow_response_times_out(serve: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
 
         def drip() -> None:
@@ -440,8 +440,8 @@ def test_an_answer_that_drips_is_given_up(serve: Any) -> None:
         dripping.result()
 
 
-def test_what_one_deletes_the_client_of_a_context_forgets(serve: Any) -> None:
-    server = serve(lambda asked: (200, [1]) if asked.line.startswith("DELETE") else (200, ANSWER))
+def test_deletion_clears_the_cache_of_context_clients(serve: Any) -> None:
+    server = serve(lambda requests: (200, [1]) if requests.line.startswith("DELETE") else (200, ANSWER))
     client = RegistryClient(server.url)
     context = client.in_context("eu")
     context.schema_by_id(3)
@@ -461,13 +461,13 @@ def test_what_one_deletes_the_client_of_a_context_forgets(serve: Any) -> None:
     ("subject", "path"),
     [("..", "%2E%2E"), (".", "%2E"), ("a/b c", "a%2Fb%20c"), ("ä?#%", "%C3%A4%3F%23%25"), (":.eu:x", "%3A.eu%3Ax")],
 )
-def test_subjects_in_paths(serve: Any, subject: str, path: str) -> None:
+def test_subjects_are_percent_encoded_in_paths(serve: Any, subject: str, path: str) -> None:
     server = serve([(200, [])])
     RegistryClient(server.url + "/base/").versions(subject)
     assert server.lines == [f"GET /base/subjects/{path}/versions"]
 
 
-def test_connections_are_kept_but_not_by_a_forked_process(serve: Any) -> None:
+def test_connections_are_reused_but_not_after_a_fork(serve: Any) -> None:
     server = serve(lambda _: (200, []))
     client = RegistryClient(server.url)
     connections = client._transport._connections[client._transport.servers[0]]
@@ -501,7 +501,7 @@ JSON_PIECES = st.sampled_from(
 
 
 @given(HEADS, JSON_PIECES | st.binary(max_size=40))
-def test_whatever_comes_is_an_answer_or_an_error_of_the_tree(head: bytes, rest: bytes) -> None:
+def test_any_bytes_give_a_result_or_a_registry_error(head: bytes, rest: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
 
         def answer() -> None:

@@ -1,4 +1,4 @@
-"""The registry's client behind a proxy: plain requests are passed on by it, https through a tunnel."""
+"""The registry client with a proxy: requests over HTTP, tunnels for HTTPS."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUBJECTS = (200, ["orders-value"])
 
 @contextmanager
 def tunnel(target: int, *, refusal: str = "") -> Iterator[tuple[int, list[str]]]:
-    """A proxy that leads every CONNECT to one port of this machine: its own port, and the heads that it was sent."""
+    """A proxy that connects every CONNECT to one local port. Yields the proxy's port and the request headers."""
     heads: list[str] = []
 
     def pump(source: socket.socket, sink: socket.socket) -> None:
@@ -75,19 +75,19 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_plain_requests_name_the_server_to_the_proxy(no_proxies: pytest.MonkeyPatch) -> None:
+def test_http_requests_are_sent_to_the_proxy_in_absolute_form(no_proxies: pytest.MonkeyPatch) -> None:
     with scripted_server(lambda _: SUBJECTS) as proxy:
         no_proxies.setenv("HTTP_PROXY", proxy.url.replace("://", "://me:sesame@"))
         client = RegistryClient("http://registry.test:8081/base", auth=BasicAuth("shop", "own"))
         assert client.subjects() == client.subjects() == ["orders-value"]
         assert proxy.lines == ["GET http://registry.test:8081/base/subjects"] * 2
-        headers = proxy.asked[0].headers
+        headers = proxy.requests[0].headers
         assert headers["host"] == "registry.test:8081"
         assert headers["proxy-authorization"] == "Basic bWU6c2VzYW1l"
         assert headers["authorization"] == "Basic c2hvcDpvd24="
 
 
-def test_a_proxy_that_wants_other_credentials_says_so(no_proxies: pytest.MonkeyPatch) -> None:
+def test_proxy_error_407_raises_service_error(no_proxies: pytest.MonkeyPatch) -> None:
     with scripted_server(lambda _: (407, "<html>who are you?</html>")) as proxy:
         no_proxies.setenv("http_proxy", proxy.url)
         with pytest.raises(ServiceError, match="HTTP_PROXY") as refused:
@@ -95,7 +95,7 @@ def test_a_proxy_that_wants_other_credentials_says_so(no_proxies: pytest.MonkeyP
         assert refused.value.status == 407
 
 
-def test_https_goes_through_a_tunnel_to_the_server_itself(no_proxies: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_https_uses_a_tunnel_through_the_proxy(no_proxies: pytest.MonkeyPatch, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*authority.certificate("server", hosts=("registry.test",)))
@@ -109,10 +109,10 @@ def test_https_goes_through_a_tunnel_to_the_server_itself(no_proxies: pytest.Mon
         assert "Proxy-Authorization: Basic bWU6c2VzYW1l\r\n" in heads[0]
         assert "c2hvcDpvd24" not in heads[0]
         assert server.lines == ["GET /subjects"] * 2
-        assert "proxy-authorization" not in server.asked[0].headers
+        assert "proxy-authorization" not in server.requests[0].headers
 
 
-def test_a_proxy_that_refuses_or_is_not_there_is_named(no_proxies: pytest.MonkeyPatch) -> None:
+def test_failing_proxy_is_named_in_the_error(no_proxies: pytest.MonkeyPatch) -> None:
     with (
         scripted_server(lambda _: SUBJECTS) as server,
         tunnel(port_of(server), refusal="403 Forbidden") as (port, heads),
@@ -127,7 +127,7 @@ def test_a_proxy_that_refuses_or_is_not_there_is_named(no_proxies: pytest.Monkey
         RegistryClient("http://registry.test").subjects()
 
 
-def test_loopback_and_no_proxy_are_asked_directly(no_proxies: pytest.MonkeyPatch) -> None:
+def test_loopback_and_no_proxy_bypass_the_proxy(no_proxies: pytest.MonkeyPatch) -> None:
     no_proxies.setenv("HTTP_PROXY", "127.0.0.1:1")
     with scripted_server(lambda _: SUBJECTS) as server:
         assert RegistryClient(server.url).subjects() == ["orders-value"]

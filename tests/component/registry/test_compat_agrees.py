@@ -1,7 +1,7 @@
-"""`compat check --against-registry` and a registration of the same schema: both are asked, and never disagree.
+"""`compat check --against-registry` never disagrees with a registration of the same schema.
 
-Generated: subjects in two contexts with their histories, some of it deleted, with and without metadata; what is
-configured everywhere, for a context and for each subject; aliases, some of subjects that are aliases themselves.
+Hypothesis generates subjects in two contexts with their versions, partly deleted, with and without metadata;
+configuration globally, per context and per subject; and aliases, partly of other aliases.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.cli import main
 from headrace.registry.client import RegistryClient, SchemaReference
 from headrace.registry.errors import IncompatibleSchema, SubjectNotFound, VersionNotFound
 from support.examples import examples
-from support.registry.served_registry import Served, served
+from support.registry.served_registry import ServedRegistry, serve_registry
 
 TYPES = (
     '"int"',
@@ -49,7 +49,7 @@ class Version:
 
 @dataclass(frozen=True)
 class World:
-    """Subjects by their short names: `a` and `b` in the default context, `c/a` and `c/b` in another one."""
+    """Versions and candidates by short subject name: `a` and `b` in the default context, `c/a` and `c/b` in another."""
 
     histories: dict[str, list[Version]]
     configs: dict[str, dict[str, Any]]
@@ -104,13 +104,13 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 class Made:
-    """A world in a registry, under names of its own."""
+    """A world in a registry, with unique subject names."""
 
     def __init__(self, world: World, client: RegistryClient) -> None:
         self.world = world
         self.client = client
         self.number = next(NUMBERS)
-        # What was set before holds for this world too, as far as it is everywhere.
+        # Resets the global settings of the previous world.
         client.set_config(dict.fromkeys(SETTINGS) | {"compatibility": "NONE"})
         client.set_config({"compatibility": "NONE"}, self.name("c/"))
         for short, versions in world.histories.items():
@@ -147,7 +147,7 @@ class Made:
         return code, out.getvalue()
 
     def register(self) -> str:
-        """ "" or why not."""
+        """ "" on success, otherwise the reason."""
         try:
             self.client.register(self.name(self.world.subject), self.world.candidate)
         except IncompatibleSchema as error:
@@ -156,8 +156,8 @@ class Made:
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(f"sqlite:///{tmp_path_factory.mktemp('agrees')}/registry.db") as registry:
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedRegistry]:
+    with serve_registry(f"sqlite:///{tmp_path_factory.mktemp('agrees')}/registry.db") as registry:
         yield registry
 
 
@@ -170,7 +170,7 @@ TWO_GROUPS = [Version(STRING, {"group": "1"}, False), Version(INT, {"group": "2"
 
 
 def simple(**what: Any) -> World:
-    """A world of one version and one candidate that does not fit it, with what makes the difference."""
+    """A world with one version, an incompatible candidate, and the given settings."""
     histories = {"a": [Version(LONG, None, False)]}
     world: dict[str, Any] = {"histories": histories, "configs": {}, "subject": "a", "candidate": STRING}
     return World(**{**world, **what})
@@ -212,7 +212,7 @@ TRANSITIVE = {"a": {"compatibility": "BACKWARD_TRANSITIVE", "compatibilityGroup"
     max_examples=examples(0.2),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_the_check_says_what_a_registration_says(registry: Served, tmp_path: Path, world: World) -> None:
+def test_check_agrees_with_registration(registry: ServedRegistry, tmp_path: Path, world: World) -> None:
     made = Made(world, RegistryClient(registry.url))
     code, said = made.check(tmp_path)
     refused = made.register()
@@ -221,14 +221,14 @@ def test_the_check_says_what_a_registration_says(registry: Served, tmp_path: Pat
 
 ALL_CONTEXTS_SCOPE = ":.__GLOBAL:"
 DIRECTORIES = {"d": 16, "c": 14}
-"""How many files of a run are of the default context and of another one: together too many to be asked for singly."""
+"""Number of files in the default context and in another one; together too many for single requests."""
 
 INLINE_KIND = re.compile(r'"type": (\{"type": "enum", "name": "Kind", "symbols": \[[^]]*\]\})')
 KINDS = (
     '{"type": "enum", "name": "Kind", "symbols": ["A"]}',
     '{"type": "enum", "name": "Kind", "symbols": ["A", "B"]}',
 )
-"""The versions of what others refer to; a checkout has the newest."""
+"""Versions of the referenced schemas. A checkout has the newest."""
 
 
 METADATA_KEYS = ("defaultMetadata", "overrideMetadata")
@@ -236,15 +236,15 @@ METADATA_KEYS = ("defaultMetadata", "overrideMetadata")
 
 @dataclass(frozen=True)
 class Crowded:
-    """One of the files of a run: what the registry has of its subject, and what is in the file.
+    """A file of a run: the registered versions of its subject, and its content.
 
-    The number of a version is that of the `Kind` it refers to, 0 for a version that has one of its own.
+    The number in a version is that of the `Kind` version that it references; 0 if it defines the type itself.
     """
 
     versions: tuple[tuple[str, int, dict[str, str] | None, bool], ...]
     config: dict[str, Any]
     alias: int | None
-    """The place among the files of its directory that its subject is an alias of."""
+    """Index of the file with the subject that this alias refers to."""
     candidate: str
 
 
@@ -263,7 +263,7 @@ def crowded(draw: st.DrawFn, pool: list[str], count: int) -> Crowded:
 
 @st.composite
 def crowds(draw: st.DrawFn) -> tuple[dict[str, dict[str, Any]], dict[str, list[Crowded]]]:
-    """What is configured around the subjects, and the files of each directory."""
+    """The configuration around the subjects, and the files of each directory."""
     around = st.fixed_dictionaries({}, optional=SETTINGS)
     pool = draw(st.lists(texts(), min_size=3, max_size=5, unique=True))
     files = {name: [draw(crowded(pool, count)) for _ in range(count)] for name, count in DIRECTORIES.items()}
@@ -271,7 +271,7 @@ def crowds(draw: st.DrawFn) -> tuple[dict[str, dict[str, Any]], dict[str, list[C
 
 
 class Crowd:
-    """Files of two directories, each a subject of one context, in a registry and in a checkout."""
+    """Files of two directories, with subjects in one context each, in a registry and in a checkout."""
 
     def __init__(self, client: RegistryClient, directory: Path) -> None:
         self.client = client
@@ -290,7 +290,7 @@ class Crowd:
 
     def make(self, around: dict[str, dict[str, Any]], files: dict[str, list[Crowded]]) -> None:
         for scope in (ALL_CONTEXTS_SCOPE, None, self.scope("c")):
-            # What was set before holds for this one too.
+            # Resets the settings of the previous crowd.
             self.client.set_config(dict.fromkeys(SETTINGS) | {"compatibility": "NONE"}, scope)
         for directory, members in files.items():
             (self.directory / directory).mkdir(parents=True)
@@ -324,13 +324,13 @@ class Crowd:
         self._write(directory, name, member.candidate, len(KINDS))
 
     def _write(self, directory: str, name: str, text: str, kind: int) -> None:
-        # No version has such a text, so that no question is one about itself.
+        # No version has this text, so no check compares a version with itself.
         text = INLINE_KIND.sub('"type": "Kind"', text).replace("{", '{"doc": "of the checkout", ', 1) if kind else text
         (self.directory / directory / f"{name}.avsc").write_text(text)
         self.candidates[self.subject(directory, name)] = text, self.kind(directory, kind)
 
     def check(self) -> dict[str, bool]:
-        """Of each subject whether its file is said to be compatible, all in one run."""
+        """One run over all files: whether each subject is compatible."""
         out = io.StringIO()
         subjects = [f"--subject={self.directory}/{name}/*={self.subject(name, '{stem}')}" for name in DIRECTORIES]
         arguments = ["--against-registry", self.client.url, "--all-new", "--format", "json", *subjects]
@@ -340,7 +340,7 @@ class Crowd:
         return {report["subject"]: report["compatible"] for report in json.loads(out.getvalue())["reports"]}
 
     def ask(self) -> dict[str, bool]:
-        """The same of `/compatibility`, which is told the metadata that a registration would add."""
+        """The same by `/compatibility`, with the metadata that a registration would add."""
         answers: dict[str, bool] = {}
         for subject, (text, references) in self.candidates.items():
             given = [{"name": item.name, "subject": item.subject, "version": item.version} for item in references]
@@ -363,10 +363,10 @@ class Crowd:
 @settings(
     max_examples=examples(0.05),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to make a crowd smaller takes minutes
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking a crowd takes minutes
 )
-def test_one_run_over_many_files_says_of_each_what_the_registry_says(
-    registry: Served, tmp_path_factory: pytest.TempPathFactory, crowd: Any
+def test_one_run_over_many_files_agrees_with_the_registry(
+    registry: ServedRegistry, tmp_path_factory: pytest.TempPathFactory, crowd: Any
 ) -> None:
     made = Crowd(RegistryClient(registry.url), tmp_path_factory.mktemp("crowd"))
     made.make(*crowd)
@@ -375,6 +375,6 @@ def test_one_run_over_many_files_says_of_each_what_the_registry_says(
     assert registry.calls["GET /schemas"], "they are listed"
     asked = made.ask()
     assert checked.keys() == asked.keys()
-    # What is there already may be registered, whatever else is there.
+    # An existing version may always be registered again.
     kinds = {made.subject(directory, "kind") for directory in DIRECTORIES}
     assert {subject for subject in checked if checked[subject] != asked[subject]} - kinds == set()

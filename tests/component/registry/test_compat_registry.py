@@ -1,4 +1,4 @@
-"""`headrace compat check --against-registry` and `headrace schema` against a registry, or what answers as one."""
+"""`headrace compat check --against-registry` and `headrace schema` against a registry or a scripted server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from werkzeug.wrappers import Request, Response
 
 from headrace.cli import main
 from headrace.registry.client import SchemaReference
-from support.registry.served_registry import Served, served
+from support.registry.served_registry import ServedRegistry, serve_registry
 
 ORDER = '{"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "id", "type": "%s"}%s]}'
 NOTE = ', {"name": "note", "type": "string"}'
@@ -25,11 +25,11 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def registry(sqlite_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+def registry(sqlite_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedRegistry]:
     directory = tmp_path / "work"
     (directory / "schemas").mkdir(parents=True)
     monkeypatch.chdir(directory)
-    with served(sqlite_database_url) as registry:
+    with serve_registry(sqlite_database_url) as registry:
         yield registry
 
 
@@ -44,9 +44,9 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture(scope="module")
-def one_subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A registry that tests do not change, with version 1 of orders-value."""
-    with served(f"sqlite:///{tmp_path_factory.mktemp('registry')}/registry.db") as registry:
+def one_subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedRegistry]:
+    """A registry with version 1 of orders-value, which tests do not change."""
+    with serve_registry(f"sqlite:///{tmp_path_factory.mktemp('registry')}/registry.db") as registry:
         registry.client.register("orders-value", ORDER % ("long", ""))
         yield registry
 
@@ -56,7 +56,7 @@ def write(**files: str) -> None:
         Path(f"schemas/{name.replace('_', '-')}.avsc").write_text(text)
 
 
-def test_every_subject_is_held_to_its_own_level(registry: Served, run: Run) -> None:
+def test_each_subject_is_checked_at_its_level(registry: ServedRegistry, run: Run) -> None:
     client = registry.client
     for subject in ("orders-value", "strict-value", "free-value"):
         client.register(subject, ORDER % ("int", ""))
@@ -88,7 +88,9 @@ def test_every_subject_is_held_to_its_own_level(registry: Served, run: Run) -> N
 
 
 @pytest.mark.parametrize("is_listing_known", [True, False])
-def test_many_schemas_are_fetched_in_one_listing(registry: Served, run: Run, is_listing_known: bool) -> None:
+def test_many_schemas_are_fetched_with_one_request(
+    registry: ServedRegistry, run: Run, is_listing_known: bool
+) -> None:
     client = registry.client
     for number in range(26):
         client.register(f"many-{number:02}-value", ORDER % ("long", ""))
@@ -108,8 +110,10 @@ def test_many_schemas_are_fetched_in_one_listing(registry: Served, run: Run, is_
     assert registry.calls["GET /schemas"] == 1
 
 
-def test_a_registered_schema_that_is_deleted_is_told_since_a_revision(registry: Served, run: Run) -> None:
-    """A registry's other subjects are other people's; which file has gone git knows."""
+def test_deleted_file_of_a_registered_subject_is_reported_with_a_git_revision(
+    registry: ServedRegistry, run: Run
+) -> None:
+    """Other subjects of the registry may belong to other teams. Only git knows which files were deleted."""
     write(orders=ORDER % ("long", ""), private=HEADER, kept=HEADER)
     for arguments in (
         ["init", "-q", "-b", "main", "."],
@@ -135,8 +139,8 @@ def test_a_registered_schema_that_is_deleted_is_told_since_a_revision(registry: 
 
 
 @pytest.mark.parametrize("is_of_database", [False, True])
-def test_names_that_the_registry_has_not_are_no_pass(
-    registry: Served, run: Run, tmp_path: Path, is_of_database: bool
+def test_unregistered_names_do_not_pass(
+    registry: ServedRegistry, run: Run, tmp_path: Path, is_of_database: bool
 ) -> None:
     where = ("--against-db", f"sqlite:///{tmp_path}/registry.db")
     check = ("compat", "check", "schemas", *(where if is_of_database else ("--against-registry", registry.url)))
@@ -162,8 +166,8 @@ def test_names_that_the_registry_has_not_are_no_pass(
     assert run("schema", "register", "schemas", "--registry-url", registry.url)[0] == 0
 
 
-def test_what_a_listing_hides_is_no_new_subject(registry: Served, run: Run) -> None:
-    """A registry leaves out of its lists what the user may not read, and refuses it by name."""
+def test_subject_hidden_from_lists_is_not_treated_as_new(registry: ServedRegistry, run: Run) -> None:
+    """A registry omits unreadable subjects from lists and denies direct access."""
     for number in range(30):
         registry.client.register(f"many-{number:02}-value", ORDER % ("long", ""))
         write(**{f"many_{number:02}": ORDER % ("long", "")})
@@ -182,7 +186,9 @@ def test_what_a_listing_hides_is_no_new_subject(registry: Served, run: Run) -> N
 
 
 @pytest.mark.parametrize("is_listing_known", [True, False])
-def test_every_version_of_many_schemas(registry: Served, run: Run, is_listing_known: bool) -> None:
+def test_transitive_check_fetches_all_versions_of_many_schemas(
+    registry: ServedRegistry, run: Run, is_listing_known: bool
+) -> None:
     client = registry.client
     for number in range(26):
         client.register(f"many-{number:02}-value", ORDER % ("int", ""))
@@ -203,7 +209,7 @@ def test_every_version_of_many_schemas(registry: Served, run: Run, is_listing_kn
     assert registry.calls["GET /subjects/many-07-value/versions/1"] == (0 if is_listing_known else 1)
 
 
-def test_contexts_and_references(registry: Served, run: Run) -> None:
+def test_check_with_contexts_and_references(registry: ServedRegistry, run: Run) -> None:
     registry.client.register(":.eu:orders-value", ORDER % ("string", ""))
     registry.client.register("orders-value", ORDER % ("long", ""))
     write(orders=ORDER % ("string", ""), pay=PAY, header=HEADER)
@@ -234,8 +240,8 @@ def test_contexts_and_references(registry: Served, run: Run) -> None:
     ],
 )
 @pytest.mark.parametrize("at", ["/config", "/subjects/orders-value/versions/latest"])
-def test_what_is_no_answer_is_never_a_pass(
-    one_subject: Served,
+def test_failed_requests_never_pass_the_check(
+    one_subject: ServedRegistry,
     run: Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -258,8 +264,8 @@ def test_what_is_no_answer_is_never_a_pass(
     assert named in err
 
 
-def test_wrong_credentials_are_sent_and_never_shown(
-    registry: Served, run: Run, monkeypatch: pytest.MonkeyPatch
+def test_rejected_credentials_are_never_shown(
+    registry: ServedRegistry, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
 
@@ -281,8 +287,8 @@ def test_wrong_credentials_are_sent_and_never_shown(
 @pytest.mark.parametrize(
     "of_file", ['[compat]\nagainst = ["%s"]\n', '[compat]\nagainst = ["registry"]\n[registry]\nurl = "%s"\n']
 )
-def test_the_repository_does_not_say_who_gets_the_credentials(
-    registry: Served, run: Run, monkeypatch: pytest.MonkeyPatch, of_file: str
+def test_repository_settings_cannot_redirect_credentials(
+    registry: ServedRegistry, run: Run, monkeypatch: pytest.MonkeyPatch, of_file: str
 ) -> None:
     monkeypatch.setenv("HEADRACE__REGISTRY__CLIENT_USER", "ci")
     monkeypatch.setenv("HEADRACE__REGISTRY__CLIENT_PASSWORD", "opensesame")
@@ -300,7 +306,9 @@ def test_the_repository_does_not_say_who_gets_the_credentials(
     assert run("compat", "check", "schemas")[0] == 0
 
 
-def test_a_registry_that_is_down(registry: Served, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_registry_exits_with_failure(
+    registry: ServedRegistry, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("headrace.registry.client.transport.PAUSE_FIRST_S", 0.001)
     write(orders='"int"', broken="{")
     code, out, err = run("compat", "check", "schemas", "--against-registry", "http://127.0.0.1:1", "--format", "json")
@@ -313,7 +321,9 @@ def test_a_registry_that_is_down(registry: Served, run: Run, monkeypatch: pytest
     assert (code, err.count("\n")) == (2, 1)
 
 
-def test_the_database_without_its_server(registry: Served, run: Run, tmp_path: Path) -> None:
+def test_check_against_the_database_without_a_server(
+    registry: ServedRegistry, run: Run, tmp_path: Path
+) -> None:
     registry.client.register("orders-value", ORDER % ("int", ""))
     registry.client.set_compatibility("FORWARD", "orders-value")
     write(orders=ORDER % ("long", ""))
@@ -324,7 +334,7 @@ def test_the_database_without_its_server(registry: Served, run: Run, tmp_path: P
     assert (code, err.count("\n")) == (4, 1)
 
 
-def test_register_in_the_order_of_types_or_not_at_all(registry: Served, run: Run) -> None:
+def test_register_orders_files_by_references_or_registers_none(registry: ServedRegistry, run: Run) -> None:
     url = ("--registry-url", registry.url)
     write(a_pay=PAY, header=HEADER, orders=ORDER % ("long", ""))
     code, out, _ = run("schema", "register", "schemas", *url, "--dry-run", "--format", "json")
@@ -352,7 +362,7 @@ def test_register_in_the_order_of_types_or_not_at_all(registry: Served, run: Run
     assert run("schema", "register", "schemas", *url)[0] == 3
 
 
-def test_what_stands_in_another_context_is_registered_all_the_same(registry: Served, run: Run) -> None:
+def test_schema_of_another_context_is_registered_again(registry: ServedRegistry, run: Run) -> None:
     url = ("--registry-url", registry.url)
     registry.client.register(":.eu:orders-value", HEADER)
     write(orders=HEADER)
@@ -365,13 +375,13 @@ def test_what_stands_in_another_context_is_registered_all_the_same(registry: Ser
     assert [row["action"] for row in json.loads(out)["schemas"]] == ["unchanged"]
 
 
-def test_a_subject_that_cannot_be_sent(registry: Served, run: Run) -> None:
+def test_invalid_subject_is_reported(registry: ServedRegistry, run: Run) -> None:
     Path(os.fsdecode(b"schemas/\xff.avsc")).write_text('"int"')
     code, out, err = run("compat", "check", "schemas", "--against-registry", registry.url)
     assert (code, out, err.count("\n")) == (2, "", 1)
 
 
-def test_two_files_of_one_subject(registry: Served, run: Run) -> None:
+def test_two_files_of_one_subject_are_rejected(registry: ServedRegistry, run: Run) -> None:
     write(orders=ORDER % ("long", ""), orders_value=ORDER % ("int", ""))
     _, out, _ = run("compat", "check", "schemas", "--against-registry", registry.url)
     assert re.search("note: orders-value .*schemas/orders-value.avsc", out)
@@ -380,7 +390,7 @@ def test_two_files_of_one_subject(registry: Served, run: Run) -> None:
     assert re.search("^schemas/orders.avsc: error: .*orders-value .*schemas/orders-value.avsc", err, re.MULTILINE)
 
 
-def test_lock_and_check(registry: Served, run: Run) -> None:
+def test_lock_file_is_written_and_checked(registry: ServedRegistry, run: Run) -> None:
     url = ("--registry-url", registry.url)
     write(pay=PAY, header=HEADER)
     code, _, err = run("schema", "lock", "schemas", *url)
@@ -407,7 +417,7 @@ def test_lock_and_check(registry: Served, run: Run) -> None:
     assert run("schema", "lock", "schemas", *url, "--check")[0] == 2
 
 
-def test_download_is_a_baseline(registry: Served, run: Run) -> None:
+def test_downloaded_schemas_are_a_baseline(registry: ServedRegistry, run: Run) -> None:
     url = ("--registry-url", registry.url)
     write(pay=PAY, header=HEADER)
     run("schema", "register", "schemas", *url)
@@ -430,8 +440,8 @@ def test_download_is_a_baseline(registry: Served, run: Run) -> None:
 
 
 @pytest.mark.parametrize("every", [(), ("--all-versions",)])
-def test_no_subject_leads_out_of_the_directory_or_into_another_file(
-    registry: Served, run: Run, every: tuple[str, ...]
+def test_downloaded_file_names_stay_in_the_directory_and_are_unique(
+    registry: ServedRegistry, run: Run, every: tuple[str, ...]
 ) -> None:
     names = ("..", ".", "", ".hidden", "a.", "a/../../b", "orders", "Orders", "ORDERS", "NUL", "com1.x", "..\\c", "ü")
     for name in names:
@@ -460,7 +470,7 @@ def test_no_subject_leads_out_of_the_directory_or_into_another_file(
             assert run("compat", "check", "schemas/x.avsc", *arguments)[0] == 0, name
 
 
-def test_what_is_referred_to_is_downloaded_from_its_own_context(registry: Served, run: Run) -> None:
+def test_referenced_schema_is_downloaded_from_its_context(registry: ServedRegistry, run: Run) -> None:
     registry.client.register("header", HEADER.replace("Header", "Other"))
     registry.client.register(":.eu:header", HEADER)
     reference = SchemaReference("shop.Header", "header", 1)
@@ -469,7 +479,7 @@ def test_what_is_referred_to_is_downloaded_from_its_own_context(registry: Served
     assert sorted(path.name for path in Path("eu").iterdir()) == ["%3A.eu%3Aheader.avsc", "%3A.eu%3Apay.avsc"]
 
 
-def test_a_policy_that_nobody_knows_here_is_no_pass(registry: Served, run: Run) -> None:
+def test_unknown_policy_does_not_pass(registry: ServedRegistry, run: Run) -> None:
     registry.client.register("orders-value", ORDER % ("long", ""))
     write(orders=ORDER % ("long", ""))
     config = json.dumps({"compatibilityLevel": "BACKWARD", "compatibilityPolicy": "COSMIC"})
@@ -479,7 +489,7 @@ def test_a_policy_that_nobody_knows_here_is_no_pass(registry: Served, run: Run) 
     assert re.search("compatibilityPolicy.*orders-value.*COSMIC", err)
 
 
-def test_what_a_subject_is_configured_for_is_told(registry: Served, run: Run) -> None:
+def test_check_reports_the_configuration_of_a_subject(registry: ServedRegistry, run: Run) -> None:
     client = registry.client
     dated = ORDER % ('int", "logicalType": "date', "")
     dated = dated.replace('"type": "int", "logicalType": "date"', '"type": {"type": "int", "logicalType": "date"}')

@@ -1,4 +1,4 @@
-"""Checks of compatibility in processes of their own: from the first to the last, and when one of them dies."""
+"""Compatibility checks in separate processes: start, use, failure and shutdown."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from headrace.compat.resolution import PAIRS_BETWEEN_TIME_CHECKS, PAIRS_MAX, Effort
+from headrace.compat.resolution import PAIRS_BETWEEN_TIME_CHECKS, PAIRS_MAX, ComparisonBudget
 from headrace.registry.api.app import create_app
-from headrace.registry.api.compute_pool import NICENESS, ComputePool
-from headrace.registry.api.client_queues import ClientQueueFull
 from headrace.registry.api.asgi_front import AsgiFront
+from headrace.registry.api.client_queues import ClientQueueFull
+from headrace.registry.api.compute_pool import NICENESS, ComputePool
 from headrace.registry.api.hooks import UNRESTRICTED
 from headrace.registry.api.request_bodies import NO_BODY, SMALL_BYTES_MAX
 from headrace.registry.api.services import services_of
@@ -27,7 +27,7 @@ from headrace.registry.storage.database import Database
 from headrace.registry.storage.revision_check import Revisions
 from support.logs import logged
 
-NICENESS_MAX = 19  # Linux goes no further
+NICENESS_MAX = 19  # the maximum on Linux
 SCOPE = {
     "method": "GET",
     "http_version": "1.1",
@@ -39,18 +39,18 @@ SCOPE = {
 }
 
 
-def made(url: str) -> Any:
-    """The registry, and what says in which process it is asked."""
+def make_registry(url: str) -> Any:
+    """The registry, with a route that returns its process id and niceness."""
     registry = create_app(Database(url))
     registry.add_url_rule("/process", view_func=lambda: f"{os.getpid()} {os.nice(0)}")
     return registry
 
 
-def elsewhere() -> Any:
-    return saying(b"elsewhere")
+def make_pool_application() -> Any:
+    return application_with_body(b"make_pool_application")
 
 
-def saying(answer: bytes) -> Any:
+def application_with_body(answer: bytes) -> Any:
     def application(environ: Any, start_response: Any) -> list[bytes]:
         start_response("200 OK", [])
         return [answer]
@@ -58,7 +58,7 @@ def saying(answer: bytes) -> Any:
     return application
 
 
-class NoLooks:
+class UnusedRevisionReader:
     async def read(self, subject_ids: Iterable[int]) -> Revisions:
         raise AssertionError("nothing is kept here")
 
@@ -67,19 +67,19 @@ class NoLooks:
 
 
 def run(test: Callable[[ComputePool], Coroutine[Any, Any, None]], url: str) -> None:
-    async def with_checkers() -> None:
-        compute_pool = ComputePool(partial(made, url), 1)
+    async def with_compute_pool() -> None:
+        compute_pool = ComputePool(partial(make_registry, url), 1)
         try:
             await test(compute_pool)
         finally:
             compute_pool.close()
 
-    asyncio.run(asyncio.wait_for(with_checkers(), 120))
+    asyncio.run(asyncio.wait_for(with_compute_pool(), 120))
 
 
-async def asked(compute_pool: ComputePool) -> tuple[int, int]:
-    """The process that answers, and how nice it is."""
-    process, niceness = (await compute_pool.answer(environ_of(SCOPE, NO_BODY, UNRESTRICTED))).body.split()
+async def request_process(compute_pool: ComputePool) -> tuple[int, int]:
+    """The id and niceness of the process that responds."""
+    process, niceness = (await compute_pool.respond(environ_of(SCOPE, NO_BODY, UNRESTRICTED))).body.split()
     return int(process), int(niceness)
 
 
@@ -88,20 +88,20 @@ async def until_ready(compute_pool: ComputePool) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_nobody_waits_for_a_process_that_is_started(sqlite_database_url: str) -> None:
+def test_first_check_starts_the_processes_without_waiting(sqlite_database_url: str) -> None:
     async def test(compute_pool: ComputePool) -> None:
         assert not compute_pool.is_ready()
         await until_ready(compute_pool)
-        process, niceness = await asked(compute_pool)
+        process, niceness = await request_process(compute_pool)
         assert process != os.getpid()
         assert niceness == min(os.nice(0) + NICENESS, NICENESS_MAX)
-        assert (await asked(compute_pool))[0] == process
+        assert (await request_process(compute_pool))[0] == process
 
     run(test, sqlite_database_url)
 
 
 @pytest.mark.servers
-def test_a_large_check_waits_for_the_processes_and_a_small_one_does_not() -> None:
+def test_large_check_waits_for_the_processes_and_small_one_does_not() -> None:
     async def answered(front: AsgiFront, size: int) -> bytes:
         scope = SCOPE | {"type": "http", "method": "POST", "raw_path": b"/compatibility/subjects/s/versions"}
         sent: list[Any] = []
@@ -116,12 +116,17 @@ def test_a_large_check_waits_for_the_processes_and_a_small_one_does_not() -> Non
         return bytes(sent[1]["body"])
 
     async def test() -> None:
-        compute_pool = ComputePool(elsewhere, 1)
-        front = AsgiFront(saying(b"in the worker"), NoLooks(), request_bytes_max=1 << 20, compute_pool=compute_pool)
+        compute_pool = ComputePool(make_pool_application, 1)
+        front = AsgiFront(
+            application_with_body(b"in the worker"),
+            UnusedRevisionReader(),
+            request_bytes_max=1 << 20,
+            compute_pool=compute_pool,
+        )
         try:
             small = await answered(front, SMALL_BYTES_MAX)
             large = await answered(front, SMALL_BYTES_MAX + 1)
-            assert (small, large) == (b"in the worker", b"elsewhere")
+            assert (small, large) == (b"in the worker", b"make_pool_application")
         finally:
             compute_pool.close()
 
@@ -131,10 +136,10 @@ def test_a_large_check_waits_for_the_processes_and_a_small_one_does_not() -> Non
 UNION_A, UNION_B = (
     json.dumps([{"type": "fixed", "name": f"{name}{number}", "size": 4} for number in range(50)]) for name in "AB"
 )
-"""Of which each branch of the one is compared with each of the other."""
+"""Every branch of one union has to be compared with every branch of the other."""
 
 
-def test_what_a_registration_compares_for_long_is_compared_in_the_processes(sqlite_database_url: str) -> None:
+def test_long_comparison_of_a_registration_runs_in_the_processes(sqlite_database_url: str) -> None:
     async def answered(front: AsgiFront, schema: str) -> Any:
         path = "/subjects/s/versions"
         scope = SCOPE | {"type": "http", "method": "POST", "raw_path": path.encode(), "path": path}
@@ -153,20 +158,22 @@ def test_what_a_registration_compares_for_long_is_compared_in_the_processes(sqli
     async def test(compute_pool: ComputePool) -> None:
         database = Database(sqlite_database_url)
         application = create_app(database)
-        front = AsgiFront(application, NoLooks(), request_bytes_max=1 << 20, compute_pool=compute_pool, cache_bytes_max=0)
+        front = AsgiFront(
+            application, UnusedRevisionReader(), request_bytes_max=1 << 20, compute_pool=compute_pool, cache_bytes_max=0
+        )
         assert (await answered(front, UNION_A))[0] == 200
         compatibility = services_of(application).compatibility
-        compared: list[Effort] = []
+        compared: list[ComparisonBudget] = []
         compare = compatibility._compare
 
-        def begin(repository: Any, settings: Any, candidate: Any, history: Any, effort: Any) -> Any:
-            compared.append(effort)
-            return compare(repository, settings, candidate, history, effort)
+        def begin(repository: Any, settings: Any, candidate: Any, history: Any, budget: Any) -> Any:
+            compared.append(budget)
+            return compare(repository, settings, candidate, history, budget)
 
         compatibility._compare = begin  # type: ignore[method-assign]
         status, refused = await answered(front, UNION_B)
-        # It was begun here, and ended elsewhere.
-        assert [PAIRS_MAX - effort.pairs_left for effort in compared] == [PAIRS_BETWEEN_TIME_CHECKS]
+        # The worker starts the comparison and a process completes it.
+        assert [PAIRS_MAX - budget.pairs_left for budget in compared] == [PAIRS_BETWEEN_TIME_CHECKS]
         expected = application.test_client().post("/subjects/s/versions", json={"schema": UNION_B})
         assert (status, refused) == (409, expected.json)
         database.close()
@@ -175,26 +182,26 @@ def test_what_a_registration_compares_for_long_is_compared_in_the_processes(sqli
 
 
 @pytest.mark.servers
-def test_another_takes_the_place_of_one_that_died(sqlite_database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_dead_process_is_replaced(sqlite_database_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async def test(compute_pool: ComputePool) -> None:
         await until_ready(compute_pool)
-        process, _ = await asked(compute_pool)
+        process, _ = await request_process(compute_pool)
         os.kill(process, signal.SIGKILL)
         with pytest.raises(BrokenProcessPool):
             while True:
-                await asked(compute_pool)
+                await request_process(compute_pool)
         assert not compute_pool.is_ready()
         await until_ready(compute_pool)
-        assert (await asked(compute_pool))[0] != process
+        assert (await request_process(compute_pool))[0] != process
 
     run(test, sqlite_database_url)
     assert logged(caplog, "registry.api.compute_pool", level=logging.ERROR)
 
 
-def test_who_has_waited_until_the_end_is_told_to_come_back(sqlite_database_url: str) -> None:
+def test_request_after_close_raises_client_queue_full(sqlite_database_url: str) -> None:
     async def test(compute_pool: ComputePool) -> None:
         compute_pool.close()
         with pytest.raises(ClientQueueFull):
-            await asked(compute_pool)
+            await request_process(compute_pool)
 
     run(test, sqlite_database_url)

@@ -1,4 +1,4 @@
-"""Configuration by subject, context and for all, what it does to registrations, and aliases."""
+"""Configuration by subject, context and globally, its effect on registrations, and aliases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMBERS = itertools.count()
 
 @pytest.fixture
 def registry(registry: RegistryInProcess) -> Iterator[Registry]:
-    """A registry with nothing configured for all after the test."""
+    """A registry, with an empty global configuration after the test."""
     yield registry
     for scope in ("", f"/{ALL_CONTEXTS_SCOPE}"):
         registry.delete(f"/config{scope}")
@@ -47,7 +47,7 @@ def configure(registry: Registry, scope: str, **values: Any) -> None:
         ({":.c:": "FULL"}, "BACKWARD"),
     ],
 )
-def test_the_level_that_holds_for_a_subject(registry: Registry, configured: dict[str, str], expected: str) -> None:
+def test_effective_level_of_a_subject(registry: Registry, configured: dict[str, str], expected: str) -> None:
     for scope, level in configured.items():
         configure(registry, scope, compatibility=level)
     assert registry.get("/config/s?defaultToGlobal=true").json == {"compatibilityLevel": expected}
@@ -65,7 +65,7 @@ def test_the_level_that_holds_for_a_subject(registry: Registry, configured: dict
         ({"s": "FORWARD"}, "BACKWARD"),
     ],
 )
-def test_the_level_that_holds_in_a_context(registry: Registry, configured: dict[str, str], expected: str) -> None:
+def test_effective_level_in_a_context(registry: Registry, configured: dict[str, str], expected: str) -> None:
     for scope, level in configured.items():
         configure(registry, scope, compatibility=level)
     assert registry.get("/config/:.c:s?defaultToGlobal=true").json == {"compatibilityLevel": expected}
@@ -73,18 +73,18 @@ def test_the_level_that_holds_in_a_context(registry: Registry, configured: dict[
         registry.delete(f"/config/{scope}")
 
 
-def test_configuration_of_all(registry: Registry) -> None:
+def test_global_configuration(registry: Registry) -> None:
     assert registry.get("/config").json == registry.get("/config/:.:").json == BACKWARD
     configure(registry, ALL_CONTEXTS_SCOPE, compatibility="FULL")
     assert registry.get("/config").json == BACKWARD
     assert registry.get("/config?defaultToGlobal=true").json == {"compatibilityLevel": "FULL"}
     assert registry.get(f"/config/{ALL_CONTEXTS_SCOPE}").json == {"compatibilityLevel": "FULL"}
     assert registry.delete(f"/config/{ALL_CONTEXTS_SCOPE}").json == {"compatibilityLevel": "FULL"}
-    assert registry.get(f"/config/{ALL_CONTEXTS_SCOPE}").problem[1] == 40408
+    assert registry.get(f"/config/{ALL_CONTEXTS_SCOPE}").error[1] == 40408
     assert registry.delete("/config").json == BACKWARD
 
 
-def test_a_change_answers_what_the_scope_has_by_it(registry: Registry, subject: str) -> None:
+def test_change_returns_the_new_configuration_of_the_scope(registry: Registry, subject: str) -> None:
     for scope in ("/config", f"/config/{subject}", "/config/:.c:"):
         assert registry.put(scope, {"compatibilityGroup": "g", "validateFields": True}).json == {
             "validateFields": True,
@@ -96,7 +96,7 @@ def test_a_change_answers_what_the_scope_has_by_it(registry: Registry, subject: 
         assert registry.put(scope, {"compatibility": None, "validateFields": None}).json == {}
 
 
-def test_a_subject_without_a_level_of_its_own_has_the_default_one(registry: Registry, subject: str) -> None:
+def test_subject_entry_without_level_has_the_default_level(registry: Registry, subject: str) -> None:
     configure(registry, "", compatibility="FULL")
     configure(registry, subject, normalize=True)
     assert registry.get(f"/config/{subject}").json == {"normalize": True}
@@ -115,7 +115,9 @@ def test_a_subject_without_a_level_of_its_own_has_the_default_one(registry: Regi
         ("compatibilityGroup", "major"),
     ],
 )
-def test_what_a_subject_takes_from_around_it(registry: Registry, subject: str, key: str, value: object) -> None:
+def test_subject_without_entry_inherits_configuration(
+    registry: Registry, subject: str, key: str, value: object
+) -> None:
     configure(registry, "", **{key: value})
     configure(registry, subject, compatibility="NONE")
     in_effect = registry.get(f"/config/{subject}?defaultToGlobal=true").json
@@ -131,7 +133,7 @@ def test_what_a_subject_takes_from_around_it(registry: Registry, subject: str, k
         ("overrideMetadata", {"properties": {"a": "b"}}),
     ],
 )
-def test_what_a_subject_with_configuration_does_not_take(
+def test_subject_with_entry_does_not_inherit_configuration(
     registry: Registry, subject: str, key: str, value: object
 ) -> None:
     configure(registry, "", **{key: value})
@@ -140,7 +142,7 @@ def test_what_a_subject_with_configuration_does_not_take(
     assert registry.get(f"/config/{subject}?defaultToGlobal=true").json == {"compatibilityLevel": "NONE"}
 
 
-def test_a_change_keeps_what_it_does_not_name(registry: Registry, subject: str) -> None:
+def test_change_preserves_omitted_keys(registry: Registry, subject: str) -> None:
     configure(registry, subject, compatibility="none", compatibilityGroup="g", defaultMetadata={"sensitive": ["a"]})
     configure(registry, subject, normalize=False)
     configure(registry, subject, compatibilityGroup=None)
@@ -149,48 +151,48 @@ def test_a_change_keeps_what_it_does_not_name(registry: Registry, subject: str) 
     assert registry.delete(f"/config/{subject}").json == own
 
 
-def test_an_entry_that_says_nothing_is_none(registry: Registry, subject: str) -> None:
+def test_empty_entry_is_removed(registry: Registry, subject: str) -> None:
     configure(registry, "", compatibility="FULL")
     configure(registry, subject, normalize=None)
-    assert registry.get(f"/config/{subject}").problem[1] == 40408
+    assert registry.get(f"/config/{subject}").error[1] == 40408
     configure(registry, subject, compatibility="NONE", alias="other")
     configure(registry, subject, compatibility=None, alias=None)
-    assert registry.get(f"/config/{subject}").problem[1] == 40408
+    assert registry.get(f"/config/{subject}").error[1] == 40408
     assert registry.get(f"/config/{subject}?defaultToGlobal=true").json == {"compatibilityLevel": "FULL"}
 
 
-def test_the_level_of_a_context_decides_about_its_subjects(registry: Registry, context: str) -> None:
+def test_level_of_a_context_applies_to_its_subjects(registry: Registry, context: str) -> None:
     registry.registered(f"{context}s", USER_1)
-    assert registry.register(f"{context}s", USER_INCOMPATIBLE).problem[:2] == (409, 40901)
+    assert registry.register(f"{context}s", USER_INCOMPATIBLE).error[:2] == (409, 40901)
     configure(registry, context, compatibility="NONE")
     registry.registered(f"{context}s", USER_INCOMPATIBLE)
     assert registry.register("outside", USER_1).status == 200
     assert registry.register("outside", USER_INCOMPATIBLE).status == 409
 
 
-def test_a_check_can_be_left_out(registry: Registry, subject: str) -> None:
+def test_force_skips_the_compatibility_check(registry: Registry, subject: str) -> None:
     registry.registered(subject, USER_1)
     assert registry.register(subject, USER_INCOMPATIBLE, "?force=true").json["version"] == 2
 
 
-def test_normalization_of_a_context(registry: Registry, context: str) -> None:
+def test_normalize_of_a_context_applies_to_its_subjects(registry: Registry, context: str) -> None:
     configure(registry, context, normalize=True)
     assert registry.register(f"{context}s", UNSORTED).json["schema"] == SORTED
     assert registry.post(f"/subjects/{context}s", {"schema": UNSORTED}).json["schema"] == SORTED
 
 
-def test_new_schemas_may_be_left_unchecked(registry: Registry, subject: str) -> None:
+def test_validate_new_schemas_false_accepts_lenient_schemas(registry: Registry, subject: str) -> None:
     text = '{"type":"record","name":"R","fields":[{"name":"a","type":"int","default":"x"}]}'
-    assert registry.register(subject, text).problem[:2] == (422, 42201)
+    assert registry.register(subject, text).error[:2] == (422, 42201)
     configure(registry, subject, validateNewSchemas=False)
     registry.registered(subject, text)
     configure(registry, subject, validateNewSchemas=True)
-    # What is there is found, however it came.
+    # An existing schema is found regardless of the configuration at its registration.
     assert registry.register(subject, text).json["version"] == 1
     assert registry.post(f"/subjects/{subject}", {"schema": text}).json["version"] == 1
 
 
-def test_configured_metadata_goes_into_what_is_registered(registry: Registry, subject: str) -> None:
+def test_default_and_override_metadata_are_merged_into_registrations(registry: Registry, subject: str) -> None:
     configure(
         registry,
         subject,
@@ -205,7 +207,7 @@ def test_configured_metadata_goes_into_what_is_registered(registry: Registry, su
 
 @pytest.fixture
 def resolve_alias(registry: Registry, subject: str) -> str:
-    """A subject with two versions, for which `{subject}-alias` stands."""
+    """A subject with two versions and the alias `{subject}-alias`."""
     registry.registered(subject, USER_1)
     registry.registered(subject, USER_2)
     configure(registry, f"{subject}-alias", alias=subject)
@@ -233,7 +235,7 @@ def resolve_alias(registry: Registry, subject: str) -> str:
         ("DELETE", "/subjects/{s}/versions/1?permanent=true", None),
     ],
 )
-def test_an_alias_stands_for_its_subject(
+def test_alias_is_resolved_for_reads(
     registry: Registry, resolve_alias: str, method: str, path: str, body: dict[str, Any] | None
 ) -> None:
     expected = registry.call(method, path.format(s=resolve_alias), body)
@@ -241,48 +243,48 @@ def test_an_alias_stands_for_its_subject(
     assert (called.status, called.text) == (expected.status, expected.text)
 
 
-def test_an_alias_is_written_through(registry: Registry, resolve_alias: str) -> None:
+def test_alias_is_resolved_for_registrations(registry: Registry, resolve_alias: str) -> None:
     alias = f"{resolve_alias}-alias"
     third = USER_2.replace("mail", "post")
     assert registry.register(alias, third).json["version"] == 3
     assert registry.get(f"/subjects/{resolve_alias}/versions").json == [1, 2, 3]
     assert registry.delete(f"/subjects/{alias}/versions/3").json == 3
     assert registry.delete(f"/subjects/{alias}").json == [1, 2]
-    assert registry.get(f"/subjects/{resolve_alias}/versions").problem[1] == 40401
-    # Its own configuration stays its own.
+    assert registry.get(f"/subjects/{resolve_alias}/versions").error[1] == 40401
+    # The configuration of the alias is not that of its target.
     assert registry.get(f"/config/{alias}").json == {"alias": resolve_alias}
 
 
-def test_an_alias_is_followed_one_step_only(registry: Registry, resolve_alias: str) -> None:
+def test_alias_of_an_alias_is_not_resolved(registry: Registry, resolve_alias: str) -> None:
     configure(registry, f"{resolve_alias}-far", alias=f"{resolve_alias}-alias")
-    assert registry.get(f"/subjects/{resolve_alias}-far/versions").problem == (
+    assert registry.get(f"/subjects/{resolve_alias}-far/versions").error == (
         404,
         40401,
         f"Subject '{resolve_alias}-alias' not found.",
     )
     configure(registry, f"{resolve_alias}-self", alias=f"{resolve_alias}-self")
-    assert registry.get(f"/subjects/{resolve_alias}-self/versions").problem[1] == 40401
+    assert registry.get(f"/subjects/{resolve_alias}-self/versions").error[1] == 40401
 
 
-def test_an_alias_may_be_taken_away(registry: Registry, resolve_alias: str) -> None:
+def test_alias_can_be_removed(registry: Registry, resolve_alias: str) -> None:
     configure(registry, f"{resolve_alias}-alias", alias=None)
-    assert registry.get(f"/subjects/{resolve_alias}-alias/versions").problem[1] == 40401
+    assert registry.get(f"/subjects/{resolve_alias}-alias/versions").error[1] == 40401
     configure(registry, f"{resolve_alias}-alias", alias="")
-    assert registry.get(f"/subjects/{resolve_alias}-alias/versions").problem[1] == 40401
+    assert registry.get(f"/subjects/{resolve_alias}-alias/versions").error[1] == 40401
 
 
-def test_an_alias_of_all_is_ignored(registry: Registry, resolve_alias: str) -> None:
+def test_global_alias_is_ignored(registry: Registry, resolve_alias: str) -> None:
     configure(registry, "", alias=resolve_alias)
-    assert registry.get("/subjects/any/versions").problem[1] == 40401
+    assert registry.get("/subjects/any/versions").error[1] == 40401
 
 
-def test_aliases_in_contexts(registry: Registry, resolve_alias: str, context: str) -> None:
+def test_alias_is_relative_to_its_context(registry: Registry, resolve_alias: str, context: str) -> None:
     registry.registered(f"{context}own", STRING)
     configure(registry, f"{context}inside", alias="own")
     configure(registry, f"{context}outside", alias=f":.:{resolve_alias}")
     assert registry.get(f"/subjects/{context}inside/versions").json == [1]
     assert registry.get(f"/subjects/{context}outside/versions").json == [1, 2]
-    assert registry.put(f"/config/{context}s", {"alias": "__GLOBAL"}).problem[1] == 42208
+    assert registry.put(f"/config/{context}s", {"alias": "__GLOBAL"}).error[1] == 42208
 
 
 def test_aliases_are_listed(registry: Registry, resolve_alias: str) -> None:
@@ -291,7 +293,7 @@ def test_aliases_are_listed(registry: Registry, resolve_alias: str) -> None:
         (resolve_alias, 1, [f"{resolve_alias}-alias"]),
         (resolve_alias, 2, [f"{resolve_alias}-alias"]),
     ]
-    # What has an alias that is asked for is listed with it, though its own name is not.
+    # A subject is also listed if one of its aliases matches the prefix.
     (latest,) = registry.get(f"/schemas?subjectPrefix={resolve_alias}-al&aliases=true&latestOnly=true").json
     assert (latest["subject"], latest["version"]) == (resolve_alias, 2)
     assert registry.get(f"/schemas?subjectPrefix={resolve_alias}-al").json == []

@@ -1,4 +1,4 @@
-"""Confluent's own Python clients and serializers, unmodified, against the registry: the blocking and the async one."""
+"""Confluent's unmodified Python clients and serializers, blocking and async, against the registry."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WITH_ID = '{"type":"record","name":"R","fields":[{"name":"id","type":"n.Id"}]}'
 
 
 class Kind:
-    """What a test makes of the blocking or of the async classes."""
+    """Creates the blocking or the async classes."""
 
     def __init__(self, is_async: bool, url: str) -> None:
         self._loop = asyncio.new_event_loop() if is_async else None
@@ -110,7 +110,7 @@ def test_serializer_round_trip(kind: Kind, client: Any, subject: str) -> None:
     value = {"id": 2**40, "mail": "a@b.c"}
     message = kind.serializer(client, USER_2)(value, context)
     framed = unframe(message)
-    # A client of its own, so that the schema is fetched and not remembered.
+    # A separate client, so that the schema is fetched and not cached.
     other = kind.client()
     assert kind.deserializer(other)(message, context) == value
     assert kind.deserializer(other, USER_1)(message, context) == {"id": 2**40}
@@ -118,7 +118,7 @@ def test_serializer_round_trip(kind: Kind, client: Any, subject: str) -> None:
     assert client.get_latest_version(f"{subject}-value").schema_id == framed.schema_id
 
 
-def test_serializer_with_references(kind: Kind, client: Any, subject: str) -> None:
+def test_serializer_resolves_references(kind: Kind, client: Any, subject: str) -> None:
     client.register_schema(f"{subject}-id", Schema(ID, "AVRO"))
     reference = SchemaReference("n.Id", f"{subject}-id", 1)
     client.register_schema(f"{subject}-value", Schema(WITH_ID, "AVRO", [reference]))
@@ -128,7 +128,7 @@ def test_serializer_with_references(kind: Kind, client: Any, subject: str) -> No
     assert kind.deserializer(kind.client())(message, context) == {"id": b"abcd"}
 
 
-def test_serializer_without_registration_finds_the_schema(kind: Kind, client: Any, subject: str) -> None:
+def test_serializer_without_auto_register_finds_the_schema(kind: Kind, client: Any, subject: str) -> None:
     context = SerializationContext(subject, MessageField.VALUE)
     client.register_schema(f"{subject}-value", with_properties(USER_1, **{"headrace.time": "id"}))
     schema_id = client.get_latest_version(f"{subject}-value").schema_id
@@ -143,7 +143,7 @@ def test_serializer_without_registration_finds_the_schema(kind: Kind, client: An
         assert unframe(message).schema_id == schema_id
 
 
-def test_registration_and_versions(client: Any, subject: str) -> None:
+def test_client_registers_and_reads_versions(client: Any, subject: str) -> None:
     schema = Schema(USER_1, "AVRO")
     registered = client.register_schema_full_response(subject, schema)
     schema_id = registered.schema_id
@@ -166,10 +166,10 @@ def test_registration_and_versions(client: Any, subject: str) -> None:
     assert client.get_versions(subject, offset=1, limit=1) == [2]
 
 
-def test_references_and_metadata(client: Any, subject: str) -> None:
+def test_client_sends_references_and_metadata(client: Any, subject: str) -> None:
     client.register_schema(f"{subject}-id", Schema(ID, "AVRO"))
     reference = SchemaReference("n.Id", f"{subject}-id", 1)
-    metadata = Metadata(None, MetadataProperties({"owner": "shop"}), None)  # its tags cannot be hashed, as it must
+    metadata = Metadata(None, MetadataProperties({"owner": "shop"}), None)
     schema_id = client.register_schema(subject, Schema(WITH_ID, "AVRO", [reference], metadata))
     found = client.get_latest_version(subject).schema
     assert [(item.name, item.subject, item.version) for item in found.references] == [("n.Id", f"{subject}-id", 1)]
@@ -182,7 +182,7 @@ def test_references_and_metadata(client: Any, subject: str) -> None:
     assert client.delete_version(f"{subject}-id", 1) == 1
 
 
-def test_rules(client: Any, subject: str) -> None:
+def test_client_sends_and_reads_rules(client: Any, subject: str) -> None:
     expression = "size(message.mail) > 0"
     rule = Rule(
         "mail", "", RuleKind.CONDITION, RuleMode.WRITE, "CEL", [], RuleParams({}), expression, None, None, False
@@ -200,7 +200,7 @@ def test_rules(client: Any, subject: str) -> None:
     )
 
 
-def test_compatibility_and_configuration(client: Any, subject: str) -> None:
+def test_client_checks_compatibility_and_sets_configuration(client: Any, subject: str) -> None:
     client.register_schema(subject, Schema(USER_1, "AVRO"))
     wrong = Schema(USER_INCOMPATIBLE, "AVRO")
     assert client.test_compatibility(subject, Schema(USER_2, "AVRO"))
@@ -225,7 +225,7 @@ def test_compatibility_and_configuration(client: Any, subject: str) -> None:
     assert error_of(client.get_config, subject) == (404, 40408)
 
 
-def test_modes(client: Any, subject: str) -> None:
+def test_client_sets_modes(client: Any, subject: str) -> None:
     assert client.get_global_mode() == "READWRITE"
     assert error_of(client.get_mode, subject) == (404, 40409)
     client.register_schema(subject, Schema(USER_1, "AVRO"))
@@ -238,7 +238,7 @@ def test_modes(client: Any, subject: str) -> None:
     assert client.register_schema(subject, Schema(USER_2, "AVRO"))
 
 
-def test_contexts(client: Any, subject: str) -> None:
+def test_client_uses_contexts(client: Any, subject: str) -> None:
     name = f":.eu:{subject}"
     client.register_schema(name, Schema(USER_1, "AVRO"))
     assert {".", ".eu"} <= set(client.get_contexts())
@@ -247,7 +247,7 @@ def test_contexts(client: Any, subject: str) -> None:
     assert client.get_schema(client.get_latest_version(name).schema_id, subject_name=name).schema_str == USER_1
 
 
-def test_deletes_and_errors(client: Any, subject: str) -> None:
+def test_client_deletes_and_reads_error_codes(client: Any, subject: str) -> None:
     assert error_of(client.get_latest_version, subject) == (404, 40401)
     assert error_of(client.get_schema, 999_999) == (404, 40403)
     assert error_of(client.register_schema, subject, Schema("{", "AVRO")) == (422, 42201)
@@ -268,8 +268,8 @@ def test_deletes_and_errors(client: Any, subject: str) -> None:
     assert error_of(client.delete_subject, subject) == (404, 40401)
 
 
-def test_parameters_as_the_client_spells_them(client: Any, subject: str) -> None:
-    """Some of its names are not those of the reference (`deleted_only`, `reference_format`, `subject` for a prefix)."""
+def test_client_s_parameter_names_are_supported(client: Any, subject: str) -> None:
+    """Some names differ from the reference: `deleted_only`, `reference_format`, `subject` for a prefix."""
     client.register_schema(f"{subject}-id", Schema(ID, "AVRO"))
     reference = SchemaReference("n.Id", f"{subject}-id", 1)
     schema_id = client.register_schema(subject, Schema(WITH_ID, "AVRO", [reference]))
@@ -289,12 +289,12 @@ def test_parameters_as_the_client_spells_them(client: Any, subject: str) -> None
     assert client.get_contexts(offset=0, limit=1) == ["."]
 
 
-def test_associations_are_not_there(client: Any) -> None:
-    """Serializers look for them first and fall back to the topic's name on 404."""
+def test_associations_return_404(client: Any) -> None:
+    """Serializers request them first and fall back to the topic name on 404."""
     assert error_of(client.get_associations_by_resource_name, "topic", "-")[0] == 404
 
 
-def test_global_settings(client: Any) -> None:
+def test_client_reads_and_sets_global_settings(client: Any) -> None:
     assert client.set_compatibility(level="FULL") == {"compatibility": "FULL"}
     assert client.get_compatibility() == "FULL"
     assert client.set_config(config=ServerConfig(compatibility=ConfigCompatibilityLevel.BACKWARD)) is not None

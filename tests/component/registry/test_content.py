@@ -1,4 +1,4 @@
-"""What schemas hold and how they are shown: texts, guids, metadata, rules, tags, references, two releases' bodies."""
+"""Contents of schemas: texts, guids, metadata, rules, tags, references, and the response bodies of two releases."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def lean_registry(sqlite_database_url: str) -> Iterator[RegistryInProcess]:
         yield registry
 
 
-def test_texts_and_guids_of_the_confluent_registry(registry: RegistryInProcess, subject: str) -> None:
+def test_texts_and_guids_equal_those_of_the_confluent_registry(registry: RegistryInProcess, subject: str) -> None:
     with all_cases() as case:
         for row, (written, stored, more, guid) in enumerate(
             [
@@ -83,7 +83,7 @@ def test_texts_and_guids_of_the_confluent_registry(registry: RegistryInProcess, 
                 assert (answer["schema"], answer["guid"]) == (stored, guid)
 
 
-def test_normalized_registration(registry: RegistryInProcess, subject: str) -> None:
+def test_normalize_registers_the_normalized_text(registry: RegistryInProcess, subject: str) -> None:
     written = (
         '{"type":"record","name":"R","fields":[{"name":"f","type":{"type":"bytes","scale":0,"precision":4,'
         '"logicalType":"decimal"}},{"name":"d","type":"double","default":1,"b":1,"a":2}]}'
@@ -99,12 +99,12 @@ def test_normalized_registration(registry: RegistryInProcess, subject: str) -> N
     assert again["references"] == [reference]
 
 
-def test_normalization_by_configuration(registry: RegistryInProcess, subject: str) -> None:
+def test_normalize_by_configuration(registry: RegistryInProcess, subject: str) -> None:
     registry.put(f"/config/{subject}", {"normalize": True})
     assert registry.register(subject, '{"type":"string","b":1,"a":2}').json["schema"] == '{"type":"string","a":2,"b":1}'
 
 
-def test_resolved_format(registry: RegistryInProcess, subject: str) -> None:
+def test_resolved_format_includes_referenced_types(registry: RegistryInProcess, subject: str) -> None:
     registry.registered("sub", SUB)
     references = [{"name": "otherns.Sub", "subject": "sub", "version": 1}]
     found = registry.register(subject, MY, "?format=resolved", references=references).json
@@ -112,7 +112,7 @@ def test_resolved_format(registry: RegistryInProcess, subject: str) -> None:
     paths = [f"/schemas/ids/{found['id']}", f"/schemas/guids/{found['guid']}", f"/subjects/{subject}/versions/1"]
     for path in paths:
         assert registry.get(f"{path}?format=resolved").json["schema"] == MY_RESOLVED
-        # The guid stays that of the stored text.
+        # The guid is that of the stored text.
         assert registry.get(f"{path}?format=resolved").json["guid"] == found["guid"]
         assert registry.get(path).json["schema"] == MY
         assert registry.get(f"{path}?format=no-such-format").json["schema"] == MY
@@ -121,11 +121,11 @@ def test_resolved_format(registry: RegistryInProcess, subject: str) -> None:
         assert registry.get(path).text == MY
     looked_up = registry.post(f"/subjects/{subject}?format=resolved", {"schema": MY, "references": references}).json
     assert looked_up["schema"] == MY_RESOLVED
-    # A schema in one piece finds the one that was split.
+    # Lookup of the schema in one piece finds the version with references.
     assert registry.post(f"/subjects/{subject}", {"schema": MY_RESOLVED}).json["version"] == 1
 
 
-def test_references_show_their_context_when_asked(registry: RegistryInProcess) -> None:
+def test_qualified_reference_format_includes_the_context(registry: RegistryInProcess) -> None:
     registry.registered(":.shown:sub", SUB)
     references = [{"name": "otherns.Sub", "subject": "sub", "version": 1}]
     found = registry.register(":.shown:my", MY, references=references).json
@@ -137,19 +137,19 @@ def test_references_show_their_context_when_asked(registry: RegistryInProcess) -
         assert shown["guid"] == found["guid"]
 
 
-def test_references_that_cannot_be_followed(registry: RegistryInProcess, subject: str) -> None:
+def test_unresolvable_references_are_rejected(registry: RegistryInProcess, subject: str) -> None:
     reference = {"name": "otherns.Sub", "subject": "no-such-subject", "version": 1}
-    status, code, message = registry.register(subject, MY, references=[reference]).problem
+    status, code, message = registry.register(subject, MY, references=[reference]).error
     assert (status, code) == (422, 42201)
     assert 'No schema reference found for subject "no-such-subject" and version 1' in message
     registry.registered("sub", SUB)
     many = [{"name": f"n.N{number}", "subject": "sub", "version": 1} for number in range(1001)]
-    status, code, message = registry.register(subject, STRING, references=many).problem
+    status, code, message = registry.register(subject, STRING, references=many).error
     assert (status, code) == (422, 42201)
     assert "at most 1000" in message
 
 
-def test_references_that_nest_too_deeply_are_refused(registry: RegistryInProcess, subject: str) -> None:
+def test_deeply_nested_references_are_rejected(registry: RegistryInProcess, subject: str) -> None:
     def text(number: int, inner: str) -> str:
         nested = f'{{"type":"array","items":"{inner}"}}'
         for _ in range(40):
@@ -163,10 +163,10 @@ def test_references_that_nest_too_deeply_are_refused(registry: RegistryInProcess
         if answer.status != 200:
             break
     assert number > 1, "one alone does not nest too deeply"
-    assert answer.problem[:2] == (422, 42201)
+    assert answer.error[:2] == (422, 42201)
 
 
-def test_rules_are_kept_shown_and_part_of_identity(registry: RegistryInProcess, subject: str) -> None:
+def test_rules_are_stored_returned_and_part_of_the_identity(registry: RegistryInProcess, subject: str) -> None:
     rules = {"domainRules": [RULE]}
     plain = registry.register(f"{subject}-plain", STRING).json
     found = registry.register(subject, STRING, ruleSet=rules).json
@@ -190,7 +190,7 @@ def test_rules_are_kept_shown_and_part_of_identity(registry: RegistryInProcess, 
         ),
     ],
 )
-def test_contents_of_one_guid_are_each_what_was_sent(
+def test_contents_with_equal_guids_remain_distinct(
     registry: RegistryInProcess, subject: str, one: dict[str, Any], other: dict[str, Any]
 ) -> None:
     text = f'{{"type":"fixed","name":"{subject}","size":1}}'
@@ -201,14 +201,14 @@ def test_contents_of_one_guid_are_each_what_was_sent(
     for found, content in ((first, one), (second, other)):
         (key,) = content
         assert found[key] == registry.get(f"/schemas/ids/{found['id']}").json[key] == content[key]
-    # The guid's first one is told, and all of its ids.
+    # The guid returns its first content and all ids.
     guid = f"/schemas/guids/{first['guid']}"
     assert registry.get(guid).json == registry.get(f"/schemas/ids/{first['id']}").json
     assert registry.get(f"{guid}/ids").json == [{"context": ".", "id": found["id"]} for found in (first, second)]
     assert registry.register(f"{subject}-third", text, **other).json["id"] == second["id"]
 
 
-def test_what_is_referred_to_is_told_from_what_is_written_alike(registry: RegistryInProcess, subject: str) -> None:
+def test_equal_texts_with_different_references_are_distinct(registry: RegistryInProcess, subject: str) -> None:
     for name in ("bc", "c"):
         registry.registered(f"{subject}{name}", '{"type":"fixed","name":"F","size":1}')
     text = '{"type":"array","items":"int"}'
@@ -221,16 +221,16 @@ def test_what_is_referred_to_is_told_from_what_is_written_alike(registry: Regist
     assert len(set(ids)) == 2
     assert registry.get("/subjects/c/versions/1/referencedby").json == [ids[1]]
     for name in ("c", f"{subject}bc"):
-        assert registry.delete(f"/subjects/{name}").problem[:2] == (422, 42206)
+        assert registry.delete(f"/subjects/{name}").error[:2] == (422, 42206)
 
 
-def test_what_says_nothing_in_a_rule_makes_no_new_version(registry: RegistryInProcess, subject: str) -> None:
+def test_empty_values_in_a_rule_do_not_make_a_new_version(registry: RegistryInProcess, subject: str) -> None:
     rules = {"domainRules": [{**RULE, "doc": "", "onSuccess": "", "onFailure": ""}]}
     found = [registry.register(subject, STRING, ruleSet=rules).json["version"] for _ in range(2)]
     assert found == [1, 1]
 
 
-def test_what_a_request_may_leave_out_of_rules_and_write_otherwise(registry: RegistryInProcess, subject: str) -> None:
+def test_rule_defaults_and_alternative_spellings(registry: RegistryInProcess, subject: str) -> None:
     nothing = dict.fromkeys(["doc", "kind", "mode", "tags", "params", "expr", "onSuccess", "onFailure", "disabled"])
     said = {"name": "a", "type": "T"}
     found = registry.register(
@@ -247,7 +247,7 @@ def test_what_a_request_may_leave_out_of_rules_and_write_otherwise(registry: Reg
 
 
 @pytest.mark.parametrize("where", ["version", "tags", "defaultRuleSet", "overrideRuleSet"])
-def test_invalid_rules_are_refused(registry: RegistryInProcess, subject: str, where: str) -> None:
+def test_invalid_rules_are_rejected(registry: RegistryInProcess, subject: str, where: str) -> None:
     rules = {"domainRules": [RULE, RULE]}
     registry.registered(subject, STRING)
     if where == "version":
@@ -256,21 +256,21 @@ def test_invalid_rules_are_refused(registry: RegistryInProcess, subject: str, wh
         answer = registry.post(f"/subjects/{subject}/versions/1/tags", {"ruleSet": rules})
     else:
         answer = registry.put(f"/config/{subject}", {where: rules})
-    assert answer.problem[:2] == (422, 42210)
+    assert answer.error[:2] == (422, 42210)
 
 
 @pytest.mark.parametrize("key", ["kind", "mode"])
-def test_unknown_kinds_and_modes_of_rules(registry: RegistryInProcess, subject: str, key: str) -> None:
+def test_unknown_rule_kinds_and_modes_are_rejected(registry: RegistryInProcess, subject: str, key: str) -> None:
     answer = registry.register(subject, STRING, ruleSet={"domainRules": [{**RULE, key: "NONE"}]})
-    assert answer.problem[:2] == (400, 400)
-    assert f"ruleSet.domainRules.0.{key}" in answer.problem[2]
+    assert answer.error[:2] == (400, 400)
+    assert f"ruleSet.domainRules.0.{key}" in answer.error[2]
 
 
-def test_rules_may_be_dropped(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_rules_are_dropped_if_configured(tmp_path_factory: pytest.TempPathFactory) -> None:
     url = sqlite_url(tmp_path_factory.mktemp("rules") / "registry.db")
-    with registry_in_process(url, keeps_rules=False) as registry:
+    with registry_in_process(url, stores_rules=False) as registry:
         plain = registry.register("s", STRING).json
-        # Not even looked at, as in the community edition of the Confluent registry.
+        # They are not even validated, as in the community edition of the Confluent registry.
         assert registry.register("s", STRING, ruleSet={"domainRules": [RULE, RULE]}).json == plain
         assert registry.put("/config/s", {"defaultRuleSet": {"domainRules": [RULE]}, "normalize": True}).json == {
             "normalize": True
@@ -280,7 +280,7 @@ def test_rules_may_be_dropped(tmp_path_factory: pytest.TempPathFactory) -> None:
         assert "ruleSet" not in registry.post("/subjects/s/versions/1/tags", change).json
 
 
-def test_configured_metadata_and_rules_surround_those_of_a_version(registry: RegistryInProcess, subject: str) -> None:
+def test_default_and_override_metadata_and_rules_are_merged(registry: RegistryInProcess, subject: str) -> None:
     config = {
         "defaultMetadata": {"properties": {"a": "default", "b": "default"}},
         "overrideMetadata": {"properties": {"c": "override"}},
@@ -296,22 +296,22 @@ def test_configured_metadata_and_rules_surround_those_of_a_version(registry: Reg
     assert registry.register(subject, STRING, metadata=metadata).json == found
 
 
-def test_a_new_version_inherits_metadata_and_rules(registry: RegistryInProcess, subject: str) -> None:
+def test_new_version_inherits_metadata_and_rules(registry: RegistryInProcess, subject: str) -> None:
     metadata, rules = {"properties": {"owner": "a"}}, {"domainRules": [RULE]}
     registry.registered(subject, USER_1, metadata=metadata, ruleSet=rules)
     found = registry.register(subject, USER_2).json
     assert (found["version"], found["metadata"], found["ruleSet"]) == (2, metadata, rules)
-    # Without a schema only they change.
+    # A request without a schema changes only metadata and rules.
     changed = registry.post(f"/subjects/{subject}/versions", {"metadata": {"properties": {"owner": "b"}}}).json
     assert (changed["version"], changed["schema"], changed["ruleSet"]) == (3, USER_2, rules)
-    assert registry.post(f"/subjects/{subject}-none/versions", {"metadata": metadata}).problem == (
+    assert registry.post(f"/subjects/{subject}-none/versions", {"metadata": metadata}).error == (
         422,
         42201,
         "Empty schema",
     )
 
 
-def test_the_newest_version_with_certain_properties(registry: RegistryInProcess, subject: str) -> None:
+def test_latest_version_with_metadata_properties(registry: RegistryInProcess, subject: str) -> None:
     for number, owner in enumerate(["a", "b", "a"], 1):
         metadata = {"properties": {"owner": owner, "n": str(number), "all": "1"}}
         registry.registered(subject, USER_1, metadata=metadata)
@@ -319,8 +319,8 @@ def test_the_newest_version_with_certain_properties(registry: RegistryInProcess,
     assert registry.get(f"{path}?key=owner&value=b").json["version"] == 2
     assert registry.get(f"{path}?key=owner&value=a").json["version"] == 3
     assert registry.get(f"{path}?key=owner&value=a&key=n&value=1").json["version"] == 1
-    assert registry.get(f"{path}?key=owner&value=c").problem[:2] == (404, 40403)
-    assert registry.get("/subjects/no-such-subject/metadata?key=a&value=b").problem[:2] == (404, 40401)
+    assert registry.get(f"{path}?key=owner&value=c").error[:2] == (404, 40403)
+    assert registry.get("/subjects/no-such-subject/metadata?key=a&value=b").error[:2] == (404, 40401)
     registry.delete(f"/subjects/{subject}/versions/3")
     assert registry.get(f"{path}?key=owner&value=a").json["version"] == 1
     assert registry.get(f"{path}?key=owner&value=a&deleted=true").json["version"] == 3
@@ -331,7 +331,7 @@ def tags(path: str, *names: str) -> dict[str, Any]:
     return {"schemaEntity": {"entityPath": path, "entityType": kind}, "tags": list(names)}
 
 
-def test_tags_make_a_new_version(registry: RegistryInProcess, subject: str) -> None:
+def test_tag_changes_make_a_new_version(registry: RegistryInProcess, subject: str) -> None:
     registry.registered(subject, USER_1)
     path = f"/subjects/{subject}/versions"
     change = {"tagsToAdd": [tags("shop.User.id", "PII", "ID"), tags("shop.User", "PERSON")]}
@@ -360,7 +360,7 @@ def test_tags_make_a_new_version(registry: RegistryInProcess, subject: str) -> N
     assert fewer["version"] == 4
 
 
-def test_what_has_tags_is_found(registry: RegistryInProcess, subject: str) -> None:
+def test_find_tags_returns_tagged_entities(registry: RegistryInProcess, subject: str) -> None:
     found = registry.register(
         subject, USER_2, schemaTagsToAdd=[tags("shop.User.id", "ID"), tags("shop.User.mail", "PII", "MAIL")]
     ).json
@@ -377,9 +377,9 @@ def test_what_has_tags_is_found(registry: RegistryInProcess, subject: str) -> No
     assert untagged["schema"] == USER_1
 
 
-def test_tags_that_cannot_be(registry: RegistryInProcess, subject: str) -> None:
+def test_invalid_tag_changes_are_rejected(registry: RegistryInProcess, subject: str) -> None:
     with all_cases() as case:
-        for row, (version, body, problem) in enumerate(
+        for row, (version, body, error) in enumerate(
             [
                 ("1", {"tagsToAdd": [tags("shop.User.age", "A")]}, (422, 42201)),
                 ("1", {"newVersion": 7, "tagsToAdd": [tags("shop.User.id", "A")]}, (422, 42201)),
@@ -396,22 +396,22 @@ def test_tags_that_cannot_be(registry: RegistryInProcess, subject: str) -> None:
             with case((version, body)):
                 own = f"{subject}-{row}"
                 registry.registered(own, USER_1)
-                assert registry.post(f"/subjects/{own}/versions/{version}/tags", body).problem[:2] == problem
+                assert registry.post(f"/subjects/{own}/versions/{version}/tags", body).error[:2] == error
                 assert registry.get(f"/subjects/{own}/versions").json == [1]
 
 
-def test_tags_of_an_unknown_subject(registry: RegistryInProcess) -> None:
+def test_tag_change_of_an_unknown_subject_gives_40401(registry: RegistryInProcess) -> None:
     answer = registry.post("/subjects/no-such-subject/versions/1/tags", {})
-    assert answer.problem[:2] == (404, 40401)
+    assert answer.error[:2] == (404, 40401)
 
 
-def test_only_versions_of_the_same_group_are_compared(registry: RegistryInProcess, subject: str) -> None:
+def test_compatibility_group_limits_the_compared_versions(registry: RegistryInProcess, subject: str) -> None:
     registry.put(f"/config/{subject}", {"compatibilityGroup": "major"})
     one, two = {"properties": {"major": "1"}}, {"properties": {"major": "2"}}
     registry.registered(subject, USER_1, metadata=one)
-    assert registry.register(subject, USER_INCOMPATIBLE, metadata=one).problem[:2] == (409, 40901)
+    assert registry.register(subject, USER_INCOMPATIBLE, metadata=one).error[:2] == (409, 40901)
     registry.registered(subject, USER_INCOMPATIBLE, metadata=two)
-    # The newest of the same group is not the newest of all; no group is one too.
+    # The newest version of the group is not the newest of all. Versions without a group are a group too.
     registry.registered(subject, USER_2, metadata=one)
     checked = registry.post(
         f"/compatibility/subjects/{subject}/versions?verbose=true", {"schema": STRING, "metadata": two}
@@ -421,13 +421,13 @@ def test_only_versions_of_the_same_group_are_compared(registry: RegistryInProces
     registry.registered(subject, STRING, metadata={"properties": {"other": "1"}})
 
 
-def test_reserved_names(registry: RegistryInProcess, subject: str) -> None:
+def test_reserved_fields_are_enforced(registry: RegistryInProcess, subject: str) -> None:
     reserved = {"properties": {"confluent:reserved": "mail, age"}}
     registry.registered(subject, USER_1, metadata=reserved)
     registry.registered(f"{subject}-off", USER_1, metadata=reserved)
     registry.registered(f"{subject}-off", USER_2, metadata=reserved)
     registry.put(f"/config/{subject}", {"validateFields": True})
-    status, code, message = registry.register(subject, USER_2, metadata=reserved).problem
+    status, code, message = registry.register(subject, USER_2, metadata=reserved).error
     assert (status, code) == (409, 40901)
     assert message.endswith(
         "details: [The new schema has field that conflicts with the reserved field mail., "
@@ -445,17 +445,17 @@ def test_reserved_names(registry: RegistryInProcess, subject: str) -> None:
         }
 
 
-def test_new_schemas_may_be_left_unchecked(registry: RegistryInProcess, subject: str) -> None:
+def test_validate_new_schemas_false_accepts_lenient_schemas(registry: RegistryInProcess, subject: str) -> None:
     bad_default = '{"type":"record","name":"R","fields":[{"name":"a","type":"int","default":"x"}]}'
     bad_namespace = '{"type":"fixed","name":"F","namespace":"a-b.c","size":1}'
     for text in (bad_default, bad_namespace):
-        assert registry.register(subject, text).problem[:2] == (422, 42201)
-        assert registry.post(f"/compatibility/subjects/{subject}/versions", {"schema": text}).problem[1] == 42201
+        assert registry.register(subject, text).error[:2] == (422, 42201)
+        assert registry.post(f"/compatibility/subjects/{subject}/versions", {"schema": text}).error[1] == 42201
     registry.put(f"/config/{subject}", {"validateNewSchemas": False, "compatibility": "NONE"})
     for text in (bad_default, bad_namespace):
         assert registry.post(f"/compatibility/subjects/{subject}/versions", {"schema": text}).json["is_compatible"]
         registry.registered(subject, text)
-    # What is there is found whatever holds for new ones.
+    # An existing schema is found regardless of the configuration for new ones.
     registry.delete(f"/config/{subject}")
     assert registry.post(f"/subjects/{subject}", {"schema": bad_default}).json["version"] == 1
     assert registry.register(subject, bad_namespace).json["version"] == 2
@@ -465,7 +465,7 @@ def field(kind: str, more: str = "") -> str:
     return f'{{"type":"record","name":"R","fields":[{{"name":"a","type":{kind}{more}}}]}}'
 
 
-def test_schemas_that_are_accepted(registry: RegistryInProcess, subject: str) -> None:
+def test_valid_schemas_are_accepted(registry: RegistryInProcess, subject: str) -> None:
     with all_cases() as case:
         for row, text in enumerate(
             [
@@ -482,7 +482,7 @@ def test_schemas_that_are_accepted(registry: RegistryInProcess, subject: str) ->
                 assert registry.register(own, text).json["schema"] == text
 
 
-def test_schemas_that_are_refused(registry: RegistryInProcess, subject: str) -> None:
+def test_invalid_schemas_are_rejected(registry: RegistryInProcess, subject: str) -> None:
     with all_cases() as case:
         for row, (text, said) in enumerate(
             [
@@ -501,25 +501,25 @@ def test_schemas_that_are_refused(registry: RegistryInProcess, subject: str) -> 
         ):
             with case((text, said)):
                 own = f"{subject}-{row}"
-                status, code, message = registry.register(own, text).problem
+                status, code, message = registry.register(own, text).error
                 assert (status, code) == (422, 42201)
                 start = (
                     f"Invalid schema of type AVRO, details: Invalid schema {{subject={own},version=0,schemaType=AVRO,"
                 )
                 assert message.startswith(start)
                 assert said in message.rpartition("details: ")[2]
-                assert registry.get(f"/subjects/{own}/versions").problem[1] == 40401
+                assert registry.get(f"/subjects/{own}/versions").error[1] == 40401
 
 
 @pytest.mark.parametrize("policy", ["strict", "LENIENT", "Logical"])
-def test_compatibility_policies(registry: RegistryInProcess, subject: str, policy: str) -> None:
+def test_compatibility_policy_changes_the_verdict(registry: RegistryInProcess, subject: str, policy: str) -> None:
     assert registry.put(f"/config/{subject}", {"compatibilityPolicy": policy}).json == {
         "compatibilityPolicy": policy.upper()
     }
     assert registry.get(f"/config/{subject}").json["compatibilityPolicy"] == policy.upper()
 
 
-def test_under_the_logical_policy_values_keep_their_meaning(registry: RegistryInProcess, subject: str) -> None:
+def test_logical_policy_preserves_the_meaning_of_values(registry: RegistryInProcess, subject: str) -> None:
     date = '{"type":"int","logicalType":"date"}'
     changed = "the logical type is none in the new schema and date in the old schema (path '/')"
     back = "the logical type is date in the old schema and none in the new schema (path '/')"
@@ -532,7 +532,7 @@ def test_under_the_logical_policy_values_keep_their_meaning(registry: RegistryIn
         "{validateFields: 'false', compatibility: 'BACKWARD'}",
     ]
     registry.put(f"/config/{subject}", {"compatibility": "FULL_TRANSITIVE"})
-    assert registry.register(subject, '"int"').problem[:2] == (409, 40901)
+    assert registry.register(subject, '"int"').error[:2] == (409, 40901)
     assert registry.post(check, {"schema": '"int"'}).json["messages"][:2] == [
         f"Logical compatibility: {back}",
         f"Logical compatibility: {changed}",
@@ -541,8 +541,8 @@ def test_under_the_logical_policy_values_keep_their_meaning(registry: RegistryIn
     registry.registered(subject, '"int"')
 
 
-def test_an_unknown_policy(registry: RegistryInProcess, subject: str) -> None:
-    status, code, message = registry.put(f"/config/{subject}", {"compatibilityPolicy": "x"}).problem
+def test_unknown_policy_is_ignored(registry: RegistryInProcess, subject: str) -> None:
+    status, code, message = registry.put(f"/config/{subject}", {"compatibilityPolicy": "x"}).error
     assert (status, code) == (422, 42203)
     assert "policy" in message
 
@@ -550,7 +550,7 @@ def test_an_unknown_policy(registry: RegistryInProcess, subject: str) -> None:
 CONTENT = {"metadata": {"properties": {"a": "1"}}, "ruleSet": {"domainRules": [RULE]}}
 
 
-def test_bodies_of_release_8(registry: RegistryInProcess, subject: str) -> None:
+def test_response_bodies_of_release_8(registry: RegistryInProcess, subject: str) -> None:
     registry.registered("sub", SUB)
     references = [{"name": "otherns.Sub", "subject": "sub", "version": 1}]
     found = registry.register(subject, MY, references=references, **CONTENT)
@@ -574,10 +574,10 @@ def test_bodies_of_release_8(registry: RegistryInProcess, subject: str) -> None:
         "ts",
         "deleted",
     ]
-    assert registry.register(subject, STRING).problem[:2] == (409, 40901)
+    assert registry.register(subject, STRING).error[:2] == (409, 40901)
 
 
-def test_bodies_of_release_7(lean_registry: RegistryInProcess) -> None:
+def test_response_bodies_of_release_7(lean_registry: RegistryInProcess) -> None:
     registry = lean_registry
     registry.registered("sub", SUB)
     references = [{"name": "otherns.Sub", "subject": "sub", "version": 1}]
@@ -589,10 +589,10 @@ def test_bodies_of_release_7(lean_registry: RegistryInProcess) -> None:
     assert registry.get("/schemas?subjectPrefix=s&latestOnly=true").json[0] == version
     assert registry.get("/schemas/ids/1").text == json.dumps({"schema": SUB}, separators=(",", ":"))
     assert registry.get("/schemas/ids/1?subject=sub").json == {"subject": "sub", "version": 1, "schema": SUB}
-    assert registry.register("s", STRING, **CONTENT).problem[:2] == (409, 409)
+    assert registry.register("s", STRING, **CONTENT).error[:2] == (409, 409)
 
 
-def test_release_7_repeats_a_change_of_configuration(lean_registry: RegistryInProcess) -> None:
+def test_release_7_returns_the_configuration_request(lean_registry: RegistryInProcess) -> None:
     path = "/config/repeated"
     assert lean_registry.put(path, {"validateFields": True}).json == {"validateFields": True}
     assert lean_registry.put(path, {"compatibility": "full"}).json == {"compatibility": "FULL"}
@@ -600,7 +600,7 @@ def test_release_7_repeats_a_change_of_configuration(lean_registry: RegistryInPr
     assert again.json == {"normalize": True, "validateFields": True, "compatibility": "FULL"}
 
 
-def test_a_client_that_ignores_unknown_keys_gets_all_of_them(lean_registry: RegistryInProcess) -> None:
+def test_client_that_accepts_unknown_keys_gets_all_keys(lean_registry: RegistryInProcess) -> None:
     ignoring = {"Confluent-Accept-Unknown-Properties": "true"}
     lean_registry.registered("full", STRING)
     for path in ("/schemas/ids/1", "/subjects/full/versions/1"):
@@ -609,4 +609,4 @@ def test_a_client_that_ignores_unknown_keys_gets_all_of_them(lean_registry: Regi
         assert set(full) - set(lean) == {"guid", "schemaType", "ts", "deleted"}
         assert lean_registry.get(path).json == lean
     body = {"schema": '"int"'}
-    assert lean_registry.call("POST", "/subjects/full/versions", body, ignoring).problem[:2] == (409, 40901)
+    assert lean_registry.call("POST", "/subjects/full/versions", body, ignoring).error[:2] == (409, 40901)

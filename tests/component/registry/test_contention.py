@@ -1,4 +1,4 @@
-"""Many threads change a few subjects in every way at once: no error of the server, and all stays in order."""
+"""Many threads change a few subjects in every way: no server errors, and consistent content afterwards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from support.registry.registry_calls import Answer, RegistryInProcess, registry_in_process
+from support.registry.registry_calls import RegistryInProcess, RestResponse, registry_in_process
 
 THREADS = 12
 CALLS_EACH = 40
@@ -28,7 +28,7 @@ def referring(generator: random.Random, context: str) -> dict[str, Any]:
     }
 
 
-def call(registry: RegistryInProcess, generator: random.Random) -> Answer:
+def call(registry: RegistryInProcess, generator: random.Random) -> RestResponse:
     subject = generator.choice(SUBJECTS)
     version = generator.choice(["latest", "1", "2", "3", "4"])
     permanent = generator.choice(["", "", "?permanent=true"])
@@ -53,13 +53,13 @@ def call(registry: RegistryInProcess, generator: random.Random) -> Answer:
     return generator.choice(calls)()
 
 
-def test_every_kind_of_change_at_once(database_url: str) -> None:
+def test_concurrent_changes_of_every_kind_keep_the_registry_consistent(database_url: str) -> None:
     with registry_in_process(database_url) as registry:
         for scope in ("", "/:.c:"):
             registry.put(f"/config{scope}", {"compatibility": "NONE"})
         barrier = threading.Barrier(THREADS)
 
-        def work(seed: int) -> list[Answer]:
+        def work(seed: int) -> list[RestResponse]:
             generator = random.Random(seed)
             barrier.wait(60)
             return [call(registry, generator) for _ in range(CALLS_EACH)]
@@ -72,7 +72,7 @@ def test_every_kind_of_change_at_once(database_url: str) -> None:
 
 
 def check_order(registry: RegistryInProcess) -> None:
-    """Ids are of one content, and everything that a schema refers to is there."""
+    """Each id has one content, and every reference has its target."""
     contents: dict[tuple[str, int], set[str]] = defaultdict(set)
     for item in registry.get("/schemas?subjectPrefix=:*:&deleted=true").json:
         context = ".c" if item["subject"].startswith(":.c:") else "."

@@ -1,4 +1,4 @@
-"""Contexts: subjects and ids of their own, calls in a context, and what is looked for across them."""
+"""Contexts: separate subjects and ids, requests below /contexts, and searches across contexts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USES_FIXED = '{"type":"record","name":"R","fields":[{"name":"id","type":"n.Id"}]
 
 @pytest.fixture
 def registry(database_url: str) -> Iterator[RegistryInProcess]:
-    """The default context holds `orders` 1 (id 1) and 2 (id 2), `.shop` `orders` 1 (id 1) and `only` 1 (id 2)."""
+    """The default context has `orders` 1 (id 1) and 2 (id 2), `.shop` has `orders` 1 (id 1) and `only` 1 (id 2)."""
     with registry_in_process(database_url) as registry:
         registry.registered("orders", USER_1)
         registry.registered("orders", USER_2)
@@ -32,7 +32,7 @@ def test_ids_count_from_1_in_each_context(registry: Registry) -> None:
     assert texts == [USER_1, STRING]
 
 
-def test_a_content_has_an_id_in_each_context_and_one_guid(registry: Registry) -> None:
+def test_content_has_an_id_per_context_and_one_guid(registry: Registry) -> None:
     first = registry.register(":.twin:a", USER_2).json
     assert (first["id"], registry.register("orders", USER_2).json["id"]) == (1, 2)
     assert first["guid"] == registry.get("/schemas/ids/2").json["guid"]
@@ -42,7 +42,7 @@ def test_a_content_has_an_id_in_each_context_and_one_guid(registry: Registry) ->
     ]
 
 
-def test_a_context_is_listed_once_it_has_held_a_subject(registry: Registry) -> None:
+def test_context_is_listed_after_its_first_subject(registry: Registry) -> None:
     assert {".", ".shop"} <= set(registry.get("/contexts").json)
     assert registry.get("/contexts").json[0] == "."
     assert registry.get("/contexts?contextPrefix=.sh").json == [".shop"]
@@ -51,7 +51,7 @@ def test_a_context_is_listed_once_it_has_held_a_subject(registry: Registry) -> N
     assert ".asked" not in registry.get("/contexts").json
 
 
-def test_lists_of_subjects(registry: Registry) -> None:
+def test_subject_lists_are_limited_to_contexts(registry: Registry) -> None:
     with all_cases() as case:
         for query, expected in [
             ("", [":.shop:only", ":.shop:orders", "orders"]),
@@ -71,7 +71,7 @@ def test_lists_of_subjects(registry: Registry) -> None:
                 assert registry.get(f"/subjects{query}").json == expected
 
 
-def test_a_call_in_a_context_is_the_call_with_a_qualified_subject(registry: Registry) -> None:
+def test_request_below_a_context_equals_the_request_with_a_qualified_subject(registry: Registry) -> None:
     with all_cases() as case:
         for method, path, same_as in [
             ("GET", "/contexts/.shop/subjects", "/subjects?subjectPrefix=:.shop:"),
@@ -91,7 +91,7 @@ def test_a_call_in_a_context_is_the_call_with_a_qualified_subject(registry: Regi
             ("GET", "/contexts/.shop/subjects/orders/versions/9", "/subjects/:.shop:orders/versions/9"),
             ("GET", "/contexts/.shop/subjects/none/versions", "/subjects/:.shop:none/versions"),
             ("GET", "/contexts/.shop/subjects/a%2Fb/versions", "/subjects/:.shop:a%2Fb/versions"),
-            # What names its context keeps it.
+            # Qualified names keep their context.
             ("GET", "/contexts/.shop/subjects/:.twin:a/versions", "/subjects/:.twin:a/versions"),
             ("GET", "/contexts/.shop/subjects/%3A.:orders/versions", "/subjects/orders/versions"),
             ("GET", "/contexts/./subjects/orders/versions", "/subjects/orders/versions"),
@@ -121,7 +121,7 @@ def test_a_call_in_a_context_is_the_call_with_a_qualified_subject(registry: Regi
                 assert (called.status, called.text) == (expected.status, expected.text)
 
 
-def test_writing_in_a_context(registry: Registry) -> None:
+def test_changes_below_a_context_apply_to_it(registry: Registry) -> None:
     path = "/contexts/own/subjects/s"
     assert registry.post(f"{path}/versions", {"schema": STRING}).json["id"] == 1
     assert registry.get("/subjects/:.own:s/versions").json == [1]
@@ -136,24 +136,24 @@ def test_writing_in_a_context(registry: Registry) -> None:
     assert registry.delete(path).json == [1]
 
 
-def test_a_context_has_no_colon_in_its_name(registry: Registry) -> None:
+def test_context_name_with_colon_is_rejected(registry: Registry) -> None:
     with all_cases() as case:
         for path in ["/contexts/a:b/subjects", "/contexts/:.a:b/subjects/orders/versions", "/contexts/::/subjects"]:
             with case(path):
-                assert registry.get(path).problem[:2] == (400, 400)
+                assert registry.get(path).error[:2] == (400, 400)
 
 
-def test_where_a_subject_and_an_id_are_found(registry: Registry) -> None:
+def test_unqualified_subjects_and_ids_are_searched_in_all_contexts(registry: Registry) -> None:
     with all_cases() as case:
         for path, expected in [
-            # A subject without a context is looked for in the default one, then in the others.
+            # An unqualified subject is searched in the default context first.
             ("/subjects/only/versions/1", {"subject": ":.shop:only", "version": 1, "id": 2}),
             ("/subjects/only/versions/latest", {"subject": ":.shop:only", "version": 1, "id": 2}),
             ("/subjects/orders/versions/1", {"subject": "orders", "version": 1, "id": 1}),
             ("/subjects/:.twin:only/versions/1", None),
             ("/subjects/:.shop:only/versions/2", None),
             ("/subjects/:.shop:only/versions/1", {"subject": ":.shop:only", "version": 1, "id": 2}),
-            # An id under such a subject likewise; if no subject has it, it is the default context's.
+            # The same applies to an id with such a subject. Without a match the id belongs to the default context.
             ("/schemas/ids/2?subject=only", {"subject": ":.shop:only", "version": 1, "schema": BYTES}),
             ("/schemas/ids/2?subject=orders", {"subject": "orders", "version": 2, "schema": USER_2}),
             ("/schemas/ids/2?subject=none", {"schema": USER_2}),
@@ -173,16 +173,16 @@ def test_where_a_subject_and_an_id_are_found(registry: Registry) -> None:
                 assert {key: value for key, value in answer.json.items() if key in keys} == expected
 
 
-def test_a_schema_is_looked_up_in_all_contexts(registry: Registry) -> None:
+def test_lookup_searches_all_contexts(registry: Registry) -> None:
     found = registry.post("/subjects/only", {"schema": BYTES}).json
     assert (found["subject"], found["version"]) == (":.shop:only", 1)
     assert registry.post("/subjects/orders", {"schema": STRING}).json["subject"] == ":.shop:orders"
-    assert registry.post("/subjects/only", {"schema": '"int"'}).problem[1] == 40401
-    assert registry.post("/subjects/orders", {"schema": '"int"'}).problem[1] == 40403
-    assert registry.post("/subjects/:.twin:only", {"schema": BYTES}).problem[1] == 40401
+    assert registry.post("/subjects/only", {"schema": '"int"'}).error[1] == 40401
+    assert registry.post("/subjects/orders", {"schema": '"int"'}).error[1] == 40403
+    assert registry.post("/subjects/:.twin:only", {"schema": BYTES}).error[1] == 40401
 
 
-def test_the_first_of_several_contexts_that_have_a_subject_answers(registry: Registry) -> None:
+def test_first_context_with_the_subject_wins(registry: Registry) -> None:
     for context in ("many-b", "many-a", "many-c"):
         registry.registered(f":.{context}:popular", STRING)
     assert registry.get("/subjects/popular/versions/1").json["subject"] == ":.many-a:popular"
@@ -191,14 +191,14 @@ def test_the_first_of_several_contexts_that_have_a_subject_answers(registry: Reg
     assert registry.get("/subjects/popular/versions/1?deleted=true").json["subject"] == ":.many-a:popular"
 
 
-def test_versions_are_listed_and_deleted_in_the_named_context_only(registry: Registry) -> None:
-    assert registry.get("/subjects/only/versions").problem[1] == 40401
-    assert registry.delete("/subjects/only").problem[1] == 40401
-    assert registry.delete("/subjects/only/versions/1").problem[1] == 40401
+def test_versions_are_listed_and_deleted_in_one_context_only(registry: Registry) -> None:
+    assert registry.get("/subjects/only/versions").error[1] == 40401
+    assert registry.delete("/subjects/only").error[1] == 40401
+    assert registry.delete("/subjects/only/versions/1").error[1] == 40401
     assert registry.get("/subjects/only/versions/1/referencedby").json == []
 
 
-def test_a_reference_is_in_the_context_of_its_schema_unless_it_says_another(registry: Registry) -> None:
+def test_unqualified_reference_means_the_context_of_its_schema(registry: Registry) -> None:
     registry.registered(":.own:target", FIXED)
     registry.registered("target", FIXED.replace("4", "5"))
     inside = {"name": "n.Id", "subject": "target", "version": 1}
@@ -213,44 +213,44 @@ def test_a_reference_is_in_the_context_of_its_schema_unless_it_says_another(regi
     outside_id = registry.get("/subjects/:.own:outside/versions/1").json["id"]
     assert registry.get("/subjects/:.own:target/versions/1/referencedby").json == [inside_id]
     assert registry.get("/subjects/target/versions/1/referencedby").json == [outside_id]
-    assert registry.delete("/subjects/target").problem[1] == 42206
+    assert registry.delete("/subjects/target").error[1] == 42206
 
 
-def test_an_empty_context_can_be_deleted_and_never_gives_an_id_twice(registry: Registry) -> None:
+def test_deleted_context_never_reuses_ids(registry: Registry) -> None:
     assert registry.registered(":.brief:s", STRING) == 1
     registry.put("/config/:.brief:", {"compatibility": "FULL"})
     registry.put("/mode/:.brief:", {"mode": "READWRITE"})
     refused = (422, 42211, "The specified context '.brief' is not empty.")
-    assert registry.delete("/contexts/.brief").problem == refused
+    assert registry.delete("/contexts/.brief").error == refused
     registry.delete("/subjects/:.brief:s")
-    assert registry.delete("/contexts/brief").problem == refused
+    assert registry.delete("/contexts/brief").error == refused
     registry.delete("/subjects/:.brief:s?permanent=true")
     assert ".brief" in registry.get("/contexts").json
     deleted = registry.delete("/contexts/.brief")
     assert (deleted.status, deleted.text) == (204, "")
     assert ".brief" not in registry.get("/contexts").json
-    assert registry.get("/config/:.brief:").problem[1] == 40408
-    assert registry.get("/mode/:.brief:").problem[1] == 40409
+    assert registry.get("/config/:.brief:").error[1] == 40408
+    assert registry.get("/mode/:.brief:").error[1] == 40409
     assert registry.registered(":.brief:s", STRING) == 2
     assert ".brief" in registry.get("/contexts").json
 
 
-def test_what_is_no_context_deletes_nothing(registry: Registry) -> None:
-    assert registry.delete("/contexts/.").problem[:2] == (422, 42211)
+def test_delete_with_invalid_context_deletes_nothing(registry: Registry) -> None:
+    assert registry.delete("/contexts/.").error[:2] == (422, 42211)
     assert registry.delete("/contexts/.unknown").status == 204
-    assert registry.delete("/contexts/a:b").problem[:2] == (400, 400)
+    assert registry.delete("/contexts/a:b").error[:2] == (400, 400)
 
 
-def test_texts_that_are_no_subjects(registry: Registry) -> None:
+def test_invalid_subjects_are_rejected(registry: Registry) -> None:
     with all_cases() as case:
         for name in ["__GLOBAL", "__EMPTY", "a%00b", ":.c:__GLOBAL", ":.__GLOBAL:a", ":.::.c:a", ":*:a", ":.c%0A:a"]:
             with case(name):
                 for answer in (registry.register(name, STRING), registry.get(f"/subjects/{name}/versions")):
-                    assert answer.problem[:2] == (422, 42208)
-                    assert answer.problem[2].endswith("is not a valid.")
+                    assert answer.error[:2] == (422, 42208)
+                    assert answer.error[2].endswith("is not a valid.")
 
 
-def test_texts_that_no_database_holds(registry: Registry) -> None:
+def test_unstorable_texts_are_not_found(registry: Registry) -> None:
     with all_cases() as case:
         for path, expected in [
             ("/subjects?subjectPrefix=:.%00:", []),
@@ -267,4 +267,4 @@ def test_texts_that_no_database_holds(registry: Registry) -> None:
         ]:
             with case(path):
                 answer = registry.get(path)
-                assert answer.problem[1] == expected if isinstance(expected, int) else answer.json == expected
+                assert answer.error[1] == expected if isinstance(expected, int) else answer.json == expected

@@ -1,4 +1,4 @@
-"""Several processes that register under one subject: what they remember of it is true, and they take turns."""
+"""Concurrent registrations of several processes under one subject: cached views and subject locks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from headrace.compat.levels import CompatibilityLevel
 from headrace.registry.api.services import Services
 from headrace.registry.domain import Mode, SchemaContent, SchemaRequest
 from headrace.registry.errors import RegistryError
-from headrace.registry.storage.database import Database
 from headrace.registry.storage.cache import SubjectView
-from headrace.registry.storage.repository import Conflict, Repository
+from headrace.registry.storage.database import Database
+from headrace.registry.storage.repository import Repository, WriteConflict
 from support.registry.migrated_databases import PostgresTemplate
 
 PROCESSES = 3
@@ -34,7 +34,7 @@ def request(label: object, **given: Any) -> SchemaRequest:
 
 @pytest.fixture
 def processes(database_url: str) -> Iterator[list[Services]]:
-    """Services that share nothing but their database."""
+    """Services that share only their database."""
     databases = [Database(database_url, lease_s=0) for _ in range(PROCESSES)]
     yield [Services.of(database, CompatibilityLevel.NONE, lambda: 1, "") for database in databases]
     for database in databases:
@@ -49,7 +49,7 @@ def versions(services: Services) -> list[int]:
     return [number for number, _ in services.database.read(lambda repository: repository.version_numbers("s"))]
 
 
-def test_what_a_process_remembers_of_a_subject_is_what_is_there(processes: list[Services], database_url: str) -> None:
+def test_cached_view_of_a_subject_matches_the_database(processes: list[Services], database_url: str) -> None:
     seed = random.randrange(2**32)
     print(f"seed: {seed}")
     chance = random.Random(seed)
@@ -61,7 +61,7 @@ def test_what_a_process_remembers_of_a_subject_is_what_is_there(processes: list[
             case 0 | 1 | 2:
                 services.registration.register("s", request(chance.randrange(20)), normalize=False)
             case 3:
-                # Also between versions that are there, in the place of one, and before all.
+                # Also between existing versions, over a deleted one, and before the first.
                 imported = request(f"i{chance.randrange(9)}", version=version, schema_id=100 + chance.randrange(9))
                 services.modes.change("s", Mode.IMPORT, force=True)
                 with suppress(RegistryError):
@@ -87,7 +87,7 @@ def test_what_a_process_remembers_of_a_subject_is_what_is_there(processes: list[
     fresh.close()
 
 
-def test_an_import_that_fills_a_gap_is_not_overlooked(processes: list[Services]) -> None:
+def test_import_between_versions_updates_the_cached_view(processes: list[Services]) -> None:
     writer, reader = processes[:2]
     writer.modes.change("s", Mode.IMPORT, force=True)
     for version, schema_id in ((1, 101), (5, 105)):
@@ -99,7 +99,7 @@ def test_an_import_that_fills_a_gap_is_not_overlooked(processes: list[Services])
     assert [[entry.version for entry in view.entries] for view in seen] == [[1, 5], [1, 3, 5], [1, 3, 5, 6]]
 
 
-def test_only_new_versions_are_read_of_a_subject_that_was_read_before(processes: list[Services]) -> None:
+def test_known_subject_reads_only_new_versions(processes: list[Services]) -> None:
     writer, reader = processes[:2]
     asked: list[int] = []
 
@@ -115,8 +115,8 @@ def test_only_new_versions_are_read_of_a_subject_that_was_read_before(processes:
 
 
 @pytest.mark.postgres
-def test_a_registration_on_postgres_is_three_statements(postgres_template: PostgresTemplate) -> None:
-    """What its speed rests on."""
+def test_registration_on_postgres_takes_three_statements(postgres_template: PostgresTemplate) -> None:
+    """Its throughput depends on this."""
     database = Database(postgres_template.copy(), lease_s=0)
     services = Services.of(database, CompatibilityLevel.BACKWARD, lambda: 1, "")
     services.registration.register("s", request("first"), normalize=False)
@@ -130,7 +130,7 @@ def test_a_registration_on_postgres_is_three_statements(postgres_template: Postg
 
 
 def rival(services: Services, other: Services, monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
-    """Lets another process register under the subject between a decision and its writing, so many times."""
+    """Makes another process register under the subject between decision and write, `times` times."""
     write, written = services.database.write, []
 
     def write_after_another(*args: Any, **options: Any) -> Any:
@@ -143,30 +143,28 @@ def rival(services: Services, other: Services, monkeypatch: pytest.MonkeyPatch, 
     return written
 
 
-def test_who_loses_a_subject_to_another_process_waits_for_its_turn(
-    processes: list[Services], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overtaken_registration_locks_the_subject(processes: list[Services], monkeypatch: pytest.MonkeyPatch) -> None:
     services, other = processes[:2]
     services.registration.register("s", request("first"), normalize=False)
     rivals = rival(services, other, monkeypatch, times=5)
     for number in range(4):
         found = services.registration.register("s", request(number), normalize=False)
-        # The first is overtaken twice. After that nobody can come between a decision and its writing.
+        # The registration is overtaken twice. Then it locks the subject, so nothing comes between decision and write.
         assert found.stored.version == 4 + number
     assert len(rivals) == 2
-    # Also where nothing new is to be written.
+    # Also if nothing has to be written.
     again = services.registration.register("s", request(2), normalize=False)
     assert (again.is_new, again.stored.version) == (False, 6)
     assert versions(services) == list(range(1, 8))
 
 
-def test_a_content_that_has_come_under_another_subject_keeps_its_id(
+def test_content_registered_concurrently_elsewhere_keeps_its_id(
     processes: list[Services], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     services, other = processes[:2]
     known = other.registration.register("elsewhere", request("x"), normalize=False).stored.schema
     assert services.registration.register("s", request("x"), normalize=False).stored.schema.schema_id == known.schema_id
-    # And in a turn.
+    # Also with the subject locked.
     known = other.registration.register("elsewhere", request("y"), normalize=False).stored.schema
     rival(services, other, monkeypatch, times=2)
     services.registration.register("s", request("z"), normalize=False)
@@ -174,11 +172,11 @@ def test_a_content_that_has_come_under_another_subject_keeps_its_id(
     assert versions(services) == [1, 2, 3, 4, 5]
 
 
-def test_turns_of_a_subject_come_one_after_the_other(processes: list[Services]) -> None:
+def test_subject_locks_exclude_each_other(processes: list[Services]) -> None:
     inside, most = 0, 0
     lock = threading.Lock()
 
-    def decide(repository: Repository) -> int:
+    def authorize(repository: Repository) -> int:
         nonlocal inside, most
         with lock:
             inside += 1
@@ -188,7 +186,7 @@ def test_turns_of_a_subject_come_one_after_the_other(processes: list[Services]) 
     def work(repository: Repository, seen: int) -> None:
         nonlocal inside
         subject_id = repository.claim_subject("s", repository.subject_state("s"))
-        schema_id = repository.take_schema_id(".")
+        schema_id = repository.take_next_id(".")
         row_key = repository.add_schema(".", schema_id, SchemaContent(fixed(schema_id)), b"key", 1)
         assert row_key is not None
         repository.add_version(subject_id, seen + 1, row_key, 1)
@@ -196,7 +194,7 @@ def test_turns_of_a_subject_come_one_after_the_other(processes: list[Services]) 
             inside -= 1
 
     def take(number: int) -> None:
-        processes[number % PROCESSES].database.write_serialized("s", decide, work, new_id=lambda _: None)
+        processes[number % PROCESSES].database.write_serialized("s", authorize, work, new_id=lambda _: None)
 
     with ThreadPoolExecutor(9) as pool:
         list(pool.map(take, range(27)))
@@ -204,11 +202,11 @@ def test_turns_of_a_subject_come_one_after_the_other(processes: list[Services]) 
     assert versions(processes[0]) == list(range(1, 28))
 
 
-def test_a_turn_that_fails_is_over(processes: list[Services]) -> None:
+def test_failed_work_releases_the_subject_lock(processes: list[Services]) -> None:
     def fail(_: Repository, __: None) -> None:
-        raise Conflict("moved on")
+        raise WriteConflict("moved on")
 
     services, other = processes[:2]
-    with pytest.raises(Conflict):
+    with pytest.raises(WriteConflict):
         services.database.write_serialized("s", lambda _: None, fail, new_id=lambda _: None)
     assert other.database.write_serialized("s", lambda _: 1, lambda _, found: found, new_id=lambda _: None) == 1

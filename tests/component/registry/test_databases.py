@@ -1,4 +1,4 @@
-"""What one database could take and another refuse: the registry answers alike on each."""
+"""Differences between databases do not affect responses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import string
 from urllib.parse import quote
 
 from support.cases import all_cases
-from support.registry.registry_calls import STRING, Answer, RegistryInProcess
+from support.registry.registry_calls import STRING, RegistryInProcess, RestResponse
 
 NASTY = (
     "\x00",
@@ -23,15 +23,15 @@ NASTY = (
 )
 
 
-def known(answer: Answer) -> int:
-    """The status of an answer that a client can make sense of."""
+def known(answer: RestResponse) -> int:
+    """The status of a response that clients understand."""
     assert answer.status < 500, answer.text
     if answer.status >= 400:
         assert set(answer.json) == {"error_code", "message"}
     return answer.status
 
 
-def test_any_text_in_every_place_that_is_stored(registry: RegistryInProcess) -> None:
+def test_any_text_in_a_body_is_stored_or_rejected_alike(registry: RegistryInProcess) -> None:
     with all_cases() as case:
         for text in NASTY:
             with case(text):
@@ -75,7 +75,7 @@ def test_any_text_in_every_place_that_is_stored(registry: RegistryInProcess) -> 
                     known(registry.delete("/config/nasty-config"))
 
 
-def test_any_text_as_a_name_in_a_path(registry: RegistryInProcess) -> None:
+def test_any_text_in_a_path_is_handled_alike(registry: RegistryInProcess) -> None:
     with all_cases() as case:
         for text in NASTY:
             with case(text):
@@ -101,16 +101,16 @@ def test_any_text_as_a_name_in_a_path(registry: RegistryInProcess) -> None:
                 known(registry.delete(f"/contexts/{name}"))
 
 
-def test_long_names_are_refused_before_an_index_does(registry: RegistryInProcess) -> None:
+def test_long_names_are_rejected_before_they_exceed_an_index(registry: RegistryInProcess) -> None:
     chance = random.Random(1)
     for length in (500, 1_300, 1_301, 2_700, 10_000, 60_000):
-        # Random, because an index may compress what it holds.
+        # Random, because an index may compress its entries.
         name = "".join(chance.choices(string.ascii_letters + string.digits, k=length))
         expected = 200 if length <= 1_300 else 422
         assert known(registry.register(name, STRING)) == expected
         assert known(registry.put(f"/config/{name}", {"compatibility": "NONE"})) == expected
         assert known(registry.put(f"/mode/{name}", {"mode": "READWRITE"})) == expected
-        # The dot before a context counts too.
+        # The dot of a context counts too.
         assert known(registry.register(f":.{name[1:]}:{name}", STRING)) == expected
         reference = {"name": "N", "subject": name, "version": 1}
         assert known(registry.register(f":.{name[1:]}:user", STRING, references=[reference])) == expected
@@ -125,7 +125,7 @@ def test_subjects_are_sorted_by_code_points(registry: RegistryInProcess) -> None
     assert [item["subject"] for item in listed] == sorted(names)
 
 
-def test_a_schema_of_a_megabyte(registry: RegistryInProcess) -> None:
+def test_schema_of_a_megabyte_is_stored(registry: RegistryInProcess) -> None:
     text = f'{{"type":"record","name":"Big","doc":"{"x" * 1_000_000}","fields":[]}}'
     schema_id = registry.registered("big", text)
     assert registry.get(f"/schemas/ids/{schema_id}").json["schema"] == text

@@ -1,4 +1,4 @@
-"""Comparisons that take long: registrations leave them to others, and take a verdict for what it was worked out for."""
+"""Deferred comparisons: registrations defer long comparisons, and accept a result for the same comparison only."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from headrace.registry.api.services import Services
 from headrace.registry.domain import ConfigChange, ConfigEntry, Metadata, SchemaReference, SchemaRequest
 from headrace.registry.errors import IncompatibleSchema, InvalidSchema, RegistryError
 from headrace.registry.service import compatibility
-from headrace.registry.service.compatibility import Comparison, ComparisonDeferred, Compatibility, ComparisonOffload
+from headrace.registry.service.compatibility import Comparison, ComparisonDeferred, ComparisonOffload, Compatibility
 from headrace.registry.service.schema_parser import SchemaParser
 from headrace.registry.storage.database import Database
 
 
 @pytest.fixture
-def takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every comparison takes long that compares anything at all."""
+def every_comparison_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes every comparison with at least one version count as long."""
     monkeypatch.setattr(resolution, "PAIRS_BETWEEN_TIME_CHECKS", 1)
 
 
 @pytest.fixture
 def processes(database_url: str) -> Iterator[tuple[Services, Services]]:
-    """Two that share nothing but their database: who registers, and who compares."""
+    """Two services that share only their database, for registration and comparison."""
     databases = [Database(database_url, lease_s=0) for _ in range(2)]
     yield tuple(Services.of(it, CompatibilityLevel.BACKWARD, lambda: 1, "") for it in databases)  # type: ignore[misc]
     for database in databases:
@@ -39,7 +39,7 @@ def record(*fields: str, default: str = '""') -> str:
     return f'{{ "type":"record","name":"R","fields":[{listed}] }}'
 
 
-def left(
+def deferred_comparison(
     services: Services, request: SchemaRequest, offload: ComparisonOffload | None = None, **more: Any
 ) -> Comparison:
     with pytest.raises(ComparisonDeferred) as raised:
@@ -75,7 +75,7 @@ REQUESTS = {
     "compatible": (SchemaRequest(record("a", "b")), {}),
     "incompatible": (SchemaRequest(A_NUMBER), {}),
     "normalized": (SchemaRequest(record("b", "a")), {"normalize": True}),
-    "with what it refers to": (
+    "with a reference": (
         SchemaRequest('{"type":"array","items":"N"}', references=(SchemaReference("N", "named", -1),)),
         {},
     ),
@@ -84,10 +84,10 @@ REQUESTS = {
 }
 
 
-@pytest.mark.usefixtures("takes_long")
+@pytest.mark.usefixtures("every_comparison_is_long")
 @pytest.mark.parametrize("case", REQUESTS)
 @pytest.mark.parametrize("level", ["BACKWARD", "FULL_TRANSITIVE"])
-def test_what_others_compared_is_answered_as_what_was_compared_here(
+def test_offloaded_verdict_equals_the_local_one(
     processes: tuple[Services, Services], monkeypatch: pytest.MonkeyPatch, case: str, level: str
 ) -> None:
     request, more = REQUESTS[case]
@@ -96,7 +96,7 @@ def test_what_others_compared_is_answered_as_what_was_compared_here(
     configure(here, compatibility=level)
     for fields in ("a", "ab"):
         register(here, SchemaRequest(record("first", *fields), metadata=Metadata.of({"group": "1"})))
-    offload = comparison_result(there, left(here, request, **more))
+    offload = comparison_result(there, deferred_comparison(here, request, **more))
     with monkeypatch.context() as patch:
         patch.setattr(Compatibility, "_compare", None)
         answered = outcome(here, request, offload, **more)
@@ -105,33 +105,36 @@ def test_what_others_compared_is_answered_as_what_was_compared_here(
     assert is_compatible is not isinstance(answered, tuple)
 
 
-@pytest.mark.usefixtures("takes_long")
-def test_a_verdict_is_of_no_use_once_something_else_is_to_be_compared(processes: tuple[Services, Services]) -> None:
+@pytest.mark.usefixtures("every_comparison_is_long")
+def test_result_is_ignored_for_a_different_comparison(processes: tuple[Services, Services]) -> None:
     here, there = processes
     request = SchemaRequest(A_NUMBER)
     register(here, SchemaRequest(record("a")))
-    first = comparison_result(there, left(here, request))
-    assert left(here, SchemaRequest(record("other")), first).text != request.text
-    assert left(here, replace(request, metadata=Metadata.of({"x": "y"})), first).content.metadata is not None
-    # The newest version is another one, by another process.
+    first = comparison_result(there, deferred_comparison(here, request))
+    assert deferred_comparison(here, SchemaRequest(record("other")), first).text != request.text
+    assert (
+        deferred_comparison(here, replace(request, metadata=Metadata.of({"x": "y"})), first).content.metadata
+        is not None
+    )
+    # Another process has registered a newer version.
     register(there, SchemaRequest(record("a", "b")))
-    again = left(here, request, first)
+    again = deferred_comparison(here, request, first)
     assert [number for number, _ in again.versions] == [2]
-    # What holds for the subject is something else.
+    # The configuration of the subject has changed.
     second = comparison_result(there, again)
     configure(there, compatibility="FORWARD")
-    assert left(here, request, second).config.compatibility == "FORWARD"
+    assert deferred_comparison(here, request, second).config.compatibility == "FORWARD"
     configure(there, compatibility="NONE")
     assert register(here, request, second).is_new
 
 
-@pytest.mark.usefixtures("takes_long")
-def test_what_is_no_longer_there_is_not_compared(processes: tuple[Services, Services]) -> None:
+@pytest.mark.usefixtures("every_comparison_is_long")
+def test_comparison_with_a_deleted_version_has_no_result(processes: tuple[Services, Services]) -> None:
     here, there = processes
     register(here, SchemaRequest(record("a")))
-    comparison = left(here, SchemaRequest(A_NUMBER))
+    comparison = deferred_comparison(here, SchemaRequest(A_NUMBER))
     here.deletion.delete_subject("s", permanent=False)
-    # It is still there as what it was asked for as, but who registers compares with nothing by now.
+    # The soft-deleted version still exists, but the registration no longer compares with it.
     offload = comparison_result(there, comparison)
     here.deletion.delete_subject("s", permanent=True)
     assert there.compatibility.run_comparison(comparison) is None
@@ -139,7 +142,7 @@ def test_what_is_no_longer_there_is_not_compared(processes: tuple[Services, Serv
     assert there.compatibility.run_comparison(comparison) is None
 
 
-def test_what_is_compared_in_a_moment_is_left_to_nobody(processes: tuple[Services, Services]) -> None:
+def test_short_comparison_is_not_deferred(processes: tuple[Services, Services]) -> None:
     here, _ = processes
     register(here, SchemaRequest(record("a")), ComparisonOffload())
     assert register(here, SchemaRequest(record("a", "b")), ComparisonOffload()).is_new
@@ -147,7 +150,7 @@ def test_what_is_compared_in_a_moment_is_left_to_nobody(processes: tuple[Service
         register(here, SchemaRequest(A_NUMBER), ComparisonOffload())
 
 
-def test_so_many_versions_that_they_are_read_each_time_are_left_unread(
+def test_comparison_with_uncacheable_history_is_deferred_without_reading_it(
     processes: tuple[Services, Services], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, there = processes
@@ -163,14 +166,14 @@ def test_so_many_versions_that_they_are_read_each_time_are_left_unread(
     monkeypatch.setattr(compatibility, "CACHED_CHARS_MAX", stored - 1)
     with monkeypatch.context() as patch:
         patch.setattr(SchemaParser, "parsed", None)
-        comparison = left(here, request)
+        comparison = deferred_comparison(here, request)
     offload = comparison_result(there, comparison)
     monkeypatch.setattr(SchemaParser, "parsed", None)
     assert outcome(here, request, offload)[0] is IncompatibleSchema
 
 
-@pytest.mark.usefixtures("takes_long")
-def test_without_a_comparison_nothing_is_left(processes: tuple[Services, Services]) -> None:
+@pytest.mark.usefixtures("every_comparison_is_long")
+def test_registration_without_comparison_is_not_deferred(processes: tuple[Services, Services]) -> None:
     here, _ = processes
     assert register(here, SchemaRequest(record("a")), ComparisonOffload()).is_new
     assert not register(here, SchemaRequest(record("a")), ComparisonOffload()).is_new

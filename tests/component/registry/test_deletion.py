@@ -1,4 +1,4 @@
-"""Deleting softly and for good: what each order of steps answers, and what stays to be seen."""
+"""Soft and permanent deletion: the responses to every order of steps, and the visibility of deleted versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERSION_1, SUBJECT = "/subjects/{s}/versions/1", "/subjects/{s}"
 GOOD = "?permanent=true"
 
 
-def test_what_deleting_answers(registry: Registry, subject: str) -> None:
+def test_responses_to_soft_and_permanent_deletion(registry: Registry, subject: str) -> None:
     with all_cases() as case:
         for row, (before, path, expected) in enumerate(
             [
@@ -62,12 +62,12 @@ def test_what_deleting_answers(registry: Registry, subject: str) -> None:
                         assert registry.delete(step.format(s=own)).status == 200
                 answer = registry.delete(path.format(s=own))
                 if isinstance(expected, tuple):
-                    assert answer.problem[:2] == expected
+                    assert answer.error[:2] == expected
                 else:
                     assert (answer.status, answer.json) == (200, expected)
 
 
-def test_what_a_deleted_version_answers(registry: Registry, subject: str) -> None:
+def test_visibility_of_a_soft_deleted_version(registry: Registry, subject: str) -> None:
     with all_cases() as case:
         for row, (path, live, soft, gone) in enumerate(
             [
@@ -79,7 +79,7 @@ def test_what_a_deleted_version_answers(registry: Registry, subject: str) -> Non
                 ("/subjects/{s}/versions/2", 2, 40402, 40402),
                 ("/subjects/{s}/versions/2?deleted=true", 2, 2, 40402),
                 ("/subjects/{s}/versions/latest", 2, 1, 1),
-                # The newest that is not deleted, whatever else is asked for.
+                # Always the newest version that is not deleted.
                 ("/subjects/{s}/versions/latest?deleted=true", 2, 1, 1),
                 ("/subjects/{s}/versions/2/schema", 200, 40402, 40402),
                 ("/subjects/{s}/versions/2/schema?deleted=true", 200, 200, 40402),
@@ -108,7 +108,7 @@ def test_what_a_deleted_version_answers(registry: Registry, subject: str) -> Non
                 def outcome(asked: str = asked) -> Any:
                     answer = registry.get(asked)
                     if answer.status != 200:
-                        return answer.problem[1]
+                        return answer.error[1]
                     if isinstance(answer.json, dict):
                         return answer.json.get("version", 200) if "versions" in asked else 200
                     counted = asked.startswith("/schemas") and "guids" not in asked
@@ -121,7 +121,7 @@ def test_what_a_deleted_version_answers(registry: Registry, subject: str) -> Non
                 assert outcome() == gone
 
 
-def test_whether_a_subject_is_listed(registry: Registry, subject: str) -> None:
+def test_visibility_of_a_subject_in_lists(registry: Registry, subject: str) -> None:
     with all_cases() as case:
         for row, (query, live, soft, gone) in enumerate(
             [
@@ -143,16 +143,16 @@ def test_whether_a_subject_is_listed(registry: Registry, subject: str) -> None:
 
 
 @pytest.mark.parametrize("deleted", ["", VERSION_1, SUBJECT])
-def test_a_schema_is_looked_up_among_deleted_ones_when_asked(registry: Registry, subject: str, deleted: str) -> None:
+def test_lookup_includes_deleted_versions_on_request(registry: Registry, subject: str, deleted: str) -> None:
     registry.registered(subject, STRING)
     if deleted:
         registry.delete(deleted.format(s=subject))
     found = registry.post(f"/subjects/{subject}", {"schema": STRING})
-    assert found.status == 200 if not deleted else found.problem[1] == 40401
+    assert found.status == 200 if not deleted else found.error[1] == 40401
     assert registry.post(f"/subjects/{subject}?deleted=true", {"schema": STRING}).json["deleted"] is bool(deleted)
 
 
-def test_references_hold_what_they_refer_to(registry: Registry, subject: str) -> None:
+def test_referenced_version_cannot_be_deleted(registry: Registry, subject: str) -> None:
     target, user = f"{subject}-target", f"{subject}-user"
     registry.registered(target, fixed(subject))
     reference = {"name": "F", "subject": target, "version": 1}
@@ -160,34 +160,34 @@ def test_references_hold_what_they_refer_to(registry: Registry, subject: str) ->
     key = f"{{magic=1,keytype=SCHEMA,subject={target},version=1}}"
     refused = (422, 42206, f"One or more references exist to the schema {key}.")
     for path in (f"/subjects/{target}", f"/subjects/{target}/versions/1", f"/subjects/{target}/versions/1{GOOD}"):
-        assert registry.delete(path).problem == refused
-    # The schema that refers may be deleted softly; then only deleting for good is refused.
+        assert registry.delete(path).error == refused
+    # If the referring schema is soft-deleted, only permanent deletion of the target is rejected.
     registry.delete(f"/subjects/{user}")
     assert registry.delete(f"/subjects/{target}/versions/1").json == 1
     for path in (f"/subjects/{target}{GOOD}", f"/subjects/{target}/versions/1{GOOD}"):
-        assert registry.delete(path).problem == refused
+        assert registry.delete(path).error == refused
     assert registry.get(f"/subjects/{target}/versions/1/referencedby").json == []
     assert len(registry.get(f"/subjects/{target}/versions/1/referencedby?deleted=true").json) == 1
-    # What is deleted cannot be referred to anew.
+    # A deleted version cannot be referenced again.
     again = registry.register(f"{subject}-late", '{"type":"map","values":"F"}', references=[reference])
-    assert again.problem[:2] == (422, 42201)
+    assert again.error[:2] == (422, 42201)
     registry.delete(f"/subjects/{user}{GOOD}")
     assert registry.delete(f"/subjects/{target}{GOOD}").json == [1]
 
 
-def test_references_within_a_subject_do_not_hold_it(registry: Registry, subject: str) -> None:
+def test_references_within_a_subject_do_not_prevent_its_deletion(registry: Registry, subject: str) -> None:
     registry.put(f"/config/{subject}", {"compatibility": "NONE"})
     registry.registered(subject, fixed(subject))
     reference = {"name": "F", "subject": subject, "version": 1}
     registry.registered(subject, '{"type":"array","items":"F"}', references=[reference])
-    assert registry.delete(f"/subjects/{subject}/versions/1").problem[1] == 42206
+    assert registry.delete(f"/subjects/{subject}/versions/1").error[1] == 42206
     assert registry.delete(f"/subjects/{subject}").json == [1, 2]
-    assert registry.delete(f"/subjects/{subject}/versions/1{GOOD}").problem[1] == 42206
+    assert registry.delete(f"/subjects/{subject}/versions/1{GOOD}").error[1] == 42206
     assert registry.delete(f"/subjects/{subject}{GOOD}").json == [1, 2]
 
 
-def test_what_is_referred_to_comes_back_as_a_new_version(registry: Registry, subject: str) -> None:
-    """A deleted version that something refers to is not replaced when its schema is registered again."""
+def test_referenced_deleted_version_is_not_replaced(registry: Registry, subject: str) -> None:
+    """Registering the schema of a deleted, referenced version again adds a version and preserves the old one."""
     target, user = f"{subject}-target", f"{subject}-user"
     schema_id = registry.registered(target, fixed(subject))
     reference = {"name": "F", "subject": target, "version": 1}
@@ -208,7 +208,7 @@ def test_what_is_referred_to_comes_back_as_a_new_version(registry: Registry, sub
         (VERSION_1 + GOOD, False, False),
     ],
 )
-def test_configuration_and_mode_go_with_the_last_version(
+def test_permanent_deletion_removes_configuration_and_mode(
     registry: Registry, subject: str, path: str, config: bool, mode: bool
 ) -> None:
     registry.registered(subject, STRING)
@@ -221,21 +221,21 @@ def test_configuration_and_mode_go_with_the_last_version(
     assert (registry.get(f"/mode/{subject}").status == 200) is mode
 
 
-def test_numbers_after_deletes(registry: Registry, subject: str) -> None:
+def test_reuse_of_version_numbers_and_ids(registry: Registry, subject: str) -> None:
     registry.put(f"/config/{subject}", {"compatibility": "NONE"})
     first = registry.registered(subject, fixed("a" + subject))
     registry.registered(subject, BYTES)
     registry.delete(f"/subjects/{subject}/versions/2")
-    # A version that is deleted softly keeps its number …
+    # A soft-deleted version reserves its number …
     assert registry.register(subject, STRING).json["version"] == 3
     for version in (2, 3):
         registry.delete(f"/subjects/{subject}/versions/{version}")
         registry.delete(f"/subjects/{subject}/versions/{version}{GOOD}")
-    # … until it is gone and nothing is above it.
+    # … until it is permanently deleted and no higher version exists.
     assert registry.register(subject, BYTES).json["version"] == 2
     registry.delete(f"/subjects/{subject}")
     registry.delete(f"/subjects/{subject}{GOOD}")
     again = registry.register(subject, fixed("a" + subject)).json
     assert again["version"] == 1
-    # An id is never given twice.
+    # Ids are never reused.
     assert again["id"] > first

@@ -1,7 +1,7 @@
-"""Every error of the API with its status, code and words, one row each.
+"""Every error of the API with its status, code and message, one row each.
 
-The codes of associations (40410, 40902 to 40908, 42212) and of forwarding to a leader (50002 to 50004) belong to what
-this registry does not have. 50005 is made by a client.
+This registry has no associations (40410, 40902 to 40908, 42212) and no forwarding to a leader (50002 to 50004). Clients
+make 50005 themselves.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ USES_R = '{"type":"array","items":"R"}'
 
 @pytest.fixture(scope="module")
 def registry(registry: RegistryInProcess) -> Iterator[Registry]:
-    """`live` has version 1, `soft` a softly deleted version 1, `target` is referred to by `live-user`."""
+    """`live` has version 1, `soft` a soft-deleted version 1, and `live-user` references `target`."""
     registry.registered("live", USER_1)
     registry.registered("soft", STRING)
     registry.delete("/subjects/soft")
@@ -44,8 +44,8 @@ def registry(registry: RegistryInProcess) -> Iterator[Registry]:
     yield registry
 
 
-def test_errors(registry: Registry) -> None:
-    """`…` stands for any text."""
+def test_every_error_has_its_status_code_and_message(registry: Registry) -> None:
+    """`…` matches any text."""
     with all_cases() as case:
         for method, path, body, status, code, message in [
             ("GET", "/subjects/none/versions", None, 404, 40401, "Subject 'none' not found."),
@@ -265,7 +265,7 @@ def test_errors(registry: Registry) -> None:
             ("GET", "/subjects/%00/versions", None, 422, 42208, "The specified subject '\x00' is not a valid."),
         ]:
             with case(f"{method} {path}"):
-                found = registry.call(method, path, body).problem
+                found = registry.call(method, path, body).error
                 assert found[:2] == (status, code)
                 start, omitted, end = message.partition("…")
                 assert found[2].startswith(start)
@@ -274,7 +274,7 @@ def test_errors(registry: Registry) -> None:
 
 @pytest.fixture
 def failing_registry(tmp_path: Path) -> Iterator[Registry]:
-    """A registry that has lost a table."""
+    """A registry with a missing table in its database."""
     url = sqlite_url(tmp_path / "registry.db")
     with registry_in_process(url) as registry:
         engine = sa.create_engine(url)
@@ -284,7 +284,7 @@ def failing_registry(tmp_path: Path) -> Iterator[Registry]:
         yield registry
 
 
-def test_a_failing_database(failing_registry: Registry) -> None:
+def test_database_failure_gives_50001(failing_registry: Registry) -> None:
     with all_cases() as case:
         for method, path, body in [
             ("GET", "/subjects", None),
@@ -295,14 +295,14 @@ def test_a_failing_database(failing_registry: Registry) -> None:
             ("DELETE", "/subjects/s", None),
         ]:
             with case(f"{method} {path}"):
-                status, code, message = failing_registry.call(method, path, body).problem
+                status, code, message = failing_registry.call(method, path, body).error
                 assert (status, code) == (500, 50001)
-                # The words of the database say what is wrong; the request is not repeated in them.
+                # The response has the database's message, but not the request.
                 assert "versions" in message
                 assert "SELECT" not in message
 
 
-def test_the_code_of_incompatibility_in_older_releases(tmp_path: Path) -> None:
+def test_incompatibility_code_of_older_releases(tmp_path: Path) -> None:
     with registry_in_process(sqlite_url(tmp_path / "registry.db"), profile=7) as registry:
         registry.registered("s", USER_1)
-        assert registry.register("s", USER_INCOMPATIBLE).problem[:2] == (409, 409)
+        assert registry.register("s", USER_INCOMPATIBLE).error[:2] == (409, 409)

@@ -1,4 +1,4 @@
-"""examples/registry: what an image and Kubernetes would do, done without them."""
+"""examples/registry: the image and the Kubernetes resources, without Docker and Kubernetes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from headrace.registry.access.required_permissions import NEEDS, OPEN
 from headrace.registry.access.passwords import Cost, PasswordHash
+from headrace.registry.access.required_permissions import PUBLIC, REQUIRED_PERMISSIONS
 from headrace.registry.access.users import user_line
 from headrace.settings import RegistrySettings
 from support.checkout import ROOT
@@ -29,7 +29,7 @@ PREFIX = "HEADRACE__REGISTRY__"
 
 
 def environment_of(container: dict[str, Any]) -> dict[str, str | None]:
-    """By name; None is a secret's."""
+    """Environment variables by name. Values from secrets are None."""
     return {item["name"]: item.get("value") for item in container["env"]}
 
 
@@ -38,7 +38,7 @@ def dockerfile() -> list[tuple[str, str]]:
     return [(line.split()[0], line.partition(" ")[2]) for line in lines if line and not line.startswith("#")]
 
 
-def test_what_belongs_together_does() -> None:
+def test_ports_users_and_paths_of_the_files_match() -> None:
     labels = {"app": "headrace-registry"}
     assert DEPLOYMENT["selector"]["matchLabels"] == labels
     assert DEPLOYMENT["template"]["metadata"]["labels"] == labels
@@ -60,16 +60,16 @@ def test_what_belongs_together_does() -> None:
 
 
 @pytest.mark.parametrize("probe", ["startupProbe", "readinessProbe", "livenessProbe"])
-def test_probes_ask_what_needs_no_user(probe: str) -> None:
+def test_probes_use_public_routes(probe: str) -> None:
     asked = CONTAINER[probe]["httpGet"]
-    assert NEEDS["GET", asked["path"]] is OPEN
+    assert REQUIRED_PERMISSIONS["GET", asked["path"]] is PUBLIC
     assert asked["port"] == CONTAINER["ports"][0]["name"]
     assert (asked["path"] == "/healthz") == (probe == "livenessProbe")
 
 
 @pytest.mark.servers
-def test_what_the_image_starts_serves(start_service: StartService, tmp_path: Path) -> None:
-    """With the environment of image and pod, on a database of its own; the pod may write to two directories alone."""
+def test_command_of_the_image_serves_a_registry(start_service: StartService, tmp_path: Path) -> None:
+    """With the environment of image and pod, a separate database, and write access to two directories only."""
     steps = dockerfile()
     assert [name for name, _ in steps].count("FROM") == 2
     variables = dict(item.split("=", 1) for item in shlex.split(dict(steps)["ENV"]))
@@ -100,15 +100,15 @@ def test_what_the_image_starts_serves(start_service: StartService, tmp_path: Pat
     assert registry.get("/subjects").status == 401
     ops = {"Authorization": "Basic " + base64.b64encode(b"ops:ops").decode()}
     assert registry.call("POST", "/subjects/a/versions", {"schema": STRING}, ops).status == 200
-    # Both logs go where the cluster reads them.
+    # Both logs go to standard error, where the cluster collects them.
     assert service.stop() == 0
     lines = [json.loads(line) for line in service.errors if line.startswith("{")]
     assert [line["action"] for line in lines if "action" in line] == ["version_registered"]
     assert "/subjects/a/versions" in [line.get("path") for line in lines]
 
 
-def test_the_image_is_built_of_the_checkout() -> None:
-    """And installs nothing by the name of this project."""
+def test_image_is_built_from_the_checkout() -> None:
+    """It installs no package with the name of this project."""
     runs = [text for name, text in dockerfile() if name == "RUN"]
     assert re.findall(r"pip install \S+ (\S+)", " ".join(runs)) == ["'.[registry]'"]
     account = dict(dockerfile())["USER"]

@@ -1,6 +1,6 @@
-"""Whatever is sent to the registry, it answers in the API's way: never 500, never silence.
+"""Random requests always get a response in the API's format, and never status 500.
 
-A few seconds of `make test`; `make fuzz` tries for minutes, with `HEADRACE_FUZZ_EXAMPLES` of each kind.
+It takes a few seconds of `make test`. `make fuzz` runs for minutes, with `HEADRACE_FUZZ_EXAMPLES` examples per test.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from headrace.registry.api.openapi.operations import OPERATIONS, QUERY
 from headrace.registry.storage.database import Database
 from support.cases import all_cases
 from support.examples import examples
-from support.registry.registry_calls import STRING, USER_1, Answer, RegistryInProcess
+from support.registry.registry_calls import STRING, USER_1, RegistryInProcess, RestResponse
 from support.schemas.strategies import schema_values
 
 EXAMPLES = int(os.environ.get("HEADRACE_FUZZ_EXAMPLES", examples(0.1)))
 IS_LONG = "HEADRACE_FUZZ_EXAMPLES" in os.environ
-# Calls that the document forbids are slow to make; the tests below make wrong ones of their own.
+# Generating calls that the document forbids is slow; the tests below make invalid calls themselves.
 MODES = list(GenerationMode) if IS_LONG else [GenerationMode.POSITIVE]
 CHECKS = (
     checks.not_a_server_error,
@@ -70,8 +70,8 @@ def api(app: Flask) -> Any:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
-def test_calls_made_from_the_document(api: Any, mode: GenerationMode) -> None:
-    """Calls as they should be, and calls that are wrong somewhere."""
+def test_generated_calls_conform_to_the_document(api: Any, mode: GenerationMode) -> None:
+    """Valid calls, and calls with a mistake."""
     with all_cases() as case:
         for operation in OPERATIONS:
 
@@ -107,11 +107,11 @@ VALUES = st.recursive(
 ERROR_STATUSES = {400, 404, 405, 406, 409, 413, 414, 415, 422}
 
 
-def require_answer(answer: Answer) -> Answer:
-    """An answer of the API: JSON, and an error of a known status in its two keys."""
+def require_answer(answer: RestResponse) -> RestResponse:
+    """Checks for a response of the API: JSON, and for errors a known status and the two keys."""
     if answer.status != 200:
         assert answer.status in ERROR_STATUSES, answer
-        status, code, message = answer.problem
+        status, code, message = answer.error
         assert message
         assert str(code).startswith(str(status))
     elif answer.text:
@@ -119,7 +119,7 @@ def require_answer(answer: Answer) -> Answer:
     return answer
 
 
-def ask_all(registry: RegistryInProcess, body: bytes, headers: dict[str, str] | None = None) -> None:
+def post_to_all_routes(registry: RegistryInProcess, body: bytes, headers: dict[str, str] | None = None) -> None:
     for path in (
         "/subjects/fuzz/versions",
         "/subjects/fuzz/versions?normalize=true",
@@ -131,16 +131,16 @@ def ask_all(registry: RegistryInProcess, body: bytes, headers: dict[str, str] | 
 
 
 def as_body(value: Any) -> bytes:
-    """JSON with whatever Python would write, NaN and lone surrogates too."""
+    """JSON of any Python value, including NaN and lone surrogates."""
     return json.dumps(value).encode()
 
 
 @st.composite
 def damaged_schemas(draw: st.DrawFn) -> str:
-    """A schema with one of its values replaced, removed or said twice."""
+    """A schema in which one value is replaced, removed or duplicated."""
     schema = draw(schema_values())
     damaged = copy.deepcopy(schema)
-    places = list(_places(damaged))
+    places = list(_locations(damaged))
     if not places:
         return json.dumps(draw(VALUES))
     holder, key = draw(st.sampled_from(places))
@@ -153,29 +153,29 @@ def damaged_schemas(draw: st.DrawFn) -> str:
     return text.replace('"type"', '"type": "int", "type"', 1) if kind == "twice" else text
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+def _locations(value: Any) -> Iterator[tuple[Any, Any]]:
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
         yield value, key
-        yield from _places(inner)
+        yield from _locations(inner)
 
 
 @MORE
 @given(schema_values().map(json.dumps))
-def test_schemas(registry: RegistryInProcess, text: str) -> None:
-    ask_all(registry, as_body({"schema": text}))
+def test_random_schemas_get_a_response(registry: RegistryInProcess, text: str) -> None:
+    post_to_all_routes(registry, as_body({"schema": text}))
 
 
 @MORE
 @given(damaged_schemas())
-def test_damaged_schemas(registry: RegistryInProcess, text: str) -> None:
-    ask_all(registry, as_body({"schema": text}))
+def test_damaged_schemas_get_a_response(registry: RegistryInProcess, text: str) -> None:
+    post_to_all_routes(registry, as_body({"schema": text}))
 
 
 @MORE
 @given(st.text(max_size=60))
-def test_texts_that_are_hardly_schemas(registry: RegistryInProcess, text: str) -> None:
-    ask_all(registry, as_body({"schema": text}))
+def test_texts_that_resemble_schemas_get_a_response(registry: RegistryInProcess, text: str) -> None:
+    post_to_all_routes(registry, as_body({"schema": text}))
 
 
 KEYS = (
@@ -186,8 +186,8 @@ KEYS = (
 
 @MORE
 @given(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=3))
-def test_wrong_types_of_everything(registry: RegistryInProcess, more: dict[str, Any]) -> None:
-    ask_all(registry, as_body({"schema": STRING, **more}))
+def test_values_of_wrong_types_get_a_response(registry: RegistryInProcess, more: dict[str, Any]) -> None:
+    post_to_all_routes(registry, as_body({"schema": STRING, **more}))
     change = {
         "newVersion": more.get("version"),
         "tagsToAdd": more.get("schemaTagsToAdd"),
@@ -204,9 +204,9 @@ CONFIG_KEYS = (
 
 @MORE
 @given(st.dictionaries(st.sampled_from(CONFIG_KEYS), VALUES, max_size=3), VALUES)
-def test_configurations(registry: RegistryInProcess, change: dict[str, Any], mode: Any) -> None:
+def test_random_configurations_get_a_response(registry: RegistryInProcess, change: dict[str, Any], mode: Any) -> None:
     require_answer(registry.call("PUT", "/config/fuzz", as_body(change)))
-    # Whatever was taken must not be in the way of anything.
+    # An accepted value must not break later requests.
     for path in (
         "/config/fuzz",
         "/config/fuzz?defaultToGlobal=true",
@@ -214,7 +214,7 @@ def test_configurations(registry: RegistryInProcess, change: dict[str, Any], mod
         "/schemas?aliases=true",
     ):
         require_answer(registry.get(path))
-    ask_all(registry, as_body({"schema": STRING}))
+    post_to_all_routes(registry, as_body({"schema": STRING}))
     require_answer(registry.delete("/config/fuzz"))
     require_answer(registry.call("PUT", "/mode/fuzz2", as_body({"mode": mode})))
 
@@ -239,8 +239,10 @@ CONTENT_TYPES = st.sampled_from(
     CONTENT_TYPES,
     st.sampled_from(["*/*", "x", "application/json;q=a", ""]),
 )
-def test_bytes(registry: RegistryInProcess, body: bytes, content_type: str, accept: str) -> None:
-    ask_all(registry, body, {"Content-Type": content_type, "Accept": accept})
+def test_random_bodies_and_headers_get_a_response(
+    registry: RegistryInProcess, body: bytes, content_type: str, accept: str
+) -> None:
+    post_to_all_routes(registry, body, {"Content-Type": content_type, "Accept": accept})
 
 
 TRICKS = st.sampled_from(
@@ -299,12 +301,14 @@ TRICKS = st.sampled_from(
 
 @MORE
 @given(st.one_of(TRICKS, st.text(max_size=8), st.builds(str.__add__, TRICKS, st.text(max_size=3))))
-def test_subjects(registry: RegistryInProcess, subject: str) -> None:
-    """A subject is taken as it is or not at all, and what is done with it is done with no other."""
-    assume(subject)  # the empty subject is there, but its path is that of all subjects
+def test_random_subjects_are_stored_unchanged_or_rejected(registry: RegistryInProcess, subject: str) -> None:
+    """A subject is stored as it is or rejected, and requests for it affect no other subject."""
+    assume(subject)  # the empty subject is valid, but its path is that of the list
     before = set(registry.get("/subjects?deleted=true").json)
     path = "/subjects/" + quote(subject.encode("utf-8", "surrogatepass"), safe="")
-    assume(registry.get(f"{path}/versions?deleted=true").status != 200)  # not what is there under another spelling
+    assume(
+        registry.get(f"{path}/versions?deleted=true").status != 200
+    )  # excludes another spelling of an existing subject
     answer = require_answer(registry.post(f"{path}/versions", {"schema": STRING}))
     if answer.status == 200:
         (name,) = set(registry.get("/subjects?deleted=true").json) - before
@@ -322,7 +326,7 @@ def test_subjects(registry: RegistryInProcess, subject: str) -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(QUERY)), st.one_of(TRICKS, st.text(max_size=5), st.integers().map(str))))
 )
-def test_queries(registry: RegistryInProcess, pairs: list[tuple[str, str]]) -> None:
+def test_random_queries_get_a_response(registry: RegistryInProcess, pairs: list[tuple[str, str]]) -> None:
     query = "&".join(f"{name}={quote(value.encode('utf-8', 'surrogatepass'), safe='')}" for name, value in pairs)
     for path in (
         "/subjects",

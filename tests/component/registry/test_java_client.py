@@ -1,4 +1,4 @@
-"""Confluent's own Java client, version 7.5, against the registry: `tests/support/java/RegistryRound.java`."""
+"""Confluent's Java client 7.5 against the registry: `tests/support/java/RegistryRound.java`."""
 
 from __future__ import annotations
 
@@ -36,16 +36,18 @@ def classpath() -> str:
 
 
 @pytest.mark.parametrize(("profile", "incompatible"), [("8", "40901"), ("7", "409")])
-def test_full_round(classpath: str, start_service: Any, tmp_path: Path, profile: str, incompatible: str) -> None:
-    """Under the bodies and codes of today, and those of the client's own time."""
+def test_java_client_uses_every_route(
+    classpath: str, start_service: Any, tmp_path: Path, profile: str, incompatible: str
+) -> None:
+    """With the response bodies and error codes of the current release, and of the client's release."""
     serve = ["registry", "serve", "--data-dir", str(tmp_path), "--registry-listen", "127.0.0.1:0"]
     service = start_service("headrace", *serve, environment={"HEADRACE__REGISTRY__API_PROFILE": profile})
     lines = run_java(classpath, "RegistryRound", service.addresses["registry"], incompatible)
     assert lines == [f"done: {name}" for name in ROUNDS]
 
 
-def test_full_round_of_an_older_java(classpath: str, start_service: Any, tmp_path: Path) -> None:
-    """The client leaves `Accept` to Java's own HTTP client, which up to 17.0.3 sends ranges as no other does."""
+def test_java_client_on_an_older_java(classpath: str, start_service: Any, tmp_path: Path) -> None:
+    """The client uses the default `Accept` of Java's HTTP client, which up to 17.0.3 has unusual ranges."""
     serve = ["registry", "serve", "--data-dir", str(tmp_path / "data"), "--registry-listen", "127.0.0.1:0"]
     service = start_service("headrace", *serve)
     classes = compiled("RegistryRound", classpath, tmp_path / "classes")
@@ -57,7 +59,7 @@ def test_full_round_of_an_older_java(classpath: str, start_service: Any, tmp_pat
     assert lines == [f"done: {name}" for name in ROUNDS]
 
 
-def test_with_credentials_and_tls(classpath: str, start_service: Any, tmp_path: Path) -> None:
+def test_java_client_with_credentials_and_tls(classpath: str, start_service: Any, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     store = tmp_path / "trust.p12"
     keytool = ["keytool", "-importcert", "-noprompt", "-alias", "ca", "-storetype", "PKCS12", "-storepass", "changeit"]

@@ -1,4 +1,4 @@
-"""Clients against a registry told to answer as releases before 8 did: lean bodies, 409 as error code."""
+"""Clients against a registry with the profile of releases before 8: lean bodies, and error code 409."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def url(start_module_service: Any, tmp_path_factory: pytest.TempPathFactory) -> 
     return str(service.addresses["registry"])
 
 
-def test_clients_that_take_keys_which_they_do_not_know_get_all(url: str) -> None:
+def test_clients_that_accept_unknown_keys_get_all_keys(url: str) -> None:
     with RegistryClient(url) as client:
         first = client.register("own", USER_1, metadata={"owner": "shop"})
         assert (first.version, first.text, dict(first.metadata)) == (1, USER_1, {"owner": "shop"})
@@ -36,7 +36,7 @@ def test_clients_that_take_keys_which_they_do_not_know_get_all(url: str) -> None
         assert client.delete_subject("own") == [1]
 
 
-def test_confluent_client(url: str) -> None:
+def test_confluent_client_works_with_lean_bodies(url: str) -> None:
     client: Any = confluent.SchemaRegistryClient({"url": url, "max.retries": 0})
     registered = client.register_schema_full_response("theirs-value", confluent.Schema(USER_1, "AVRO"))
     assert registered.schema_id == client.get_latest_version("theirs-value").schema_id
@@ -46,7 +46,7 @@ def test_confluent_client(url: str) -> None:
     assert AvroDeserializer(confluent.SchemaRegistryClient({"url": url}))(message, context) == {"id": 1}
 
 
-def test_a_client_that_says_nothing_gets_lean_bodies(url: str) -> None:
+def test_other_clients_get_lean_bodies(url: str) -> None:
     client = schema_registry.SchemaRegistryClient(url=url)
     schema_id = client.register("lean", USER_1)
     assert client.request(f"{url}/schemas/ids/{schema_id}").json() == {"schema": USER_1}

@@ -1,3 +1,1 @@
-"""The registry: calls exactly as on the wire, the model of its responses,
-and stand-ins for other registries.
-"""
+"""Requests to the registry, a model of its responses, and substitutes for other registries."""

@@ -1,4 +1,4 @@
-"""Async objects whose calls wait for their results, so that one suite does for a blocking and an async library."""
+"""Makes async objects blocking, so that one suite covers blocking and async libraries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Blocking:
-    """`target` with every call waited for; attributes that are no functions come as they are."""
+    """Wraps `target` and waits for the result of every call. Other attributes are returned unchanged."""
 
     def __init__(self, target: Any, loop: asyncio.AbstractEventLoop) -> None:
         self.target = target

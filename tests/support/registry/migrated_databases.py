@@ -15,14 +15,14 @@ POSTGRES_TEMPLATE = "registry_template"
 
 
 class SqliteTemplate:
-    """A migrated SQLite database, in a file that tests copy."""
+    """A migrated SQLite database in a file, which tests copy."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         _migrate(f"sqlite:///{path}")
 
     def copy_to(self, path: Path) -> str:
-        """Makes a registry database of its own and returns its URL."""
+        """Makes a separate registry database and returns its URL."""
         shutil.copyfile(self._path, path)
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous=OFF")
@@ -39,14 +39,14 @@ class PostgresTemplate:
         _migrate(server.url(POSTGRES_TEMPLATE))
 
     def copy(self) -> str:
-        """Makes a registry database of its own and returns its URL."""
+        """Makes a separate registry database and returns its URL."""
         url = self._server.new_database(POSTGRES_TEMPLATE)
         self._server.execute(_new_identity(), url.rpartition("/")[2])
         return url
 
     @contextmanager
     def copies(self) -> Iterator[Callable[[], str]]:
-        """Yields a function like `copy`; what it made is dropped at the end."""
+        """Yields a function like `copy`. Drops its databases at the end."""
         made: list[str] = []
 
         def copy() -> str:
@@ -59,7 +59,7 @@ class PostgresTemplate:
 
 
 def _migrate(url: str) -> None:
-    # Imported late: SQLAlchemy and Alembic take half a second, and every test run imports this module.
+    # Imported here, because SQLAlchemy and Alembic take half a second and every test run imports this module.
     from headrace.registry.storage.database import Database
 
     with closing(Database(url)) as database:

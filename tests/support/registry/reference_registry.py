@@ -1,7 +1,7 @@
-"""A stand-in for the reference implementation of the API (7.x and 8.x), in memory, for what copying needs of it.
+"""An in-memory imitation of the reference implementation (7.x and 8.x), limited to the requests that transfers send.
 
-Written from the reference's behaviour and apart from ours: no code is shared, so that a copy between the two shows
-that both sides mean the same.
+It is written from the behaviour of the reference and shares no code with this registry, so that a transfer between the
+two proves that both interpret the API in the same way.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ JsonObject = dict[str, Any]
 
 
 class ReferenceRegistry:
-    """Answers calls as a client would give them.
+    """Handles the requests of a client.
 
     Args:
-        release: 7 says nothing of deletions in lists of schemas, 8 does.
-        page_max: of a list of schemas; what asks for more gets this many.
-        pages: some implementations send all, whatever page is asked for.
-        tells_contexts: some send all contexts, whatever prefix is asked for.
+        release: 8 marks deleted versions in lists of schemas, 7 does not.
+        page_max: maximum length of a list of schemas.
+        pages: False ignores the requested page, like some implementations.
+        tells_contexts: False ignores the requested prefix of contexts, like some implementations.
         stores_rules: the community edition drops rule sets.
     """
 

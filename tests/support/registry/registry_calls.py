@@ -1,4 +1,4 @@
-"""Calls of the registry's REST API exactly as written: no client library between the test and the wire."""
+"""Requests of the registry's REST API without a client library."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ USER_INCOMPATIBLE = (
 
 
 @dataclass(frozen=True)
-class Answer:
+class RestResponse:
     status: int
     headers: dict[str, str]
     text: str
@@ -42,7 +42,7 @@ class Answer:
         return json.loads(self.text)
 
     @property
-    def problem(self) -> tuple[int, int, str]:
+    def error(self) -> tuple[int, int, str]:
         assert set(self.json) == {"error_code", "message"}
         return self.status, self.json["error_code"], self.json["message"]
 
@@ -52,57 +52,57 @@ class Registry:
         self.url = url
         self.host, self.port = urlsplit(url).hostname or "", urlsplit(url).port or 0
 
-    def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
-        """`body` is sent as it is when it is bytes, else as JSON."""
+    def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> RestResponse:
+        """Sends bytes unchanged and other bodies as JSON."""
         payload = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
         try:
             connection.request(method, path, payload, {"Content-Type": CONTENT_TYPE, **(headers or {})})
             response = connection.getresponse()
-            return Answer(response.status, dict(response.getheaders()), response.read().decode())
+            return RestResponse(response.status, dict(response.getheaders()), response.read().decode())
         finally:
             connection.close()
 
-    def get(self, path: str, **headers: str) -> Answer:
+    def get(self, path: str, **headers: str) -> RestResponse:
         return self.call("GET", path, headers=headers)
 
-    def delete(self, path: str) -> Answer:
+    def delete(self, path: str) -> RestResponse:
         return self.call("DELETE", path)
 
-    def put(self, path: str, body: Any) -> Answer:
+    def put(self, path: str, body: Any) -> RestResponse:
         return self.call("PUT", path, body)
 
-    def post(self, path: str, body: Any) -> Answer:
+    def post(self, path: str, body: Any) -> RestResponse:
         return self.call("POST", path, body)
 
-    def register(self, subject: str, text: str, query: str = "", **more: Any) -> Answer:
+    def register(self, subject: str, text: str, query: str = "", **more: Any) -> RestResponse:
         return self.call("POST", f"/subjects/{subject}/versions{query}", {"schema": text, **more})
 
     def registered(self, subject: str, text: str, **more: Any) -> int:
-        """Registers what must be accepted and returns its id."""
+        """Registers a valid schema and returns its id."""
         answer = self.register(subject, text, **more)
         assert answer.status == 200, answer.text
         return int(answer.json["id"])
 
 
 class RegistryInProcess(Registry):
-    """The same calls, answered by the application without a socket."""
+    """Sends requests to the application without a socket."""
 
     def __init__(self, client: FlaskClient) -> None:
         super().__init__("http://localhost")
         self._client = client
 
-    def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
+    def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> RestResponse:
         payload = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         response = self._client.open(
             path, method=method, data=payload, headers={"Content-Type": CONTENT_TYPE, **(headers or {})}
         )
-        return Answer(response.status_code, dict(response.headers), response.get_data(as_text=True))
+        return RestResponse(response.status_code, dict(response.headers), response.get_data(as_text=True))
 
 
 @contextmanager
 def registry_in_process(database_url: str, **options: Any) -> Iterator[RegistryInProcess]:
-    """A registry on a database, which may be empty. Its clock moves a millisecond with every look.
+    """A registry on a database, which may be empty. Its clock advances by a millisecond with every reading.
 
     No answer is cached, so no change waits until cached answers have expired.
     """

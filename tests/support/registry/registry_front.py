@@ -1,4 +1,4 @@
-"""Calls of the server's front without a server: ASGI requests made by hand, answered in an event loop of its own."""
+"""Requests to the ASGI front without a server, in an event loop of a separate thread."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from headrace.registry.api.response_cache import BYTES_MAX
 from headrace.registry.api.app import create_app
 from headrace.registry.api.asgi_front import AsgiFront
+from headrace.registry.api.response_cache import BYTES_MAX
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.revision_check import open_revision_reader
-from support.registry.registry_calls import CONTENT_TYPE, Answer, Registry
+from support.registry.registry_calls import CONTENT_TYPE, Registry, RestResponse
 
 T = TypeVar("T")
 
 LEASE_S = 0.004
-"""For the fronts and databases of tests: shorter than the default, since every change waits for it."""
+"""For the fronts and databases of tests: shorter than the default, because every change waits for it."""
 
 
-class Observed:
-    """Notes of each answer whether it was kept."""
+class RecordingObserver:
+    """Records for each response whether it came from the cache."""
 
     def __init__(self) -> None:
         self.cached: list[bool] = []
         self.routes: list[str] = []
 
-    def answered(self, scope: Any, route: str, *_: Any, cached: bool) -> None:
+    def record(self, scope: Any, route: str, *_: Any, cached: bool) -> None:
         self.cached.append(cached)
         self.routes.append(route)
 
 
 class RegistryBehindFront(Registry):
-    """The API behind a front of its own, as each worker process has one."""
+    """The API behind an ASGI front, like a worker process."""
 
-    def __init__(self, database_url: str, *, keeps: bool = True, **options: Any) -> None:
+    def __init__(self, database_url: str, *, caches: bool = True, **options: Any) -> None:
         super().__init__("http://localhost")
-        self.observed = Observed()
-        self.body_came_first = False
-        """Whether the last request's body was received before the answer was sent."""
+        self.observer = RecordingObserver()
+        self.received_body_first = False
+        """Whether the last request's body was received before the response was sent."""
         self._database = Database(database_url, lease_s=LEASE_S)
         application = create_app(self._database, **options)
         users = options.get("users")
@@ -50,21 +50,21 @@ class RegistryBehindFront(Registry):
             open_revision_reader(database_url),
             request_bytes_max=1 << 20,
             authenticator=users,
-            observer=self.observed,
-            cache_bytes_max=BYTES_MAX if keeps else 0,
+            observer=self.observer,
+            cache_bytes_max=BYTES_MAX if caches else 0,
             lease_s=LEASE_S,
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
 
-    def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
+    def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> RestResponse:
         payload = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         named = {"content-type": CONTENT_TYPE} | {name.lower(): value for name, value in (headers or {}).items()}
         return self.call_with(method, path, list(named.items()), payload)
 
-    def call_with(self, method: str, path: str, headers: list[tuple[str, str]], payload: bytes = b"") -> Answer:
-        """A call with these headers, of which some may be there twice."""
+    def call_with(self, method: str, path: str, headers: list[tuple[str, str]], payload: bytes = b"") -> RestResponse:
+        """Sends a request with these headers, which may have duplicates."""
         raw_path, _, query = path.partition("?")
         scope = {
             "type": "http",
@@ -80,12 +80,12 @@ class RegistryBehindFront(Registry):
         }
         return self._run(self._call(scope, payload))
 
-    async def _call(self, scope: Any, payload: bytes) -> Answer:
+    async def _call(self, scope: Any, payload: bytes) -> RestResponse:
         sent: list[Any] = []
-        self.body_came_first = False
+        self.received_body_first = False
 
         async def receive() -> Any:
-            self.body_came_first = self.body_came_first or not sent
+            self.received_body_first = self.received_body_first or not sent
             return {"type": "http.request", "body": payload, "more_body": False}
 
         async def send(message: Any) -> None:
@@ -94,10 +94,10 @@ class RegistryBehindFront(Registry):
         await self._front(scope, receive, send)
         start, body = sent
         headers = {name.decode().title(): value.decode("latin-1") for name, value in start["headers"]}
-        return Answer(start["status"], headers, body["body"].decode())
+        return RestResponse(start["status"], headers, body["body"].decode())
 
     def end(self) -> None:
-        """What the server says at a stop, when no request is under way any more."""
+        """Sends the shutdown event of the server."""
         messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
 
         async def receive() -> Any:

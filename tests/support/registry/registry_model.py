@@ -1,7 +1,7 @@
-"""What the registry has to answer, as a model: plain dictionaries, in one context, without revisions or caches.
+"""A model of the registry's responses: plain dictionaries, in one context, without revisions or caches.
 
-Written from the rules of the API and apart from the registry's code. It knows few schemas, by what they mean: a
-primitive type, `F` of some size, or a list of the `F` that a version of the subject `t` holds.
+Written from the rules of the API, independently of the registry's code. It has few schemas and represents them by their
+meaning: a primitive type, `F` of some size, or a list of the `F` in a version of the subject `t`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 TARGET = "t"
-"""The subject that lists refer to."""
+"""The subject that lists reference."""
 
 Content = tuple[str, int | None]
-"""A text, and the version of `TARGET` that it refers to."""
+"""A text, and the version of `TARGET` that it references."""
 
 Outcome = tuple[int, Any]
-"""A status with the error code, or with what matters of the answer."""
+"""A status, with the error code or the relevant part of the response."""
 
 PROMOTIONS = {("long", "int"), ("string", "bytes"), ("bytes", "string")}
 """(reader, writer)."""
@@ -33,7 +33,7 @@ def content(text: str, target: int | None = None) -> Content:
 
 
 def request(item: Content, **more: Any) -> dict[str, Any]:
-    """The body that asks for a content."""
+    """The request body for a content."""
     text, target = item
     references = [] if target is None else [{"name": "F", "subject": TARGET, "version": target}]
     return {"schema": text, "references": references, **more}
@@ -55,16 +55,16 @@ class Refused(Exception):
 class RegistryModel:
     next_id: int = 1
     schemas: dict[int, Content] = field(default_factory=dict)
-    """By id, in the order in which they came."""
+    """By id, in the order of registration."""
     subjects: dict[str, dict[int, Stored]] = field(default_factory=dict)
     configs: dict[str, dict[str, str]] = field(default_factory=dict)
     modes: dict[str, str] = field(default_factory=dict)
-    """Of subjects, and of all as ""."""
+    """By subject; "" is the global mode."""
 
     def copy(self) -> RegistryModel:
         return copy.deepcopy(self)
 
-    # What changes.
+    # Changes.
 
     def register(self, asked: str, item: Content, schema_id: int | None = None, version: int | None = None) -> Outcome:
         subject = self.target(asked)
@@ -86,7 +86,7 @@ class RegistryModel:
             chosen = self._id_of(item)
         else:
             number = version or 1 + max(stored, default=0)
-            self._require_room(stored.get(number), item, schema_id)
+            self._require_importable(stored.get(number), item, schema_id)
             chosen = schema_id
         self._add(subject, number, item, chosen)
         return self._told(subject, number)
@@ -102,7 +102,7 @@ class RegistryModel:
             if (backward and not reads(meaning, before)) or (forward and not reads(before, meaning)):
                 raise Refused(409, 40901)
 
-    def _require_room(self, there: Stored | None, item: Content, schema_id: int) -> None:
+    def _require_importable(self, there: Stored | None, item: Content, schema_id: int) -> None:
         if self.schemas.get(schema_id, item) != item:
             raise Refused(422, 42205)
         if there is not None and not there.deleted and there.schema_id != schema_id:
@@ -189,11 +189,11 @@ class RegistryModel:
 
     def put_mode(self, subject: str, mode: str, force: bool) -> Outcome:
         if mode == "IMPORT" and not force and self.mode(subject) != "IMPORT":
-            self._make_room([subject] if subject else list(self.subjects))
+            self._delete_for_import([subject] if subject else list(self.subjects))
         self.modes[subject] = mode
         return 200, mode
 
-    def _make_room(self, subjects: list[str]) -> None:
+    def _delete_for_import(self, subjects: list[str]) -> None:
         there = {subject: self.subjects[subject] for subject in subjects if subject in self.subjects}
         if any(not stored.deleted for versions in there.values() for stored in versions.values()):
             raise Refused(422, 42205)
@@ -217,10 +217,10 @@ class RegistryModel:
         used = {stored.schema_id for versions in self.subjects.values() for stored in versions.values()}
         self.schemas = {schema_id: item for schema_id, item in self.schemas.items() if schema_id in used}
 
-    # What is asked.
+    # Reads.
 
     def target(self, subject: str) -> str:
-        """The subject that it stands for."""
+        """The subject that an alias refers to, or the subject itself."""
         return self.configs.get(subject, {}).get("alias") or subject
 
     def level(self, subject: str) -> str:
@@ -250,7 +250,7 @@ class RegistryModel:
         return 200, found
 
     def version(self, asked: str, version: int | None, *, deleted: bool, resolved: bool) -> Outcome:
-        """`version` None is the latest, which is never a deleted one."""
+        """`version` None is the latest one that is not deleted."""
         subject = self.target(asked)
         versions = self.subjects.get(subject, {})
         seen = [n for n, stored in versions.items() if (deleted and version is not None) or not stored.deleted]
@@ -321,7 +321,7 @@ class RegistryModel:
         return f"list of {inner}" if inner is not None and inner.startswith("F") else None
 
     def _matching(self, subject: str, item: Content, meaning: str, version: int | None, *, deleted: bool) -> int | None:
-        """The version with that very content, else the newest that means the same, written whole or alike."""
+        """The version with the same content, otherwise the newest with the same meaning."""
         same, alike = [], []
         for number, stored in sorted(self.subjects.get(subject, {}).items(), reverse=True):
             if (stored.deleted and not deleted) or version not in (None, number):
@@ -342,7 +342,7 @@ class RegistryModel:
         )
 
     def _referring(self, subject: str, version: int, *, deleted: bool) -> list[tuple[str, int]]:
-        """The versions whose schemas refer to one."""
+        """The versions whose schemas reference a version."""
         if subject != TARGET:
             return []
         refer = [schema_id for schema_id, item in self.schemas.items() if item[1] == version]
@@ -350,21 +350,21 @@ class RegistryModel:
 
 
 def read_text(text: str) -> str:
-    """What a text without references means."""
+    """The meaning of a text without references."""
     if text in PLAIN or text in FIXED:
         return {**PLAIN, **FIXED}[text]
     return f"list of {read_text(json.dumps(json.loads(text)['items'], separators=(',', ':')))}"
 
 
 def written(meaning: str) -> str:
-    """The text that means it without references."""
+    """The text without references for a meaning."""
     inner = meaning.removeprefix("list of ")
     text = next(text for text, name in {**PLAIN, **FIXED}.items() if name == inner)
     return text if inner == meaning else f'{{"type":"array","items":{text}}}'
 
 
 def reads(reader: str, writer: str) -> bool:
-    """Whether a reader's meaning reads what was written with a writer's."""
+    """Whether a reader's meaning can read data of a writer's meaning."""
     if reader.startswith("list of ") and writer.startswith("list of "):
         return reads(reader.removeprefix("list of "), writer.removeprefix("list of "))
     return reader == writer or (reader, writer) in PROMOTIONS

@@ -1,4 +1,4 @@
-"""HTTP servers that answer as a test says, or break off: what a client does with them is what is tested."""
+"""HTTP servers with scripted responses, to test clients."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 BREAK_OFF = (0, None)
-"""An answer that is none: the connection ends after the request was read."""
+"""Not a response: the connection is closed after the request was read."""
 
 
 @dataclass
-class Asked:
-    """A request as it came."""
+class ReceivedRequest:
+    """A received request."""
 
     line: str
     headers: dict[str, str]
@@ -27,15 +27,15 @@ class Asked:
 @dataclass
 class ScriptedServer:
     url: str
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
 
     @property
     def lines(self) -> list[str]:
-        return [request.line for request in self.asked]
+        return [request.line for request in self.requests]
 
 
-Script = Callable[[Asked], tuple[Any, ...]]
-"""Gives status, value (JSON, or text as it is), and maybe headers."""
+Script = Callable[[ReceivedRequest], tuple[Any, ...]]
+"""Returns status, value (JSON, or a text as it is), and optionally headers."""
 
 
 @contextmanager
@@ -44,8 +44,8 @@ def scripted_server(
 ) -> Iterator[ScriptedServer]:
     """
     Args:
-        closes: ends each connection after one answer without having said so.
-        tls: serves https with it.
+        closes: closes each connection after one response without announcing it.
+        tls: the context for HTTPS; None serves HTTP.
     """
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -54,9 +54,11 @@ def scripted_server(
 
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            asked = Asked(f"{self.command} {self.path}", {k.lower(): v for k, v in self.headers.items()}, body)
-            serving.asked.append(asked)
-            status, value, *more = script(asked)
+            request = ReceivedRequest(
+                f"{self.command} {self.path}", {k.lower(): v for k, v in self.headers.items()}, body
+            )
+            serving.requests.append(request)
+            status, value, *more = script(request)
             if not status:
                 self.close_connection = True
                 return
@@ -69,7 +71,7 @@ def scripted_server(
             self.wfile.write(content)
             self.close_connection = closes or headers["Content-Length"] != str(len(content))
 
-        do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815  # the names that the library calls
+        do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815  # names in http.server
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -78,12 +80,12 @@ def scripted_server(
         daemon_threads = True
 
         def handle_error(self, *_: Any) -> None:
-            """A client that distrusts this server ends the handshake."""
+            """Ignores failed handshakes of clients that do not trust this server."""
 
     with Server(("127.0.0.1", 0), Handler) as listening:
         scheme = "http"
         if tls is not None:
-            # The handshake belongs to the thread of the connection, not to the one that accepts.
+            # The handshake runs in the connection's thread, so that it does not block accept().
             listening.socket = tls.wrap_socket(listening.socket, server_side=True, do_handshake_on_connect=False)
             scheme = "https"
         serving = ScriptedServer(f"{scheme}://127.0.0.1:{listening.server_address[1]}")

@@ -1,4 +1,4 @@
-"""A registry that asks who its clients are, over TLS by an authority of its own."""
+"""A registry with users and TLS, with a certificate of a test authority."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GRANTS = ("grant shop write shop-*", "grant shop read *", "grant shop write head
 
 
 def secured_registry(start_service: Any, directory: Path, authority: Authority) -> str:
-    """Starts it and gives its URL; the user `shop` may read everything and write subjects that begin with `shop-`."""
+    """Starts the registry and returns its URL. The user `shop` may read everything and write subjects `shop-*`."""
     line = user_line("shop", PasswordHash.of(PASSWORD, b"some salt", Cost(log2_n=4, r=1, p=1)))
     (directory / "users").write_text("\n".join((line, *GRANTS)) + "\n")
     certificate, key = authority.certificate("server")

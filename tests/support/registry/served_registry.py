@@ -1,4 +1,4 @@
-"""A registry's application on a port of its own, in this process: calls are counted, and answers may be replaced."""
+"""The registry's application on a local port in this process, with counted and replaceable responses."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from headrace.registry.client import RegistryClient
 from headrace.registry.storage.database import Database
 
 
-class Served:
-    """A registry's application on a port of its own. `calls` counts requests by method and path; what `answer` returns
-    is answered instead."""
+class ServedRegistry:
+    """The registry's application on a local port. `calls` counts requests by method and path. A response that `answer`
+    returns replaces that of the application.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -31,11 +32,11 @@ class Served:
 
 
 @contextmanager
-def served(database_url: str) -> Iterator[Served]:
+def serve_registry(database_url: str) -> Iterator[ServedRegistry]:
     database = Database(database_url, lease_s=0)
     database.upgrade()
     app = create_app(database)
-    registry = Served("")
+    registry = ServedRegistry("")
 
     def application(environ: dict[str, Any], start_response: Any) -> Any:
         request = Request(environ)

@@ -1,7 +1,7 @@
-"""A database that went back gives its numbers a second time: no process answers what was said of them before.
+"""A restored database assigns the same ids and versions again: no process may serve what it cached before the restore.
 
-After a back-up was put back (SQLite), a failover to a standby that lagged, a recovery to a point in time and a snapshot
-that was put in place (PostgreSQL).
+Covers a restored backup (SQLite), failover to a lagging standby, point-in-time recovery, and a restored disk snapshot
+(PostgreSQL).
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ QUESTIONS: list[tuple[str, str, object]] = [
     *(("POST", f"/subjects/a{path}", {"schema": fixed(size)}) for path in ("", "/versions") for size in (1, 2)),
     *(("POST", "/compatibility/subjects/a/versions/latest", {"schema": fixed(size)}) for size in (1, 2, 3)),
 ]
-"""To be asked in this order, though none of them changes anything that is there."""
+"""In this order. None of the requests changes existing content."""
 
 
-def answers(registry: Registry) -> list[tuple[int, str]]:
+def responses(registry: Registry) -> list[tuple[int, str]]:
     found = [registry.call(method, path, body) for method, path, body in QUESTIONS]
     return [(answer.status, answer.text) for answer in found]
 
 
-def begin(registry: Registry) -> None:
-    """What stays."""
+def register_permanent_content(registry: Registry) -> None:
+    """Content that the restore preserves."""
     registry.put("/config", {"compatibility": "NONE"})
     registry.registered("a", fixed(1))
     registry.registered("target", fixed(1))
 
 
-def go_on(registry: Registry, size: int) -> None:
-    """What is lost, or comes in its place: the same numbers everywhere, and other things."""
+def register_lost_content(registry: Registry, size: int) -> None:
+    """Content that the restore loses, or that replaces it: the same numbers with other schemas."""
     registry.registered("target", fixed(size))
     registry.registered("user", USES_F, references=refer(2))
     registry.registered("a", fixed(size))
@@ -80,29 +80,29 @@ def fronts(url: str) -> Iterator[tuple[RegistryBehindFront, RegistryBehindFront]
         yield tuple(stack.enter_context(closing(RegistryBehindFront(url))) for _ in range(2))  # type: ignore[misc]
 
 
-def require_truth(url: str, asked: tuple[RegistryBehindFront, ...]) -> None:
-    """Goes on where the database is now, by somebody new, and asks everybody."""
+def require_fresh_responses(url: str, asked: tuple[RegistryBehindFront, ...]) -> None:
+    """Continues on the restored database with a new process, and compares the responses of all processes."""
     with fronts(url) as (writer, reader):
-        go_on(writer, 3)
-        # Two of the questions register what may have been lost; then all find the same.
+        register_lost_content(writer, 3)
+        # Two of the requests register content that may have been lost; afterwards all processes find it.
         writer.registered("a", fixed(2))
-        expected = answers(reader)
+        expected = responses(reader)
     time.sleep(LEASE_S)
     for front in asked:
-        assert answers(front) == expected
-        assert answers(front) == expected
+        assert responses(front) == expected
+        assert responses(front) == expected
 
 
-def lose(url: str, take_copy: Callable[[], None], go_back: Callable[[], None]) -> None:
+def lose_changes(url: str, take_copy: Callable[[], None], go_back: Callable[[], None]) -> None:
     with fronts(url) as asked:
-        begin(asked[0])
+        register_permanent_content(asked[0])
         take_copy()
-        go_on(asked[0], 2)
+        register_lost_content(asked[0], 2)
         for front in asked:
-            # Twice, so that there is something kept.
-            assert answers(front) == answers(front)
+            # Twice, to fill the caches.
+            assert responses(front) == responses(front)
         go_back()
-        require_truth(url, asked)
+        require_fresh_responses(url, asked)
 
 
 def upgraded(url: str) -> str:
@@ -112,25 +112,25 @@ def upgraded(url: str) -> str:
     return url
 
 
-def put_back(copy: Path, path: Path) -> None:
-    """As the command `.restore` does it, while the file is in use."""
+def restore(copy: Path, path: Path) -> None:
+    """Restores the file while it is in use, like SQLite's `.restore`."""
     with closing(sqlite3.connect(copy)) as source, closing(sqlite3.connect(path, timeout=30)) as target:
         source.backup(target)
 
 
-def test_a_back_up_is_put_back_into_a_sqlite_file(tmp_path: Path) -> None:
+def test_restored_sqlite_backup_invalidates_caches(tmp_path: Path) -> None:
     path, copy = tmp_path / "registry.db", tmp_path / "copy.db"
-    lose(upgraded(sqlite_url(path)), lambda: put_back(path, copy), lambda: put_back(copy, path))
+    lose_changes(upgraded(sqlite_url(path)), lambda: restore(path, copy), lambda: restore(copy, path))
 
 
-def test_a_registration_decided_before_the_database_went_back_is_decided_again(tmp_path: Path) -> None:
-    """Though the subject is at the revision that it was decided on, with other versions."""
+def test_registration_is_decided_again_after_a_restore(tmp_path: Path) -> None:
+    """The subject has the same revision as at the decision, but other versions."""
     path, copy = tmp_path / "registry.db", tmp_path / "copy.db"
     url = upgraded(sqlite_url(path))
     with fronts(url) as (front, other):
-        begin(front)
+        register_permanent_content(front)
         front.put("/config", {"compatibility": "BACKWARD"})
-        put_back(path, copy)
+        restore(path, copy)
         front.put("/config", {"compatibility": "NONE"})
         front.registered("a", '"string"')
         front.put("/config", {"compatibility": "BACKWARD"})
@@ -140,21 +140,21 @@ def test_a_registration_decided_before_the_database_went_back_is_decided_again(t
         def write_after_going_back(*arguments: object, **options: object) -> object:
             if not changed:
                 changed.append(True)
-                put_back(copy, path)
+                restore(copy, path)
                 other.put("/config", {"compatibility": "NONE"})
                 other.registered("a", '"long"')
                 other.put("/config", {"compatibility": "BACKWARD"})
             return write(*arguments, **options)  # type: ignore[arg-type]
 
         front._database.write = write_after_going_back  # type: ignore[method-assign, assignment]
-        # Of a string it may become bytes, and of a long not.
-        assert front.register("a", '"bytes"').problem[:2] == (409, 40901)
+        # A string may become bytes, but a long may not.
+        assert front.register("a", '"bytes"').error[:2] == (409, 40901)
         assert front.get("/subjects/a/versions").json == [1, 2]
 
 
 @pytest.fixture
 def servers() -> Iterator[Callable[..., PostgresServer]]:
-    """Makes servers, which end with the test."""
+    """Starts servers that stop with the test."""
     with ExitStack() as stack:
 
         def make(**options: object) -> PostgresServer:
@@ -172,7 +172,7 @@ def copied_from(primary: PostgresServer) -> str:
 
 
 @pytest.mark.postgres
-def test_a_standby_that_lagged_takes_over(servers: Callable[..., PostgresServer]) -> None:
+def test_failover_to_a_lagging_standby_invalidates_caches(servers: Callable[..., PostgresServer]) -> None:
     primary = servers()
     database = upgraded(primary.new_database()).rpartition("/")[2]
     standby = servers(base=primary)
@@ -182,12 +182,12 @@ def test_a_standby_that_lagged_takes_over(servers: Callable[..., PostgresServer]
     url = f"{begun}@/{database}?{hosts}&target_session_attrs=read-write"
 
     def cut_off() -> None:
-        """Once it has what there is, it gets no more."""
+        """Stops the replication once the standby has the permanent content."""
         where = primary.execute("SELECT pg_current_wal_lsn()::text")[0][0]
         while not standby.execute(f"SELECT pg_last_wal_replay_lsn() >= '{where}'")[0][0]:
             time.sleep(0.02)
         assert standby.execute("SELECT count(*) FROM pg_stat_wal_receiver") == [(1,)]
-        # A setting of the command line is not changed by a file.
+        # A command-line setting overrides the file.
         standby.stop()
         standby._settings.pop()
         standby.start()
@@ -196,11 +196,11 @@ def test_a_standby_that_lagged_takes_over(servers: Callable[..., PostgresServer]
         primary.kill()
         assert standby.execute("SELECT pg_promote()") == [(True,)]
 
-    lose(url, cut_off, fail_over)
+    lose_changes(url, cut_off, fail_over)
 
 
 @pytest.mark.postgres
-def test_a_recovery_to_a_point_in_time(servers: Callable[..., PostgresServer], tmp_path: Path) -> None:
+def test_point_in_time_recovery_invalidates_caches(servers: Callable[..., PostgresServer], tmp_path: Path) -> None:
     server = servers(settings=["archive_mode=on", "archive_command=cp %p ../%f"])
     url = upgraded(server.new_database())
     copy = servers(base=server)
@@ -216,31 +216,31 @@ def test_a_recovery_to_a_point_in_time(servers: Callable[..., PostgresServer], t
         copy.port = server.port
         restore = f"restore_command=cp {server.directory}/%f %p"
         copy.start_recovery("recovery", restore, "recovery_target_name=good", "recovery_target_action=promote")
-        # It answers before it is promoted, and then takes nothing yet.
+        # The server accepts connections before its promotion, but is read-only until then.
         while copy.execute("SELECT pg_is_in_recovery()")[0][0]:
             time.sleep(0.02)
 
-    lose(url, name_the_point, recover)
+    lose_changes(url, name_the_point, recover)
 
 
 @pytest.mark.postgres
-def test_a_snapshot_of_the_disk_is_put_in_place(servers: Callable[..., PostgresServer]) -> None:
-    """Then not even the timeline is another one."""
+def test_restored_disk_snapshot_invalidates_caches(servers: Callable[..., PostgresServer]) -> None:
+    """The timeline does not change in this case."""
     server = servers()
     url = upgraded(server.new_database())
     copies: list[PostgresServer] = []
 
-    def put_in_place() -> None:
+    def restore_snapshot() -> None:
         server.kill()
         server.copy_data(copies[0])
         server.start()
 
-    lose(url, lambda: copies.append(servers(base=server)), put_in_place)
+    lose_changes(url, lambda: copies.append(servers(base=server)), restore_snapshot)
 
 
 @pytest.mark.postgres
-def test_a_dump_is_put_back_while_the_server_runs(servers: Callable[..., PostgresServer]) -> None:
-    """Without a new connection: rows are replaced by those of a copy, in one transaction."""
+def test_dump_restored_on_a_running_server_invalidates_caches(servers: Callable[..., PostgresServer]) -> None:
+    """Connections stay open: one transaction replaces the rows by those of the dump."""
     server = servers()
     url = upgraded(server.new_database())
     database = url.rpartition("/")[2]
@@ -255,7 +255,7 @@ def test_a_dump_is_put_back_while_the_server_runs(servers: Callable[..., Postgre
         for name in tables:
             server.execute(f"CREATE TABLE copy.{name} AS SELECT * FROM {name}", database)
 
-    def put_back_rows() -> None:
+    def restore_rows() -> None:
         inserts = "; ".join(f"INSERT INTO {name} SELECT * FROM copy.{name}" for name in parents_first(tables))
         sequences = "; ".join(
             f"SELECT setval(pg_get_serial_sequence('{name}', '{key}'), (SELECT max({key}) FROM {name}))"
@@ -263,7 +263,7 @@ def test_a_dump_is_put_back_while_the_server_runs(servers: Callable[..., Postgre
         )
         server.execute(f"BEGIN; TRUNCATE {', '.join(tables)}; {inserts}; {sequences}; COMMIT", database)
 
-    lose(url, copy, put_back_rows)
+    lose_changes(url, copy, restore_rows)
 
 
 def parents_first(tables: list[str]) -> list[str]:
