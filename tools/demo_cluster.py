@@ -1,12 +1,12 @@
-"""`make demo-cluster`: the flights of `headrace demo` through the servers of a real cluster, all on this machine.
+"""`make demo-cluster`: the flights of `headrace demo` through the servers of a real cluster on this machine.
 
-The registry is on PostgreSQL, the broker is an Apache Kafka that asks for a password over TLS, loads run on YARN from
-the packed environment, files are on HDFS, tables in HiveServer2. Settings and units for systemd are those of
-examples/cluster with this machine's addresses and paths; registry and loads are what the units start, with the
-environment that these give and nothing else. HiveServer2 is asked by PyHive and by the driver of beeline, which must
-agree, and Pig counts the files. Maven fetches the servers, some 700 MB the first time; the tests start the same ones.
+The registry uses PostgreSQL; the broker is an Apache Kafka with passwords over TLS; loads run on YARN from the packed
+environment; the files are on HDFS and the tables in HiveServer2. The settings and systemd units are those of
+examples/cluster, with addresses and paths of this machine. Registry and loads run the commands of their units, in the
+environment of these units only. PyHive and beeline's driver query HiveServer2 and must return equal results, and Pig
+counts the files. Maven downloads the servers, about 700 MB the first time; the tests start the same ones.
 
-Exit 0: all answers are right. 1: one is wrong, or events are missing. 2: it could not run.
+Exit codes: 0 all results are correct; 1 a result is wrong, or events are missing; 2 failure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 import pyhive.exc  # noqa: E402
-import pytest  # noqa: E402  # whose skip is how these servers say that something is missing
+import pytest  # noqa: E402  # the test servers raise its skip exception for missing programs
 from py4j.protocol import Py4JError  # noqa: E402
 from pyhive import hive  # noqa: E402
 from thrift.Thrift import TException  # noqa: E402
@@ -53,28 +53,29 @@ PROGRAM = "/opt/headrace/.venv/bin/headrace"
 SETTINGS_FILE = "/etc/headrace/headrace.toml"
 HADOOP_CONF = "/etc/hadoop/conf"
 HOME = "/var/lib/headrace"
-"""What the examples name, of which there is another here."""
+"""Paths and names in the examples, replaced by those of this machine."""
 DATA_DIR = ROOT / "headrace-data" / "demo-cluster"
 DATABASE = "headrace"
-# A year of events is filed by day, with one file for each, since there is one executor.
+# Partitions by day for a year of events; one task, since there is one executor.
 LOADER = """\
 partition_by = "day"
 tasks = 1
 """
-# One small machine is the whole cluster, and has Spark's jars.
+# The whole cluster is one small machine, which has Spark's jars.
 SMALL = """\
 "yarn.am.memory" = "512m"
 "driver.host" = "127.0.0.1"
 """
-CANNOT_RUN = (
+DEMO_FAILURES = (
     *(DemoError, DemoDataError),
-    *(RuntimeError, AssertionError, subprocess.SubprocessError, pytest.skip.Exception),  # of servers that do not start
+    # raised by servers that do not start
+    *(RuntimeError, AssertionError, subprocess.SubprocessError, pytest.skip.Exception),
 )
 COUNTED = "SELECT carrier, count(*) FROM flights GROUP BY carrier ORDER BY carrier"
 
 
 class Cluster:
-    """A place for the demo, see `headrace.pipeline.demo.environment.DemoEnvironment`."""
+    """The cluster as environment of the demo, see `headrace.pipeline.demo.environment.DemoEnvironment`."""
 
     settings: Settings
 
@@ -87,7 +88,7 @@ class Cluster:
         postgres = PostgresServer()
         self._servers.callback(postgres.remove)
         registry = self._registry(postgres.new_database())
-        detail(f"registry on PostgreSQL: {registry.addresses['registry']}, as headrace-registry.service starts it")
+        detail(f"registry on PostgreSQL: {registry.addresses['registry']}, started as by headrace-registry.service")
         security = KafkaSecurity(directory / "kafka-security")
         kafka = ApacheKafka(directory / "kafka", security)
         self._servers.callback(kafka.stop)
@@ -104,7 +105,7 @@ class Cluster:
         detail(f"the environment of the tasks: {archive.stat().st_size / 1e6:.0f} MB")
         client = security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-512")
         self._config = directory / "headrace.toml"
-        text = filled(
+        text = with_values(
             EXAMPLES / "headrace.toml",
             {
                 "data_dir": str(directory / "data"),
@@ -112,13 +113,13 @@ class Cluster:
                 "url": registry.addresses["registry"],
                 "warehouse": f"{self._hdfs.uri}/data/headrace",
                 "executor": f"hive://{self._hive.address}",
-                "server_auth": "NOSASL",  # the HiveServer2 of the tests asks nobody who he is
+                "server_auth": "NOSASL",  # the HiveServer2 of the tests has no authentication
                 "yarn.dist.archives": f"{archive}#env",
                 "executor.instances": "1",
                 "executor.memory": "512m",
             },
         )
-        self._config.write_text(of_this_machine(text), encoding="utf-8")
+        self._config.write_text(adapt_to_this_machine(text), encoding="utf-8")
         self._load = self._service(
             "headrace-load.service",
             directory / "data",
@@ -131,7 +132,7 @@ class Cluster:
         home, config = self._directory / "registry", self._directory / "registry.toml"
         home.mkdir()
         values = {"data_dir": str(home), "listen": "127.0.0.1:0", "database_url": database_url}
-        config.write_text(filled(EXAMPLES / "registry.toml", values), encoding="utf-8")
+        config.write_text(with_values(EXAMPLES / "registry.toml", values), encoding="utf-8")
         unit = self._service("headrace-registry.service", home, {SETTINGS_FILE: str(config), HOME: str(home)})
         for words in unit.before:
             subprocess.run(words, check=True, env=unit.environment, cwd=unit.directory, stdout=subprocess.DEVNULL)
@@ -140,20 +141,22 @@ class Cluster:
         return registry
 
     def _service(self, name: str, home: Path, paths: Mapping[str, str]) -> UnitService:
-        """A unit of the examples with the paths of this machine, kept for people to read."""
-        text = placed(EXAMPLES / "systemd" / name, {PROGRAM: str(Path(sys.executable).parent / "headrace"), **paths})
+        """Writes a unit of the examples with the paths of this machine, and returns its service."""
+        text = with_paths(
+            EXAMPLES / "systemd" / name, {PROGRAM: str(Path(sys.executable).parent / "headrace"), **paths}
+        )
         units = self._directory / "systemd"
         units.mkdir(exist_ok=True)
         (units / name).write_text(text, encoding="utf-8")
         return service_of(text, home)
 
     def command(self, *arguments: str) -> RunnableCommand:
-        """A load is what its unit starts; other commands are typed, in a shell as docs/cluster.md has it."""
+        """Returns the command of the unit for a load; other commands run in a shell as described in docs/cluster.md."""
         if arguments == ("load",):
             return RunnableCommand(self._load.start, self._load.environment, self._load.directory)
         typed = [sys.executable, "-P", "-m", "headrace", *arguments]
-        said = {"HEADRACE_CONFIG": str(self._config), "HADOOP_CONF_DIR": self._load.environment["HADOOP_CONF_DIR"]}
-        return RunnableCommand(typed, {**os.environ, **said})
+        message = {"HEADRACE_CONFIG": str(self._config), "HADOOP_CONF_DIR": self._load.environment["HADOOP_CONF_DIR"]}
+        return RunnableCommand(typed, {**os.environ, **message})
 
     def stop(self) -> None:
         self._servers.close()
@@ -161,27 +164,27 @@ class Cluster:
     @contextmanager
     def engine(self, detail: PrintDetail) -> Iterator[RunQuery]:
         host, _, port = self._hive.address.rpartition(":")
-        with answering(self._hive.log):
+        with hive_errors_as_demo_errors(self._hive.log):
             connection = hive.connect(host, int(port), auth="NOSASL", database=DATABASE)
         with closing(connection):
-            with answering(self._hive.log):
+            with hive_errors_as_demo_errors(self._hive.log):
                 jdbc = HiveJdbc(f"jdbc:hive2://{self._hive.address}/{DATABASE};auth=noSasl")
             with closing(jdbc):
 
                 def ask(query: str) -> Table:
-                    with answering(self._hive.log):
-                        found, again = asked(connection, query), jdbc.ask(query)
+                    with hive_errors_as_demo_errors(self._hive.log):
+                        found, again = run_query(connection, query), jdbc.query(query)
                     if different := differences(again, found):
-                        raise DemoError(f"the driver of beeline answers otherwise than PyHive: {different[0]}")
+                        raise DemoError(f"beeline's driver and PyHive return different results: {different[0]}")
                     return found
 
-                detail("each answer is PyHive's and, the same, that of beeline's driver")
+                detail("PyHive and beeline's driver return the same results")
                 yield ask
                 counted = [(str(carrier), int(number)) for carrier, number in ask(COUNTED)]
         found = self._counted_by_pig()
         if found != counted:
             raise DemoError(f"Pig counts {found} and HiveServer2 {counted}")
-        detail("Pig counts the same flights of each carrier, from the files")
+        detail("Pig counts the same number of flights per carrier in the files")
 
     def _counted_by_pig(self) -> list[tuple[str, int]]:
         flights = f"{self._hdfs.uri}/data/headrace/flights"
@@ -197,8 +200,8 @@ class Cluster:
         return (f"less {self._directory / 'headrace.toml'}", f"less {units}", "less docs/cluster.md")
 
 
-def filled(example: Path, values: Mapping[str, str]) -> str:
-    """Settings with other values for some keys, each of which they have once."""
+def with_values(example: Path, values: Mapping[str, str]) -> str:
+    """Returns an example of settings with other values for some keys, each of which occurs once."""
     text = example.read_text(encoding="utf-8")
     for key, value in values.items():
         line = re.compile(rf'^("?{re.escape(key)}"?) = "[^"]*"', re.MULTILINE)
@@ -208,8 +211,8 @@ def filled(example: Path, values: Mapping[str, str]) -> str:
     return text
 
 
-def placed(unit: Path, paths: Mapping[str, str]) -> str:
-    """A unit with other paths, each of which it has."""
+def with_paths(unit: Path, paths: Mapping[str, str]) -> str:
+    """Returns a unit with other paths, each of which must occur."""
     text = unit.read_text(encoding="utf-8")
     for path, here in paths.items():
         if path not in text:
@@ -218,7 +221,7 @@ def placed(unit: Path, paths: Mapping[str, str]) -> str:
     return text
 
 
-def of_this_machine(text: str) -> str:
+def adapt_to_this_machine(text: str) -> str:
     from pyspark.find_spark_home import _find_spark_home
 
     lines = [line for line in text.splitlines(keepends=True) if not line.startswith('"yarn.archive"')]
@@ -227,19 +230,19 @@ def of_this_machine(text: str) -> str:
 
 
 @contextmanager
-def answering(log: Path) -> Iterator[None]:
-    """HiveServer2 says of most failures only that there was one, so whoever reads of it is led to its log."""
+def hive_errors_as_demo_errors(log: Path) -> Iterator[None]:
+    """Adds the path of HiveServer2's log to errors, since its messages rarely contain the cause."""
     try:
         yield
     except Py4JError as error:
-        raise DemoError(f"beeline's driver got no answer from HiveServer2: {root_cause(error)}; see {log}") from error
+        raise DemoError(f"beeline's driver: HiveServer2 failed: {root_cause(error)}; see {log}") from error
     except (pyhive.exc.Error, TException) as error:
         status = getattr(error.args[0] if error.args else None, "status", None)
         reason = one_line(getattr(status, "errorMessage", None) or str(error)) or type(error).__name__
-        raise DemoError(f"PyHive got no answer from HiveServer2: {reason}; see {log}") from error
+        raise DemoError(f"PyHive: HiveServer2 failed: {reason}; see {log}") from error
 
 
-def asked(connection: Any, query: str) -> Table:
+def run_query(connection: Any, query: str) -> Table:
     with closing(connection.cursor()) as cursor:
         cursor.execute(query)
         return [tuple(row) for row in cursor.fetchall()]
@@ -247,12 +250,14 @@ def asked(connection: Any, query: str) -> Table:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, default=DATA_DIR, help="emptied when it runs again")
+    parser.add_argument(
+        "--data-dir", type=Path, default=DATA_DIR, help="directory of all files; emptied at the next run"
+    )
     directory = parser.parse_args().data_dir.resolve()
     try:
         prepare_directory(directory)
         result = run_demo_in(Cluster(directory), find_data(), directory / "logs", sys.stdout)
-    except CANNOT_RUN as error:
+    except DEMO_FAILURES as error:
         print(f"demo-cluster: {error}", file=sys.stderr)
         return 2
     return 0 if result.is_correct else 1

@@ -45,16 +45,16 @@ def assert_same(java: JavaOracle, text: str) -> None:
 
 
 @given(value=schema_values())
-def test_generated_schemas(java, value):
+def test_generated_schemas_match_avro_java(java, value):
     text = json.dumps(value)
     assert ours(text)[0] == "ok", ours(text)
     assert_same(java, text)
 
 
 @given(value=schema_values(max_depth=2), data=st.data())
-def test_damaged_schemas(java, value, data):
+def test_damaged_schemas_match_avro_java(java, value, data):
     """Verdicts agree also where one value of a valid schema is replaced, dropped or repeated."""
-    assert_same(java, json.dumps(_damaged(value, data)))
+    assert_same(java, json.dumps(_damage(value, data)))
 
 
 _WRONG = [
@@ -78,19 +78,19 @@ _WRONG = [
 ]
 
 
-def _damaged(value, data):
+def _damage(value, data):
     if isinstance(value, dict) and value:
         key = data.draw(st.sampled_from(sorted(value)))
         what = data.draw(st.sampled_from(["inner", "inner", "inner", "replace", "drop"]))
         if what == "drop":
             return {k: v for k, v in value.items() if k != key}
-        changed = _damaged(value[key], data) if what == "inner" else data.draw(st.sampled_from(_WRONG))
+        changed = _damage(value[key], data) if what == "inner" else data.draw(st.sampled_from(_WRONG))
         return {**value, key: changed}
     if isinstance(value, list) and value:
         i = data.draw(st.integers(0, len(value) - 1))
         if data.draw(st.integers(0, 3)) == 0:
             return [*value, value[i]]
-        return [*value[:i], _damaged(value[i], data), *value[i + 1 :]]
+        return [*value[:i], _damage(value[i], data), *value[i + 1 :]]
     return data.draw(st.sampled_from(_WRONG))
 
 
@@ -144,7 +144,7 @@ CASES = [
 ]
 
 
-def test_cases(java):
+def test_special_cases_match_avro_java(java):
     for text in CASES:
         assert_same(java, text)
 

@@ -36,7 +36,7 @@ def test_the_prefix_is_magic_and_big_endian_id():
     assert frame(258, b"x") == b"\x00\x00\x00\x01\x02x"
 
 
-def test_a_header_wins_and_leaves_the_whole_value():
+def test_header_takes_precedence_over_value():
     assert unframe(b"body", [("other", b"1"), (HEADER, b"\x00\x00\x00\x00\x07")]) == Framed(7, b"body")
     assert unframe(b"\x00\x00\x00\x00\x05x", [(HEADER, None)]) == Framed(5, b"x")
 
@@ -53,13 +53,13 @@ def test_a_header_wins_and_leaves_the_whole_value():
         (b"x", [(HEADER, b"\x01" + b"g" * 16)], "guid"),
     ],
 )
-def test_what_is_not_framed(value, headers, reason):
+def test_unframe_refuses_invalid_framing(value, headers, reason):
     with pytest.raises(FramingError) as caught:
         unframe(value, headers)
     assert caught.value.reason == reason
 
 
-def test_an_id_out_of_range_is_not_sent():
+def test_frame_refuses_id_out_of_range():
     with pytest.raises(FramingError):
         frame(2**31, b"")
 
@@ -87,7 +87,7 @@ CANDIDATES = ("header.time", "timestamp")
         ({"type": "long", "logicalType": "local-timestamp-millis"}, datetime.datetime(1970, 1, 1, 0, 0, 1), 1_000),
     ],
 )
-def test_times_in_their_units(kind, value, ms):
+def test_times_are_converted_to_milliseconds(kind, value, ms):
     found = find_time_field(schema_of(("timestamp", kind)), "", CANDIDATES)
     assert found is not None
     assert found.source == "timestamp"
@@ -98,11 +98,11 @@ def test_times_in_their_units(kind, value, ms):
     "kind",
     ["string", "double", "int", {"type": "long", "logicalType": "time-micros"}, ["long", "string"]],
 )
-def test_types_without_unit_are_not_taken(kind):
+def test_types_without_unit_are_not_time_fields(kind):
     assert find_time_field(schema_of(("timestamp", kind)), "", CANDIDATES) is None
 
 
-def test_the_named_field_wins_then_the_candidates_in_order():
+def test_named_field_precedes_candidates():
     header = {"type": "record", "name": "H", "fields": [{"name": "time", "type": "long"}]}
     schema = schema_of(("timestamp", "long"), ("at", "long"), ("header", ["null", header]))
     assert find_time_field(schema, "at", CANDIDATES).source == "at"

@@ -40,7 +40,7 @@ def record(*fields: dict, **more) -> str:
     return json.dumps({"type": "record", "name": "R", "fields": list(fields), **more})
 
 
-def test_every_node_knows_where_it_stands():
+def test_nodes_have_positions():
     text = (
         '{\n  "type": "record", "name": "R",\n  "fields": [\n    {"name": "a", "type": ["null",\n      "int"]}\n  ]\n}'
     )
@@ -53,7 +53,7 @@ def test_every_node_knows_where_it_stands():
     assert (branch.position.line, branch.position.column, branch.position.pointer) == (5, 7, "/fields/0/type/1")
 
 
-def test_layout_takes_no_part_in_equality():
+def test_equality_ignores_layout():
     assert parse_schema('{"type": "map",\n "values": "int"}') == parse_schema('{"values":"int","type":"map"}')
 
 
@@ -133,7 +133,7 @@ def test_error_in_a_schema_has_the_pointer_of_the_invalid_node():
     assert [(text, error_of(text).position.pointer) for text, _ in NOT_A_SCHEMA] == NOT_A_SCHEMA
 
 
-def test_messages_of_errors():
+def test_error_messages_match_golden_file():
     texts = [text for text, *_ in (*NOT_JSON, *NOT_A_SCHEMA)]
     lines = case_lines((ascii(text[:200]), error_of(text)) for text in texts)
     assert lines == golden("avro_schema/parse_errors.txt", lines)
@@ -144,14 +144,14 @@ def test_error_suggests_the_name_in_another_case():
     assert "Hash" in error_of(text).message
 
 
-def test_lenient_parsing_takes_bad_defaults_and_namespaces_but_not_bad_names():
+def test_lenient_parsing_accepts_bad_defaults_and_namespaces_but_not_names():
     text = record({"name": "a", "type": "int", "default": "x"}, namespace="a-b")
     error_of(text)
     assert parse_schema(text, strict=False).root.fields[0].default == "x"
     error_of(record(name="a-b"), strict=False)
 
 
-def test_defaults_that_need_each_other_in_many_ways_are_judged_in_reasonable_time():
+def test_mutually_dependent_defaults_are_validated_quickly():
     kinds = [f"T{n}" for n in range(40)]
     records = [
         {"type": "record", "name": kind, "fields": [{"name": "a", "type": kinds, "default": {}}]} for kind in kinds
@@ -159,7 +159,7 @@ def test_defaults_that_need_each_other_in_many_ways_are_judged_in_reasonable_tim
     assert error_of(json.dumps(records)).position.pointer.endswith("/default")
 
 
-def test_types_used_before_their_definition_do_not_nest_beyond_the_limit():
+def test_forward_references_respect_nesting_limit():
     for count in (100, 5_000):
         records = [
             {"type": "record", "name": f"T{n}", "fields": [{"name": "a", "type": f"T{(n + 1) % count}"}]}
@@ -195,7 +195,7 @@ def test_a_type_may_be_used_before_its_definition():
     ]
 
 
-def test_the_same_definition_twice_is_one_type_and_another_is_an_error():
+def test_equal_definitions_are_one_type_and_different_ones_an_error():
     fixed = {"type": "fixed", "name": "F", "size": 1}
     schema = parse_schema(record({"name": "a", "type": fixed}, {"name": "b", "type": fixed}))
     assert schema.root.fields[1].type == Reference(Name("F"))
@@ -203,7 +203,7 @@ def test_the_same_definition_twice_is_one_type_and_another_is_an_error():
     assert error_of(text).position.pointer == "/fields/1/type/name"
 
 
-def test_references_lend_their_types_and_the_stored_text_keeps_them_by_name():
+def test_canonical_text_keeps_referenced_types_by_name():
     sub = parse_schema('{"type": "record", "name": "Sub", "namespace": "o", "fields": []}')
     text = '{"type":"record","name":"My","namespace":"ns","fields":[{"name":"f","type":"o.Sub"}]}'
     assert "o.Sub" in error_of(text).message
@@ -220,7 +220,7 @@ def test_two_references_must_agree_on_a_type():
     assert re.search(r"\bF\b", error_of('"F"', references=[one, two]).message)
 
 
-def test_defaults_tell_null_from_none():
+def test_null_default_differs_from_no_default():
     fields = parse_schema(
         record({"name": "a", "type": "null", "default": None}, {"name": "b", "type": "null"})
     ).root.fields
@@ -229,7 +229,7 @@ def test_defaults_tell_null_from_none():
     assert fields[1].default is NO_DEFAULT
 
 
-def test_a_text_as_default_of_a_double_is_the_number_it_spells():
+def test_string_default_of_double_is_a_number():
     fields = parse_schema(record({"name": "a", "type": "double", "default": "1.50"})).root.fields
     assert fields[0].default == 1.5
 
@@ -254,7 +254,7 @@ def test_a_text_as_default_of_a_double_is_the_number_it_spells():
         ({"type": "string", "logicalType": "made-up"}, None),
     ],
 )
-def test_logical_types_are_taken_only_where_they_are_valid(value, logical):
+def test_logical_type_needs_valid_underlying_type(value, logical):
     root = parse_schema(json.dumps(value)).root
     assert isinstance(root, Primitive | Fixed)
     assert root.logical == logical
@@ -268,7 +268,7 @@ def test_strict_accepts_what_avro_java_accepts():
     parse_schema(record({"name": "a", "type": ["null", "int"], "default": 5}))
 
 
-def test_walk_gives_each_node_once_outer_before_inner():
+def test_walk_yields_each_node_once_outer_before_inner():
     schema = parse_schema('["null", {"type": "array", "items": {"type": "map", "values": "int"}}]')
     assert [type(node).__name__ for node in walk(schema)] == ["Union", "Primitive", "Array", "Map", "Primitive"]
 
@@ -285,7 +285,7 @@ def test_a_primitive_may_be_written_as_an_object():
 
 
 @given(schema_values())
-def test_texts_read_back_as_the_same_schema(value):
+def test_schema_text_round_trip(value):
     schema = parse_schema(json.dumps(value))
     assert parse_schema(canonical_text(schema)) == schema
     assert parse_schema(json.dumps(schema_to_json(schema))) == schema

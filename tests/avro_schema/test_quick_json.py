@@ -18,20 +18,20 @@ from headrace.avro_schema.quick_json import LazyPosition, read_without_positions
 from support.schemas.strategies import schema_values
 
 
-def carefully(text: str) -> Any:
-    """As `outcome`, with the careful reading alone."""
+def parse_with_positions(text: str) -> Any:
+    """As `parse_result`, with the careful reading alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parse_module, "read_without_positions", lambda text, source: None)
-        return outcome(text)
+        return parse_result(text)
 
 
-def outcome(text: str) -> Any:
+def parse_result(text: str) -> Any:
     """The schema with every position in it, or the error with its own."""
     try:
         schema = parse_schema(text, source="s")
     except SchemaParseError as error:
         return error.message, error.position, error.source
-    return schema, schema.names, [place(node.position) for node in nodes(schema.root)]
+    return schema, schema.names, [position_tuple(node.position) for node in nodes(schema.root)]
 
 
 def nodes(root: Any) -> Any:
@@ -41,21 +41,19 @@ def nodes(root: Any) -> Any:
             yield from node.fields
 
 
-def place(position: Position) -> tuple[str, int, int]:
+def position_tuple(position: Position) -> tuple[str, int, int]:
     return position.pointer, position.line, position.column
 
 
 @given(schema_values(), st.sampled_from([None, 1]), st.data())
-def test_schemas_and_broken_schemas_are_the_same_read_either_way(
-    value: Any, indent: int | None, data: st.DataObject
-) -> None:
+def test_both_parsers_agree_on_valid_and_broken_schemas(value: Any, indent: int | None, data: st.DataObject) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    assert outcome(text) == carefully(text)
+    assert parse_result(text) == parse_with_positions(text)
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 6)))
     piece = data.draw(st.sampled_from(('"', "{", "}", "[", "]", ",", ":", "\\", "\n", " ", "1e999", "é", "null", "")))
     broken = text[:start] + piece + text[end:]
-    assert outcome(broken) == carefully(broken)
+    assert parse_result(broken) == parse_with_positions(broken)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +77,7 @@ def test_schemas_and_broken_schemas_are_the_same_read_either_way(
     ],
     ids=lambda text: ascii(text[:30]),
 )
-def test_what_json_does_not_allow_is_left_to_the_careful_reading(text: str) -> None:
+def test_invalid_json_is_left_to_parser_with_positions(text: str) -> None:
     assert read_without_positions(text, "") is None
     with pytest.raises(SchemaParseError) as told:
         parse_schema(text)
@@ -87,18 +85,18 @@ def test_what_json_does_not_allow_is_left_to_the_careful_reading(text: str) -> N
 
 
 @pytest.mark.parametrize("depth", [DEPTH_MAX - 1, DEPTH_MAX])
-def test_the_deepest_nesting_is_the_same(depth: int) -> None:
+def test_both_parsers_accept_deepest_nesting(depth: int) -> None:
     text = '{"type": "int", "a": %s}' % ("[" * (depth - 1) + "]" * (depth - 1))
     quick = read_without_positions(text, "")
     assert quick is not None
     assert to_plain(quick.root) == to_plain(read_json(text).root)
 
 
-def test_many_shallow_values_are_not_taken_for_deep_ones() -> None:
+def test_many_shallow_values_are_not_too_deep() -> None:
     assert read_without_positions(json.dumps([[]] * 1000), "") is not None
 
 
-def test_a_position_is_found_when_it_is_asked_for() -> None:
+def test_position_is_computed_on_access() -> None:
     text = '{"type": "record", "name": "é",\n  "fields": []}'.replace("é", "R")
     schema = parse_schema('{"type": "record", "name": "R", "doc": "é",\n "fields": [\n  {"name": "a", "type": "int"}]}')
     assert isinstance(schema.root, Record)
@@ -117,16 +115,16 @@ def test_positions_can_be_sent_and_copied() -> None:
     assert repr(pickle.loads(pickle.dumps(position))) == "Position(pointer='/1', line=3, column=2)"
 
 
-def test_named_types_of_every_kind_are_placed() -> None:
+def test_named_types_have_positions() -> None:
     text = (
         '[{"type": "enum", "name": "E", "symbols": ["A"]},\n {"type": "fixed", "name": "F", "size": 2},\n'
         ' {"type": "map", "values": {"type": "array", "items": "E"}}, {"type": "F"}]'
     )
-    refused = carefully(text)
-    assert outcome(text) == refused
+    refused = parse_with_positions(text)
+    assert parse_result(text) == refused
     allowed = text.replace(', {"type": "F"}', "")
-    schema, _, places = outcome(allowed)
+    schema, _, places = parse_result(allowed)
     assert [type(node) for node in schema.root.branches[:2]] == [Enum, Fixed]
-    assert outcome(allowed) == carefully(allowed)
+    assert parse_result(allowed) == parse_with_positions(allowed)
     assert ("/2/values/items", 3, 55) in places
     assert Field not in map(type, schema.root.branches)

@@ -18,7 +18,7 @@ from headrace.avro_schema import parse_schema
 from headrace.compat import IncompatibilityType, check_reader_writer
 from headrace.pipeline.java import JavaNotFoundError
 from support.schemas.avro_java import java_verdicts
-from support.schemas.real_pairs import real_pairs, shrunk
+from support.schemas.real_pairs import real_pairs, shrink_pair
 from support.schemas.schema_pairs import PRIMITIVES, schema_pairs
 
 PAIRS = int(os.environ.get("HEADRACE_COMPAT_PAIRS", "1500"))
@@ -36,7 +36,7 @@ def enum(*symbols: str, name: str = "E", **more: Any) -> dict[str, Any]:
 B = record(name="B")
 B_C = record(("c", "int"), name="B")
 
-HAND_MADE: list[tuple[Any, Any]] = [
+HANDWRITTEN_PAIRS: list[tuple[Any, Any]] = [
     # A type met again repeats its problems with their first location, also where that was inside a union's trial.
     (record(("x", B_C), ("y", "B")), record(("x", B), ("y", "B"))),
     (record(("x", ["null", B_C]), ("y", "B")), record(("x", ["null", B]), ("y", "B"))),
@@ -73,24 +73,24 @@ def our_verdict(reader: str, writer: str) -> dict[str, Any]:
     return {"problems": [[problem.type.value, problem.location, problem.message] for problem in problems]}
 
 
-def judged(pairs: list[tuple[str, str]], work_dir: Path) -> list[dict[str, Any]]:
+def java_verdicts_or_skip(pairs: list[tuple[str, str]], work_dir: Path) -> list[dict[str, Any]]:
     try:
         return java_verdicts(pairs, work_dir)
     except JavaNotFoundError as error:
         pytest.skip(str(error))
 
 
-def test_hand_made_pairs_are_judged_as_avro_java_does(tmp_path: Path) -> None:
-    pairs = [(json.dumps(reader), json.dumps(writer)) for reader, writer in HAND_MADE]
-    for pair, verdict in zip(pairs, judged(pairs, tmp_path), strict=True):
+def test_handwritten_pairs_match_avro_java(tmp_path: Path) -> None:
+    pairs = [(json.dumps(reader), json.dumps(writer)) for reader, writer in HANDWRITTEN_PAIRS]
+    for pair, verdict in zip(pairs, java_verdicts_or_skip(pairs, tmp_path), strict=True):
         assert our_verdict(*pair) == verdict, pair
 
 
-def test_generated_pairs_are_judged_as_avro_java_does(tmp_path: Path) -> None:
+def test_generated_pairs_match_avro_java(tmp_path: Path) -> None:
     compare(list(schema_pairs(SEED, PAIRS)), tmp_path)
 
 
-def test_changed_real_schemas_are_judged_as_avro_java_does(tmp_path: Path) -> None:
+def test_changed_real_schemas_match_avro_java(tmp_path: Path) -> None:
     compare(list(real_pairs(SEED, PAIRS // 3)), tmp_path)
 
 
@@ -99,23 +99,25 @@ def compare(pairs: list[tuple[str, str]], work_dir: Path) -> None:
     print(f"HEADRACE_COMPAT_SEED={SEED} HEADRACE_COMPAT_PAIRS={PAIRS}: {len(pairs)} pairs")
 
     def find_differences(some: Sequence[tuple[str, str]]) -> list[bool]:
-        verdicts = judged(list(some), work_dir)
+        verdicts = java_verdicts_or_skip(list(some), work_dir)
         return [our_verdict(*pair) != verdict for pair, verdict in zip(some, verdicts, strict=True)]
 
     different = [pair for pair, is_so in zip(pairs, find_differences(pairs), strict=True) if is_so]
     if different:
-        reader, writer = shrunk(different[0], find_differences)
-        java, ours = judged([(reader, writer)], work_dir)[0], our_verdict(reader, writer)
+        reader, writer = shrink_pair(different[0], find_differences)
+        java, ours = java_verdicts_or_skip([(reader, writer)], work_dir)[0], our_verdict(reader, writer)
         pytest.fail(
             f"{len(different)} of {len(pairs)} differ, such as\n  reader {reader}\n  writer {writer}\n"
             f"  java {java}\n  ours {ours}\nfound as\n  reader {different[0][0]}\n  writer {different[0][1]}"
         )
 
 
-def test_pairs_are_made_smaller_while_they_differ() -> None:
+def test_shrink_pair_reduces_pair_while_verdicts_differ() -> None:
     """As if the judges differed wherever the reader has an enum and the writer a fixed."""
     pairs = ((reader, writer) for reader, writer in schema_pairs(1, 1500) if '"enum"' in reader and '"fixed"' in writer)
-    reader, writer = shrunk(next(pairs), lambda some: ['"enum"' in one and '"fixed"' in other for one, other in some])
+    reader, writer = shrink_pair(
+        next(pairs), lambda some: ['"enum"' in one and '"fixed"' in other for one, other in some]
+    )
     assert len(reader) < 80
     assert len(writer) < 80
 

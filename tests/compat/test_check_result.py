@@ -26,7 +26,7 @@ def file_exists(_: str) -> bool:
     return True
 
 
-def kinds(*failures: FailureKind) -> tuple[Failure, ...]:
+def failures_of_kinds(*failures: FailureKind) -> tuple[Failure, ...]:
     return tuple(Failure(kind, "f", "m") for kind in failures)
 
 
@@ -36,19 +36,19 @@ def kinds(*failures: FailureKind) -> tuple[Failure, ...]:
         (CheckResult(()), 0),
         (CheckResult((checked(V1, V1),)), 0),
         (CheckResult((checked(),)), 1),
-        (CheckResult((), kinds(FailureKind.NOT_REGISTERED)), 1),
-        (CheckResult((checked(),), kinds(FailureKind.INVALID)), 3),
-        (CheckResult((), kinds(FailureKind.INVALID, FailureKind.UNREADABLE)), 2),
-        (CheckResult((), kinds(FailureKind.UNREADABLE, FailureKind.REGISTRY, FailureKind.INVALID)), 4),
+        (CheckResult((), failures_of_kinds(FailureKind.NOT_REGISTERED)), 1),
+        (CheckResult((checked(),), failures_of_kinds(FailureKind.INVALID)), 3),
+        (CheckResult((), failures_of_kinds(FailureKind.INVALID, FailureKind.UNREADABLE)), 2),
+        (CheckResult((), failures_of_kinds(FailureKind.UNREADABLE, FailureKind.REGISTRY, FailureKind.INVALID)), 4),
     ],
 )
-def test_the_exit_code_is_that_of_what_leaves_most_in_the_dark(check_result: CheckResult, code: int) -> None:
+def test_exit_code_is_that_of_the_most_severe_failure(check_result: CheckResult, code: int) -> None:
     assert check_result.exit_code == code
     assert check_result.is_compatible is (code == 0)
     assert set(EXIT_ORDER) == {0, 1, 2, 3, 4}
 
 
-def test_a_suppressed_problem_does_not_count_and_is_still_there() -> None:
+def test_suppressed_problem_is_listed_but_not_blocking() -> None:
     item = checked()
     wanted = [Suppression("agreed with all readers", rule=rule) for rule in {p.rule for p in item.problems}]
     (marked,), notes = apply_suppressions([item], wanted, TODAY, "the settings")
@@ -72,7 +72,7 @@ def test_a_suppressed_problem_does_not_count_and_is_still_there() -> None:
         (Suppression("r", subject="order"), False),
     ],
 )
-def test_what_a_suppression_covers(suppression: Suppression, covers: bool) -> None:
+def test_suppression_matches_field_rule_path_and_subject(suppression: Suppression, covers: bool) -> None:
     item = checked()
     problem = next(problem for problem in item.problems if problem.rule == "TYPE_MISMATCH")
     assert suppression.covers(item, problem) is covers
@@ -90,12 +90,12 @@ def test_what_a_suppression_covers(suppression: Suppression, covers: bool) -> No
         ("parts", False),
     ],
 )
-def test_fields_of_items_are_suppressed_as_they_are_written(pattern: str, covers: bool) -> None:
+def test_suppression_field_pattern_with_array_items(pattern: str, covers: bool) -> None:
     problem = replace(checked().problems[0], field='field "lines[].parts[].qty"')
     assert Suppression("r", field=pattern).covers(checked(), problem) is covers
 
 
-def test_names_in_brackets_mean_themselves() -> None:
+def test_brackets_in_names_match_literally() -> None:
     item = replace(checked(), file="schemas/[v1]/order.avsc", subject="order[v1]-value")
     assert Suppression("r", path=item.file).covers(item, item.problems[0])
     assert Suppression("r", path="schemas/[v1]").covers(item, item.problems[0])
@@ -104,7 +104,7 @@ def test_names_in_brackets_mean_themselves() -> None:
     assert derive_subject(SubjectSource("[v1].avsc"), "topic", [SubjectRule("[v1].avsc", "x")]) == "x"
 
 
-def test_suppressions_end_and_are_told_when_they_match_nothing() -> None:
+def test_expired_and_unused_suppressions_are_reported() -> None:
     item = checked()
     ended = Suppression("r", path="schemas", expires=TODAY - datetime.timedelta(days=1))
     (marked,), notes = apply_suppressions([item], [ended, Suppression("r", path="elsewhere")], TODAY, "headrace.toml")
@@ -136,12 +136,12 @@ def test_invalid_suppressions() -> None:
     assert lines == golden("compat/invalid_suppressions.txt", lines)
 
 
-def test_suppressions_of_a_settings_file() -> None:
+def test_parse_suppression_accepts_date_or_text() -> None:
     table = {"reason": "r", "rule": "X", "expires": TODAY}
     assert parse_suppression(table) == parse_suppression({**table, "expires": "2026-07-01"})
 
 
-def test_known_findings_do_not_count_until_they_are_gone() -> None:
+def test_known_findings_are_suppressed_and_reported_when_fixed() -> None:
     item = checked()
     known = parse_baseline(render_baseline([item]))
     (marked,), notes = mark_known([item], known, "known.json", file_exists)
@@ -154,7 +154,7 @@ def test_known_findings_do_not_count_until_they_are_gone() -> None:
     assert parse_baseline(render_baseline([marked])) == known, "writing it again keeps what is known"
 
 
-def test_what_is_known_of_one_file_says_nothing_of_another_with_the_same_subject() -> None:
+def test_known_findings_apply_per_file_with_same_subject() -> None:
     old, new = replace(checked(), file="a/order.avsc"), replace(checked(), file="b/order.avsc")
     assert [p.fingerprint for p in old.problems] == [p.fingerprint for p in new.problems]
     known = parse_baseline(render_baseline([old]))
@@ -166,7 +166,7 @@ def test_what_is_known_of_one_file_says_nothing_of_another_with_the_same_subject
     assert (all(item.is_compatible for item in both), notes) == (True, ())
 
 
-def test_a_file_that_was_moved_takes_along_what_is_known_of_it() -> None:
+def test_known_findings_follow_a_moved_file() -> None:
     old, moved = replace(checked(), file="a/order.avsc"), replace(checked(), file="b/order.avsc")
     third = replace(moved, file="c/order.avsc")
     known = parse_baseline(render_baseline([old]))
@@ -175,7 +175,7 @@ def test_a_file_that_was_moved_takes_along_what_is_known_of_it() -> None:
     assert notes == ()
 
 
-def test_fingerprints_outlive_lines_versions_and_other_changes() -> None:
+def test_fingerprints_ignore_lines_and_other_changes() -> None:
     moved = checked(V3.replace("[\n", '[\n\n  {"name": "more", "type": "int", "default": 0},\n', 1))
     fingerprints = {problem.fingerprint for problem in checked().problems}
     assert {problem.fingerprint for problem in moved.problems} == fingerprints
@@ -184,12 +184,12 @@ def test_fingerprints_outlive_lines_versions_and_other_changes() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2, "findings": []}', '{"format": 1, "findings": [1]}'])
-def test_bad_baseline_files(text: str) -> None:
+def test_invalid_baseline_files_are_refused(text: str) -> None:
     with pytest.raises(InvalidBaselineFile):
         parse_baseline(text)
 
 
-def test_a_baseline_file_reads_like_a_list() -> None:
+def test_baseline_file_lists_findings() -> None:
     document = json.loads(render_baseline([checked()]))
     assert document["format"] == 1
     assert set(document["findings"][0]) == {"fingerprint", "file", "subject", "rule", "sentence"}
@@ -208,18 +208,18 @@ def test_a_baseline_file_reads_like_a_list() -> None:
         ("special/orders.avsc", "topic", "special-Order"),
     ],
 )
-def test_subjects(path: str, strategy: str, subject: str) -> None:
+def test_derive_subject(path: str, strategy: str, subject: str) -> None:
     rules = [SubjectRule("special/*", "{directory}-{name}")]
     assert derive_subject(SubjectSource(path, "shop.Order"), strategy, rules) == subject
 
 
 @pytest.mark.parametrize("template", ["{", "{nothing}", "{0}", "{topic.x}", "{topic!z}"])
-def test_templates_that_are_none(template: str) -> None:
+def test_invalid_subject_templates_are_refused(template: str) -> None:
     with pytest.raises(NoSubject, match=re.escape(template)):
         SubjectRule("*", template)
 
 
-def test_place_without_record_name_directory_or_template_has_no_subject() -> None:
+def test_subject_needs_record_name_directory_and_template() -> None:
     with pytest.raises(NoSubject):
         derive_subject(SubjectSource("a.avsc"), "record")
     with pytest.raises(NoSubject):
@@ -229,6 +229,6 @@ def test_place_without_record_name_directory_or_template_has_no_subject() -> Non
 
 
 @given(st.text(min_size=1).filter(lambda text: "/" not in text and text not in (".", "..")))
-def test_a_topic_is_found_again_in_its_subject(topic: str) -> None:
+def test_topic_strategy_appends_value(topic: str) -> None:
     if not topic.endswith(("-key", "-value", ".avsc", ".json")):
         assert derive_subject(SubjectSource(f"x/{topic}.avsc"), "topic") == f"{topic}-value"

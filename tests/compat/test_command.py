@@ -75,12 +75,12 @@ def test_history_is_given_oldest_first(directory: Path, capsys: pytest.CaptureFi
     assert compared("--against", "v1.avsc", "--against", "v2.avsc", *transitive) == ["v2.avsc", "v1.avsc"]
 
 
-def test_the_same_problem_in_several_versions_is_told_once(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_same_problem_in_several_versions_is_reported_once(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "v3.avsc", "--against", "v1.avsc", "v1.avsc", "--level", "BACKWARD_TRANSITIVE")
     assert out.count("error:") == 1
 
 
-def test_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_report_of_incompatible_and_invalid_files(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "v3.avsc", "broken.avsc", "--against", "v1.avsc", "--format", "json")
     value = json.loads(out)
     assert code == 3
@@ -118,9 +118,7 @@ UNUSABLE = [
 """A file that is no schema, the exit code of a check of it, and the place that its error begins with."""
 
 
-def test_unusable_file_is_one_line_with_its_place_and_an_exit_code(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unusable_file_prints_one_line_and_sets_exit_code(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found, messages = [], []
     for file, _, _ in UNUSABLE:
         for arguments in ((file, "--against", "v1.avsc"), ("v1.avsc", "--against", file)):
@@ -134,7 +132,7 @@ def test_unusable_file_is_one_line_with_its_place_and_an_exit_code(
     assert lines == golden("compat/unusable_files.txt", lines)
 
 
-def test_a_file_that_cannot_be_read_counts_more_than_one_that_is_invalid(
+def test_exit_code_of_unreadable_file_precedes_invalid_file(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run(capsys, "broken.avsc", "missing.avsc", "v3.avsc", "--against", "v1.avsc")
@@ -143,14 +141,14 @@ def test_a_file_that_cannot_be_read_counts_more_than_one_that_is_invalid(
     assert len(err.splitlines()) == 2
 
 
-def test_another_word_is_not_a_level(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_level_is_refused(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "v1.avsc", "--against", "v1.avsc", "--level", "sideways")
     assert code == 2
     assert err.startswith("headrace: --level: 'sideways' ")
     assert err.count("\n") == 1
 
 
-def test_schemas_too_large_to_compare(
+def test_too_large_schemas_exit_with_code_2(
     directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.compat.resolution.PAIRS_MAX", 0)
@@ -160,9 +158,7 @@ def test_schemas_too_large_to_compare(
     assert err.count("\n") == 1
 
 
-def test_a_schema_in_one_long_line_is_shown_around_the_column(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_excerpt_of_long_line_is_around_the_column(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fields = ",".join(f'{{"name":"f{i}","type":"int"}}' for i in range(100))
     Path("long.avsc").write_text(f'{{"type":"record","name":"Order","fields":[{fields}]}}')
     _, out, _ = run(capsys, "long.avsc", "--against", "v1.avsc")
@@ -177,7 +173,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("variable", "is_coloured"), [("", True), ("NO_COLOR", False)])
-def test_colour_is_for_terminals(
+def test_colour_only_on_terminals(
     directory: Path, monkeypatch: pytest.MonkeyPatch, variable: str, is_coloured: bool
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -190,7 +186,7 @@ def test_colour_is_for_terminals(
     assert ("\x1b[" in terminal.getvalue()) is is_coloured
 
 
-def test_it_needs_the_standard_library_only(directory: Path) -> None:
+def test_check_needs_only_standard_library(directory: Path) -> None:
     """Without site packages, as in a bare install; nothing but our own packages comes from elsewhere."""
     program = (
         "import sys; sys.path.insert(0, sys.argv.pop(1)); from headrace.cli import main; code = main(sys.argv[1:]); "
@@ -216,7 +212,7 @@ def test_it_needs_the_standard_library_only(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-def test_names_and_terminals_that_are_not_unicode(directory: Path, style: str) -> None:
+def test_non_unicode_file_names_and_terminals(directory: Path, style: str) -> None:
     name = os.fsdecode(b"\xff\xe9.avsc")
     Path(name).write_text(Path("v3.avsc").read_text())
     command = [sys.executable, "-m", "headrace", "compat", "check", name, "--against", "v1.avsc", "--format", style]
@@ -227,7 +223,7 @@ def test_names_and_terminals_that_are_not_unicode(directory: Path, style: str) -
         assert json.loads(done.stdout)["reports"][0]["file"] == name
 
 
-def test_the_demos_third_version_is_refused_with_its_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+def test_third_demo_version_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(DEMO / f"flights-v{version}.avsc") for version in (1, 2, 3)]
     code, out, _ = run(capsys, files[2], "--against", *files[:2])
     assert code == 1

@@ -29,7 +29,7 @@ def test_no_messages_when_compatible() -> None:
     assert messages(record(A), "FULL", record(A)) == []
 
 
-def test_backward() -> None:
+def test_backward_messages() -> None:
     assert messages(record(A, B), "BACKWARD", record(A)) == [
         "{errorType:'READER_FIELD_MISSING_DEFAULT_VALUE', description:'The field 'b' at path '/fields/1' in the new "
         "schema has no default value and is missing in the old schema', additionalInfo:'b'}",
@@ -58,20 +58,20 @@ def test_full_with_problems_in_both_directions_names_the_old_schema() -> None:
     assert found[2:4] == ["{oldSchemaVersion: 1}", f"{{oldSchema: '{R_A}'}}"]
 
 
-def test_the_newest_version_that_does_not_fit_is_told() -> None:
+def test_messages_name_newest_incompatible_version() -> None:
     with_default = {**B, "default": ""}
     found = messages(record(A, B), "BACKWARD_TRANSITIVE", record(A), record(A), record(A, with_default))
     assert "{oldSchemaVersion: 2}" in found
     assert len(found) == 4
 
 
-def test_a_long_old_schema_is_cut() -> None:
+def test_long_old_schema_is_truncated() -> None:
     fields = [{"name": f"field_{i}", "type": "string"} for i in range(1000)]
     found = messages(record(A), "BACKWARD", record(*fields))
     assert len(found[-2]) == len("{oldSchema: ''}") + 10_240
 
 
-def test_an_ambiguous_alias_is_an_exception_there() -> None:
+def test_ambiguous_alias_has_exception_message() -> None:
     reader = record({"name": "c", "type": "int", "aliases": ["a", "d"]})
     found = messages(reader, "BACKWARD", record(A, {"name": "d", "type": "int"}))
     assert found[0] == (
@@ -82,13 +82,13 @@ def test_an_ambiguous_alias_is_an_exception_there() -> None:
 
 
 @pytest.mark.parametrize("flag", [True, False])
-def test_the_registrys_field_validation_is_told(flag: bool) -> None:
+def test_last_message_contains_validate_fields(flag: bool) -> None:
     report = check_level(record(A, B), [VersionedSchema(1, record(A))], CompatibilityLevel.BACKWARD)
     last = confluent_messages(report, validate_fields=flag)[-1]
     assert last == f"{{validateFields: '{str(flag).lower()}', compatibility: 'BACKWARD'}}"
 
 
-def test_what_is_wrong_besides_comes_first_also_when_the_schema_is_compatible() -> None:
+def test_other_messages_come_first_even_if_compatible() -> None:
     report = check_level(record(A), [VersionedSchema(1, record(A))], CompatibilityLevel("FULL"))
     assert confluent_messages(report, validate_fields=True, others=["x", "y"]) == [
         "x",

@@ -28,13 +28,13 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaOracle]:
         yield oracle
 
 
-def theirs(java: JavaOracle, level: CompatibilityLevel, candidate: str, history: list[str]) -> list[str]:
+def expected_messages(java: JavaOracle, level: CompatibilityLevel, candidate: str, history: list[str]) -> list[str]:
     texts = [base64.b64encode(text.encode()).decode() for text in (candidate, *history)]
     answer = java.ask_line("\t".join([level.value, *texts]))
     return [decoded(message) for message in answer.split("\t")] if answer else []
 
 
-def ours(level: CompatibilityLevel, candidate: str, history: list[str]) -> list[str]:
+def actual_messages(level: CompatibilityLevel, candidate: str, history: list[str]) -> list[str]:
     versions = [
         VersionedSchema(number, parse_schema(text, strict=False)) for number, text in enumerate(history, start=1)
     ]
@@ -52,13 +52,13 @@ def has_union(text: str) -> bool:
     return "[" in re.sub(r'"(symbols|aliases|fields)": \[', "", text)
 
 
-def test_messages(java: JavaOracle) -> None:
+def test_messages_match_confluent_registry(java: JavaOracle) -> None:
     rng = random.Random(SEED)
     refused = 0
     for (candidate, earlier), (other, _) in pairwise(schema_pairs(SEED, PAIRS)):
         level = rng.choice(tuple(CompatibilityLevel))
         history = rng.choice(([earlier], [other, earlier], [earlier, candidate]))
-        expected, found = theirs(java, level, candidate, history), ours(level, candidate, history)
+        expected, found = expected_messages(java, level, candidate, history), actual_messages(level, candidate, history)
         refused += bool(expected)
         assert without_paths(found) == without_paths(expected), (level, candidate, history)
         if not any(map(has_union, (candidate, *history))):

@@ -14,7 +14,7 @@ ID = '{"name": "id", "type": "long"}'
 STATUS = '{"name": "status", "type": {"type": "enum", "name": "Status", "symbols": ["NEW"%s]}}'
 
 
-def words(earlier: str, candidate: str) -> list[str]:
+def describe_changes(earlier: str, candidate: str) -> list[str]:
     return [change.describe() for change in diff_schemas(parse_schema(earlier), parse_schema(candidate))]
 
 
@@ -30,45 +30,47 @@ CASES = [
 """Fields of an earlier schema and of a candidate, and how the line of each change begins."""
 
 
-def test_changes() -> None:
-    found = [(earlier, candidate, words(ORDER % earlier, ORDER % candidate)) for earlier, candidate, _ in CASES]
+def test_diff_lists_changes() -> None:
+    found = [
+        (earlier, candidate, describe_changes(ORDER % earlier, ORDER % candidate)) for earlier, candidate, _ in CASES
+    ]
     assert [(*fields, [line.partition(":")[0] for line in lines]) for *fields, lines in found] == CASES
     text = case_lines((f"{earlier} -> {candidate}", "\n".join(lines)) for earlier, candidate, lines in found)
     assert text == golden("compat/changes.txt", text)
 
 
-def test_a_renamed_record_is_one_change() -> None:
+def test_renamed_record_is_a_name_change() -> None:
     renamed = (ORDER % ID).replace('"Order"', '"Purchase"').replace('"fields"', '"aliases": ["Order"], "fields"')
-    assert words(ORDER % ID, renamed) == [
+    assert describe_changes(ORDER % ID, renamed) == [
         "~ shop.Purchase: name shop.Order -> shop.Purchase",
         "~ shop.Purchase: aliases none -> shop.Order",
     ]
 
 
-def test_a_type_that_moves_within_the_text_has_not_changed() -> None:
+def test_moved_definition_is_not_a_change() -> None:
     first = '{"name": "a", "type": {"type": "fixed", "name": "F", "size": 2}}, {"name": "b", "type": "F"}'
     second = '{"name": "b", "type": {"type": "fixed", "name": "F", "size": 2}}, {"name": "a", "type": "F"}'
-    assert words(ORDER % first, ORDER % second) == []
+    assert describe_changes(ORDER % first, ORDER % second) == []
 
 
-def test_other_kinds_of_schemas() -> None:
+def test_diff_of_non_record_schemas() -> None:
     for earlier, candidate in (('"int"', '"long"'), ('["null", "int"]', '["null"]')):
-        (line,) = words(earlier, candidate)
+        (line,) = describe_changes(earlier, candidate)
         assert line.startswith("~ ") and line.endswith(f"{earlier} -> {candidate}")
 
 
-def test_positions_are_in_the_text_that_has_it() -> None:
+def test_position_of_added_field_is_in_candidate_text() -> None:
     (added, *_) = diff_schemas(parse_schema(ORDER % ID), parse_schema(ORDER % f"{ID},\n  {STATUS % ''}"))
     assert (added.position.line, added.position.column) == (2, 3)
 
 
 @given(schemas())
-def test_nothing_changes_from_a_schema_to_itself(schema: Schema) -> None:
+def test_schema_has_no_changes_to_itself(schema: Schema) -> None:
     assert diff_schemas(schema, parse_schema(self_contained_text(schema))) == ()
 
 
 @given(schemas(), schemas())
-def test_what_is_added_one_way_is_removed_the_other(earlier: Schema, candidate: Schema) -> None:
+def test_added_names_are_removed_in_reverse_diff(earlier: Schema, candidate: Schema) -> None:
     there, back = diff_schemas(earlier, candidate), diff_schemas(candidate, earlier)
     added = sorted(change.name for change in there if change.kind is SchemaChangeKind.ADDED)
     assert added == sorted(change.name for change in back if change.kind is SchemaChangeKind.REMOVED)

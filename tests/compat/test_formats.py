@@ -48,7 +48,7 @@ GITLAB_ENTRY: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("check_result", [everything(), CheckResult(())], ids=["everything", "nothing"])
-def test_every_format_is_text_that_can_be_written(name: str, check_result: CheckResult) -> None:
+def test_every_format_can_be_encoded(name: str, check_result: CheckResult) -> None:
     text = render(name, check_result)
     assert text == "" or text.endswith("\n")
     assert text.encode("utf-8", "backslashreplace").decode() == text.replace("\udcff", "\\udcff")
@@ -100,14 +100,14 @@ def test_github_annotations_follow_the_runners_syntax() -> None:
     ).items()
 
 
-def test_gitlab_is_what_gitlab_documents() -> None:
+def test_gitlab_report_matches_documented_schema() -> None:
     entries = json.loads(render("gitlab", everything()))
     jsonschema.Draft7Validator({"type": "array", "items": GITLAB_ENTRY}).validate(entries)
     assert len({entry["fingerprint"] for entry in entries}) == len(entries)
     assert {entry["severity"] for entry in entries} == {"major", "critical"}
 
 
-def test_gitlab_knows_findings_of_two_files_of_one_subject_apart() -> None:
+def test_gitlab_fingerprints_differ_by_file() -> None:
     """Else the second takes over the fingerprint of the first when that is mended, and is never shown as new."""
     first, second = replace(checked(), file="a/order.avsc"), replace(checked(), file="b/order.avsc")
 
@@ -117,7 +117,7 @@ def test_gitlab_knows_findings_of_two_files_of_one_subject_apart() -> None:
     assert fingerprints(second) == fingerprints(first, second) - fingerprints(first)
 
 
-def test_json_says_everything() -> None:
+def test_json_report_contains_everything() -> None:
     document = json.loads(render("json", everything()))
     assert document["format"] == 1
     assert document["compatible"] is False
@@ -129,7 +129,7 @@ def test_json_says_everything() -> None:
     assert [error["kind"] for error in document["errors"]] == ["invalid", "registry"]
 
 
-def test_markdown_keeps_what_is_hostile_inside_its_cells() -> None:
+def test_markdown_escapes_cells() -> None:
     text = render("markdown", everything())
     for line in text.splitlines():
         if line.startswith("|"):
@@ -139,7 +139,7 @@ def test_markdown_keeps_what_is_hostile_inside_its_cells() -> None:
     assert re.findall(r"\d+", title) == ["2", "5", "2"]
 
 
-def test_text_ends_in_a_count() -> None:
+def test_text_report_ends_with_counts() -> None:
     lines = render_text(everything()).splitlines()
     assert re.findall(r"\d+", lines[-1]) == ["7", "2", "2", "1"]
     assert any(line.startswith("new schema.avsc: ") and "git:main" in line for line in lines)

@@ -33,12 +33,12 @@ def reports(case: Path) -> dict[str, Report]:
     }
 
 
-def test_rule_is_found_in_cases_that_trip_it_only() -> None:
+def test_rule_reports_only_trip_cases() -> None:
     found = {case: {each.rule.value for each in reports(case)["backward"].findings} for case in CASES}
     assert found == {case: {case.parent.name} if case.name.startswith("trips") else set() for case in CASES}
 
 
-def test_reports_of_cases() -> None:
+def test_case_reports_match_golden_files() -> None:
     texts = {}
     for case in CASES:
         found = reports(case)
@@ -53,6 +53,6 @@ def test_reports_of_cases() -> None:
     assert texts == {path: golden(path, text) for path, text in texts.items()}
 
 
-def test_every_rule_has_cases_that_trip_it_and_cases_that_pass() -> None:
+def test_every_rule_has_trip_and_pass_cases() -> None:
     kinds = {rule: {case.name.partition("_")[0] for case in CASES if case.parent.name == rule.value} for rule in RULES}
     assert [rule for rule, names in kinds.items() if names != {"trips", "passes"}] == []

@@ -54,7 +54,7 @@ def check(candidate: Schema, level: CompatibilityLevel, *history: Schema, every_
         (LEVEL.FULL, True, False),
     ],
 )
-def test_only_transitive_levels_look_past_the_latest_version(
+def test_only_transitive_levels_compare_older_versions(
     level: CompatibilityLevel, latest: bool, all_versions: bool
 ) -> None:
     """Version 1 lacks b; version 2 has it, with a default; the candidate dropped the default."""
@@ -65,7 +65,7 @@ def test_only_transitive_levels_look_past_the_latest_version(
         assert check(record(A, B), transitive, *history).is_compatible is all_versions
 
 
-def test_versions_are_compared_from_the_newest_to_the_first_that_does_not_fit() -> None:
+def test_versions_are_compared_newest_first_until_incompatible() -> None:
     history = (record(A), record(A), record(A, B_DEFAULT))
     report = check(record(A, B), LEVEL.BACKWARD_TRANSITIVE, *history)
     assert [known.version for known in report.compared] == [3, 2]
@@ -75,7 +75,7 @@ def test_versions_are_compared_from_the_newest_to_the_first_that_does_not_fit() 
     assert [finding.version for finding in report.findings] == [2, 1]
 
 
-def test_all_versions_together_are_compared_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pair_limit_applies_to_all_versions_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.compat.resolution.PAIRS_MAX", 50)
     types = [{"type": "record", "name": f"R{number}", "fields": []} for number in range(5)]
     union = [parse_schema(json.dumps(types)) for _ in range(4)]
@@ -85,7 +85,7 @@ def test_all_versions_together_are_compared_within_bounds(monkeypatch: pytest.Mo
         check(union[0], LEVEL.BACKWARD_TRANSITIVE, *union[1:])
 
 
-def test_versions_are_compared_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparison_ends_at_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.compat.resolution.PAIRS_BETWEEN_TIME_CHECKS", 5)
     looks = iter([False, True])
     budget = ComparisonBudget(lambda: next(looks))
@@ -94,7 +94,7 @@ def test_versions_are_compared_while_there_is_time(monkeypatch: pytest.MonkeyPat
         check_level(record(A, B), history, LEVEL.BACKWARD_TRANSITIVE, every_version=True, budget=budget)
 
 
-def test_full_tells_forward_problems_first() -> None:
+def test_full_reports_forward_problems_first() -> None:
     report = check(record(A, B), LEVEL.FULL, record(A, C))
     assert [(finding.direction, finding.incompatibility.message) for finding in report.findings] == [
         (Direction.FORWARD, "c"),
@@ -120,7 +120,7 @@ def test_every_level_has_its_rule_and_its_name() -> None:
     assert [parse_level(level.value.lower()) for level in LEVEL] == list(LEVEL)
 
 
-def test_another_word_is_not_a_level() -> None:
+def test_unknown_level_is_refused() -> None:
     with pytest.raises(InvalidLevel) as refused:
         parse_level("FULLY")
     assert (refused.value.text, refused.value.levels[:2]) == ("FULLY", ("NONE", "BACKWARD"))
@@ -145,15 +145,15 @@ def test_every_schema_reads_itself() -> None:
         assert rules <= {"AMBIGUOUS_FIELD_ALIAS"}, text
 
 
-def test_docs_spaces_and_the_order_of_keys_do_not_matter() -> None:
+def test_docs_white_space_and_key_order_do_not_matter() -> None:
     rng = random.Random(3)
     for pair in PAIRS:
-        wanted = told(*(parse_schema(text) for text in pair))
-        disguised = [json.dumps(_disguised(rng, json.loads(text)), indent=3) for text in pair]
-        assert told(*(parse_schema(text) for text in disguised)) == wanted
+        wanted = comparable_findings(*(parse_schema(text) for text in pair))
+        disguised = [json.dumps(_reformat(rng, json.loads(text)), indent=3) for text in pair]
+        assert comparable_findings(*(parse_schema(text) for text in disguised)) == wanted
 
 
-def told(reader: Schema, writer: Schema) -> list[tuple[str, str, str]]:
+def comparable_findings(reader: Schema, writer: Schema) -> list[tuple[str, str, str]]:
     """Type, location and message, but not the message that quotes the whole writer, docs included."""
     return [
         (problem.type.value, problem.location, problem.message if problem.type.value != "AMBIGUOUS_FIELD_ALIAS" else "")
@@ -166,12 +166,12 @@ def test_a_history_that_only_adds_optional_fields_is_compatible_at_every_level(h
     assert check(history[-1], LEVEL.FULL_TRANSITIVE, *history[:-1]).is_compatible
 
 
-def _disguised(rng: random.Random, node: Any) -> Any:
+def _reformat(rng: random.Random, node: Any) -> Any:
     if isinstance(node, list):
-        return [_disguised(rng, item) for item in node]
+        return [_reformat(rng, item) for item in node]
     if not isinstance(node, dict):
         return node
-    items = [(key, value if key in ("default", "aliases") else _disguised(rng, value)) for key, value in node.items()]
+    items = [(key, value if key in ("default", "aliases") else _reformat(rng, value)) for key, value in node.items()]
     if "name" in node:
         items.append(("doc", "What it is."))
     rng.shuffle(items)

@@ -38,7 +38,7 @@ def linted(case: Path) -> LintInput:
     return LintInput(schema(case / "candidate.avsc"), versions, SUBJECTS.get(case.parent.name, "orders-value"))
 
 
-def test_lint_finds_something_in_cases_that_trip_it_only() -> None:
+def test_lint_reports_only_trip_cases() -> None:
     wrong = []
     for case in CASES:
         lint, problems = case.parent.name, found(case.parent.name, linted(case))
@@ -48,7 +48,7 @@ def test_lint_finds_something_in_cases_that_trip_it_only() -> None:
     assert wrong == []
 
 
-def test_reports_of_cases() -> None:
+def test_case_reports_match_golden_files() -> None:
     texts = {f"{case.relative_to(GOLDEN)}/report.txt": report_of(case) for case in CASES}
     assert texts == {path: golden(path, text) for path, text in texts.items()}
 
@@ -63,7 +63,7 @@ def found(name: str, subject: LintInput) -> tuple[Problem, ...]:
     return lint_problems([EnabledLint(LINTS[name], LINTS[name].severity)], subject)
 
 
-def test_candidates_of_lints_of_changes_are_compatible() -> None:
+def test_change_lint_cases_are_compatible() -> None:
     cases = [(case, linted(case)) for case in CASES if (case / "earlier.avsc").exists()]
     assert [
         case
@@ -72,7 +72,7 @@ def test_candidates_of_lints_of_changes_are_compatible() -> None:
     ] == []
 
 
-def test_every_lint_has_cases_that_trip_it_and_cases_that_pass() -> None:
+def test_every_lint_has_trip_and_pass_cases() -> None:
     kinds = {lint: {case.name.partition("_")[0] for case in CASES if case.parent.name == lint} for lint in LINTS}
     assert [lint for lint, names in kinds.items() if names != {"trips", "passes"}] == []
 
@@ -87,13 +87,13 @@ def test_equal_earlier_version_adds_no_findings() -> None:
     assert wrong == []
 
 
-def test_values_may_get_fields_that_keys_may_not() -> None:
+def test_key_field_lint_ignores_values() -> None:
     case = GOLDEN / "compat" / "KEY_FIELD_ADDED" / "trips"
     earlier = [VersionedSchema(1, schema(case / "earlier.avsc"))]
     assert not found("KEY_FIELD_ADDED", LintInput(schema(case / "candidate.avsc"), earlier, "orders-value"))
 
 
-def test_types_that_contain_themselves_are_looked_at_once() -> None:
+def test_recursive_type_is_linted_once() -> None:
     text = (
         '{"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"], "default": null}, '
         '{"name": "at", "type": {"type": "long", "logicalType": "timestamp-%s"}}]}'
@@ -103,7 +103,7 @@ def test_types_that_contain_themselves_are_looked_at_once() -> None:
     assert [problem.field for problem in problems] == ['field "at"']
 
 
-def test_types_of_other_files_are_left_to_these() -> None:
+def test_types_of_other_files_are_not_linted() -> None:
     header = parse_schema('{"type": "record", "name": "Header", "fields": [{"name": "date", "type": "int"}]}')
     text = '{"type": "record", "name": "R", "doc": "d", "fields": [{"name": "h", "type": "Header", "doc": "d"}]}'
     candidate = parse_schema(text, references=[header])
@@ -120,18 +120,18 @@ def test_types_of_other_files_are_left_to_these() -> None:
         (["all=off", "naming", "doc-missing"], [("DOC_MISSING", "warning"), ("NAMING", "warning")]),
     ],
 )
-def test_lints_are_chosen_by_words(words: list[str], expected: list[tuple[str, str]]) -> None:
+def test_parse_lints_enables_named_lints(words: list[str], expected: list[tuple[str, str]]) -> None:
     assert [(row.lint.id, row.severity.value) for row in parse_lints(words)] == expected
 
 
-def test_all_are_chosen_and_some_changed() -> None:
+def test_all_enables_every_lint_and_later_words_override() -> None:
     chosen = parse_lints(["all", "naming=off", "doc-missing=error"])
     assert [row.lint.id for row in chosen] == [name for name in LINTS if name != "NAMING"]
     assert chosen[0].severity is Severity.ERROR
 
 
 @pytest.mark.parametrize("word", ["", "TYPE_MISMATCH", "naming=fatal", "naming=", "doc"])
-def test_unknown_word_is_refused_with_the_expected_ones(word: str) -> None:
+def test_unknown_lint_error_lists_expected_words(word: str) -> None:
     with pytest.raises(UnknownLint) as refused:
         parse_lints([word])
     assert refused.value.text == word
@@ -145,7 +145,7 @@ def test_rules_and_lints_have_different_names() -> None:
     assert [row.id for row in CATALOGUE.values() if not row.purpose or not row.why] == []
 
 
-def test_what_is_found_can_be_looked_up() -> None:
+def test_find_catalogue_entry_ignores_case_and_hyphens() -> None:
     named = find_catalogue_entry("hive-column")
     assert named is not None
     assert (named.id, named.is_lint) == ("HIVE_COLUMN", True)

@@ -92,7 +92,7 @@ LOOP = {
         (LOOP, LOOP, []),
     ],
 )
-def test_rules(reader: Any, writer: Any, found: list[str]) -> None:
+def test_logical_policy_messages(reader: Any, writer: Any, found: list[str]) -> None:
     problems = find_logical_problems(
         parse_schema(json.dumps(reader)), parse_schema(json.dumps(writer)), reader_is_new=True
     )
@@ -101,7 +101,7 @@ def test_rules(reader: Any, writer: Any, found: list[str]) -> None:
         assert problem.startswith(f"Logical compatibility: {expected}")
 
 
-def test_old_and_new_change_places_with_the_direction() -> None:
+def test_forward_direction_swaps_old_and_new() -> None:
     problems = find_logical_problems(parse_schema(json.dumps(DATE)), parse_schema('"int"'), reader_is_new=False)
     assert problems == [
         "Logical compatibility: the logical type is date in the old schema and none in the new schema (path '/')"

@@ -5,7 +5,7 @@ import importlib.util
 from support.checkout import ROOT
 
 
-def test_the_tables_of_rules_and_lints_are_current() -> None:
+def test_docs_tables_of_rules_and_lints_are_current() -> None:
     spec = importlib.util.spec_from_file_location("compat_page", ROOT / "tools" / "compat_page.py")
     assert spec is not None
     assert spec.loader is not None

@@ -33,7 +33,7 @@ def report(candidate: Schema, earlier: list[Schema], level: CompatibilityLevel) 
     return check_level(candidate, history, level, every_version=True)
 
 
-def told(found: Report, direction: Direction | None = None) -> list[tuple[Any, ...]]:
+def comparable_findings(found: Report, direction: Direction | None = None) -> list[tuple[Any, ...]]:
     """The findings without places, which differ between texts of one meaning."""
     return [
         (
@@ -56,8 +56,8 @@ def test_full_is_backward_and_forward(pair: list[Schema]) -> None:
     backward = report(candidate, [earlier], CompatibilityLevel.BACKWARD)
     forward = report(candidate, [earlier], CompatibilityLevel.FORWARD)
     assert full.is_compatible == (backward.is_compatible and forward.is_compatible)
-    assert told(full, Direction.BACKWARD) == told(backward)
-    assert told(full, Direction.FORWARD) == told(forward)
+    assert comparable_findings(full, Direction.BACKWARD) == comparable_findings(backward)
+    assert comparable_findings(full, Direction.FORWARD) == comparable_findings(forward)
 
 
 @given(PAIRS)
@@ -69,7 +69,7 @@ def test_forward_is_backward_the_other_way_round(pair: list[Schema]) -> None:
 
 
 @given(histories(max_versions=4))
-def test_a_transitive_level_is_the_level_with_each_version(versions: list[Schema]) -> None:
+def test_transitive_level_equals_level_against_each_version(versions: list[Schema]) -> None:
     candidate, earlier = versions[-1], versions[:-1]
     for level in (CompatibilityLevel.BACKWARD, CompatibilityLevel.FORWARD, CompatibilityLevel.FULL):
         each = [report(candidate, [version], level).is_compatible for version in earlier]
@@ -90,31 +90,31 @@ def test_every_schema_is_compatible_with_itself(schema: Schema) -> None:
 
 @given(schema_values(), schema_values(), st.integers(0, 2**32))
 @example({"type": "bytes", "logicalType": "decimal", "precision": 5}, "null", 0)
-def test_verdicts_ignore_documentation_the_order_of_keys_and_white_space(one: Any, other: Any, seed: int) -> None:
+def test_verdicts_ignore_docs_key_order_and_white_space(one: Any, other: Any, seed: int) -> None:
     check_same_verdict(one, other, random.Random(seed))
 
 
 @given(st.integers(0, 2**32))
-def test_verdicts_ignore_them_where_schemas_resemble_each_other(seed: int) -> None:
+def test_verdicts_of_similar_schemas_ignore_docs_key_order_and_white_space(seed: int) -> None:
     one, other = (json.loads(text) for text in next(schema_pairs(seed, 1)))
     check_same_verdict(one, other, random.Random(seed))
 
 
 def check_same_verdict(one: Any, other: Any, rng: random.Random) -> None:
     plain = report(parse_schema(json.dumps(one)), [parse_schema(json.dumps(other))], CompatibilityLevel.FULL)
-    candidate, earlier = (parse_schema(written_otherwise(value, rng)) for value in (one, other))
-    assert told(report(candidate, [earlier], CompatibilityLevel.FULL)) == told(plain)
+    candidate, earlier = (parse_schema(reformat(value, rng)) for value in (one, other))
+    assert comparable_findings(report(candidate, [earlier], CompatibilityLevel.FULL)) == comparable_findings(plain)
 
 
-def written_otherwise(value: Any, rng: random.Random) -> str:
+def reformat(value: Any, rng: random.Random) -> str:
     """The same schema in another layout, its documentation changed."""
-    return json.dumps(redone(value, rng), indent=rng.choice([None, 0, 1, "\t"]), ensure_ascii=rng.random() < 0.5)
+    return json.dumps(shuffle_keys(value, rng), indent=rng.choice([None, 0, 1, "\t"]), ensure_ascii=rng.random() < 0.5)
 
 
-def redone(node: Any, rng: random.Random) -> Any:
+def shuffle_keys(node: Any, rng: random.Random) -> Any:
     """A type with its keys in another order and other documentation; values of defaults stay as they are."""
     if isinstance(node, list):
-        return [redone(branch, rng) for branch in node]
+        return [shuffle_keys(branch, rng) for branch in node]
     if not isinstance(node, dict):
         return node
     out = {key: value for key, value in node.items() if key != "doc"}
@@ -122,9 +122,9 @@ def redone(node: Any, rng: random.Random) -> Any:
         out["doc"] = rng.choice(["", "é \u2028", "one\ntwo"])
     for key in ("type", "items", "values"):
         if key in out:
-            out[key] = redone(out[key], rng)
+            out[key] = shuffle_keys(out[key], rng)
     if "fields" in out:
-        out["fields"] = [redone(field, rng) for field in out["fields"]]
+        out["fields"] = [shuffle_keys(field, rng) for field in out["fields"]]
     keys = list(out)
     rng.shuffle(keys)
     return {key: out[key] for key in keys}

@@ -49,7 +49,7 @@ DATA = 8
 DEPTH_MAX = 12
 """Deepest value; a type that cannot end before has no data here."""
 
-REFUSED_SHARE_MIN = 0.9
+REFUSED_RATIO_MIN = 0.9
 """Of pairs that cannot be read some value must fail in at least this share. In the others no value met the problem, or
 it is a name alone: the check compares names which the reader then does not look at."""
 
@@ -68,7 +68,7 @@ PRIMITIVES: dict[str, list[Any]] = {
 }
 
 
-class Endless(Exception):
+class UnboundedValue(Exception):
     """A value that would contain itself without end."""
 
 
@@ -76,7 +76,7 @@ def value(schema: Schema, node: Type, rng: random.Random, depth: int = 0) -> Any
     """A value as fastavro writes it; arrays and maps are rarely empty, so that what is in them is met."""
     node = schema.resolve(node)
     if depth > DEPTH_MAX:
-        raise Endless
+        raise UnboundedValue
     match node:
         case Primitive():
             return rng.choice(PRIMITIVES[node.type.value])
@@ -89,7 +89,7 @@ def value(schema: Schema, node: Type, rng: random.Random, depth: int = 0) -> Any
         case Map():
             return {str(n): value(schema, node.values, rng, depth + 1) for n in range(count(rng, depth))}
         case Union():
-            return of_branch(schema, node, rng, depth)
+            return branch_value(schema, node, rng, depth)
         case Record():
             return {field.name: value(schema, field.type, rng, depth + 1) for field in node.fields}
     raise AssertionError(node)
@@ -99,19 +99,19 @@ def count(rng: random.Random, depth: int) -> int:
     return 0 if depth > DEPTH_MAX // 2 else rng.choice((0, 1, 1, 2))
 
 
-def of_branch(schema: Schema, node: Union, rng: random.Random, depth: int) -> Any:
+def branch_value(schema: Schema, node: Union, rng: random.Random, depth: int) -> Any:
     """Any branch; deep inside the first that ends."""
     branches = list(node.branches)
     rng.shuffle(branches)
     for branch in branches:
         try:
             return branch_name(schema.resolve(branch)), value(schema, branch, rng, depth + 1)
-        except Endless:
+        except UnboundedValue:
             continue
-    raise Endless
+    raise UnboundedValue
 
 
-def written(writer: Schema, rng: random.Random) -> list[bytes]:
+def encode_samples(writer: Schema, rng: random.Random) -> list[bytes]:
     """Different values in Avro's binary encoding; none where the type has none or fastavro has its own opinion."""
     parsed = fastavro.parse_schema(json.loads(self_contained_text(writer)))
     found: dict[bytes, None] = {}
@@ -119,27 +119,27 @@ def written(writer: Schema, rng: random.Random) -> list[bytes]:
         stream = io.BytesIO()
         try:
             fastavro.schemaless_writer(stream, parsed, value(writer, writer.root, rng))
-        except (Endless, IndexError):  # IndexError: a union or an enum without any
+        except (UnboundedValue, IndexError):  # IndexError: a union or an enum without any
             continue
         found[stream.getvalue()] = None
     return list(found)
 
 
-def answers(pairs: list[tuple[str, str]], work_dir: Path) -> list[tuple[tuple[str, str], set[str], list[str]]]:
+def read_with_java(pairs: list[tuple[str, str]], work_dir: Path) -> list[tuple[tuple[str, str], set[str], list[str]]]:
     """The pairs that have data, with the rules that we find broken and what Avro Java says of each value."""
-    questions = []
+    requests = []
     for index, (reader, writer) in enumerate(pairs):
-        data = written(parse_schema(writer), random.Random(f"{SEED}/{index}"))
+        data = encode_samples(parse_schema(writer), random.Random(f"{SEED}/{index}"))
         if data:
             encoded = [base64.b64encode(datum).decode() for datum in data]
-            questions.append({"reader": reader, "writer": writer, "data": encoded})
+            requests.append({"reader": reader, "writer": writer, "data": encoded})
     try:
-        read = java_answers("ReadingOracle", questions, work_dir)
+        read = java_answers("ReadingOracle", requests, work_dir)
     except JavaNotFoundError as error:
         pytest.skip(str(error))
     out = []
-    for question, answer in zip(questions, read, strict=True):
-        pair = str(question["reader"]), str(question["writer"])
+    for request, answer in zip(requests, read, strict=True):
+        pair = str(request["reader"]), str(request["writer"])
         rules = {problem.type.value for problem in check_reader_writer(*map(parse_schema, pair))}
         out.append((pair, rules, answer["read"]))
     return out
@@ -172,29 +172,31 @@ def is_explained(reader: Schema, writer: Schema, problem: str) -> bool:
 
 
 @pytest.mark.parametrize("make", [schema_pairs, real_pairs], ids=["generated", "changed-real-schemas"])
-def test_verdicts_are_what_avro_java_reads(make: Any, tmp_path: Path) -> None:
-    judged = answers(list(make(SEED, PAIRS)), tmp_path)
-    print(f"HEADRACE_COMPAT_SEED={SEED}: {len(judged)} pairs, {sum(len(read) for _, _, read in judged)} values")
+def test_verdicts_match_avro_java_reads(make: Any, tmp_path: Path) -> None:
+    java_verdicts_or_skip = read_with_java(list(make(SEED, PAIRS)), tmp_path)
+    print(
+        f"HEADRACE_COMPAT_SEED={SEED}: {len(java_verdicts_or_skip)} pairs, {sum(len(read) for _, _, read in java_verdicts_or_skip)} values"
+    )
     broken = [
         (pair, problem)
-        for pair, rules, read in judged
+        for pair, rules, read in java_verdicts_or_skip
         for problem in read
         if problem and not rules and not is_explained(*map(parse_schema, pair), problem)
     ]
     assert not broken, f"{len(broken)} said to be readable, such as {broken[0]}"
 
-    refused = [(rules, read) for _, rules, read in judged if rules]
+    refused = [(rules, read) for _, rules, read in java_verdicts_or_skip if rules]
     fine = Counter(rule for rules, read in refused if not any(read) for rule in rules)
     print(f"{len(refused)} refused; of these every value was read of {fine}")
-    assert sum(any(read) for _, read in refused) > len(refused) * REFUSED_SHARE_MIN
+    assert sum(any(read) for _, read in refused) > len(refused) * REFUSED_RATIO_MIN
 
 
-def test_the_lint_of_empty_arrays_is_what_avro_java_reads(tmp_path: Path) -> None:
+def test_empty_array_lint_matches_avro_java(tmp_path: Path) -> None:
     """When this fails, Avro Java has mended it, and the lint has no purpose any more."""
     writer = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
     golden = GOLDEN / "compat" / "EMPTY_ARRAY_DEFAULT"
     readers = {case.name: (case / "candidate.avsc").read_text() for case in sorted(golden.iterdir())}
-    found = dict(zip(readers, answers([(reader, writer) for reader in readers.values()], tmp_path), strict=True))
+    found = dict(zip(readers, read_with_java([(reader, writer) for reader in readers.values()], tmp_path), strict=True))
     for name, (_, rules, read) in found.items():
         assert not rules
         assert all(bool(problem) == name.startswith("trips") for problem in read)

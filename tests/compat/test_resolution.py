@@ -20,7 +20,7 @@ def check(reader: Any, writer: Any) -> tuple[Incompatibility, ...]:
     return check_reader_writer(parse_schema(json.dumps(reader)), parse_schema(json.dumps(writer)))
 
 
-def test_paths_follow_each_side_by_its_own_names() -> None:
+def test_paths_use_field_names_of_each_side() -> None:
     reader = record("A", ("x", "int"))
     reader["fields"][0]["aliases"] = ["y"]
     (problem,) = check(
@@ -32,7 +32,7 @@ def test_paths_follow_each_side_by_its_own_names() -> None:
     assert problem.reader_side.position.pointer == "/fields/0/type/items/fields/0/type"
 
 
-def test_a_problem_inside_a_branch_of_a_union_is_told_beside_the_lacking_branch() -> None:
+def test_missing_branch_has_causes_inside_intended_branch() -> None:
     reader = record("R", ("a", ["null", record("A", ("x", "int"), ("u", ["null", record("B", ("y", "int"))]))]))
     writer = record("R", ("a", ["null", record("A", ("x", "string"), ("u", ["null", record("B")]))]))
     (problem,) = check(reader, writer)
@@ -44,14 +44,14 @@ def test_a_problem_inside_a_branch_of_a_union_is_told_beside_the_lacking_branch(
     ]
 
 
-def test_a_branch_that_was_renamed_is_still_the_one_that_was_meant() -> None:
+def test_renamed_branch_is_the_intended_branch() -> None:
     (problem,) = check(["null", record("A")], ["null", record("B")])
     assert [cause.type.name for cause in problem.causes] == ["NAME_MISMATCH"]
     (problem,) = check(["null", record("A"), record("C")], ["null", record("B")])
     assert problem.causes == ()
 
 
-def test_positions_stay_in_the_text_that_refers_to_another_schema() -> None:
+def test_positions_are_in_referring_text() -> None:
     address = '{"type": "record", "name": "Address", "fields": [{"name": "zip", "type": "string"}]}'
     text = '{"type": "record", "name": "R", "fields": [\n  {"name": "to", "type": "Address"}]}'
     reader = parse_schema(text, references=[parse_schema(address)])
@@ -62,7 +62,7 @@ def test_positions_stay_in_the_text_that_refers_to_another_schema() -> None:
     assert problem.reader_side.path == ("to", "zip")
 
 
-def test_a_problem_of_a_named_type_is_where_the_type_is_defined() -> None:
+def test_problem_of_named_type_is_at_its_definition() -> None:
     def text(size: int) -> Any:
         return record("R", ("a", {"type": "fixed", "name": "F", "size": size}), ("b", "F"))
 
@@ -79,7 +79,7 @@ def cycle(length: int, last: str) -> Any:
     return inner
 
 
-def test_cycles_of_two_lengths_nest_deeper_than_python_recurses() -> None:
+def test_cycles_of_two_lengths_nest_deeper_than_recursion_limit() -> None:
     """Every record of one cycle meets every one of the other, inside each other."""
     assert check(cycle(42, "long"), cycle(42, "int")) == ()
     assert {problem.type.name for problem in check(cycle(41, "long"), cycle(42, "long"))} == {
@@ -89,7 +89,7 @@ def test_cycles_of_two_lengths_nest_deeper_than_python_recurses() -> None:
         check(cycle(45, "long"), cycle(46, "long"))
 
 
-def test_problems_that_double_at_every_level_are_listed_up_to_a_maximum() -> None:
+def test_number_of_listed_problems_is_limited() -> None:
     def tree(last: str) -> Any:
         inner: Any = record("N0", ("end", last))
         for i in range(1, 41):

@@ -34,7 +34,7 @@ def java_options(directory: Path) -> str:
     )["spark.driver.extraJavaOptions"]
 
 
-def test_a_jvm_is_told_of_an_archive_that_is_there(installation: Path) -> None:
+def test_java_options_load_existing_archive(installation: Path) -> None:
     assert "SharedArchiveFile" not in java_options(installation)
     path = archive_name(archive_key(), 7)
     path.parent.mkdir(parents=True)
@@ -45,7 +45,7 @@ def test_a_jvm_is_told_of_an_archive_that_is_there(installation: Path) -> None:
     assert "SharedArchiveFile" not in java_options(installation)
 
 
-def test_an_archive_is_of_one_java_and_one_set_of_jars(installation: Path) -> None:
+def test_archive_key_depends_on_java_and_jars(installation: Path) -> None:
     jar = installation / "pyspark" / "jars" / "spark.jar"
     found = [archive_key()]
     jar.write_bytes(b"22")
@@ -58,12 +58,12 @@ def test_an_archive_is_of_one_java_and_one_set_of_jars(installation: Path) -> No
     assert archive_key() == found[-1]
 
 
-def test_where_spark_s_jars_are_elsewhere_there_is_none(installation: Path) -> None:
+def test_no_archive_without_packaged_jars(installation: Path) -> None:
     (installation / "pyspark" / "jars").rename(installation / "elsewhere")
     assert archive_options() == ()
 
 
-def test_a_damaged_archive_costs_time_alone_and_says_nothing_on_standard_output(tmp_path: Path) -> None:
+def test_damaged_archive_is_ignored_without_standard_output(tmp_path: Path) -> None:
     java = shutil.which("java", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ['PATH']}")
     assert java is not None
     archive = tmp_path / "classes.jsa"

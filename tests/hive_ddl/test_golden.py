@@ -30,7 +30,7 @@ def table(text: str, topic: str, version: int) -> TableState:
     )
 
 
-def test_scripts() -> None:
+def test_scripts_match_golden_files() -> None:
     scripts = {f"hive_ddl/{case}/expected.hql": script(case) for case in sorted(each.parent.name for each in CASES)}
     assert scripts == {path: golden(path, text) for path, text in scripts.items()}
 

@@ -10,7 +10,7 @@ from thrift.transport.TTransport import TTransportException
 from headrace.hive_ddl.executors.hiveserver import _describe_connection_failure, _reason, _TableDescription
 from headrace.hive_ddl.table import Column
 
-OF_HIVE = [
+HIVE_ROWS = [
     ("id", "int", ""),
     ("location", "string", "of a field"),
     ("", None, None),
@@ -28,7 +28,7 @@ OF_HIVE = [
     ("# Storage Information", None, None),
     ("Location:           ", "elsewhere", None),
 ]
-OF_SPARK = [
+SPARK_ROWS = [
     ("id", "int", None),
     ("location", "string", "of a field"),
     ("dt", "string", None),
@@ -44,8 +44,8 @@ OF_SPARK = [
 ]
 
 
-@pytest.mark.parametrize("rows", [OF_HIVE, OF_SPARK], ids=["HiveServer2", "Spark"])
-def test_columns_partitions_and_place_are_read_off_either_answer(rows: list[tuple[str | None, ...]]) -> None:
+@pytest.mark.parametrize("rows", [HIVE_ROWS, SPARK_ROWS], ids=["HiveServer2", "Spark"])
+def test_table_description_of_hive_and_spark(rows: list[tuple[str | None, ...]]) -> None:
     described = _TableDescription(rows)
     assert described.columns == (Column("id", "int"), Column("location", "string", "of a field"))
     assert described.partition_columns == ("dt", "hr")
@@ -63,7 +63,7 @@ def test_a_table_without_partitions() -> None:
     assert _TableDescription(rows).facts == {"Location": "x"}
 
 
-def test_what_a_server_refuses_is_said_in_one_line_without_its_stack() -> None:
+def test_reason_is_one_line_without_stack_trace() -> None:
     message = "Error running query: [PARSE]\norg.apache.X: bad\n  word\n\tat a.b.C(D.java:1)\n\tat e.f"
     status = TStatus(TStatusCode.ERROR_STATUS, errorMessage=message)
     assert _reason(exc.OperationalError(TExecuteStatementResp(status))) == (

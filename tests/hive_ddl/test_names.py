@@ -69,7 +69,7 @@ def test_directory_name(topic: str, expected: str) -> None:
 
 
 @given(st.text(min_size=1, max_size=60).filter(lambda text: text not in (".", "..")))
-def test_directory_names_are_visible_and_tell_topics_apart(topic: str) -> None:
+def test_directory_names_are_visible_and_reversible(topic: str) -> None:
     directory = directory_name(topic)
     assert unquote(directory) == topic
     assert directory[0] not in "._"
@@ -81,7 +81,7 @@ def test_reserved_words() -> None:
     assert not is_reserved_word("carrier")
 
 
-def test_identifiers() -> None:
+def test_quote_identifier() -> None:
     assert quote_identifier("order") == "`order`"
     assert quote_identifier("a`b") == "`a``b`"
 
@@ -96,20 +96,20 @@ def test_identifiers() -> None:
         ("a;b\nc", r"'a\u003Bb\nc'"),
     ],
 )
-def test_literals(text: str, expected: str) -> None:
+def test_quote_literal(text: str, expected: str) -> None:
     assert quote_literal(text) == expected
 
 
 @given(st.text(st.characters(exclude_categories=("Cs",)), max_size=80))
-def test_a_literal_means_its_text(text: str) -> None:
+def test_literal_round_trip(text: str) -> None:
     literal = quote_literal(text)
-    assert unescaped(literal[1:-1]) == text
+    assert unescape(literal[1:-1]) == text
     assert "${" not in literal
     assert ";" not in literal
     assert "\n" not in literal
 
 
-def unescaped(body: str) -> str:
+def unescape(body: str) -> str:
     """What Hive and Spark make of the inside of a quoted string: they read escapes from left to right."""
     named = {"n": "\n", "r": "\r", "t": "\t", "0": "\0"}
 

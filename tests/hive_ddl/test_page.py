@@ -21,7 +21,7 @@ def module() -> ModuleType:
     return module
 
 
-def test_the_tables_of_types_and_changes_are_what_engines_answered(module: ModuleType) -> None:
+def test_docs_tables_match_engine_results(module: ModuleType) -> None:
     text = module.PAGE.read_text(encoding="utf-8")
     assert text == module.page(text), "run: python tools/hive_page.py"
     engines = {"Spark SQL", "Spark Thrift Server", "HiveServer2", "Pig, AvroStorage", "Pig, HCatLoader"}
@@ -31,7 +31,7 @@ def test_the_tables_of_types_and_changes_are_what_engines_answered(module: Modul
 
 
 @pytest.fixture
-def answered(module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def equal_results(module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory where every engine has answered one case alike."""
     monkeypatch.setattr(module, "GOLDEN", tmp_path)
     monkeypatch.setattr(module, "ROOT", tmp_path)
@@ -41,26 +41,26 @@ def answered(module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return tmp_path
 
 
-def test_a_page_without_an_engine_is_not_made(module: ModuleType, answered: Path) -> None:
-    (answered / "pig.histories.json").unlink()
+def test_page_needs_results_of_every_engine(module: ModuleType, equal_results: Path) -> None:
+    (equal_results / "pig.histories.json").unlink()
     with pytest.raises(SystemExit, match=r"pig\.histories\.json"):
         module.changes()
 
 
-def test_a_page_with_an_engine_that_was_not_asked_all_is_not_made(module: ModuleType, answered: Path) -> None:
-    (answered / "hiveserver2.histories.json").write_text("{}", encoding="utf-8")
+def test_page_needs_every_case_of_each_engine(module: ModuleType, equal_results: Path) -> None:
+    (equal_results / "hiveserver2.histories.json").write_text("{}", encoding="utf-8")
     with pytest.raises(SystemExit, match=r"\bHiveServer2\b.*\badded\b"):
         module.changes()
 
 
-def test_what_an_engine_answers_otherwise_stands_beside_its_name(module: ModuleType, answered: Path) -> None:
+def test_page_lists_differing_results_by_engine(module: ModuleType, equal_results: Path) -> None:
     assert module.changes().endswith("| added | `c` `string` | `x` → `new` | all 5 |\n")
     for name, said in (
         ("pig", {"columns": {"c": "chararray"}, "refused": "missing required field c"}),
         ("pig_hcatalog", {"columns": {"c": "chararray"}, "rows": [["x"], ["new"]]}),
         ("hiveserver2", {"columns": {"c": "varchar"}, "rows": [["x"], ["new"]]}),
     ):
-        (answered / f"{name}.histories.json").write_text(json.dumps({"added": said}), encoding="utf-8")
+        (equal_results / f"{name}.histories.json").write_text(json.dumps({"added": said}), encoding="utf-8")
     assert module.changes().endswith(
         "| HiveServer2: `c` `varchar`, `x` → `new`; Pig, AvroStorage: refused, `missing required field c` |\n"
     )

@@ -52,7 +52,7 @@ def schema_text(*fields: tuple[str, Any]) -> str:
     )
 
 
-def wanted(text: str, revision: str = "1-a", **changes: Any) -> TableState:
+def desired(text: str, revision: str = "1-a", **changes: Any) -> TableState:
     arguments: dict[str, Any] = {
         "database": "headrace",
         "name": "clicks",
@@ -66,7 +66,7 @@ def wanted(text: str, revision: str = "1-a", **changes: Any) -> TableState:
     return desired_table(**arguments | changes)
 
 
-def applied(current: TableState | None, ops: tuple[Op, ...]) -> TableState:
+def apply_ops(current: TableState | None, ops: tuple[Op, ...]) -> TableState:
     """What a metastore makes of the operations: it adds properties of its own and spells locations its way."""
     for op in ops:
         if isinstance(op, CreateTable):
@@ -94,18 +94,18 @@ TEXTS = st.dictionaries(
 
 
 @given(TEXTS, TEXTS, st.sampled_from([10, 30_000]), st.sampled_from([10, 30_000]))
-def test_planning_again_gives_nothing(first: str, second: str, first_max: int, second_max: int) -> None:
+def test_plan_is_idempotent(first: str, second: str, first_max: int, second_max: int) -> None:
     current = None
     for slot, (text, chars_max) in enumerate([(first, first_max), (second, second_max)]):
-        table = wanted(text, f"{slot}-x", literal_chars_max=chars_max)
-        current = applied(current, plan_table(current, table))
+        table = desired(text, f"{slot}-x", literal_chars_max=chars_max)
+        current = apply_ops(current, plan_table(current, table))
         assert plan_table(current, dataclasses.replace(table, properties={**table.properties, REVISION: "9-z"})) == ()
         assert (SCHEMA_LITERAL in current.properties) != (SCHEMA_URL in current.properties)
 
 
 def test_a_new_schema_is_one_conditional_change() -> None:
-    old = wanted(schema_text(("a", "int"), ("b", "string"), ("gone", "int")))
-    (op,) = plan_table(old, wanted(schema_text(("new", "string"), ("a", "long"), ("b", "string")), "2-b", version=2))
+    old = desired(schema_text(("a", "int"), ("b", "string"), ("gone", "int")))
+    (op,) = plan_table(old, desired(schema_text(("new", "string"), ("a", "long"), ("b", "string")), "2-b", version=2))
     assert isinstance(op, SetProperties)
     assert op.expected_revision == "1-a"
     assert dict(op.properties).keys() == {SCHEMA_LITERAL, "headrace.version", REVISION}
@@ -117,9 +117,9 @@ def test_a_new_schema_is_one_conditional_change() -> None:
     )
 
 
-def test_a_schema_that_grows_too_long_moves_to_a_file_and_the_literal_goes() -> None:
+def test_long_schema_moves_from_literal_to_file() -> None:
     short, long = schema_text(("a", "int")), schema_text(("a", "int"), ("b", "int"))
-    publish, op = plan_table(wanted(short), wanted(long, "2-b", literal_chars_max=len(short)))
+    publish, op = plan_table(desired(short), desired(long, "2-b", literal_chars_max=len(short)))
     assert isinstance(publish, PublishSchema)
     assert isinstance(op, SetProperties)
     assert publish.text == long
@@ -136,20 +136,20 @@ def nested(chars: int) -> str:
     names.append("l" * (left - len(":int")))
     members = [{"name": name, "type": "int"} for name in names]
     text = schema_text(("id", "int"), ("r", {"type": "record", "name": "Inner", "fields": members}))
-    assert [len(column.type) for column in wanted(text).columns] == [3, chars]
+    assert [len(column.type) for column in desired(text).columns] == [3, chars]
     return text
 
 
-def test_a_type_that_a_metastore_keeps_is_created_at_once() -> None:
-    table = wanted(nested(STORED_TYPE_CHARS_MAX))
+def test_storable_type_is_created_directly() -> None:
+    table = desired(nested(STORED_TYPE_CHARS_MAX))
     publish, create = plan_table(None, table)
     assert isinstance(publish, PublishSchema)
     assert create == CreateTable(table)
 
 
 @pytest.mark.parametrize("literal_chars_max", [30_000, 10**6])
-def test_a_table_of_a_type_that_is_too_long_to_store_is_created_without_and_altered(literal_chars_max: int) -> None:
-    table = wanted(nested(STORED_TYPE_CHARS_MAX + 1), literal_chars_max=literal_chars_max)
+def test_table_with_too_long_type_is_created_then_altered(literal_chars_max: int) -> None:
+    table = desired(nested(STORED_TYPE_CHARS_MAX + 1), literal_chars_max=literal_chars_max)
     create, *publish, change = plan_table(None, table)
     assert isinstance(create, CreateTable)
     assert create.table.columns == (Column("id", "string"),)
@@ -158,40 +158,40 @@ def test_a_table_of_a_type_that_is_too_long_to_store_is_created_without_and_alte
     assert [type(op) for op in publish] == ([] if SCHEMA_LITERAL in table.properties else [PublishSchema])
     assert isinstance(change, SetProperties)
     assert change.expected_revision == create.table.revision == "1-a-created"
-    made = applied(None, (create, change))
+    made = apply_ops(None, (create, change))
     assert {key: made.properties.get(key) for key in table.properties} == table.properties
     assert (SCHEMA_LITERAL in made.properties) != (SCHEMA_URL in made.properties)
     assert plan_table(made, table) == ()
     # Of two that make it at once, or after one that ended in between, either finishes it.
     other = dataclasses.replace(table, properties={**table.properties, REVISION: "1-b"})
-    begun = applied(None, (create,))
+    begun = apply_ops(None, (create,))
     check_creation(begun, plan_table(None, other)[0].table)  # type: ignore[union-attr]  # it is a creation
-    assert plan_table(applied(begun, plan_table(begun, other)), table) == ()
+    assert plan_table(apply_ops(begun, plan_table(begun, other)), table) == ()
 
 
-def test_a_type_that_grows_too_long_to_store_is_a_change_like_any_other() -> None:
-    publish, change = plan_table(wanted(nested(100)), wanted(nested(STORED_TYPE_CHARS_MAX + 1), "2-b"))
+def test_type_growing_beyond_limit_is_a_plain_change() -> None:
+    publish, change = plan_table(desired(nested(100)), desired(nested(STORED_TYPE_CHARS_MAX + 1), "2-b"))
     assert isinstance(publish, PublishSchema)
     assert isinstance(change, SetProperties)
 
 
-def test_a_schema_file_must_be_where_hive_can_open_it() -> None:
+def test_unusable_schema_file_location_is_refused() -> None:
     with pytest.raises(UnusableLocation) as refused:
-        wanted(schema_text(("a", "int")), location="file:///my wh/clicks", literal_chars_max=1)
+        desired(schema_text(("a", "int")), location="file:///my wh/clicks", literal_chars_max=1)
     assert refused.value.location.startswith("file:///my wh/clicks")
 
 
-def test_complete_until_is_left_alone_unless_given() -> None:
+def test_complete_until_is_unchanged_unless_given() -> None:
     text = schema_text(("a", "int"))
-    current = wanted(text, complete_until="2026-01-01T00:00Z")
-    assert plan_table(current, wanted(text, "2-b")) == ()
-    (op,) = plan_table(current, wanted(text, "2-b", complete_until="2026-01-02T00:00Z"))
+    current = desired(text, complete_until="2026-01-01T00:00Z")
+    assert plan_table(current, desired(text, "2-b")) == ()
+    (op,) = plan_table(current, desired(text, "2-b", complete_until="2026-01-02T00:00Z"))
     assert isinstance(op, SetProperties)
     assert dict(op.properties).keys() == {COMPLETE_UNTIL, REVISION}
 
 
-def test_table_of_another_topic_place_or_partitioning_is_refused() -> None:
-    table = wanted(schema_text(("a", "int")))
+def test_foreign_table_is_refused() -> None:
+    table = desired(schema_text(("a", "int")))
     reasons = []
     foreign: tuple[dict[str, Any], ...] = (
         {"properties": {}},
@@ -208,42 +208,42 @@ def test_table_of_another_topic_place_or_partitioning_is_refused() -> None:
     assert lines == golden("hive_ddl/foreign_tables.txt", lines)
 
 
-def test_partitions() -> None:
-    table = wanted(schema_text(("a", "int")))
-    there = {
+def test_plan_partitions_adds_and_moves() -> None:
+    table = desired(schema_text(("a", "int")))
+    existing = {
         ("d1", "00"): "file:/wh/clicks/dt=d1/hr=00",
         ("d1", "01"): "file:/wh/clicks/dt=d1/hr=01",
         ("d0", "00"): "x",
     }
-    asked = {
+    desired_partitions = {
         ("d1", "00"): "file:///wh/clicks/dt=d1/hr=00",
         ("d1", "01"): "file:///wh/clicks/_g2/dt=d1/hr=01",
         ("d1", "02"): "file:///wh/clicks/dt=d1/hr=02",
     }
-    added, moved = plan_partitions(table, there, asked)
+    added, moved = plan_partitions(table, existing, desired_partitions)
     assert isinstance(added, AddPartitions)
     assert isinstance(moved, SetPartitionLocation)
     assert [partition.values for partition in added.partitions] == [("d1", "02")]
     assert moved.partition.location.endswith("_g2/dt=d1/hr=01")
-    assert plan_partitions(table, there | asked, asked) == ()
+    assert plan_partitions(table, existing | desired_partitions, desired_partitions) == ()
 
 
-def test_partitions_that_are_gone_are_dropped_whether_there_or_not() -> None:
-    table = wanted(schema_text(("a", "int")))
+def test_dropped_partitions_need_not_exist() -> None:
+    table = desired(schema_text(("a", "int")))
     (dropped,) = plan_partitions(table, {}, {}, {("d1", "01"), ("d1", "00")})
     assert dropped == DropPartitions("headrace", table.name, ("dt", "hr"), (("d1", "00"), ("d1", "01")))
     many = plan_partitions(table, {}, {}, {(f"d{i:05}", "00") for i in range(PARTITIONS_PER_CALL_MAX + 1)})
     assert [len(op.values) for op in many if isinstance(op, DropPartitions)] == [PARTITIONS_PER_CALL_MAX, 1]
 
 
-def test_many_partitions_go_in_bounded_calls() -> None:
-    table = wanted(schema_text(("a", "int")))
-    asked = {(f"d{i:05}", "00"): f"file:///wh/{i}" for i in range(PARTITIONS_PER_CALL_MAX + 1)}
-    ops = plan_partitions(table, {}, asked)
+def test_partitions_are_split_into_bounded_calls() -> None:
+    table = desired(schema_text(("a", "int")))
+    desired_partitions = {(f"d{i:05}", "00"): f"file:///wh/{i}" for i in range(PARTITIONS_PER_CALL_MAX + 1)}
+    ops = plan_partitions(table, {}, desired_partitions)
     assert [len(op.partitions) for op in ops if isinstance(op, AddPartitions)] == [PARTITIONS_PER_CALL_MAX, 1]
 
 
-def test_locations(tmp_path: Path) -> None:
+def test_is_same_location(tmp_path: Path) -> None:
     assert is_same_location("file:/a/b", "file:///a/b/")
     assert is_same_location("/a/b", "file:///a/b")
     assert not is_same_location("hdfs://n/a", "file:///a")
@@ -251,16 +251,16 @@ def test_locations(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [schema_text(("a", "int")), nested(STORED_TYPE_CHARS_MAX + 1)], ids=["", "nested"])
-def test_the_printing_executor_prints_each_thing_once(text: str) -> None:
+def test_printing_executor_prints_each_operation_once(text: str) -> None:
     output = io.StringIO()
     executor: Executor = PrintingExecutor(output)
-    table = wanted(text)
+    table = desired(text)
     for _ in range(2):
         executor.ensure_database("headrace")
         for op in plan_table(executor.table("headrace", "clicks"), table):
             executor.execute(op)
-        asked = {("d1", "00"): "file:///wh/clicks/dt=d1/hr=00"}
-        for op in plan_partitions(table, executor.partitions("headrace", "clicks"), asked):
+        desired_partitions = {("d1", "00"): "file:///wh/clicks/dt=d1/hr=00"}
+        for op in plan_partitions(table, executor.partitions("headrace", "clicks"), desired_partitions):
             executor.execute(op)
     printed = output.getvalue()
     assert [printed.count(words) for words in ("CREATE DATABASE", "CREATE EXTERNAL TABLE", "ADD IF NOT EXISTS")] == [

@@ -20,7 +20,7 @@ SOCKETS = "spark.python.unix.domain.socket.enabled"
 @pytest.mark.parametrize(
     ("master", "expected"), [("local[2]", "true"), ("local-cluster[1,1,1024]", "true"), ("yarn", None)]
 )
-def test_workers_of_a_cluster_have_no_sockets_with_names(master: str, expected: str | None, tmp_path: Path) -> None:
+def test_unix_sockets_only_for_local_masters(master: str, expected: str | None, tmp_path: Path) -> None:
     """Whose directories may be called longer than a socket's name can be."""
     properties = session_properties(
         app_name="t", master=master, metastore_uri=None, data_dir=tmp_path, warehouse_uri="file:///w"
@@ -30,7 +30,7 @@ def test_workers_of_a_cluster_have_no_sockets_with_names(master: str, expected: 
 
 
 @pytest.mark.parametrize(("short_lived", "level", "patience"), [(True, "1", "5000"), (False, "4", "50000")])
-def test_how_much_is_compiled_goes_by_how_long_a_session_lives(
+def test_compiler_options_depend_on_session_lifetime(
     short_lived: bool, level: str, patience: str, tmp_path: Path
 ) -> None:
     """As Java itself understands what it is told."""
@@ -53,7 +53,7 @@ def test_how_much_is_compiled_goes_by_how_long_a_session_lives(
     ("master", "before", "told"),
     [("local[2]", None, "127.0.0.1"), ("local", "10.1.2.3", "10.1.2.3"), ("yarn", None, None)],
 )
-def test_spark_here_needs_no_address_of_the_machine_s_own_name(
+def test_local_spark_uses_loopback_address(
     master: str, before: str | None, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
@@ -70,7 +70,7 @@ def test_spark_here_needs_no_address_of_the_machine_s_own_name(
     assert os.environ.get("SPARK_LOCAL_IP") == before
 
 
-def test_no_secret_is_on_the_command_line_of_the_jvm(tmp_path: Path) -> None:
+def test_jvm_command_line_contains_no_secrets(tmp_path: Path) -> None:
     """Which `ps` shows to every user of the machine. Spark and Hadoop know it all the same."""
     secrets = {
         "spark.hadoop.fs.s3a.secret.key": "one-s3cr3t",

@@ -46,7 +46,7 @@ class JavaMap(dict[str, str]):
     remove = dict.pop
 
 
-class PaperMetastore:
+class FakeMetastore:
     """A metastore with a table `headrace.orders`. `refusals` are by the name of a call, `contexts` what came with the
     changes of tables; `honours` says whether a change whose condition does not hold is refused."""
 
@@ -90,12 +90,12 @@ class PaperMetastore:
 
 
 @pytest.fixture
-def metastore() -> PaperMetastore:
-    return PaperMetastore()
+def metastore() -> FakeMetastore:
+    return FakeMetastore()
 
 
 @pytest.fixture
-def executor(metastore: PaperMetastore, monkeypatch: pytest.MonkeyPatch) -> SparkExecutor:
+def executor(metastore: FakeMetastore, monkeypatch: pytest.MonkeyPatch) -> SparkExecutor:
     monkeypatch.setattr(spark, "new_client", lambda session: metastore)
     session = MagicMock()
     session._jvm.org.apache.hadoop.hive.metastore.api.EnvironmentContext = MagicMock
@@ -103,11 +103,11 @@ def executor(metastore: PaperMetastore, monkeypatch: pytest.MonkeyPatch) -> Spar
     return SparkExecutor(session)
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
 
 
-def change(executor: SparkExecutor, metastore: PaperMetastore, times: int = 2) -> None:
+def change(executor: SparkExecutor, metastore: FakeMetastore, times: int = 2) -> None:
     for _ in range(times):
         metastore.parameters[REVISION] = "1-a"
         executor.execute(CHANGE)
@@ -115,22 +115,22 @@ def change(executor: SparkExecutor, metastore: PaperMetastore, times: int = 2) -
     assert metastore.calls.count("createTable") == 1, "one probe is enough"
 
 
-def test_a_metastore_that_ignores_conditions_is_said_once(
-    executor: SparkExecutor, metastore: PaperMetastore, caplog: pytest.LogCaptureFixture
+def test_ignored_conditions_are_logged_once(
+    executor: SparkExecutor, metastore: FakeMetastore, caplog: pytest.LogCaptureFixture
 ) -> None:
     change(executor, metastore)
     assert not executor.has_compare_and_set
-    assert said(caplog) == ["compare_and_set_unavailable reason=metastore_ignores_conditions"]
+    assert warnings(caplog) == ["compare_and_set_unavailable reason=metastore_ignores_conditions"]
     assert metastore.views == set()
 
 
-def test_a_metastore_that_refuses_what_was_modified_refuses_late_writers(
-    executor: SparkExecutor, metastore: PaperMetastore, caplog: pytest.LogCaptureFixture
+def test_compare_and_set_is_detected(
+    executor: SparkExecutor, metastore: FakeMetastore, caplog: pytest.LogCaptureFixture
 ) -> None:
     metastore.honours = True
     change(executor, metastore)
     assert executor.has_compare_and_set
-    assert said(caplog) == []
+    assert warnings(caplog) == []
     assert metastore.views == set()
 
 
@@ -144,9 +144,9 @@ def test_a_metastore_that_refuses_what_was_modified_refuses_late_writers(
         (Py4JError("Method alter_table([]) does not exist"), "Method alter_table([]) does not exist"),
     ],
 )
-def test_any_other_refusal_of_the_probe_proves_nothing_and_is_said_once(
+def test_other_probe_errors_leave_compare_and_set_unavailable(
     executor: SparkExecutor,
-    metastore: PaperMetastore,
+    metastore: FakeMetastore,
     caplog: pytest.LogCaptureFixture,
     call: str,
     error: Exception,
@@ -156,34 +156,34 @@ def test_any_other_refusal_of_the_probe_proves_nothing_and_is_said_once(
     metastore.refusals[call] = error
     for _ in range(2):
         assert not executor.has_compare_and_set
-    assert said(caplog) == [f"compare_and_set_unavailable reason=probe_failed error={why}"]
+    assert warnings(caplog) == [f"compare_and_set_unavailable reason=probe_failed error={why}"]
     assert metastore.views == set()
     metastore.refusals.clear()
     change(executor, metastore)
-    assert len(said(caplog)) == 1
+    assert len(warnings(caplog)) == 1
 
 
-def test_a_probe_that_may_not_be_dropped_again_has_told_all_the_same(
-    executor: SparkExecutor, metastore: PaperMetastore, caplog: pytest.LogCaptureFixture
+def test_probe_that_cannot_be_dropped_is_still_conclusive(
+    executor: SparkExecutor, metastore: FakeMetastore, caplog: pytest.LogCaptureFixture
 ) -> None:
     metastore.honours = True
     metastore.refusals["dropTable"] = DENIED
     assert executor.has_compare_and_set
-    (line,) = said(caplog)
+    (line,) = warnings(caplog)
     assert line.startswith(f"probe_not_dropped view=default.{PROBE_PREFIX}")
     assert "Permission denied" in line
 
 
 @pytest.mark.parametrize("error", [TIMED_OUT, Py4JNetworkError("Answer from Java side is empty")])
 @pytest.mark.parametrize("call", ["createTable", "alter_table_with_environmentContext", "dropTable"])
-def test_a_connection_that_breaks_in_the_probe_tells_nothing(
-    executor: SparkExecutor, metastore: PaperMetastore, caplog: pytest.LogCaptureFixture, call: str, error: Exception
+def test_broken_connection_during_probe_is_unavailable(
+    executor: SparkExecutor, metastore: FakeMetastore, caplog: pytest.LogCaptureFixture, call: str, error: Exception
 ) -> None:
     metastore.refusals[call] = error
     with pytest.raises(MetastoreUnavailable):
         _ = executor.has_compare_and_set
     assert metastore.calls[-1] == call, "it is asked no more"
-    assert said(caplog) == []
+    assert warnings(caplog) == []
 
 
 @pytest.mark.parametrize("error", [TIMED_OUT, Py4JNetworkError("Answer from Java side is empty")])
@@ -201,9 +201,9 @@ def test_a_connection_that_breaks_in_the_probe_tells_nothing(
         ),
     ],
 )
-def test_a_connection_that_broke_is_asked_no_more(
+def test_broken_connection_is_not_used_again(
     executor: SparkExecutor,
-    metastore: PaperMetastore,
+    metastore: FakeMetastore,
     monkeypatch: pytest.MonkeyPatch,
     call: str,
     ask: Callable[[SparkExecutor], object],
@@ -223,7 +223,7 @@ def test_a_connection_that_broke_is_asked_no_more(
     assert waits == 1
 
 
-def test_a_refusal_is_no_broken_connection(executor: SparkExecutor, metastore: PaperMetastore) -> None:
+def test_refusal_does_not_break_the_connection(executor: SparkExecutor, metastore: FakeMetastore) -> None:
     for error in (DENIED, Py4JError("Method getTable([]) does not exist")):
         metastore.refusals["getTable"] = error
         with pytest.raises(StatementRefused):
@@ -231,8 +231,8 @@ def test_a_refusal_is_no_broken_connection(executor: SparkExecutor, metastore: P
     assert metastore.calls == ["getTable", "getTable"]
 
 
-def test_a_file_system_that_does_not_answer_is_no_metastore_that_does_not(
-    executor: SparkExecutor, metastore: PaperMetastore, monkeypatch: pytest.MonkeyPatch
+def test_file_system_failure_does_not_break_the_connection(
+    executor: SparkExecutor, metastore: FakeMetastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file of a schema is written through Hadoop, whose failures have classes of the same names."""
     op = PublishSchema("hdfs://nn/w/orders/_schema/x.avsc", "{}")

@@ -90,7 +90,7 @@ def record(*fields: dict[str, Any]) -> str:
     return json.dumps({"type": "record", "name": "R", "fields": list(fields)})
 
 
-def test_columns_are_lower_case_and_keep_docs_as_far_as_a_metastore_does() -> None:
+def test_columns_have_lower_case_names_and_truncated_comments() -> None:
     columns = table_columns(
         parse_schema(
             record({"name": "Url", "type": "string", "doc": "where"}, {"name": "n", "type": "int", "doc": "x" * 300})
@@ -99,7 +99,7 @@ def test_columns_are_lower_case_and_keep_docs_as_far_as_a_metastore_does() -> No
     assert columns == (Column("url", "string", "where"), Column("n", "int", "x" * COMMENT_CHARS_MAX))
 
 
-def test_a_record_used_twice_is_no_recursion() -> None:
+def test_record_used_twice_is_not_recursive() -> None:
     text = record({"name": "a", "type": POINT}, {"name": "b", "type": ["null", "P"]})
     assert [column.type for column in table_columns(parse_schema(text))] == ["struct<x:int,y:string>"] * 2
 
@@ -107,12 +107,12 @@ def test_a_record_used_twice_is_no_recursion() -> None:
 @pytest.mark.parametrize(
     "link", [["null", "R"], {"type": "array", "items": "R"}, {"type": "map", "values": ["null", "R"]}], ids=str
 )
-def test_recursive_type_is_a_problem_of_the_field_that_closes_the_circle(link: Any) -> None:
+def test_recursion_is_reported_at_the_closing_field(link: Any) -> None:
     problems = column_problems(parse_schema(record({"name": "id", "type": "int"}, {"name": "next", "type": link})))
     assert [problem.path.rstrip("[]{}") for problem in problems] == ["next"]
 
 
-def test_every_problem_is_found_with_its_place() -> None:
+def test_every_problem_has_path_and_position() -> None:
     text = """{"type": "record", "name": "R", "fields": [
         {"name": "a", "type": "int"},
         {"name": "A", "type": "int"},
@@ -131,12 +131,12 @@ def test_every_problem_is_found_with_its_place() -> None:
     assert re.search(r"\bdt\b", problems[1].reason)
 
 
-def test_a_type_may_be_as_long_as_it_is() -> None:
+def test_type_length_is_not_limited() -> None:
     members = [{"name": f"member_{n}", "type": "string"} for n in range(5_000)]
     text = record({"name": "r", "type": {"type": "record", "name": "Row", "fields": members}})
     assert column_problems(parse_schema(text)) == ()
 
 
 @pytest.mark.parametrize("text", ['"string"', record()], ids=["not a record", "no fields"])
-def test_schemas_that_make_no_table(text: str) -> None:
+def test_schema_without_columns_is_a_problem(text: str) -> None:
     assert len(column_problems(parse_schema(text))) == 1

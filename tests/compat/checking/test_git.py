@@ -80,7 +80,7 @@ def test_a_clean_working_tree_is_compatible(repository: Path, check: Check) -> N
     assert out.splitlines()[-1].startswith("3 schemas ")
 
 
-def test_a_changed_file_and_those_that_use_its_types(repository: Path, check: Check) -> None:
+def test_changed_file_and_its_users_are_incompatible(repository: Path, check: Check) -> None:
     Path("schemas/shop/header.avsc").write_text(HEADER % "string")
     code, out, _ = check("schemas", "--against", "git:HEAD", "--format", "json")
     assert code == 1
@@ -90,7 +90,7 @@ def test_a_changed_file_and_those_that_use_its_types(repository: Path, check: Ch
     }
 
 
-def test_types_of_the_revision_are_the_revisions(repository: Path, check: Check) -> None:
+def test_revision_uses_its_own_types(repository: Path, check: Check) -> None:
     """Only the user of the type is checked; what the type was is looked up in the revision, not in the working tree."""
     Path("schemas/shop/header.avsc").write_text(HEADER % "string")
     code, out, _ = check("schemas/pay.avsc", "--types", "schemas", "--against", "git:main")
@@ -99,7 +99,7 @@ def test_types_of_the_revision_are_the_revisions(repository: Path, check: Check)
     assert re.search(r"header\.time.* string .* long ", out)
 
 
-def test_since_takes_changed_files_and_their_users_only(repository: Path, check: Check) -> None:
+def test_since_selects_changed_files_and_their_users(repository: Path, check: Check) -> None:
     git("checkout", "-q", "-b", "feature")
     code, out, _ = check("schemas", "--against", "git:main", "--since", "main", "--format", "json")
     assert (code, reports(out)) == (0, {})
@@ -114,7 +114,7 @@ def test_since_takes_changed_files_and_their_users_only(repository: Path, check:
     assert "schemas/order.avsc" not in reports(out), "what the other branch changed is not this one's change"
 
 
-def test_what_others_bring_to_the_branch_is_no_change_of_this_one(repository: Path, check: Check) -> None:
+def test_branch_means_merge_base_but_tip_and_tag_their_commit(repository: Path, check: Check) -> None:
     git("checkout", "-q", "-b", "side")
     git("checkout", "-q", "main")
     more = ', {"name": "more", "type": "int", "default": 0}'
@@ -133,7 +133,7 @@ def test_what_others_bring_to_the_branch_is_no_change_of_this_one(repository: Pa
     assert (code, f"{base}:schemas/order.avsc" in out) == (1, True)
 
 
-def test_a_clone_that_does_not_reach_back_takes_the_tip(
+def test_shallow_clone_without_merge_base_uses_the_tip(
     repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git("checkout", "-q", "-b", "side")
@@ -144,14 +144,14 @@ def test_a_clone_that_does_not_reach_back_takes_the_tip(
     assert (code, "origin/main:schemas/order.avsc" in out) == (1, True)
 
 
-def test_since_takes_users_of_types_that_are_gone(repository: Path, check: Check) -> None:
+def test_since_selects_users_of_deleted_types(repository: Path, check: Check) -> None:
     Path("schemas/shop/header.avsc").unlink()
     code, out, err = check("schemas", "--against", "git:main", "--since", "main")
     assert (code, deletions(out), "schemas/shop/header.avsc: " in out) == (3, 1, True)
     assert re.match(r"schemas/pay\.avsc:1:94: .*shop\.Header", err)
 
 
-def test_a_file_means_the_same_in_any_company(repository: Path, check: Check) -> None:
+def test_types_do_not_depend_on_other_named_files(repository: Path, check: Check) -> None:
     """What is named along with a file, as by a tool that splits a long list, does not change whose types it uses."""
     for place, kind in (("a", "long"), ("b", "string")):
         commit(place, **{f"{place}__common__header": HEADER % kind, f"{place}__shop__orders__pay": USES_HEADER})
@@ -173,9 +173,7 @@ def test_a_file_means_the_same_in_any_company(repository: Path, check: Check) ->
     assert (code, err) == (1, ""), "older versions take the types of their own directories too"
 
 
-def test_before_the_first_commit_everything_is_new(
-    repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_files_are_new_before_first_commit(repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     git("init", "-q", "-b", "main", "../fresh")
     monkeypatch.chdir("../fresh")
     Path("a.avsc").write_text('"int"')
@@ -199,7 +197,7 @@ def test_renames_are_followed(repository: Path, check: Check, is_staged: bool) -
     assert re.search(r"schemas/order\.avsc .*\bmain$", out.rstrip())
 
 
-def test_transitive_levels_take_the_history_of_the_file(repository: Path, check: Check) -> None:
+def test_transitive_levels_use_file_history(repository: Path, check: Check) -> None:
     commit("widen", schemas__order=ORDER % ("float", ""))
     commit("renamed", schemas__order=None, schemas__bestellung=ORDER % ("float", ""))
     git("checkout", "-q", "-b", "side")
@@ -221,7 +219,7 @@ def test_transitive_levels_take_the_history_of_the_file(repository: Path, check:
     assert len(reports(out)["schemas/bestellung.avsc"]["findings"]) == 3  # type: ignore[arg-type]
 
 
-def test_a_place_in_the_revision(repository: Path, check: Check) -> None:
+def test_path_in_the_revision(repository: Path, check: Check) -> None:
     Path("other").mkdir()
     Path("other/order.avsc").write_text(ORDER % ("long", NOTE))
     for place in ("schemas", "schemas/order.avsc"):
@@ -232,7 +230,7 @@ def test_a_place_in_the_revision(repository: Path, check: Check) -> None:
     assert (code, err.count("\n"), "'elsewhere'" in err) == (2, 1, True)
 
 
-def test_from_a_directory_inside_and_from_standard_input(
+def test_check_from_subdirectory_and_standard_input(
     repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(repository / "schemas" / "shop")
@@ -247,7 +245,7 @@ def test_from_a_directory_inside_and_from_standard_input(
     assert out.startswith("header.avsc:1:95: error: ")
 
 
-def test_an_earlier_version_that_was_no_schema_can_be_mended(repository: Path, check: Check) -> None:
+def test_skip_invalid_skips_invalid_earlier_version(repository: Path, check: Check) -> None:
     commit("broken", schemas__order='{"type": "record", "name": }')
     Path("schemas/order.avsc").write_text(ORDER % ("long", ""))
     code, _, err = check("schemas/order.avsc", "--against", "git:main")
@@ -277,15 +275,13 @@ def test_error_of_a_missing_file_suggests_the_revision_of_its_name(repository: P
     assert re.match(r"main: .*No such file or directory.*\bgit:main\b", err)
 
 
-def test_since_a_revision_that_does_not_exist(repository: Path, check: Check) -> None:
+def test_since_unknown_revision_is_an_error(repository: Path, check: Check) -> None:
     code, _, err = check("schemas", "--against", "git:main", "--since", "nowhere")
     assert (code, err.count("\n")) == (2, 1)
     assert err.startswith("--since nowhere: ")
 
 
-def test_a_shallow_clone_says_how_to_get_the_branch(
-    repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shallow_clone_error_suggests_fetch(repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     commit("second", schemas__order=ORDER % ("double", ""))
     git("clone", "-q", "--depth", "1", f"file://{repository}", str(repository.parent / "clone"))
     monkeypatch.chdir(repository.parent / "clone")
@@ -299,7 +295,7 @@ def test_a_shallow_clone_says_how_to_get_the_branch(
     assert re.search(r"^note: .*\bshallow\b", out, re.MULTILINE)
 
 
-def test_outside_of_a_repository_and_without_git(
+def test_errors_outside_repository_and_without_git(
     repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("../outside.avsc").write_text('"int"')
@@ -313,7 +309,9 @@ def test_outside_of_a_repository_and_without_git(
     assert (code, err.count("\n"), "PATH" in err) == (2, 1, True)
 
 
-def test_a_repository_that_git_does_not_trust(repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_untrusted_repository_error_suggests_safe_directory(
+    repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As in a container, whose user is not the one that owns the files."""
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     code, _, err = check("schemas", "--against", "git:main")
@@ -321,9 +319,7 @@ def test_a_repository_that_git_does_not_trust(repository: Path, check: Check, mo
     assert err.endswith("git config --global --add safe.directory '*'\n")
 
 
-def test_files_in_a_submodule_are_not_taken_for_new(
-    repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_submodule_files_are_not_new(repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     git("init", "-q", "../outer")
     monkeypatch.chdir("../outer")
     git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(repository), "inner")
@@ -339,7 +335,7 @@ def test_files_in_a_submodule_are_not_taken_for_new(
     assert check("schemas", "--against", "git:HEAD")[0] == 1
 
 
-def test_symbolic_links_are_what_they_lead_to(repository: Path, check: Check) -> None:
+def test_symbolic_links_are_resolved(repository: Path, check: Check) -> None:
     """A link may lead elsewhere than it did; what is compared is what readers of either find there."""
     for name, target in (("latest", "order.avsc"), ("again", "latest.avsc"), ("broken", "nowhere"), ("new", "x.avsc")):
         Path(f"schemas/{name}.avsc").symlink_to(target)
@@ -360,7 +356,7 @@ def test_symbolic_links_are_what_they_lead_to(repository: Path, check: Check) ->
     assert [(file, row["compatible"]) for file, row in reports(out).items()] == [("schemas/again.avsc", False)]
 
 
-def test_schemas_in_json_have_their_history(repository: Path, check: Check) -> None:
+def test_json_files_have_history(repository: Path, check: Check) -> None:
     Path("schemas/kept.json").write_text(ORDER % ("int", ""))
     Path("schemas/uses.json").write_text(RECORD_OF % '"shop.InJson"')
     Path("schemas/UPPER.AVSC").write_text(ORDER % ("int", ""))
@@ -386,7 +382,7 @@ def test_schemas_in_json_have_their_history(repository: Path, check: Check) -> N
         assert reports(out)[str(path)]["known_versions"] == 2
 
 
-def test_a_directory_that_a_link_leads_to_is_compared(repository: Path, check: Check) -> None:
+def test_linked_directory_is_compared(repository: Path, check: Check) -> None:
     commit("shared", shared__order=ORDER % ("long", ""))
     Path("schemas/linked").symlink_to("../shared")
     commit("linked")
@@ -398,9 +394,7 @@ def test_a_directory_that_a_link_leads_to_is_compared(repository: Path, check: C
         assert [row["name"] for row in found["schemas/linked/order.avsc"]["compared"]] == ["main:shared/order.avsc"]  # type: ignore[attr-defined]
 
 
-def test_comments_are_read_past_where_that_is_asked_for(
-    repository: Path, check: Check, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_allow_comments_ignores_comments(repository: Path, check: Check, capsys: pytest.CaptureFixture[str]) -> None:
     licence = '/* Licensed to "nobody",\n   https://… */\n'
     header = HEADER.replace('"record"', '"record", "doc": "see http://a/*b*/"') % "long" + " // the end"
     commit("licensed", schemas__order=licence + ORDER % ("long", ""), schemas__shop__header=licence + header)
@@ -435,7 +429,7 @@ def test_git_mode_contacts_no_registry(repository: Path, check: Check, monkeypat
     assert check("schemas/order.avsc", "--against", "schemas/order.avsc")[0] == 0
 
 
-def test_the_settings_file_says_it_all(repository: Path, check: Check) -> None:
+def test_settings_file_configures_the_check(repository: Path, check: Check) -> None:
     Path("headrace.toml").write_text(
         '[compat]\nschemas = ["schemas"]\nagainst = ["git:main"]\nlevel = "FULL"\n'
         '[compat.subjects]\n"schemas/order.avsc" = "orders-{name}"\n'
@@ -453,7 +447,7 @@ def test_the_settings_file_says_it_all(repository: Path, check: Check) -> None:
     assert re.match(r"headrace: compat\.suppressions, table 1: .*\breason\b", err)
 
 
-def test_a_suppression_for_what_is_not_checked_is_not_said_to_match_nothing(repository: Path, check: Check) -> None:
+def test_unused_suppression_is_reported_only_in_full_check(repository: Path, check: Check) -> None:
     """A hook names the files that changed, and the settings are about all."""
     Path("headrace.toml").write_text('[[compat.suppressions]]\npath = "schemas/pay.avsc"\nreason = "agreed"\n')
 
@@ -470,7 +464,7 @@ def test_a_suppression_for_what_is_not_checked_is_not_said_to_match_nothing(repo
     assert check(absolute, "--against", "git:main")[0] == 0, "a file is known by its place in the working directory"
 
 
-def test_known_findings_of_a_legacy_repository(repository: Path, check: Check) -> None:
+def test_baseline_file_accepts_known_findings(repository: Path, check: Check) -> None:
     Path("schemas/order.avsc").write_text(ORDER % ("long", NOTE))
     arguments = ("schemas", "--against", "git:main")
     assert check(*arguments)[0] == 1
@@ -500,7 +494,7 @@ def test_several_outputs_at_once(repository: Path, check: Check) -> None:
     assert (code, err.count("\n")) == (2, 1)
 
 
-def test_annotations_name_files_from_the_top_of_the_repository(
+def test_annotations_use_repository_relative_paths(
     repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a repository of several services the check runs in the directory that has its settings."""
@@ -519,14 +513,14 @@ def test_annotations_name_files_from_the_top_of_the_repository(
     assert '"file": "order.avsc"' in check("order.avsc", "--against", "git:main", "--format", "json")[1]
 
 
-def test_what_changed(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_command(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("schemas/order.avsc").write_text(ORDER % ("long", NOTE.replace('"string"', '"string", "default": ""')))
     assert main(["compat", "diff", "schemas/order.avsc", "schemas/pay.avsc", "--against", "git:main"]) == 0
     out = capsys.readouterr().out
     assert out == golden("compat/diff.txt", out)
 
 
-def test_lints_are_asked_for_by_name(repository: Path, check: Check) -> None:
+def test_lints_are_enabled_by_name(repository: Path, check: Check) -> None:
     arguments = ("schemas/order.avsc", "--against", "git:main")
     assert check(*arguments)[1].count("\n") == 1
     code, out, _ = check(*arguments, "--lint", "doc-missing")
@@ -544,7 +538,7 @@ def test_lints_are_asked_for_by_name(repository: Path, check: Check) -> None:
     assert re.match(r"headrace: --lint: 'spelling' .*\ball, DOC_MISSING,", err)
 
 
-def test_lints_look_at_the_earlier_version(repository: Path, check: Check) -> None:
+def test_lints_compare_with_earlier_version(repository: Path, check: Check) -> None:
     time = '{"type": "long", "logicalType": "timestamp-%s"}'
     commit("time", schemas__t=RECORD_OF % (time % "millis"))
     Path("schemas/t.avsc").write_text(RECORD_OF % (time % "micros"))
@@ -577,7 +571,7 @@ def test_changed_decimal_is_a_warning_by_default_and_an_error_on_request(reposit
     assert "warning" not in check(*against)[1], "more digits of the same scale are the same numbers"
 
 
-def test_at_level_none_nothing_is_compared_unasked(repository: Path, check: Check) -> None:
+def test_level_none_skips_default_lints(repository: Path, check: Check) -> None:
     commit("price", schemas__p=RECORD_OF % (DECIMAL % (10, 2)))
     Path("schemas/p.avsc").write_text(RECORD_OF % (DECIMAL % (10, 3)))
     none = ("schemas/p.avsc", "--against", "git:main", "--level", "NONE")
@@ -586,14 +580,14 @@ def test_at_level_none_nothing_is_compared_unasked(repository: Path, check: Chec
 
 
 @pytest.mark.parametrize("words", [[], ["type-mismatch"], ["DECIMAL_CHANGED"]])
-def test_explain(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compat", "explain", *words]) == 0
     out = capsys.readouterr().out
     assert (words[0].upper().replace("-", "_") if words else "NAME_MISMATCH") in out
     assert main(["compat", "explain", "nothing"]) == 2
 
 
-def test_two_files_that_could_each_be_renamed(repository: Path, check: Check) -> None:
+def test_ambiguous_rename_is_an_error(repository: Path, check: Check) -> None:
     commit("twice", v1__order=ORDER % ("int", ""), v2__order=ORDER % ("string", ""))
     for name in ("v1", "v2", "schemas"):
         git("rm", "-q", f"{name}/order.avsc")
@@ -608,7 +602,7 @@ OTHER = (
 )
 
 
-def test_what_was_moved_rewritten_and_renamed_at_once_keeps_its_subject(repository: Path, check: Check) -> None:
+def test_moved_and_rewritten_file_is_found_by_subject(repository: Path, check: Check) -> None:
     """git sees no rename and no record has the name, yet a registry would compare the two."""
     git("rm", "-q", "schemas/order.avsc")
     Path("events/v2").mkdir(parents=True)
@@ -625,7 +619,7 @@ def test_what_was_moved_rewritten_and_renamed_at_once_keeps_its_subject(reposito
     assert check("events", "--against", "git:main:schemas/order.avsc")[0] == 1
 
 
-def test_a_subject_says_more_than_likeness(repository: Path, check: Check) -> None:
+def test_subject_precedes_git_rename_detection(repository: Path, check: Check) -> None:
     """What git takes to be renamed from a file of another subject is compared with the one of its own."""
     commit("more", schemas__other=OTHER)
     git("mv", "schemas/other.avsc", "schemas/purchase.avsc")
@@ -645,7 +639,7 @@ def deletions(out: str) -> int:
 
 
 @pytest.mark.parametrize("since", [(), ("--since", "main")])
-def test_a_schema_that_was_deleted_is_told(repository: Path, check: Check, since: tuple[str, ...]) -> None:
+def test_deleted_schema_is_reported(repository: Path, check: Check, since: tuple[str, ...]) -> None:
     arguments = ("schemas", "--against", "git:main", *since)
     git("rm", "-q", "schemas/order.avsc")
     code, out, _ = check(*arguments)
@@ -672,7 +666,7 @@ def test_a_schema_that_was_deleted_is_told(repository: Path, check: Check, since
     assert (code, "schemas/order.avsc" in out) == (0, True), "renamed"
 
 
-def test_what_is_deleted_and_was_none_of_ours(repository: Path, check: Check) -> None:
+def test_unselected_deleted_files_are_not_reported(repository: Path, check: Check) -> None:
     Path("schemas/data.json").write_text('{"type": "record"}')
     text = HEADER.replace("Header", "T") % "int"
     Path("schemas/type.json").write_text(text)
@@ -690,7 +684,7 @@ def test_what_is_deleted_and_was_none_of_ours(repository: Path, check: Check) ->
     assert (code, deletions(out)) == (1, 2)
 
 
-def test_what_was_deleted_before_the_branch_is_no_change_of_it(repository: Path, check: Check) -> None:
+def test_since_ignores_earlier_deletions(repository: Path, check: Check) -> None:
     git("tag", "old")
     commit("gone", schemas__order=None)
     assert check("schemas", "--against", "git:old")[0] == 1
@@ -700,7 +694,7 @@ def test_what_was_deleted_before_the_branch_is_no_change_of_it(repository: Path,
     assert (code, deletions(out), "schemas/pay.avsc" in out) == (1, 1, True)
 
 
-def test_deleted_behind_a_link_and_from_the_top(
+def test_deleted_file_behind_link_has_repository_path(
     repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit("shared", service__schemas__own=HEADER % "int", shared__order=ORDER % ("long", ""), shared__x=HEADER % "int")
@@ -712,7 +706,7 @@ def test_deleted_behind_a_link_and_from_the_top(
     assert (code, "file=shared/x.avsc" in out) == (1, True)
 
 
-def test_deleted_of_a_place_in_the_revision(repository: Path, check: Check) -> None:
+def test_deleted_file_of_path_in_revision(repository: Path, check: Check) -> None:
     commit("released", released__order=ORDER % ("long", ""), released__shop__header=HEADER % "long")
     git("rm", "-q", "schemas/order.avsc")
     code, out, _ = check("schemas", "--against", "git:main:released")

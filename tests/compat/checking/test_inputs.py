@@ -43,7 +43,7 @@ def paths(*arguments: str) -> list[str]:
     return [file.path for file in find_files(arguments).files]
 
 
-def test_directories_patterns_and_files(directory: Path) -> None:
+def test_find_files_by_directory_pattern_and_path(directory: Path) -> None:
     assert paths("s") == paths("s/") == ["s/a.avsc", "s/b.avsc", "s/sub/c.avsc"]
     assert paths(".") == ["s/a.avsc", "s/b.avsc", "s/sub/c.avsc"]
     assert paths("s/*.avsc") == ["s/a.avsc", "s/b.avsc"]
@@ -56,7 +56,7 @@ def test_directories_patterns_and_files(directory: Path) -> None:
     assert paths("[x].avsc") == ["[x].avsc"], "a file that is called like a pattern"
 
 
-def test_directories_that_a_link_leads_to(directory: Path) -> None:
+def test_linked_directories_are_searched_once(directory: Path) -> None:
     """Schemas that several projects share are linked into each, and may be linked back."""
     (directory / "shared").mkdir()
     (directory / "shared/x.avsc").write_text('"int"')
@@ -90,13 +90,13 @@ def test_directories_that_a_link_leads_to(directory: Path) -> None:
         "s/[].avsc",
     ],
 )
-def test_what_was_deleted_is_meant_by_the_patterns_that_would_have_found_it(directory: Path, pattern: str) -> None:
+def test_scope_covers_what_a_pattern_finds(directory: Path, pattern: str) -> None:
     everything = [path.as_posix() for path in sorted(Path("s").rglob("*")) if path.is_file()]
     found = set(paths(pattern))
     assert {path for path in everything if FileScope((pattern,)).covers(path)} == found - {pattern}
 
 
-def test_names_in_other_cases_and_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_suffix_case_and_json_files(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("old").mkdir()
     broken = (RECORD % ("Broken", "int"))[:-1]
     for name, text in {
@@ -125,7 +125,7 @@ def test_names_in_other_cases_and_json(directory: Path, capsys: pytest.CaptureFi
     assert [error["file"] for error in document["errors"]] == ["s/broken.JSON"]
 
 
-def test_paths_of_windows_have_forward_slashes(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_paths_use_forward_slashes(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Subjects and git know a file so; with others the whole path would be the subject."""
     monkeypatch.setattr(inputs, "PurePath", PureWindowsPath)
     walk = os.walk
@@ -170,7 +170,7 @@ def test_pipes_in_a_directory_are_left_alone(directory: Path, capsys: pytest.Cap
         (["schemas"], ["web/renamed"], "web/renamed"),
     ],
 )
-def test_where_a_directory_holds_the_earlier_version(
+def test_directory_baseline_finds_earlier_version(
     directory: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], released: list[str], earlier: str
 ) -> None:
     Path("schemas/shop").mkdir(parents=True)
@@ -186,7 +186,7 @@ def test_where_a_directory_holds_the_earlier_version(
 
 
 @pytest.mark.parametrize("baseline", [".", "./", "..//new/../released", "./released"])
-def test_directories_in_other_spellings(
+def test_directory_spellings_are_equivalent(
     directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, baseline: str
 ) -> None:
     for name in ("released/shop/order.avsc", "released/released/shop/order.avsc", "new/shop/order.avsc"):
@@ -197,7 +197,7 @@ def test_directories_in_other_spellings(
     assert "NAME_MISMATCH" in capsys.readouterr().out
 
 
-def test_files_that_could_each_be_the_earlier_version(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ambiguous_earlier_version_is_an_error(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("released/a/order.avsc", "released/b/order.avsc", "order.avsc"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text('"int"')
@@ -205,9 +205,7 @@ def test_files_that_could_each_be_the_earlier_version(directory: Path, capsys: p
     assert capsys.readouterr().err.startswith("order.avsc: error: a/order.avsc, b/order.avsc ")
 
 
-def test_a_file_that_was_moved_in_a_directory_keeps_its_subject(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_moved_file_in_directory_is_found_by_subject(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, text in {
         "old/a/x.avsc": "Old",
         "old/b/x.avsc": "Other",
@@ -226,7 +224,7 @@ def test_a_file_that_was_moved_in_a_directory_keeps_its_subject(
     assert incompatible("--subject-strategy", "record") == {"new/a/x.avsc": ["old/a/x.avsc"]}
 
 
-def test_what_a_directory_has_and_the_new_one_has_not(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deleted_files_of_directory_baseline(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in (
         "old/a.avsc",
         "old/kept/1.avsc",
@@ -270,7 +268,7 @@ def test_types_of_other_files_in_any_order() -> None:
     assert not types.is_self_contained("z")
 
 
-def test_the_nearest_definition_is_taken() -> None:
+def test_nearest_definition_is_used() -> None:
     here, there = RECORD % ("Header", "long"), RECORD % ("Header", "string")
     texts = {
         "a/h.avsc": here,
@@ -288,9 +286,7 @@ def test_the_nearest_definition_is_taken() -> None:
     assert types.schema("top.avsc"), "the same definition twice is one"
 
 
-def test_types_that_were_given_go_before_those_that_happen_to_be_named(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_given_types_precede_named_files(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, kind in (("types/h", "long"), ("h", "Missing"), ("x/h", "Missing"), ("x/y/h", "long")):
         Path(f"{name}.avsc").parent.mkdir(parents=True, exist_ok=True)
         Path(f"{name}.avsc").write_text(RECORD % ("Header", kind))
@@ -303,7 +299,7 @@ def test_types_that_were_given_go_before_those_that_happen_to_be_named(
     assert re.search(r"^u/use\.avsc:1:68: .*\bh\.avsc", capsys.readouterr().err, re.MULTILINE)
 
 
-def test_a_stale_copy_is_as_near_as_what_was_named(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_named_file_precedes_equally_near_copy(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, kind in (("types/h", "long"), ("target/h", "string")):
         Path(f"{name}.avsc").parent.mkdir()
         Path(f"{name}.avsc").write_text(RECORD % ("Header", kind))
@@ -321,7 +317,7 @@ def test_namespaces_of_other_files() -> None:
         TypeSet({"k": header, "r": using % "Kind"}).schema("r")
 
 
-def test_circles_of_files_end() -> None:
+def test_cyclic_files_are_an_error() -> None:
     types = TypeSet(
         {"a": RECORD % ("A", "B"), "b": RECORD % ("B", "C"), "c": RECORD % ("C", "A"), "d": RECORD % ("D", "D")}
     )
@@ -383,7 +379,7 @@ def test_a_file_of_50_megabytes_is_refused_unparsed(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_file_without_permission(
+def test_file_without_permission_exits_with_code_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -399,7 +395,7 @@ def test_a_file_without_permission(
         st.binary(max_size=200), st.text(alphabet='{}[]",:\\ \nabtypenmfield0123', max_size=200).map(str.encode)
     )
 )
-def test_no_bytes_end_in_a_traceback(tmp_path: Path, data: bytes) -> None:
+def test_arbitrary_bytes_never_cause_a_traceback(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "any.avsc"
     path.write_bytes(data)
     assert main(["compat", "check", str(path), "--against", str(path), "--types", str(path)]) in (0, 3)
@@ -407,11 +403,11 @@ def test_no_bytes_end_in_a_traceback(tmp_path: Path, data: bytes) -> None:
 
 @given(st.lists(st.integers(), max_size=200), st.integers(1, 5))
 @settings(max_examples=examples(0.5))
-def test_answers_of_several_processes_are_in_order(items: list[int], processes: int) -> None:
+def test_run_in_processes_preserves_order(items: list[int], processes: int) -> None:
     assert run_in_processes(lambda item: item * 2, items, processes) == [item * 2 for item in items]
 
 
-def test_what_a_killed_process_should_have_done_is_done() -> None:
+def test_items_of_a_killed_process_are_processed() -> None:
     parent = os.getpid()
 
     def answer(item: int) -> int:
@@ -423,7 +419,7 @@ def test_what_a_killed_process_should_have_done_is_done() -> None:
     assert run_in_processes(answer, range(100), 3) == list(range(100))
 
 
-def test_half_of_an_answer_is_none(tmp_path: Path) -> None:
+def test_partial_result_of_a_killed_process_is_discarded(tmp_path: Path) -> None:
     parent, started = os.getpid(), tmp_path / "started"
 
     def answer(item: int) -> bytes:
@@ -451,7 +447,7 @@ def test_half_of_an_answer_is_none(tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
-def test_a_bare_install_runs_it(directory: Path, arguments: list[str], code: int) -> None:
+def test_commands_run_without_site_packages(directory: Path, arguments: list[str], code: int) -> None:
     """Without site packages; nothing but our own packages comes from elsewhere."""
     program = (
         "import sys; sys.path.insert(0, sys.argv.pop(1)); import headrace.registry.client.transport as t; "

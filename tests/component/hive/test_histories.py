@@ -29,7 +29,7 @@ from headrace.loader.load_schema import EMPTY, LoadState, fold
 from headrace.loader.storage.local import local_storage
 from headrace.registry.errors import IncompatibleSchema
 from support.hive.hive_engines import SPARK, Engine, ServerEngine, SparkEngine
-from support.hive.hive_topics import Sent, wrong_rows
+from support.hive.hive_topics import Sent, find_wrong_rows
 from support.loader.load_world import FIRST_MS, HOUR_MS, LoadWorld
 from support.loader.projection_oracle import encode
 from support.schemas.strategies import data_for, histories
@@ -62,7 +62,7 @@ class Topic:
         return f"{self.name}-value"
 
 
-def generated(count: int) -> list[History]:
+def generate_histories(count: int) -> list[History]:
     """The same ones for the same seed."""
     found: list[History] = []
 
@@ -90,7 +90,7 @@ def topics(world: LoadWorld) -> list[Topic]:
     print(f"HEADRACE_HISTORIES_SEED={SEED}")
     topics = [
         Topic(f"t{number}", level, history)
-        for number, (history, level) in enumerate(zip(generated(COUNT), itertools.cycle(LEVELS), strict=False))
+        for number, (history, level) in enumerate(zip(generate_histories(COUNT), itertools.cycle(LEVELS), strict=False))
     ]
     for topic in topics:
         world.registry.set_compatibility(topic.level, topic.subject)
@@ -120,12 +120,12 @@ def send(world: LoadWorld, topic: Topic, schema: Schema, messages: list[Any], ho
         topic.sent[at.partition, at.offset] = Sent(schema, topic.folded[registered.schema_id], message)
 
 
-def wrong(engine: Engine, world: LoadWorld, topics: list[Topic]) -> list[str]:
+def find_mismatches(engine: Engine, world: LoadWorld, topics: list[Topic]) -> list[str]:
     known = CommitLog(local_storage(world.warehouse).commits).read_state().topics
     found = []
     for topic in topics:
         try:
-            found += wrong_rows(
+            found += find_wrong_rows(
                 engine, f"headrace.`{known[topic.name].table}`", parse_schema(topic.state.text), topic.sent
             )
         except Exception as error:
@@ -134,7 +134,7 @@ def wrong(engine: Engine, world: LoadWorld, topics: list[Topic]) -> list[str]:
     return found
 
 
-def test_every_history_is_answered_by_spark(world: LoadWorld, topics: list[Topic], tmp_path: Path) -> None:
+def test_spark_reads_every_history(world: LoadWorld, topics: list[Topic], tmp_path: Path) -> None:
     session = open_session(
         app_name="analyst",
         master="local[1]",
@@ -143,13 +143,13 @@ def test_every_history_is_answered_by_spark(world: LoadWorld, topics: list[Topic
         warehouse_uri=local_location(world.warehouse),
     )
     try:
-        assert wrong(SparkEngine(SPARK, SparkExecutor(session), session), world, topics) == []
+        assert find_mismatches(SparkEngine(SPARK, SparkExecutor(session), session), world, topics) == []
     finally:
         close_session(session)
     assert any(topic.versions > 1 for topic in topics)
 
 
-def test_every_history_is_answered_by_hiveserver2(
+def test_hiveserver2_reads_every_history(
     world: LoadWorld, topics: list[Topic], hive_server: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whose own metastore gets the same tables over the same files by one command."""
@@ -159,6 +159,6 @@ def test_every_history_is_answered_by_hiveserver2(
     done = world.command("hive", "apply", *flags, "--format", "json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(json.loads(done.stdout)["topics"]) == {topic.name for topic in topics}
-    assert wrong(hive_server, world, topics) == []
+    assert find_mismatches(hive_server, world, topics) == []
     again = world.command("hive", "plan", *flags)
     assert (again.returncode, again.stdout) == (0, ""), again.stdout + again.stderr

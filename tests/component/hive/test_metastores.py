@@ -19,18 +19,18 @@ IS_HIVE_4 = "so it is Hive 4 or newer; set hive.executor to the hive://host:port
 
 
 @pytest.fixture
-def newer(tmp_path: Path) -> Iterator[HiveServer]:
+def hive_4_metastore(tmp_path: Path) -> Iterator[HiveServer]:
     """The metastore of Hive 4 as a service."""
     server = HiveServer(tmp_path / "metastore", main=METASTORE)
     yield server
     server.stop()
 
 
-def test_a_metastore_of_hive_4_is_named_with_what_to_set_and_keeps_the_data(newer: HiveServer, tmp_path: Path) -> None:
+def test_hive_4_metastore_error_names_setting_and_loses_no_data(hive_4_metastore: HiveServer, tmp_path: Path) -> None:
     world = LoadWorld(tmp_path / "world", metastore=False)
     try:
         world.produce("orders", 20)
-        done = world.load("--metastore", f"thrift://{newer.address}")
+        done = world.load("--metastore", f"thrift://{hive_4_metastore.address}")
         assert done.returncode == 1, done.stdout + done.stderr
         assert IS_HIVE_4 in done.stdout
         assert "Traceback" not in done.stderr
@@ -43,7 +43,7 @@ def test_a_metastore_of_hive_4_is_named_with_what_to_set_and_keeps_the_data(newe
 
 
 @pytest.fixture
-def on_postgres(tmp_path: Path) -> Iterator[WheelMetastore]:
+def postgres_metastore(tmp_path: Path) -> Iterator[WheelMetastore]:
     server = PostgresServer()
     try:
         metastore = WheelMetastore(tmp_path / "metastore", server.new_database())
@@ -53,21 +53,21 @@ def on_postgres(tmp_path: Path) -> Iterator[WheelMetastore]:
         server.remove()
 
 
-def test_a_metastore_on_postgresql_gets_tables_that_change_and_are_read(
-    on_postgres: WheelMetastore, tmp_path: Path
+def test_tables_in_postgresql_metastore_change_and_are_readable(
+    postgres_metastore: WheelMetastore, tmp_path: Path
 ) -> None:
     world = LoadWorld(tmp_path / "world", metastore=False)
     try:
-        world.addresses["metastore"] = on_postgres.uri
+        world.addresses["metastore"] = postgres_metastore.uri
         world.produce("orders", 20)
         first = world.load()
         assert first.returncode == 0, first.stdout + first.stderr
         world.produce("orders", 20, fields=[*FIELDS, NOTE])
         second = world.load()
         assert second.returncode == 0, second.stdout + second.stderr
-        assert "late_writers_not_refused" not in first.stderr + second.stderr
+        assert "compare_and_set_unavailable" not in first.stderr + second.stderr
         world.check(whole=True)
-        where = ["--data-dir", str(world.data_dir), "--metastore", on_postgres.uri]
+        where = ["--data-dir", str(world.data_dir), "--metastore", postgres_metastore.uri]
         query = "SELECT count(*) AS n, count(note) AS notes FROM headrace.orders"
         asked = world.command("sql", query, *where, "--format", "json")
         assert asked.returncode == 0, asked.stderr

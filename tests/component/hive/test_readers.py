@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.avro_schema import Field
-from support.hive.hive_answers import check_answers
+from support.hive.golden_results import check_golden_results
 from support.hive.hive_cases import (
     HISTORIES,
     RECORDS,
@@ -22,36 +22,37 @@ from support.hive.hive_cases import (
 )
 from support.hive.hive_engines import HIVE, SPARK, THRIFT_SERVER, Engine
 from support.hive.hive_topics import DATABASE, FoldedTopic, expression
-from support.hive.hive_values import found, is_nested
+from support.hive.hive_values import is_nested, normalize_value
 
 pytestmark = pytest.mark.xdist_group("shared_spark")
 
 FILES = {SPARK: "spark_sql", THRIFT_SERVER: "spark_thrift_server", HIVE: "hiveserver2"}
 
 
-def test_every_type_alone_and_nested(engine: Engine, tmp_path: Path) -> None:
+def test_every_type_plain_and_nested(engine: Engine, tmp_path: Path) -> None:
     topic = FoldedTopic(f"types_{FILES[engine.name]}", tmp_path / "types", [engine])
     topic.evolve(types_schema(TYPES), types_message(TYPES))
     assert topic.mismatches(engine) == []
     table = f"{DATABASE}.{topic.table}"
-    described = {row[0]: row[1] for row in engine.ask(f"DESCRIBE {table}")}
+    described = {row[0]: row[1] for row in engine.query(f"DESCRIBE {table}")}
     kinds = [topic.fields[4 * number].type for number in range(len(TYPES))]
     expressions: list[str] = []
     for number, kind in enumerate(kinds):
         places = (f"c{number}", f"in_array{number}[0]", f"in_map{number}['k']", f"in_record{number}.c")
         expressions += map(engine.nested, places) if is_nested(topic.load_schema, kind) else places
-    (values,) = engine.ask(f"SELECT {', '.join(expressions)} FROM {table}")
+    (values,) = engine.query(f"SELECT {', '.join(expressions)} FROM {table}")
     said = {}
     for number, (case, kind) in enumerate(zip(TYPES, kinds, strict=True)):
         shown = [
-            found(topic.load_schema, kind, value, engine.nested_bytes) for value in values[4 * number : 4 * number + 4]
+            normalize_value(topic.load_schema, kind, value, engine.nested_bytes)
+            for value in values[4 * number : 4 * number + 4]
         ]
         is_same = all(one == shown[0] for one in shown)
         said[case.name] = {"type": described[f"c{number}"], "value": shown[0], "nested": is_same}
-    check_answers(FILES[engine.name], "types", said)
+    check_golden_results(FILES[engine.name], "types", said)
 
 
-def test_every_change_leaves_old_partitions_and_new_readable(engine: Engine, tmp_path: Path) -> None:
+def test_old_and_new_partitions_are_readable_after_every_change(engine: Engine, tmp_path: Path) -> None:
     topic = FoldedTopic(f"histories_{FILES[engine.name]}", tmp_path / "histories", [engine])
     for version in range(VERSIONS):
         topic.evolve(histories_schema(version), histories_message(version))
@@ -71,16 +72,16 @@ def test_every_change_leaves_old_partitions_and_new_readable(engine: Engine, tmp
             assert topic.mismatches(engine) == [], f"{record.name}, after version {version + 1}"
         columns, rows = answers(topic, engine)
         said[record.name] = {"columns": {"c": columns[0]}, "rows": rows}
-    check_answers(FILES[engine.name], "histories", said)
+    check_golden_results(FILES[engine.name], "histories", said)
 
 
 def answers(topic: FoldedTopic, engine: Engine) -> tuple[list[str], list[list[Any]]]:
     """The types of a topic's columns, and its rows in the order of the first one."""
     names = ", ".join(expression(engine, topic.load_schema, field) for field in topic.fields)
-    asked = engine.ask(f"SELECT {names} FROM {DATABASE}.{topic.table}")
+    asked = engine.query(f"SELECT {names} FROM {DATABASE}.{topic.table}")
 
     def say(field: Field, value: Any) -> Any:
-        return found(topic.load_schema, field.type, value, engine.nested_bytes)
+        return normalize_value(topic.load_schema, field.type, value, engine.nested_bytes)
 
     rows = sorted((list(map(say, topic.fields, row)) for row in asked), key=lambda row: row[0])
     return [column.type for column in topic.columns()], rows

@@ -46,7 +46,7 @@ def verdict(java: JavaOracle, writer: Schema, load: Schema, body: bytes, route: 
 
 @SLOW
 @given(growing_histories(), st.data())
-def test_a_history_that_only_adds_resolves_to_the_same(java: JavaOracle, versions: list[Schema], data: Any) -> None:
+def test_additive_history_resolves_as_in_avro_java(java: JavaOracle, versions: list[Schema], data: Any) -> None:
     load = load_schema_of(*versions)
     for _ in range(DATA):
         writer = data.draw(st.sampled_from(versions))
@@ -78,7 +78,7 @@ WIDENINGS = [
 
 
 @pytest.mark.parametrize(("narrow", "wide", "value"), WIDENINGS)
-def test_promotions_round_as_java_rounds(java: JavaOracle, narrow: str, wide: str, value: Any) -> None:
+def test_promotions_round_as_in_java(java: JavaOracle, narrow: str, wide: str, value: Any) -> None:
     text = '{"type":"record","name":"R","fields":[{"name":"a","type":%s}]}'
     writer, wider = parse_schema(text % narrow), parse_schema(text % wide)
     assert verdict(java, writer, load_schema_of(writer, wider), encode(writer, {"a": value})) == ["same"]

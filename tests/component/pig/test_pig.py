@@ -18,7 +18,7 @@ pytestmark = pytest.mark.pig
 
 TOPIC = "orders"
 PLAIN = "plain"
-SIBLING = "sibling"
+RETYPED = "sibling"
 COMPACTED = "compacted"
 
 
@@ -28,22 +28,22 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
     compacted, and then got further files."""
     world = LoadWorld(tmp_path_factory.mktemp("pig"))
     retyped = [{**one, "type": "string"} if one["name"] == "id" else one for one in FIELDS]
-    world.registry.set_compatibility("NONE", f"{SIBLING}-value")
-    for topic in (TOPIC, PLAIN, SIBLING, COMPACTED):
+    world.registry.set_compatibility("NONE", f"{RETYPED}-value")
+    for topic in (TOPIC, PLAIN, RETYPED, COMPACTED):
         world.produce(topic, 30)
-    loaded(world.load())
+    check_succeeded(world.load())
     for topic, second in ((TOPIC, [*FIELDS, NOTE]), (PLAIN, FIELDS), (COMPACTED, [*FIELDS, NOTE])):
         world.produce(topic, 30, fields=second)
-    produce_retyped(world, SIBLING, retyped)
-    loaded(world.load())
-    loaded(world.command("compact", COMPACTED, *world.flags()[:2], *world.flags()[4:]))
+    produce_retyped(world, RETYPED, retyped)
+    check_succeeded(world.load())
+    check_succeeded(world.command("compact", COMPACTED, *world.flags()[:2], *world.flags()[4:]))
     world.produce(COMPACTED, 30, fields=[*FIELDS, NOTE])
-    loaded(world.load())
+    check_succeeded(world.load())
     yield world
     world.close()
 
 
-def loaded(done: CompletedProcess[str]) -> None:
+def check_succeeded(done: CompletedProcess[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -78,19 +78,19 @@ def test_files_of_all_versions_are_read_by_the_published_schema(world: LoadWorld
     assert pig.dump(by_path(world, topic, generated)) == expected
 
 
-def test_a_column_that_opened_beside_another_is_read(world: LoadWorld, pig: Pig) -> None:
-    assert pig.dump(by_path(world, SIBLING, "id, id__string")) == siblings(world)
+def test_column_of_changed_type_is_read(world: LoadWorld, pig: Pig) -> None:
+    assert pig.dump(by_path(world, RETYPED, "id, id__string")) == retyped_rows(world)
 
 
-def siblings(world: LoadWorld) -> list[str]:
+def retyped_rows(world: LoadWorld) -> list[str]:
     return sorted(
-        [as_line(row["id"], None) for row in world.produced[SIBLING].rows.values()]
+        [as_line(row["id"], None) for row in world.produced[RETYPED].rows.values()]
         + [as_line(None, f"x{number}") for number in range(3)]
     )
 
 
-def test_compacted_files_are_read_by_the_paths_that_headrace_files_names(world: LoadWorld, pig: Pig) -> None:
-    """As docs/tables.md says: a time that was rewritten lives in another directory, which no pattern finds."""
+def test_compacted_files_are_read_by_listed_paths(world: LoadWorld, pig: Pig) -> None:
+    """As docs/tables.md says: a time partition that was rewritten lives in another directory, which no pattern finds."""
     schema = world.warehouse / COMPACTED / "_schema" / "current.avsc"
     script = (
         f"t = LOAD '{','.join(paths(world, COMPACTED))}' USING AvroStorage('', '-f {schema}');\n"
@@ -102,7 +102,7 @@ def test_compacted_files_are_read_by_the_paths_that_headrace_files_names(world: 
 
 def paths(world: LoadWorld, topic: str) -> list[str]:
     listed = world.command("files", topic, *world.flags()[:2], "--format", "paths")
-    loaded(listed)
+    check_succeeded(listed)
     return listed.stdout.split()
 
 
@@ -115,7 +115,7 @@ def paths(world: LoadWorld, topic: str) -> list[str]:
     ],
 )
 def test_tables_are_read_by_hcatalog(world: LoadWorld, hcatalog: Pig, topic: str, columns: str, noted: bool) -> None:
-    # The partitions of a compacted table are generations of its time.
+    # The partitions of a compacted table are generations of its time partitions.
     assert any("/_g" in path for path in paths(world, topic)) == (topic == COMPACTED)
     lines = by_hcatalog(world, hcatalog, topic, f"kafka.$0, kafka.$1, {columns}")
     rows = world.produced[topic].rows.items()
@@ -124,8 +124,8 @@ def test_tables_are_read_by_hcatalog(world: LoadWorld, hcatalog: Pig, topic: str
     )
 
 
-def test_a_column_that_opened_beside_another_is_read_by_hcatalog(world: LoadWorld, hcatalog: Pig) -> None:
-    assert by_hcatalog(world, hcatalog, SIBLING, "id, id__string") == siblings(world)
+def test_column_of_changed_type_is_read_by_hcatalog(world: LoadWorld, hcatalog: Pig) -> None:
+    assert by_hcatalog(world, hcatalog, RETYPED, "id, id__string") == retyped_rows(world)
 
 
 def by_hcatalog(world: LoadWorld, hcatalog: Pig, topic: str, generated: str) -> list[str]:

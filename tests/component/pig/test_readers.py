@@ -14,7 +14,7 @@ from headrace.avro_schema import Field, Schema, Type, parse_schema
 from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.executors.spark import SparkExecutor
 from headrace.hive_ddl.table import local_location
-from support.hive.hive_answers import check_answers
+from support.hive.golden_results import check_golden_results
 from support.hive.hive_cases import (
     HISTORIES,
     RECORDS,
@@ -27,8 +27,8 @@ from support.hive.hive_cases import (
     types_schema,
 )
 from support.hive.hive_engines import SPARK, SparkEngine
-from support.hive.hive_topics import DATABASE, FoldedTopic, wrong_among
-from support.hive.pig import METASTORE, WITHOUT_PRUNING, Pig, PigRefused, by_schema, by_table, found_in_pig
+from support.hive.hive_topics import DATABASE, FoldedTopic, find_mismatches
+from support.hive.pig import METASTORE, WITHOUT_PRUNING, Pig, PigRefused, by_schema, by_table, normalize_pig_value
 from support.running_service import Service
 
 pytestmark = pytest.mark.pig
@@ -116,9 +116,9 @@ class Reader:
         _, rows = self.answers(topic, topic.fields, ("kafka.$0", "kafka.$1"), WITHOUT_PRUNING)
 
         def say(kind: Type, value: Any, should: Any) -> Any:
-            return found_in_pig(schema, kind, value)
+            return normalize_pig_value(schema, kind, value)
 
-        return wrong_among([tuple(row) for row in rows], self.name, schema, topic.sent, say)
+        return find_mismatches([tuple(row) for row in rows], self.name, schema, topic.sent, say)
 
 
 def without_logical_types(node: Any) -> Any:
@@ -135,20 +135,20 @@ def reader(request: pytest.FixtureRequest, metastore: str) -> Reader:
     return Reader(AVRO_STORAGE, request.getfixturevalue("pig"), {})
 
 
-def test_every_type_alone_and_nested(folded: Folded, reader: Reader) -> None:
+def test_every_type_plain_and_nested(folded: Folded, reader: Reader) -> None:
     topic, schema = folded.types, reader.schema(folded.types)
     assert reader.mismatches(topic) == []
     kinds, (row,) = reader.answers(topic, topic.fields)
-    values = [found_in_pig(schema, field.type, value) for field, value in zip(topic.fields, row, strict=True)]
+    values = [normalize_pig_value(schema, field.type, value) for field, value in zip(topic.fields, row, strict=True)]
     said = {}
     for number, case in enumerate(TYPES):
         alone, in_array, in_map, in_record = values[4 * number : 4 * number + 4]
         is_same = [alone, alone, alone] == [*in_array, *in_map.values(), *in_record.values()]
         said[case.name] = {"type": kinds[f"c{number}"], "value": alone, "nested": is_same}
-    check_answers(reader.name, "types", said)
+    check_golden_results(reader.name, "types", said)
 
 
-def test_every_change_leaves_old_partitions_and_new_readable(folded: Folded, reader: Reader) -> None:
+def test_old_and_new_partitions_are_readable_after_every_change(folded: Folded, reader: Reader) -> None:
     """The answers are those of a script that uses some columns, of which Pig tells Avro without their aliases. With
     what docs/tables.md says to set, every row is as it should be."""
     topics = (folded.histories, *folded.records)
@@ -169,7 +169,7 @@ def test_every_change_leaves_old_partitions_and_new_readable(folded: Folded, rea
         kinds, rows, refused = with_refusals(reader, topic)
         assert not refused
         said[record.name] = {"columns": {"c": kinds["c"]}, "rows": [[row["c"]] for row in rows]}
-    check_answers(reader.name, "histories", said)
+    check_golden_results(reader.name, "histories", said)
 
 
 def with_refusals(reader: Reader, topic: FoldedTopic) -> tuple[dict[str, str], list[dict[str, Any]], set[str]]:
@@ -187,7 +187,7 @@ def with_refusals(reader: Reader, topic: FoldedTopic) -> tuple[dict[str, str], l
             refused.add(reason[1])
         else:
             said = [
-                {one.name: found_in_pig(schema, one.type, value) for one, value in zip(asked, row, strict=True)}
+                {one.name: normalize_pig_value(schema, one.type, value) for one, value in zip(asked, row, strict=True)}
                 for row in rows
             ]
             return kinds, said, refused

@@ -31,12 +31,12 @@ class EngineRefused(Exception):
 
 @dataclass
 class Engine:
-    """`ask` answers with rows as the engine's client returns them."""
+    """`query` answers with rows as the engine's client returns them."""
 
     name: str
     executor: Executor
 
-    def ask(self, query: str) -> list[tuple[Any, ...]]:
+    def query(self, query: str) -> list[tuple[Any, ...]]:
         raise NotImplementedError
 
     def nested(self, column: str) -> str:
@@ -52,7 +52,7 @@ class Engine:
 class SparkEngine(Engine):
     session: Any
 
-    def ask(self, query: str) -> list[tuple[Any, ...]]:
+    def query(self, query: str) -> list[tuple[Any, ...]]:
         try:
             return [tuple(row) for row in self.session.sql(query).collect()]
         except Exception as error:
@@ -61,7 +61,7 @@ class SparkEngine(Engine):
 
 @dataclass
 class ServerEngine(Engine):
-    """`another` is of a second client, which has a session of its own."""
+    """`second_executor` is of a second client, which has a session of its own."""
 
     address: HiveServerAddress
 
@@ -73,15 +73,15 @@ class ServerEngine(Engine):
     def nested_bytes(self) -> NestedBytes | None:
         return base64.b64decode if self.name == THRIFT_SERVER else None
 
-    def ask(self, query: str) -> list[tuple[Any, ...]]:
+    def query(self, query: str) -> list[tuple[Any, ...]]:
         assert isinstance(self.executor, HiveServerExecutor)
         try:
-            return [tuple(row) for row in self.executor._ask(query)]
+            return [tuple(row) for row in self.executor._query(query)]
         except Exception as error:
             raise EngineRefused(one_line(error)) from error
 
 
-def another(engine: Engine) -> Executor:
+def second_executor(engine: Engine) -> Executor:
     """A second executor on the same metastore, as of another process."""
     if isinstance(engine, SparkEngine):
         return SparkExecutor(engine.session)

@@ -26,7 +26,7 @@ class HiveJdbc:
         jvm: Any = self._gateway.jvm
         self._connection = jvm.java.sql.DriverManager.getConnection(url)
 
-    def ask(self, query: str) -> list[tuple[Any, ...]]:
+    def query(self, query: str) -> list[tuple[Any, ...]]:
         statement = self._connection.createStatement()
         try:
             found = statement.executeQuery(query)

@@ -15,7 +15,7 @@ from support.servers.maven_jars import classpath_of
 READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
 
-OPENED = (
+OPENED_PACKAGES = (
     *(f"java.base/java.{name}" for name in ("lang", "util", "io", "net", "nio", "time", "text", "lang.reflect")),
     *(f"java.base/java.util.{name}" for name in ("concurrent", "concurrent.atomic", "regex")),
     *("java.base/sun.nio.ch", "java.sql/java.sql"),
@@ -42,7 +42,7 @@ class HiveServer:
             (directory / "conf" / f"{name}.xml").write_text(settings, encoding="utf-8")
         (directory / "conf" / "log4j2.properties").write_text(LOGGING, encoding="utf-8")
         (directory / "conf" / "hive-log4j2.properties").write_text(LOGGING, encoding="utf-8")
-        opened = [f"--add-opens={name}=ALL-UNNAMED" for name in OPENED]
+        opened = [f"--add-opens={name}=ALL-UNNAMED" for name in OPENED_PACKAGES]
         command = [
             *("java", "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC", *opened),
             *(f"-Dderby.stream.error.file={directory / 'derby.log'}", "-Dderby.system.durability=test"),

@@ -19,7 +19,7 @@ from headrace.hive_ddl.table import SCHEMA_DIRECTORY, SCHEMA_URL, Column, TableS
 from headrace.loader.apply.schema import CURRENT_SCHEMA
 from headrace.loader.load_schema import EMPTY, LoadState, fold, load_schema_with_kafka, table_schema
 from support.hive.hive_engines import Engine
-from support.hive.hive_values import found, is_nested, should_be
+from support.hive.hive_values import expected_value, is_nested, normalize_value
 from support.loader.projection_oracle import decode, encode, expected_row, project
 
 DATABASE = "topics"
@@ -41,21 +41,21 @@ def expression(engine: Engine, load: Schema, column: Field) -> str:
     return engine.nested(name) if is_nested(load, column.type) else name
 
 
-def wrong_rows(engine: Engine, table: str, load: Schema, sent: Mapping[tuple[int, int], Sent]) -> list[str]:
+def find_wrong_rows(engine: Engine, table: str, load: Schema, sent: Mapping[tuple[int, int], Sent]) -> list[str]:
     """What an engine answers of a table that is not what was sent, by partition and offset; each row once."""
     root = load.root
     assert isinstance(root, Record)
     columns = ", ".join(expression(engine, load, column) for column in root.fields)
     place = json.loads(load_schema_with_kafka(load.text, "position"))["fields"][-1]["name"]
-    rows = engine.ask(f"SELECT {place}.`partition`, {place}.`offset`, {columns} FROM {table}")
+    rows = engine.query(f"SELECT {place}.`partition`, {place}.`offset`, {columns} FROM {table}")
 
-    def say(kind: Type, value: Any, should: Any) -> Any:
-        return found(load, kind, value, engine.nested_bytes, should)
+    def say(kind: Type, value: Any, expected: Any) -> Any:
+        return normalize_value(load, kind, value, engine.nested_bytes, expected)
 
-    return wrong_among(rows, table, load, sent, say)
+    return find_mismatches(rows, table, load, sent, say)
 
 
-def wrong_among(
+def find_mismatches(
     rows: Sequence[tuple[Any, ...]],
     table: str,
     load: Schema,
@@ -66,7 +66,7 @@ def wrong_among(
 
     Args:
         load: names the columns and has their types; one without logical types has values as their plain types.
-        say: a column's type, its value and what that should be, to the value in the form of `should_be`.
+        say: a column's type, its value and what that should be, to the value in the form of `expected_value`.
     """
     root = load.root
     assert isinstance(root, Record)
@@ -75,10 +75,10 @@ def wrong_among(
     for at, one in sent.items():
         should_row = expected_row(one.writer, one.then, load, one.message, is_stored=True)
         for column, value in zip(root.fields, answered.get(at, ()), strict=False):
-            should = should_be(load, column.type, should_row[column.name])
-            says = say(column.type, value, should)
-            if should != says:
-                wrong.append(f"{table}: offset {at}, column {column.name}: {says!r} instead of {should!r}")
+            expected = expected_value(load, column.type, should_row[column.name])
+            says = say(column.type, value, expected)
+            if expected != says:
+                wrong.append(f"{table}: offset {at}, column {column.name}: {says!r} instead of {expected!r}")
     return wrong
 
 
@@ -105,7 +105,7 @@ class FoldedTopic:
         before = self.states[-1] if self.states else EMPTY
         number = len(self.states) + 1
         self.states.append(fold(before, number, schema, number))
-        self._bring(number)
+        self._apply_table(number)
         rows = [(number, schema, message) for message in messages]
         self._file(number, rows)
         self.filed += rows
@@ -126,7 +126,7 @@ class FoldedTopic:
 
     def mismatches(self, engine: Engine) -> list[str]:
         """What the engine answers wrongly of all rows so far, of old partitions and new."""
-        return wrong_rows(engine, f"{DATABASE}.{quote_identifier(self.table)}", self.load_schema, self.sent)
+        return find_wrong_rows(engine, f"{DATABASE}.{quote_identifier(self.table)}", self.load_schema, self.sent)
 
     def publish_schema(self) -> Path:
         """The table's schema in a file beside the data, as loads leave it."""
@@ -150,15 +150,15 @@ class FoldedTopic:
             revision=f"{number}-{next(REVISIONS)}",
         )
 
-    def _bring(self, number: int) -> None:
-        wanted = self._wanted(number)
-        if SCHEMA_URL in wanted.properties:
-            path = Path(wanted.properties[SCHEMA_URL].removeprefix("file://"))
+    def _apply_table(self, number: int) -> None:
+        expected_items = self._wanted(number)
+        if SCHEMA_URL in expected_items.properties:
+            path = Path(expected_items.properties[SCHEMA_URL].removeprefix("file://"))
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(wanted.schema_text, encoding="utf-8")
+            path.write_text(expected_items.schema_text, encoding="utf-8")
         for engine in self.engines:
             engine.executor.ensure_database(DATABASE)
-            for op in plan_table(engine.executor.table(DATABASE, self.table), wanted):
+            for op in plan_table(engine.executor.table(DATABASE, self.table), expected_items):
                 engine.executor.execute(op)
 
     def _file(self, number: int, rows: Sequence[tuple[int, Schema, Any]]) -> None:

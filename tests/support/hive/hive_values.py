@@ -21,20 +21,20 @@ EPOCH = datetime.datetime(1970, 1, 1)
 TIMESTAMP = "%Y-%m-%d %H:%M:%S.%f"
 
 
-def should_be(schema: Schema, node: Type, raw: Any) -> Any:
+def expected_value(schema: Schema, node: Type, raw: Any) -> Any:
     """The form of a value as Avro's binary holds it: dates and timestamps numbers, decimals bytes."""
     node = schema.resolve(node)
     if raw is None:
         return None
     match node:
         case Union(branches=branches):
-            return should_be(schema, next(branch for branch in branches if not _is_null(branch)), raw)
+            return expected_value(schema, next(branch for branch in branches if not _is_null(branch)), raw)
         case Record(fields=fields):
-            return {field.name.lower(): should_be(schema, field.type, raw[field.name]) for field in fields}
+            return {field.name.lower(): expected_value(schema, field.type, raw[field.name]) for field in fields}
         case Array(items=items):
-            return [should_be(schema, items, item) for item in raw]
+            return [expected_value(schema, items, item) for item in raw]
         case Map(values=values):
-            return {key: should_be(schema, values, item) for key, item in raw.items()}
+            return {key: expected_value(schema, values, item) for key, item in raw.items()}
         case Primitive():
             return _primitive(node, raw)
         case Fixed():
@@ -73,8 +73,8 @@ def is_nested(schema: Schema, node: Type) -> bool:
     return isinstance(node, Record | Array | Map)
 
 
-def found(
-    schema: Schema, node: Type, value: Any, nested_bytes: NestedBytes | None = str.encode, should: Any = None
+def normalize_value(
+    schema: Schema, node: Type, value: Any, nested_bytes: NestedBytes | None = str.encode, expected: Any = None
 ) -> Any:
     """The form of what an engine answered for a column of this type.
 
@@ -85,24 +85,24 @@ def found(
     if isinstance(node, Union):
         node = next(schema.resolve(branch) for branch in node.branches if not _is_null(branch))
     if isinstance(value, str) and isinstance(node, Record | Array | Map):
-        value = STRINGS.decode(value) if nested_bytes else _bare(schema, node, value, 0, should)[0]
-    return _found(schema, node, value, nested_bytes or str.encode)
+        value = STRINGS.decode(value) if nested_bytes else _bare(schema, node, value, 0, expected)[0]
+    return _normalize(schema, node, value, nested_bytes or str.encode)
 
 
-def _bare(schema: Schema, node: Type, text: str, at: int, should: Any) -> tuple[Any, int]:
+def _bare(schema: Schema, node: Type, text: str, at: int, expected: Any) -> tuple[Any, int]:
     """The value that begins there, with bytes as such, and where it ends."""
     node = schema.resolve(node)
     if isinstance(node, Union):
         node = next(schema.resolve(branch) for branch in node.branches if not _is_null(branch))
-    if text.startswith("null", at) and should is None:
+    if text.startswith("null", at) and expected is None:
         return None, at + 4
     match node:
         case Array(items=items):
             listed: list[Any] = []
-            wanted = should or ()
+            expected_items = expected or ()
             at += 1
-            while text[at] != "]" or len(listed) < len(wanted):
-                item, at = _bare(schema, items, text, at, next(iter(wanted[len(listed) :]), None))
+            while text[at] != "]" or len(listed) < len(expected_items):
+                item, at = _bare(schema, items, text, at, next(iter(expected_items[len(listed) :]), None))
                 listed.append(item)
                 if text[at] == "]":
                     break
@@ -113,11 +113,11 @@ def _bare(schema: Schema, node: Type, text: str, at: int, should: Any) -> tuple[
             at += 1
             while text[at] != "}":
                 name, at = STRINGS.raw_decode(text, at)
-                named[name], at = _bare(schema, _member(node, name), text, at + 1, (should or {}).get(name))
+                named[name], at = _bare(schema, _member(node, name), text, at + 1, (expected or {}).get(name))
                 at += text[at] == ","
             return named, at + 1
         case Primitive() | Fixed() if _is_bytes(node):
-            known = bytes.fromhex(should) if isinstance(should, str) else b""
+            known = bytes.fromhex(expected) if isinstance(expected, str) else b""
             if known and text.startswith(shown := _as_java_shows(known), at):
                 return known, at + len(shown)
             end = min((end for sign in BARE_END if (end := text.find(sign, at)) >= 0), default=len(text))
@@ -142,29 +142,29 @@ def _as_java_shows(raw: bytes) -> str:
     return HALF_PAIR.sub("\N{REPLACEMENT CHARACTER}".encode(), raw).decode(errors="replace")
 
 
-def _found(schema: Schema, node: Type, value: Any, nested_bytes: NestedBytes) -> Any:
+def _normalize(schema: Schema, node: Type, value: Any, nested_bytes: NestedBytes) -> Any:
     node = schema.resolve(node)
     if value is None:
         return None
     match node:
         case Union(branches=branches):
-            return _found(schema, next(branch for branch in branches if not _is_null(branch)), value, nested_bytes)
+            return _normalize(schema, next(branch for branch in branches if not _is_null(branch)), value, nested_bytes)
         case Record(fields=fields):
             values = value.asDict() if hasattr(value, "asDict") else value
             types = {field.name.lower(): field.type for field in fields}
-            return {name: _found(schema, kind, values[name], nested_bytes) for name, kind in types.items()}
+            return {name: _normalize(schema, kind, values[name], nested_bytes) for name, kind in types.items()}
         case Array(items=items):
-            return [_found(schema, items, item, nested_bytes) for item in value]
+            return [_normalize(schema, items, item, nested_bytes) for item in value]
         case Map(values=values):
-            return {key: _found(schema, values, item, nested_bytes) for key, item in value.items()}
+            return {key: _normalize(schema, values, item, nested_bytes) for key, item in value.items()}
         case Enum():
             return value
         case Primitive() | Fixed():
-            return _found_plain(node, value, nested_bytes)
+            return _normalize_plain(node, value, nested_bytes)
     return value
 
 
-def _found_plain(node: Primitive | Fixed, value: Any, nested_bytes: NestedBytes) -> Any:
+def _normalize_plain(node: Primitive | Fixed, value: Any, nested_bytes: NestedBytes) -> Any:
     logical = node.logical.name if node.logical is not None else ""
     if isinstance(value, datetime.datetime):
         return value.strftime(TIMESTAMP)

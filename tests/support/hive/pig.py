@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.avro_schema import Array, Map, Primitive, PrimitiveType, Record, Schema, Type, Union
-from support.hive.hive_server import OPENED
+from support.hive.hive_server import OPENED_PACKAGES
 from support.hive.hive_values import TIMESTAMP
 from support.servers.maven_jars import classpath_of
 
@@ -78,7 +78,7 @@ class Pig:
         directory.mkdir(parents=True)
         (directory / "log4j.properties").write_text(LOGGING, encoding="utf-8")
         self._directory = directory
-        opened = [f"--add-opens={name}=ALL-UNNAMED" for name in OPENED]
+        opened = [f"--add-opens={name}=ALL-UNNAMED" for name in OPENED_PACKAGES]
         self._command = [
             *("java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC", *opened),
             *("-cp", f"{directory}:{classpath_of(jars)}", "org.apache.pig.Main", "-x", "local"),
@@ -88,7 +88,7 @@ class Pig:
     def answers(
         self, load: str, columns: Sequence[str], before: str = "", **properties: str
     ) -> tuple[dict[str, str], list[list[Any]]]:
-        """The types of all columns by their names, and of every row the values of some, in the form of `found_in_pig`.
+        """The types of all columns by their names, and of every row the values of some, in the form of `normalize_pig_value`.
 
         Args:
             load: what stands behind LOAD.
@@ -142,30 +142,30 @@ def _members(described: str) -> list[tuple[str, str]]:
     return [(name, kind) for name, _, kind in (part.partition(": ") for part in parts)]
 
 
-def found_in_pig(schema: Schema, node: Type, said: Any) -> Any:
-    """The form of `hive_values.should_be` of what Pig has for a column of this type."""
+def normalize_pig_value(schema: Schema, node: Type, said: Any) -> Any:
+    """The form of `hive_values.expected_value` of what Pig has for a column of this type."""
     node = schema.resolve(node)
     if said is None:
         return None
     match node:
         case Union(branches=branches):
             (inner,) = (one for one in branches if one != Primitive(PrimitiveType.NULL))
-            return found_in_pig(schema, inner, said)
+            return normalize_pig_value(schema, inner, said)
         case Record(fields=fields):
             members = zip(fields, said["tuple"], strict=True)
-            return {field.name.lower(): found_in_pig(schema, field.type, value) for field, value in members}
+            return {field.name.lower(): normalize_pig_value(schema, field.type, value) for field, value in members}
         case Array(items=items):
             # What is no record has a tuple around it, since bags hold nothing else.
             own = [one if _is_record(schema, items) else one["tuple"][0] for one in said["bag"]]
-            return [found_in_pig(schema, items, one) for one in own]
+            return [normalize_pig_value(schema, items, one) for one in own]
         case Map(values=values):
-            return {key: found_in_pig(schema, values, value) for key, value in said["map"].items()}
+            return {key: normalize_pig_value(schema, values, value) for key, value in said["map"].items()}
         case Primitive() if isinstance(said, dict) and "java" in said:
-            return _found_object(node, said["java"], said["text"])
+            return _normalize_object(node, said["java"], said["text"])
     return said["bytes"] if isinstance(said, dict) else said
 
 
-def _found_object(node: Primitive, kind: str, text: str) -> str:
+def _normalize_object(node: Primitive, kind: str, text: str) -> str:
     if kind == "BigDecimal":
         value = Decimal(text)
         return format(value.normalize(), "f") if value else "0"

@@ -118,7 +118,7 @@ def _is_schema(text: str) -> bool:
     return True
 
 
-def shrunk(pair: Pair, still_differ: Callable[[Sequence[Pair]], Sequence[bool]]) -> Pair:
+def shrink_pair(pair: Pair, still_differ: Callable[[Sequence[Pair]], Sequence[bool]]) -> Pair:
     """A smaller pair of which the judges still differ: parts are left out as long as one can be.
 
     Args:

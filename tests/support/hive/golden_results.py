@@ -14,7 +14,7 @@ from support.checkout import GOLDEN
 REWRITE = os.environ.get("HEADRACE_REWRITE_GOLDEN") == "1"
 
 
-def check_answers(engine: str, part: str, said: dict[str, Any]) -> None:
+def check_golden_results(engine: str, part: str, said: dict[str, Any]) -> None:
     """Args:
     engine: as `tools/hive_page.py` calls it.
     part: types or histories.

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 Opened = TypeVar("Opened")
 
 
-class SessionOfProcess:
+class ProcessSession:
     """What was opened last, with its name, until another one is needed: a process has one session at a time."""
 
     def __init__(self) -> None:

@@ -54,7 +54,7 @@ def test_canonical_text(text, canonical):
     assert canonical_text(parse_schema(text)) == canonical
 
 
-def test_the_identity_of_a_plain_text_is_the_md5_of_its_canonical_text():
+def test_guid_is_md5_of_canonical_text():
     # Published guid of the schema "string": 095d71cf-1255-6b9d-5e33-0ad575b3df5d.
     digest = hashlib.md5(canonical_text(parse_schema('{"type":"string"}')).encode()).hexdigest()
     assert digest == "095d71cf12556b9d5e330ad575b3df5d"
@@ -136,11 +136,11 @@ def test_normalized_text(text, normalized):
         (5e-324, "5.0E-324"),
     ],
 )
-def test_doubles_are_written_as_java_writes_them(value, text):
+def test_java_double_matches_java(value, text):
     assert java_double(value) == text
 
 
-def test_parsing_canonical_form_drops_what_readers_do_not_need():
+def test_parsing_canonical_form_drops_irrelevant_attributes():
     text = (
         '{"type":"error","name":"R","namespace":"n","doc":"d","aliases":["X"],"fields":[{"name":"a","doc":"d",'
         '"type":{"type":"fixed","name":"F","size":2},"default":"ab"},{"name":"b","type":["null","F"]}]}'

@@ -23,7 +23,7 @@ ANSWER = QueryResult(
 
 
 @contextlib.contextmanager
-def sql_of_up(data_dir: Path, answer: QueryResult = ANSWER) -> Iterator[list[SqlRequest]]:
+def fake_sql_server(data_dir: Path, answer: QueryResult = ANSWER) -> Iterator[list[SqlRequest]]:
     """Runs on a data directory while open; yields the questions so far."""
     data_dir.mkdir(parents=True, exist_ok=True)
     path = data_dir / "sql.sock"
