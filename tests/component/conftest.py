@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
-from support.hive.session_of_process import SessionOfProcess
+from support.hive.process_session import ProcessSession
 from support.memory_directory import memory_directory
 from support.registry.registry_calls import RegistryInProcess, registry_in_process
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from support.hive.hive_engines import ServerEngine, SparkEngine
 
 NUMBERS = itertools.count()
-USERS_OF_SESSION = frozenset({"session_of_process", "engine"})
+USERS_OF_SESSION = frozenset({"process_session", "engine"})
 """Fixtures of tests that take the Spark session of the process and open none themselves."""
 
 
@@ -46,19 +46,19 @@ def settings(tmp_path: Path, registry_url: str, broker_address: str) -> Settings
 
 
 @pytest.fixture(scope="session")
-def session_holder() -> Iterator[SessionOfProcess]:
-    holder = SessionOfProcess()
+def session_holder() -> Iterator[ProcessSession]:
+    holder = ProcessSession()
     yield holder
     holder.close()
 
 
 @pytest.fixture(scope="module")
-def session_of_process(session_holder: SessionOfProcess) -> SessionOfProcess:
+def process_session(session_holder: ProcessSession) -> ProcessSession:
     return session_holder
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_session_at_a_time(request: pytest.FixtureRequest, session_holder: SessionOfProcess) -> None:
+def one_session_at_a_time(request: pytest.FixtureRequest, session_holder: ProcessSession) -> None:
     """Closes the session of the process before a module that may open its own."""
     items = (item for item in request.session.items if item.path == request.path)
     if not any(USERS_OF_SESSION & {*item.fixturenames} for item in items):
@@ -66,7 +66,7 @@ def one_session_at_a_time(request: pytest.FixtureRequest, session_holder: Sessio
 
 
 @pytest.fixture(scope="module")
-def shared_engines(session_of_process: SessionOfProcess) -> tuple[SparkEngine, ServerEngine]:
+def shared_engines(process_session: ProcessSession) -> tuple[SparkEngine, ServerEngine]:
     """A Spark session for all modules without a metastore of their own, and a Spark Thrift Server on it. A database is
     of one module."""
     from support.hive.hive_engines import spark_engines  # pyspark takes a second to import
@@ -76,4 +76,4 @@ def shared_engines(session_of_process: SessionOfProcess) -> tuple[SparkEngine, S
         with memory_directory("spark") as directory, spark_engines(directory) as engines:
             yield engines
 
-    return session_of_process.get("shared engines", opening)
+    return process_session.get("shared engines", opening)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.hive.session_of_process import SessionOfProcess
+from support.hive.process_session import ProcessSession
 from support.hive.spark_sessions import spark_session
 from support.loader.load_world import LoadWorld
 from support.memory_directory import memory_directory
@@ -23,10 +23,10 @@ def tables_world() -> Iterator[LoadWorld]:
 
 
 @pytest.fixture(scope="module")
-def analyst(tables_world: LoadWorld, session_of_process: SessionOfProcess) -> Any:
+def analyst(tables_world: LoadWorld, process_session: ProcessSession) -> Any:
     """A Spark session of another process than the loads', on the same metastore."""
     world = tables_world
-    return session_of_process.get(
+    return process_session.get(
         "analyst of the tables",
         lambda: spark_session(world.data_dir / "analyst", world.warehouse, metastore=world.addresses["metastore"]),
     )
