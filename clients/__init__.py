@@ -1,6 +1,6 @@
-"""What applications import: `producer` and `consumer`, which speak registry, broker and audit.
+"""Producer and consumer for applications, with Schema Registry and audit.
 
-A message goes producer → schemas → encoding → the Kafka client → delivery, and back consumer → decoding. `headrace`
-exports the public names. May import `audit`, `avro_schema`, `registry.client` and `settings`, and `avro_codec` for
-what a body must be.
+A sent message passes producer, schemas, encoding, the Kafka client and delivery; a received one passes consumer and
+decoding. `headrace` exports the public names. May import `audit`, `avro_schema`, `registry.client`, `settings`, and
+`avro_codec`, which validates message bodies.
 """

@@ -1,7 +1,7 @@
-"""Producer and consumer for asyncio: the same clients, each in a thread of its own that the event loop waits for.
+"""Producer and consumer for asyncio: the synchronous clients, each in a thread that the event loop awaits.
 
 async with AsyncProducer(app="shop") as producer:
-    landed = await producer.send("orders", {"id": 7, …}, key="7", schema=ORDER_SCHEMA)
+    acknowledged = await producer.send("orders", {"id": 7, …}, key="7", schema=ORDER_SCHEMA)
 async with AsyncConsumer(topics=["orders"], group="mail", auto_commit=True) as consumer:
     async for message in consumer:
         await mail(message)
@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
-from headrace.clients.consumer import Consumer, Message, Nothing
-from headrace.clients.delivery import Delivery, Landed
+from headrace.clients.consumer import Consumer, Message, NoMessage
+from headrace.clients.consumer_options import ConsumerArguments
+from headrace.clients.delivery import Delivery, RecordMetadata
 from headrace.clients.errors import UndecodableMessage
-from headrace.clients.partitions import Place
+from headrace.clients.partitions import TopicAndPartition
 from headrace.clients.producer import Producer
 from headrace.settings import Settings
 
@@ -28,12 +29,12 @@ Result = TypeVar("Result")
 Client = TypeVar("Client", Producer, Consumer)
 
 POLL_S: Final = 0.05
-SLICE_S: Final = 0.1
-"""How long a consumer's thread waits for a message at a time; what else is asked of it waits no longer than that."""
+WAIT_SLICE_S: Final = 0.1
+"""How long a consumer's thread waits for a message at a time; other calls wait at most that long."""
 
 
 class _Thread:
-    """The one thread that a client is used in, one call after the other."""
+    """The only thread that uses a client; it runs one call at a time."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, "headrace-aio")
@@ -42,30 +43,30 @@ class _Thread:
         return asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args, **options))
 
     async def open(self, make: Callable[[], Client]) -> Client:
-        """Makes the client. Whoever is cancelled meanwhile leaves none behind, and who fails no thread."""
-        made: list[Client] = []
+        """Creates the client. Closes it, and ends the thread, if this is cancelled or fails."""
+        create_client: list[Client] = []
 
         def run() -> Client:
-            made.append(make())
-            return made[0]
+            create_client.append(make())
+            return create_client[0]
 
         def close() -> None:
-            for client in made:
+            for client in create_client:
                 client.close()
 
         try:
             return await self.call(run)
         except BaseException:
             self._executor.submit(close)
-            self.end()
+            self.stop()
             raise
 
-    def end(self) -> None:
+    def stop(self) -> None:
         self._executor.shutdown(wait=False)
 
 
 class AsyncProducer:
-    """Takes what `Producer` takes; an asynchronous context manager."""
+    """A `Producer` for asyncio with the same arguments; an asynchronous context manager."""
 
     def __init__(
         self,
@@ -79,88 +80,92 @@ class AsyncProducer:
         self._on_delivery = on_delivery
         self._thread = _Thread()
         self._producer: Producer | None = None
-        self._undecided = 0
-        self._is_awaited = threading.Event()
+        self._waiters = 0
+        self._has_waiters = threading.Event()
 
     async def __aenter__(self) -> AsyncProducer:
         self._producer = await self._thread.open(self._make)
-        threading.Thread(target=self._take_answers, name="headrace-answers", daemon=True).start()
+        threading.Thread(target=self._poll_for_acknowledgements, name="headrace-answers", daemon=True).start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            # Also where whoever waits for it is cancelled.
-            await asyncio.shield(self._thread.call(self._opened().__exit__, kind, error, trace))
+            # `shield`: the producer closes even if the waiting task is cancelled.
+            await asyncio.shield(self._thread.call(self._client().__exit__, kind, error, trace))
         finally:
             self._producer = None
-            self._is_awaited.set()
-            self._thread.end()
+            self._has_waiters.set()
+            self._thread.stop()
 
-    async def send(self, topic: str, value: Any, key: str | bytes | None = None, **options: Any) -> Landed:
-        """Sends one event and waits until it was acknowledged; several are sent side by side with `asyncio.gather`.
-        Takes what `Producer.send` takes, but for `on_delivery`.
+    async def send(self, topic: str, value: Any, key: str | bytes | None = None, **options: Any) -> RecordMetadata:
+        """Sends one event and waits for its acknowledgement; use `asyncio.gather` to send several concurrently.
+
+        The arguments are those of `Producer.send`, except `on_delivery`.
 
         Raises:
             ProducerError: one of its subclasses.
         """
-        producer, loop = self._opened(), asyncio.get_running_loop()
-        landed: asyncio.Future[Landed] = loop.create_future()
+        producer, loop = self._client(), asyncio.get_running_loop()
+        metadata: asyncio.Future[RecordMetadata] = loop.create_future()
 
-        def decided(delivery: Delivery) -> None:
-            loop.call_soon_threadsafe(_settle, landed, delivery)
+        def completed(delivery: Delivery) -> None:
+            loop.call_soon_threadsafe(_resolve, metadata, delivery)
             if self._on_delivery is not None:
                 self._on_delivery(delivery)
 
-        self._undecided += 1
+        self._waiters += 1
         try:
-            await self._thread.call(producer.send, topic, value, key, on_delivery=decided, **options)
-            self._is_awaited.set()
-            return await landed
+            await self._thread.call(producer.send, topic, value, key, on_delivery=completed, **options)
+            self._has_waiters.set()
+            return await metadata
         finally:
-            self._undecided -= 1
+            self._waiters -= 1
 
     async def flush(self, timeout_s: float = 150.0) -> None:
         """See `Producer.flush`."""
-        await self._thread.call(self._opened().flush, timeout_s)
+        await self._thread.call(self._client().flush, timeout_s)
 
-    def _opened(self) -> Producer:
+    def _client(self) -> Producer:
         if self._producer is None:
             raise RuntimeError("expected `async with` around the use of an AsyncProducer")
         return self._producer
 
-    def _take_answers(self) -> None:
-        """In a thread of its own, while somebody waits for one."""
-        while self._is_awaited.wait():
+    def _poll_for_acknowledgements(self) -> None:
+        """Polls the producer in a separate thread while a task waits for an acknowledgement."""
+        while self._has_waiters.wait():
             producer = self._producer
             if producer is None:
                 return
-            if self._undecided:
+            if self._waiters:
                 producer.poll(POLL_S)
             else:
-                self._is_awaited.clear()
+                self._has_waiters.clear()
 
 
-def _settle(landed: asyncio.Future[Landed], delivery: Delivery) -> None:
-    if landed.done():  # whoever waited for it was cancelled
+def _resolve(metadata: asyncio.Future[RecordMetadata], delivery: Delivery) -> None:
+    if metadata.done():  # the waiting task was cancelled
         return
     failure = delivery.failure()
     if failure is None:
-        landed.set_result(delivery.result(0))
+        metadata.set_result(delivery.result(0))
     else:
-        landed.set_exception(failure)
+        metadata.set_exception(failure)
 
 
 class AsyncConsumer:
-    """Takes what `Consumer` takes; an asynchronous context manager and iterator. Callbacks are called in its thread."""
+    """A `Consumer` for asyncio with the same arguments; an asynchronous context manager and iterator.
 
-    def __init__(self, settings: Settings | None = None, **options: Any) -> None:
-        self._make = lambda: Consumer(settings, **options)
+    Callbacks run in its thread.
+    """
+
+    def __init__(self, settings: Settings | None = None, **arguments: Unpack[ConsumerArguments]) -> None:
+        self._make = lambda: Consumer(settings, **arguments)
         self._thread = _Thread()
         self._consumer: Consumer | None = None
-        self._turn = asyncio.Lock()
-        self._asked: asyncio.Future[Message | Nothing] | None = None
+        self._lock = asyncio.Lock()
+        self._request: asyncio.Future[Message | NoMessage] | None = None
 
     async def __aenter__(self) -> AsyncConsumer:
         self._consumer = await self._thread.open(self._make)
@@ -169,80 +174,80 @@ class AsyncConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        consumer = self._opened()
-        is_finished = error is None and self._asked is None
+        consumer = self._client()
+        is_finished = error is None and self._request is None
 
         def close() -> None:
-            # What could not be dealt with, or came for somebody who was cancelled, is not finished.
+            # After an exception, or if a cancelled task did not receive it, the current message is not finished.
             if not is_finished:
-                consumer.let_go()
+                consumer.mark_unfinished()
             consumer.close()
 
         try:
-            await asyncio.shield(self._thread.call(close))  # also where whoever waits for it is cancelled
+            await asyncio.shield(self._thread.call(close))  # even if the waiting task is cancelled
         finally:
             self._consumer = None
-            self._thread.end()
+            self._thread.stop()
 
     def __aiter__(self) -> AsyncConsumer:
         return self
 
     async def __anext__(self) -> Message:
-        """See `Consumer.__next__`. Who is cancelled while waiting loses nothing: the message is given to the next."""
-        async with self._turn:
-            quiet_since = time.monotonic()
+        """See `Consumer.__next__`. If the waiting task is cancelled, the next task receives the message."""
+        async with self._lock:
+            waiting_since = time.monotonic()
             while True:
-                message = await self._ask(quiet_since)
-                if message is Nothing.EVER:
+                message = await self._next_or_timeout(waiting_since)
+                if message is NoMessage.END:
                     raise StopAsyncIteration
-                if message is not Nothing.YET:
+                if message is not NoMessage.TIMEOUT:
                     return message
 
     async def commit(self) -> None:
-        """See `Consumer.commit`. A message that somebody still waits for is not committed."""
-        consumer = self._opened()
-        await self._thread.call(consumer.commit if self._asked is None else consumer.commit_finished)
+        """See `Consumer.commit`. A message that no task has received yet is not committed."""
+        consumer = self._client()
+        await self._thread.call(consumer.commit if self._request is None else consumer.commit_finished)
 
-    def assignment(self) -> frozenset[Place]:
+    def assignment(self) -> frozenset[TopicAndPartition]:
         """See `Consumer.assignment`."""
-        return self._opened().assignment()
+        return self._client().assignment()
 
     async def seek(self, topic: str, partition: int, offset: int) -> None:
         """See `Consumer.seek`."""
-        await self._thread.call(self._opened().seek, topic, partition, offset)
-        if self._asked is not None and self._asked.done() and not self._turn.locked():
-            # It came for somebody who was cancelled, from where this partition is not read any more.
-            found = self._asked.exception() or self._asked.result()
+        await self._thread.call(self._client().seek, topic, partition, offset)
+        if self._request is not None and self._request.done() and not self._lock.locked():
+            # The message of a cancelled task is before the new offset.
+            found = self._request.exception() or self._request.result()
             if isinstance(found, Message | UndecodableMessage) and (found.topic, found.partition) == (topic, partition):
-                self._asked = None
+                self._request = None
 
-    async def pause(self, places: Iterable[Place] | None = None) -> None:
+    async def pause(self, topic_partitions: Iterable[TopicAndPartition] | None = None) -> None:
         """See `Consumer.pause`."""
-        await self._thread.call(self._opened().pause, places)
+        await self._thread.call(self._client().pause, topic_partitions)
 
-    async def resume(self, places: Iterable[Place] | None = None) -> None:
+    async def resume(self, topic_partitions: Iterable[TopicAndPartition] | None = None) -> None:
         """See `Consumer.resume`."""
-        await self._thread.call(self._opened().resume, places)
+        await self._thread.call(self._client().resume, topic_partitions)
 
-    async def let_go(self) -> None:
-        """See `Consumer.let_go`."""
-        await self._thread.call(self._opened().let_go)
+    async def mark_unfinished(self) -> None:
+        """See `Consumer.mark_unfinished`."""
+        await self._thread.call(self._client().mark_unfinished)
 
-    async def _ask(self, quiet_since: float) -> Message | Nothing:
-        """What was asked for somebody who was cancelled, or asks anew."""
-        if self._asked is None:
-            self._asked = self._thread.call(self._opened().next_within, SLICE_S, quiet_since)
+    async def _next_or_timeout(self, waiting_since: float) -> Message | NoMessage:
+        """Returns the result of the pending request of a cancelled task, or of a new request."""
+        if self._request is None:
+            self._request = self._thread.call(self._client().next_within, WAIT_SLICE_S, waiting_since)
         try:
-            message = await asyncio.shield(self._asked)
+            message = await asyncio.shield(self._request)
         except asyncio.CancelledError:
             raise
         except BaseException:
-            self._asked = None
+            self._request = None
             raise
-        self._asked = None
+        self._request = None
         return message
 
-    def _opened(self) -> Consumer:
+    def _client(self) -> Consumer:
         if self._consumer is None:
             raise RuntimeError("expected `async with` around the use of an AsyncConsumer")
         return self._consumer

@@ -1,6 +1,6 @@
-"""Which partitions a consumer reads, and what happens when its group shares them out anew.
+"""Tracks the partitions that a consumer reads, and handles rebalances of its group.
 
-Everything here is called while the Kafka client is asked for messages, in the thread of the consumer.
+The Kafka client calls the methods while messages are fetched, in the thread of the consumer.
 """
 
 from __future__ import annotations
@@ -12,154 +12,151 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 
-from headrace.clients.arrived import Arrived
+from headrace.clients.consumer_options import ConsumerOptions
+from headrace.clients.delivered_offsets import DeliveredOffsets
 from headrace.clients.errors import SourceUnavailable
-from headrace.clients.fetched import Fetched
+from headrace.clients.fetch_buffer import FetchBuffer
 from headrace.clients.group_commits import COMMIT_TIMEOUT_S, GroupCommits
-from headrace.clients.partitions import Place, at_commit_or_else, partitions_of, places_of
+from headrace.clients.partitions import TopicAndPartition, as_kafka_partitions, as_topic_partitions, at_commit_or
 
 logger = logging.getLogger(__name__)
 
-Start = Callable[[Any, frozenset[Place]], list[TopicPartition]]
-"""Says, of partitions without a commit, where to begin."""
+FindStarts = Callable[[Any, frozenset[TopicAndPartition]], list[TopicPartition]]
+"""Finds the start offsets of partitions without a committed offset."""
 
 
 class Assignment:
-    """What a group gave to one member; without a group, what its consumer gave itself.
+    """The partitions that a group assigned to one member; without a group, the ones that the consumer assigned itself.
 
     Args:
-        is_cooperative: whether members keep their partitions while the group shares out anew.
-        commits_before: whether what was finished of partitions is committed before they are given back.
-        start: where to begin without a commit; None is what the Kafka client does by itself.
-        commits_start: whether that is committed at once.
-        on_assign, on_revoke: see `Consumer`.
+        is_cooperative: whether members retain their partitions during a rebalance.
+        find_starts: finds the start of partitions without a committed offset; None leaves it to the Kafka client.
     """
 
     def __init__(
         self,
         commits: GroupCommits,
-        fetched: Fetched,
-        arrived: Arrived,
+        buffer: FetchBuffer,
+        delivered: DeliveredOffsets,
+        options: ConsumerOptions,
         *,
         is_cooperative: bool,
-        commits_before: bool,
-        start: Start | None,
-        commits_start: bool,
-        on_assign: Callable[[frozenset[Place]], None] | None,
-        on_revoke: Callable[[frozenset[Place]], None] | None,
+        find_starts: FindStarts | None,
     ) -> None:
         self._commits = commits
-        self._fetched = fetched
-        self._arrived = arrived
+        self._buffer = buffer
+        self._delivered = delivered
         self._is_cooperative = is_cooperative
-        self._commits_before = commits_before
-        self._start = start
-        self._commits_start = commits_start
-        self._found_starts: list[TopicPartition] = []
-        self._on_assign = on_assign
-        self._on_revoke = on_revoke
-        # The Kafka client is not asked: its answer may take a while, and it keeps the interpreter lock until then.
-        self.own: frozenset[Place] = frozenset()
-        self._not_begun: frozenset[Place] = frozenset()
-        self.paused: frozenset[Place] = frozenset()
-        """Those that were paused when all were given back to be shared out anew: they still are where they come back at
-        once, and so were this member's all the time."""
-        self.is_being_told = False
-        """Whether the Kafka client calls this now."""
+        self._commits_before_revoke = options.auto_commit
+        self._find_starts = find_starts
+        self._commits_starts = options.auto_commit and options.from_end
+        self._new_starts: list[TopicPartition] = []
+        self._on_assign = options.on_assign
+        self._on_revoke = options.on_revoke
+        # The Kafka client is not queried for these: it may block, and holds the interpreter lock until it returns.
+        self.owned: frozenset[TopicAndPartition] = frozenset()
+        self._unstarted: frozenset[TopicAndPartition] = frozenset()
+        self.paused: frozenset[TopicAndPartition] = frozenset()
+        """Partitions that were paused when a rebalance revoked them. They stay paused if this member gets them back in
+        the same rebalance."""
+        self.is_in_callback = False
+        """Whether a rebalance callback is running."""
 
     def close(self) -> None:
-        """What was finished is committed already, or is not to be."""
-        self._commits_before = False
+        """Stops committing before revocation; `Consumer.close` commits itself."""
+        self._commits_before_revoke = False
 
-    def leave(self) -> None:
-        """The application is told nothing any more."""
+    def disable_callbacks(self) -> None:
+        """Stops calling `on_assign` and `on_revoke`."""
         self._on_assign = self._on_revoke = None
 
-    def assigned(self, kafka: Any, partitions: list[TopicPartition]) -> None:
-        """The group gave these partitions to this member."""
-        self._not_begun |= places_of(partitions)
-        with self._told():
+    def on_assigned(self, kafka: Any, partitions: list[TopicPartition]) -> None:
+        """Called when the group assigns partitions to this member."""
+        self._unstarted |= as_topic_partitions(partitions)
+        with self._callback():
             try:
-                self.begin(kafka)
+                self.start(kafka)
             finally:
-                if self._not_begun:
-                    self._assign(kafka, [])  # or confluent-kafka would begin by itself, and elsewhere
+                if self._unstarted:
+                    self._assign(kafka, [])  # otherwise confluent-kafka starts at its own offsets
 
-    def begin(self, kafka: Any) -> None:
-        """Begins with the partitions that were assigned, if that is still to be done.
+    def start(self, kafka: Any) -> None:
+        """Starts reading assigned partitions that are not yet started.
 
         Raises:
-            SourceUnavailable: the brokers do not say where, and are to be asked again.
+            SourceUnavailable: the start offsets cannot be fetched; the next call tries again.
         """
-        places = self._not_begun
-        if not places:
+        topic_partitions = self._unstarted
+        if not topic_partitions:
             return
-        partitions = partitions_of(places)
-        self._arrived.forget(places)
-        if self._start is not None:
-            partitions = at_commit_or_else(kafka, partitions, self._found)
-            self._arrived.begin(partitions)
+        partitions = as_kafka_partitions(topic_partitions)
+        self._delivered.forget(topic_partitions)
+        if self._find_starts is not None:
+            partitions = at_commit_or(kafka, partitions, self._find_new_starts)
+            self._delivered.start(partitions)
         self._assign(kafka, partitions)
-        self._not_begun = frozenset()
-        self.own = self.own | places if self._is_cooperative else places
-        self._fetched.give_back(places)
-        self._fetched.pause(self.paused & places)
-        # A partition that was paused when it was given back still is, for the Kafka client.
-        kafka.resume(partitions_of(places - self.paused))
-        kafka.pause(partitions_of(places & self.paused))
+        self._unstarted = frozenset()
+        self.owned = self.owned | topic_partitions if self._is_cooperative else topic_partitions
+        self._buffer.release(topic_partitions)
+        self._buffer.pause(self.paused & topic_partitions)
+        # For the Kafka client, a partition that was paused when it was revoked is still paused.
+        kafka.resume(as_kafka_partitions(topic_partitions - self.paused))
+        kafka.pause(as_kafka_partitions(topic_partitions & self.paused))
         self.paused = frozenset()
         self._commit_starts(kafka)
         if self._on_assign is not None:
-            self._on_assign(places)
+            self._on_assign(topic_partitions)
 
-    def _found(self, kafka: Any, places: frozenset[Place]) -> list[TopicPartition]:
-        assert self._start is not None
-        self._found_starts = self._start(kafka, places)
-        return self._found_starts
+    def _find_new_starts(self, kafka: Any, topic_partitions: frozenset[TopicAndPartition]) -> list[TopicPartition]:
+        assert self._find_starts is not None
+        self._new_starts = self._find_starts(kafka, topic_partitions)
+        return self._new_starts
 
     def _commit_starts(self, kafka: Any) -> None:
-        """So that whoever gets the partitions next goes on there, and does not begin at a later end."""
-        starts, self._found_starts = self._found_starts, []
-        if not (self._commits_start and starts):
+        """Commits start offsets, so that the next member continues there and does not start at a later end."""
+        starts, self._new_starts = self._new_starts, []
+        if not (self._commits_starts and starts):
             return
         for each in starts:
-            self._commits.go_on_at((each.topic, each.partition), each.offset)
+            self._commits.set_position((each.topic, each.partition), each.offset)
         try:
-            self._commits.commit(kafka, places_of(starts), None if self.is_being_told else COMMIT_TIMEOUT_S)
+            self._commits.commit(kafka, as_topic_partitions(starts), None if self.is_in_callback else COMMIT_TIMEOUT_S)
         except SourceUnavailable as error:
-            logger.warning("starts not committed, tried again with what is read error=%s", error)
+            logger.warning("start offsets not committed, retrying with the next commit error=%s", error)
 
-    def revoked(self, kafka: Any, partitions: list[TopicPartition]) -> None:
-        """The group takes these partitions back."""
-        places = places_of(partitions)
-        if self._commits_before:
+    def on_revoked(self, kafka: Any, partitions: list[TopicPartition]) -> None:
+        """Called when the group revokes partitions."""
+        topic_partitions = as_topic_partitions(partitions)
+        if self._commits_before_revoke:
             try:
-                self._commits.commit(kafka, places, None)
+                self._commits.commit(kafka, topic_partitions, None)
             except SourceUnavailable as error:
-                logger.warning("partitions given back uncommitted, their last messages come again error=%s", error)
+                logger.warning("commit before revocation failed, the last messages are read again error=%s", error)
         try:
             if self._on_revoke is not None:
-                with self._told():
-                    self._on_revoke(places - self._not_begun)  # while they are still ours, so that it may commit
+                with self._callback():
+                    self._on_revoke(
+                        topic_partitions - self._unstarted
+                    )  # before they are released, so that the callback may commit
         finally:
             if not self._is_cooperative:
-                self.paused = self._fetched.paused() & places
-            self._give_up(kafka, places)
+                self.paused = self._buffer.paused() & topic_partitions
+            self._release(kafka, topic_partitions)
 
-    def lost(self, kafka: Any, partitions: list[TopicPartition]) -> None:
-        """Others read them already: a commit would take them back."""
-        places = self._give_up(kafka, places_of(partitions))
+    def on_lost(self, kafka: Any, partitions: list[TopicPartition]) -> None:
+        """Called when partitions were lost: other members may read them, so nothing is committed."""
+        topic_partitions = self._release(kafka, as_topic_partitions(partitions))
         if self._on_revoke is not None:
-            with self._told():
-                self._on_revoke(places)
+            with self._callback():
+                self._on_revoke(topic_partitions)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        self.is_being_told = True
+    def _callback(self) -> Iterator[None]:
+        self.is_in_callback = True
         try:
             yield
         finally:
-            self.is_being_told = False
+            self.is_in_callback = False
 
     def _assign(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         if self._is_cooperative:
@@ -167,13 +164,15 @@ class Assignment:
         else:
             kafka.assign(partitions)
 
-    def _give_up(self, kafka: Any, places: frozenset[Place]) -> frozenset[Place]:
-        """Returns those of them that had been begun."""
-        if places & self._not_begun and self._is_cooperative:
-            kafka.incremental_unassign(partitions_of(places - self._not_begun))  # it refuses those it does not have
-        begun, self._not_begun = places - self._not_begun, self._not_begun - places
-        self.own -= begun
-        self._fetched.give_back(begun)
-        self._arrived.forget(begun)
-        self._commits.forget(begun)
-        return begun
+    def _release(self, kafka: Any, topic_partitions: frozenset[TopicAndPartition]) -> frozenset[TopicAndPartition]:
+        """Releases partitions, and returns the started ones."""
+        if topic_partitions & self._unstarted and self._is_cooperative:
+            kafka.incremental_unassign(
+                as_kafka_partitions(topic_partitions - self._unstarted)
+            )  # it rejects partitions that it does not have
+        started, self._unstarted = topic_partitions - self._unstarted, self._unstarted - topic_partitions
+        self.owned -= started
+        self._buffer.release(started)
+        self._delivered.forget(started)
+        self._commits.forget(started)
+        return started

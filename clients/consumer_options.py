@@ -1,85 +1,146 @@
-"""What a consumer asks of librdkafka, by what its application asked of it."""
+"""The arguments of a consumer, and the options of librdkafka that follow from them."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Required, TypedDict
 
-from headrace.clients.kafka_client import Options, as_ms, merged
+from headrace.avro_schema import Schema
+from headrace.clients.errors import UndecodableMessage
+from headrace.clients.kafka_client import Options, as_ms, merge_options
+from headrace.clients.partitions import TopicAndPartition
+
+PartitionsCallback = Callable[[frozenset[TopicAndPartition]], None]
 
 SESSION_S: Final = 45.0
 SESSION_S_MIN: Final = 6.0
-"""Without a sign of life from its process for so long, a member is out of its group."""
+"""Session timeout: the group removes a member after this time without a heartbeat."""
 HANDLING_MS_MAX: Final = 86_400_000
-"""As librdkafka has it for `max.poll.interval.ms`."""
+"""librdkafka's maximum of `max.poll.interval.ms`."""
 
-_COMMITS: Final = "it would commit what nobody has dealt with; give auto_commit to the consumer, or call commit()"
+_COMMITS: Final = "it would commit unprocessed messages; pass auto_commit to the consumer, or call commit()"
 
 REFUSED: Final = {
-    "group.id": "give group to the consumer",
+    "group.id": "pass group to the consumer",
     "enable.auto.commit": _COMMITS,
     "auto.commit.enable": _COMMITS,
     "enable.auto.offset.store": _COMMITS,
-    "enable.partition.eof": "where reading ends rests on it; give until_end to the consumer",
-    "isolation.level": "what an aborted transaction wrote is not given out",
-    "allow.auto.create.topics": "a consumer makes no topics",
+    "enable.partition.eof": "the consumer detects the end of a partition with it; pass until_end to the consumer",
+    "isolation.level": "messages of aborted transactions are never delivered",
+    "allow.auto.create.topics": "a consumer creates no topics",
 }
-"""Options that would break what is promised of commits, of where reading ends and of what is given out."""
+"""Options that would break the guarantees about commits, the end of reading or delivered messages, with the reason."""
 
 CALLBACKS: Final = frozenset({"error_cb", "stats_cb", "throttle_cb", "on_commit"})
-"""Options that are functions of the application, called while the Kafka client is asked for messages."""
+"""Options that are callbacks of the application; the Kafka client calls them while messages are fetched."""
 
 
-def names_of(topics: Iterable[str]) -> list[str]:
-    """The topics to read, each once.
+class ConsumerArguments(TypedDict, total=False):
+    """The keyword arguments of `Consumer`, described there; `ConsumerOptions` has their defaults."""
+
+    topics: Required[Iterable[str]]
+    group: str | None
+    partitions: Sequence[int] | None
+    auto_commit: bool
+    from_end: bool
+    start_at_ms: int | None
+    until_end: bool
+    idle_timeout_s: float | None
+    reader_schema: str | Schema | None
+    app: str | None
+    handling_timeout_s: float
+    member: str | None
+    on_undecodable: Callable[[UndecodableMessage], None] | None
+    on_assign: PartitionsCallback | None
+    on_revoke: PartitionsCallback | None
+    options: Options | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """The arguments of one consumer, validated; `Consumer` describes them.
 
     Raises:
-        ValueError: they are none, or not all names.
+        ValueError: an argument is invalid or contradicts another one.
     """
-    names = [] if isinstance(topics, str) else list(dict.fromkeys(topics))
-    if not names or not all(isinstance(name, str) and name for name in names):
-        found = topics if isinstance(topics, str) else names
-        raise ValueError(f"expected topics to be a list of names, found {found!r}")
-    return names
 
+    topics: Iterable[str]
+    group: str | None = None
+    partitions: Sequence[int] | None = None
+    auto_commit: bool = False
+    from_end: bool = False
+    start_at_ms: int | None = None
+    until_end: bool = False
+    idle_timeout_s: float | None = None
+    reader_schema: str | Schema | None = None
+    app: str | None = None
+    handling_timeout_s: float = 300.0
+    member: str | None = None
+    on_undecodable: Callable[[UndecodableMessage], None] | None = None
+    on_assign: PartitionsCallback | None = None
+    on_revoke: PartitionsCallback | None = None
+    options: Options | None = None
 
-def consumer_options(
-    *,
-    app: str | None,
-    group: str | None,
-    member: str | None,
-    from_end: bool,
-    until_end: bool,
-    handling_timeout_s: float,
-    options: Options | None,
-) -> dict[str, Any]:
-    """For the arguments of `Consumer`, see there.
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "topics", _topic_names(self.topics))
+        if self.partitions is not None:
+            object.__setattr__(self, "partitions", tuple(dict.fromkeys(self.partitions)))
+        if self.group is None and (self.auto_commit or self.member is not None):
+            raise ValueError("auto_commit and member need a group")
+        if self.group is not None and (self.until_end or self.partitions is not None):
+            raise ValueError("partitions and until_end are for reading without a group")
+        if self.from_end and self.start_at_ms is not None:
+            raise ValueError("from_end and start_at_ms contradict each other")
 
-    Raises:
-        ValueError: one of them cannot be had.
-    """
-    if group == "" or member == "":
-        raise ValueError("group and member must not be empty")  # librdkafka ends the process over an empty group
-    if handling_timeout_s < SESSION_S_MIN:
-        raise ValueError(f"handling_timeout_s={handling_timeout_s:g}: brokers want {SESSION_S_MIN:g} s at least")
-    ours = {
-        "client.id": f"headrace-{app or 'consumer'}",
-        # The Kafka client wants one; without a group of ours nothing is ever committed for it.
-        "group.id": f"headrace-{secrets.token_hex(8)}" if group is None else group,
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "enable.partition.eof": until_end,
-        "auto.offset.reset": "latest" if from_end else "earliest",
-        "allow.auto.create.topics": False,
-        "max.poll.interval.ms": as_ms("handling_timeout_s", handling_timeout_s, HANDLING_MS_MAX),
-        "session.timeout.ms": int(min(SESSION_S, handling_timeout_s) * 1000),
-    }
-    if member is not None:
-        ours["group.instance.id"] = member
-    return merged(ours, options, REFUSED)
+    @property
+    def has_start(self) -> bool:
+        """Whether reading without a committed offset starts somewhere else than at the beginning."""
+        return self.from_end or self.start_at_ms is not None
+
+    def librdkafka_options(self) -> dict[str, Any]:
+        """Returns the options of librdkafka that follow from the arguments.
+
+        Raises:
+            ValueError: an argument has no valid option.
+        """
+        if self.group == "" or self.member == "":
+            # librdkafka ends the process over an empty group.
+            raise ValueError("group and member must not be empty")
+        timeout_s = self.handling_timeout_s
+        if timeout_s < SESSION_S_MIN:
+            raise ValueError(f"handling_timeout_s={timeout_s:g}: brokers require at least {SESSION_S_MIN:g} s")
+        defaults = {
+            "client.id": f"headrace-{self.app or 'consumer'}",
+            # The Kafka client requires a group; nothing is committed for this one.
+            "group.id": f"headrace-{secrets.token_hex(8)}" if self.group is None else self.group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": self.until_end,
+            "auto.offset.reset": "latest" if self.from_end else "earliest",
+            "allow.auto.create.topics": False,
+            "max.poll.interval.ms": as_ms("handling_timeout_s", timeout_s, HANDLING_MS_MAX),
+            "session.timeout.ms": int(min(SESSION_S, timeout_s) * 1000),
+        }
+        if self.member is not None:
+            defaults["group.instance.id"] = self.member
+        return merge_options(defaults, self.options, REFUSED)
 
 
 def is_cooperative(options: Options) -> bool:
-    """Whether members keep their partitions while the group shares out anew."""
+    """Returns whether members retain their partitions during a rebalance."""
     return "cooperative" in str(options.get("partition.assignment.strategy", ""))
+
+
+def _topic_names(topics: Iterable[str]) -> tuple[str, ...]:
+    """Returns the distinct topic names.
+
+    Raises:
+        ValueError: there is none, or an item is not a name.
+    """
+    names = () if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+    if not names or not all(isinstance(name, str) and name for name in names):
+        found = topics if isinstance(topics, str) else list(names)
+        raise ValueError(f"expected topics to be a list of names, found {found!r}")
+    return names

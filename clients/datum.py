@@ -1,7 +1,7 @@
-"""Does a Python value fit an Avro schema, and where does it not?
+"""Checks whether a Python value fits an Avro schema.
 
-`find_problem` is the whole answer, with the path of the field. It is not asked for every message: fastavro's encoder
-finds most misfits itself and much faster, and `value_guard` says of which values it does not.
+`find_problem` is the complete check and returns the path of the field. It does not run for every message: fastavro's
+encoder finds most invalid values much faster, and `value_guard` finds the values for which it does not.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ LOGICAL_RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "local-timestamp-millis": _MS_RANGE,
     "local-timestamp-micros": _US_RANGE,
 }
-"""The days of the years 1 to 9999, and the times of a day. A number beyond is most often one of another unit, and
-consumers in Python cannot be given it."""
+"""The days of the years 1 to 9999, and the times of a day. A number outside usually has another unit, and Python
+consumers cannot represent it."""
 
 UUID_TEXT: Final = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
-"""How a UUID is mostly written; Python reads others, too."""
+"""The canonical form of a UUID; Python also accepts other forms."""
 
 _FLOATS: Final = {PrimitiveType.FLOAT: struct.Struct("<f"), PrimitiveType.DOUBLE: struct.Struct("<d")}
 WHOLE_DOUBLE_MOST: Final = 2**53
-"""Up to here doubles are all whole numbers; beyond they are some of them."""
+"""Largest integer up to which a double represents every integer."""
 FLOAT_LIMIT: Final = 2.0**128 - 2.0**103
-"""From here on a double rounds to the infinity of a 32-bit float, which is not the value given."""
+"""A double of at least this size rounds to infinity as a 32-bit float."""
 
 _CLASSES: Final[Mapping[PrimitiveType, tuple[type, ...]]] = {
     PrimitiveType.NULL: (type(None),),
@@ -67,15 +67,15 @@ _LOGICAL_CLASSES: Final[Mapping[str, tuple[type, ...]]] = {
     "decimal": (decimal.Decimal,),
     "uuid": (uuid.UUID,),
 }
-"""What a logical type is given as besides the value of its underlying type; nanoseconds are more than Python has."""
+"""Python classes of logical types, besides those of the underlying type. Python has no class with nanoseconds."""
 _LOGICAL_CLASSES_OF_FIXED: Final[Mapping[str, tuple[type, ...]]] = {"decimal": (decimal.Decimal,)}
 _NO_LISTS: Final = (str, bytes, bytearray, memoryview, Mapping)
-"""Python goes through their parts as well, but who gives one where a list is expected means something else."""
+"""Iterable classes that are not accepted as arrays, because such a value is probably a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The first place where a value does not fit: `path` with dots, "" for the whole value."""
+    """The first field that does not fit. `path` is dotted; "" is the whole value."""
 
     path: str
     sentence: str
@@ -85,12 +85,12 @@ class Problem:
 
 
 def find_problem(schema: Schema, value: Any) -> Problem | None:
-    """The first misfit of a value, or None."""
+    """Returns the first problem of a value, or None."""
     return _find(schema, schema.root, value, "")
 
 
-def is_fit(schema: Schema, node: Type, value: Any) -> bool:
-    """Whether a value has no problem as one of a type of the schema."""
+def fits(schema: Schema, node: Type, value: Any) -> bool:
+    """Returns whether a value fits a type of the schema."""
     return _find(schema, node, value, "") is None
 
 
@@ -140,16 +140,16 @@ def _find_in_primitive(node: Primitive, value: Any, path: str) -> Problem | None
             least, most = LOGICAL_RANGES[node.logical.name]
             if not least <= value <= most:
                 sentence = f"{value} is outside the range of {node.logical.name}, {least} to {most}"
-                return Problem(path, f"{sentence}; is it of another unit?")
+                return Problem(path, f"{sentence}; does it have another unit?")
     if node.type in _FLOATS:
         try:
             (found,) = _FLOATS[node.type].unpack(_FLOATS[node.type].pack(value))
         except (OverflowError, struct.error):
             return Problem(path, f"{value!r:.60} is outside the range of {node.type}")
         if isinstance(value, int) and found != value:
-            return Problem(path, f"{value!s:.60} is a whole number that {node.type} rounds, to {found:.0f}")
+            return Problem(path, f"{value!s:.60} is an integer that {node.type} rounds to {found:.0f}")
     if isinstance(value, str) and not _is_unicode(value):
-        return Problem(path, "the text holds half of a surrogate pair and has no UTF-8 form")
+        return Problem(path, "the text contains half of a surrogate pair and has no UTF-8 form")
     if isinstance(value, str) and is_uuid(node) and not _is_uuid_text(value):
         return _expected("uuid", value, path)
     return None
@@ -203,12 +203,12 @@ def _find_in_items(schema: Schema, node: Type, items: Any, path: str) -> Problem
 
 
 def is_pair(value: Any) -> bool:
-    """Whether a value may be the name of a branch and what is for it; if there is no such branch, it is a list."""
+    """Returns whether a value may be a pair of branch name and value. Without such a branch it is a list."""
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
 
 
 def branch_name(node: Type) -> str:
-    """What a pair of name and value calls a branch."""
+    """Returns the name of a branch in such a pair."""
     if isinstance(node, (Record, Enum, Fixed)):
         return node.name.full
     if isinstance(node, Primitive):
@@ -221,31 +221,31 @@ def _is_logical(node: Primitive | Fixed, value: Any, classes: Mapping[str, tuple
 
 
 def _instant_problem(node: Primitive, value: datetime.datetime, path: str) -> Problem | None:
-    """A datetime is read in UTC, where the first and the last hours of its years may be in others."""
+    """Checks the range of a datetime in UTC, in which the first and last hours of a year may be in another year."""
     assert node.logical is not None
     name = node.logical.name
     least, most = LOGICAL_RANGES[name]
     try:
         instant = LOGICAL_WRITERS[f"{node.type.value}-{name}"](value, {})
-    except (ArithmeticError, ValueError, TypeError) as error:  # of the system's time zone, or of the datetime's own
-        return Problem(path, f"{value} is no instant of {name}: {error}")
+    except (ArithmeticError, ValueError, TypeError) as error:  # from the system's time zone, or from the datetime's own
+        return Problem(path, f"{value} is not a valid {name}: {error}")
     if not least <= instant <= most:
-        return Problem(path, f"{value} is outside of the years 1 to 9999 in UTC, as which {name} is read")
+        return Problem(path, f"{value} is outside of the years 1 to 9999 in UTC, in which {name} is read")
     return None
 
 
 def _decimal_problem(node: Primitive | Fixed, value: decimal.Decimal, path: str) -> Problem | None:
-    """Nothing is rounded: what a decimal's schema has no digits for is another number."""
+    """Checks precision and scale; decimals are not rounded."""
     assert node.logical is not None
     precision, scale = node.logical.precision or 0, node.logical.scale or 0
     _, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        return Problem(path, f"{value} is no number that a decimal can be")
+        return Problem(path, f"{value} is not a finite number")
     if -exponent > scale:
         return Problem(path, f"{value!s:.60} has more digits behind the point than the scale {scale} of the decimal")
     if len(digits) > precision:
         return Problem(path, f"{value!s:.60} has more digits than the precision {precision} of the decimal")
-    if value and len(digits) + exponent + scale > precision:  # The zeros down to the scale are digits, too.
+    if value and len(digits) + exponent + scale > precision:  # zeros down to the scale count as digits
         sentence = f"{value!s:.60} has more digits before the point than the decimal's {precision - scale}"
         return Problem(path, f"{sentence} (precision {precision}, scale {scale})")
     return None
@@ -281,7 +281,7 @@ def _expected(what: str, value: Any, path: str) -> Problem:
 
 
 def branches_of_datetimes(branches: Sequence[Type]) -> list[Type]:
-    """Those of a union that a datetime may be for: no date, which would leave out the time, where there are times."""
+    """Returns the branches for a datetime: without dates, which would drop the time, if there are timestamps."""
     times = [_is_logical_type(branch, "timestamp") for branch in branches]
     return [branch for branch in branches if not (any(times) and _is_logical_type(branch, "date"))]
 
@@ -291,20 +291,20 @@ def _is_logical_type(node: Type, part: str) -> bool:
 
 
 def is_narrow(node: Type) -> bool:
-    """Whether a logical type has less values than its underlying type, which is all that the encoder looks at."""
+    """Returns whether a logical type has fewer values than its underlying type; the encoder checks only the latter."""
     return isinstance(node, Primitive) and (
         is_uuid(node) or (node.logical is not None and node.logical.name in LOGICAL_RANGES)
     )
 
 
 def range_of(node: Primitive) -> tuple[int, int]:
-    """Of the values of a whole number."""
+    """Returns the smallest and largest value of an integer type."""
     ranges = LOGICAL_RANGES.get(node.logical.name) if node.logical is not None else None
     return INT_RANGES[node.type] if ranges is None else ranges
 
 
 def is_recursive(schema: Schema) -> bool:
-    """Whether a value may hold values of its own type."""
+    """Returns whether a type of the schema contains itself."""
 
     is_open: set[Name] = set()
     done: set[Name] = set()
@@ -329,7 +329,7 @@ def is_recursive(schema: Schema) -> bool:
 
 
 def is_deeper(value: Any, most: int) -> bool:
-    """Whether lists and dicts are inside each other more than so many times, or inside themselves."""
+    """Returns whether lists and dicts are nested more than `most` times, or contain themselves."""
     rest = [(value, 0)]
     while rest:
         inner, depth = rest.pop()

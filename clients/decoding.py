@@ -1,7 +1,7 @@
-"""From the bytes of a message to a Python value, by the schema that wrote it.
+"""Decodes the bytes of a message to a Python value with the schema that wrote it.
 
-fastavro decodes, and believes what it reads; so nothing gets there that is not exactly one value of that schema, by the
-same walk as in a load: what one of the two refuses the other does not take.
+fastavro decodes without validation. Each body is therefore validated first: it must be exactly one value of the schema.
+Loads use the same validation, so consumer and loader accept the same messages.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from headrace.clients.encoding import compiled_schema
 from headrace.clients.errors import SourceUnavailable, UndecodableMessage
 from headrace.clients.kafka_client import error_text
 from headrace.registry.client import RegistryClient
-from headrace.registry.errors import UNANSWERED, AccessRefused, RegistryError, SchemaNotFound
+from headrace.registry.errors import INCONCLUSIVE_ERRORS, AccessDenied, RegistryError, SchemaNotFound
 from headrace.settings import LoaderSettings
 
 
 class Record(NamedTuple):
-    """A message as the log has it; one that `is_end` only says that the partition ends at this offset for now."""
+    """A record of the log. With `is_end` it is not a record, but the current end offset of the partition."""
 
     topic: str
     partition: int
@@ -36,7 +36,7 @@ class Record(NamedTuple):
 
 
 class _Writer(NamedTuple):
-    """A writer schema, ready to decode. One that cannot be used has a check that says why of every body."""
+    """A compiled writer schema. For an unusable schema, `check` rejects every body with the reason."""
 
     check: Check
     compiled: Any
@@ -45,10 +45,10 @@ class _Writer(NamedTuple):
 
 
 class Decoder:
-    """Decodes records by the id of the schema that wrote them.
+    """Decodes records by the schema id in their prefix.
 
     Raises:
-        ValueError: `reader_schema` is something else, as applications may give it.
+        ValueError: `reader_schema` is not a schema.
     """
 
     def __init__(self, registry: RegistryClient, reader_schema: Schema | None, loader: LoaderSettings) -> None:
@@ -62,11 +62,11 @@ class Decoder:
         self._time_properties: dict[str, str] = {}
 
     def decode(self, record: Record) -> tuple[int | None, Any, int | None]:
-        """Schema id, value and message time (None is the record's timestamp) of a record.
+        """Returns schema id, value and message time (None: the record timestamp) of a record.
 
         Raises:
-            UndecodableMessage: it is not what its schema says.
-            SourceUnavailable: its schema cannot be asked for.
+            UndecodableMessage: the record does not match its schema.
+            SourceUnavailable: its schema cannot be fetched.
         """
         if record.value is None:
             return None, None, None
@@ -83,7 +83,7 @@ class Decoder:
             time_ms = self._time_ms(writer, framed.body, value)
         except BadBody as error:
             raise _undecodable(record, f"it does not match schema {framed.schema_id}: {error}") from error
-        except Exception as error:  # fastavro raises whatever its C code meets
+        except Exception as error:  # fastavro raises errors of many types
             raise _undecodable(record, f"it does not match schema {framed.schema_id}: {error_text(error)}") from error
         return framed.schema_id, value, time_ms
 
@@ -102,8 +102,8 @@ class Decoder:
         except SchemaNotFound as error:
             raise _undecodable(record, f"the registry has no schema {schema_id}") from error
         except SchemaParseError as error:
-            raise _undecodable(record, f"the registry's schema {schema_id} is none: {error}") from error
-        except (*UNANSWERED, AccessRefused) as error:
+            raise _undecodable(record, f"schema {schema_id} of the registry is invalid: {error}") from error
+        except (*INCONCLUSIVE_ERRORS, AccessDenied) as error:
             raise SourceUnavailable(f"schema {schema_id}: {error}", topic=record.topic) from error
         writer = self._writer(record.topic, schema)
         self._writers[record.topic, schema_id] = writer
@@ -118,16 +118,16 @@ class Decoder:
                 compiled_schema(schema, logical_types=False),
                 find_time_field(schema, self._time_properties[topic], time_fields),
             )
-        except Exception as error:  # fastavro does not take all that Avro does
+        except Exception as error:  # fastavro rejects some valid schemas
             return _Writer(_refusing(f"the schema cannot be used: {error_text(error)}"), None, None, None)
 
     def _time_property(self, subject: str) -> str:
         try:
             return self._registry.version(subject, "latest").metadata.get(TIME_PROPERTY, "")
-        except (*UNANSWERED, AccessRefused):
+        except (*INCONCLUSIVE_ERRORS, AccessDenied):
             raise
         except RegistryError:
-            return ""  # messages of a topic without a subject of its own are decoded all the same
+            return ""  # the topic may have no subject; its messages are decoded nevertheless
 
 
 def _refusing(reason: str) -> Check:

@@ -1,4 +1,4 @@
-"""Where a message landed: what `Producer.send` returns."""
+"""The state of a sent message, which `Producer.send` returns."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from headrace.clients.errors import DeliveryFailed
 from headrace.clients.kafka_client import error_text
 
 POLL_S: Final = 0.05
-"""How long one look for acknowledgements waits; another thread may have taken the one that was waited for."""
+"""Timeout of one poll for acknowledgements; another thread may process the awaited one."""
 
 
-class Landed(NamedTuple):
-    """The place of an acknowledged message; `timestamp_ms` is the record's, as the broker keeps it."""
+class RecordMetadata(NamedTuple):
+    """The position of an acknowledged message. `timestamp_ms` is the record timestamp that the broker stored."""
 
     topic: str
     partition: int
@@ -24,32 +24,32 @@ class Landed(NamedTuple):
     timestamp_ms: int
 
 
-class Outbox(Protocol):
-    """The producer that a message is on its way from."""
+class MessageSender(Protocol):
+    """The producer of a message."""
 
-    decided: Callable[[Delivery], None]
-    """Is told of each message that was acknowledged or failed."""
+    completed: Callable[[Delivery], None]
+    """Receives each message that was acknowledged or failed."""
 
     def poll(self, timeout_s: float) -> None:
-        """Takes what the brokers have answered."""
+        """Processes responses of the brokers."""
 
-    def was_told(self, delivery: Delivery) -> None:
-        """The application has seen that this one failed."""
+    def mark_reported(self, delivery: Delivery) -> None:
+        """Records that the application knows of this failure."""
 
 
 class Delivery:
-    """A message on its way. `ticket` is for the audit, None for what is not counted."""
+    """A message in flight. `ticket` belongs to the audit; it is None for messages that are not counted."""
 
     __slots__ = (
-        "_outbox",
+        "_sender",
         "cost_bytes",
         "error",
-        "failed_in",
-        "is_called",
-        "is_decided",
+        "failed_in_flush",
+        "is_callback_started",
+        "is_complete",
         "is_handed_over",
-        "is_told",
-        "landed",
+        "is_reported",
+        "metadata",
         "on_delivery",
         "size_bytes",
         "subject",
@@ -59,7 +59,7 @@ class Delivery:
 
     def __init__(
         self,
-        outbox: Outbox,
+        sender: MessageSender,
         topic: str,
         subject: str,
         size_bytes: int,
@@ -67,51 +67,51 @@ class Delivery:
         ticket: Ticket | None,
         on_delivery: Callable[[Delivery], None] | None,
     ) -> None:
-        self._outbox = outbox
+        self._sender = sender
         self.topic = topic
         self.subject = subject
         self.size_bytes = size_bytes
         self.cost_bytes = cost_bytes
         self.ticket = ticket
         self.on_delivery = on_delivery
-        self.landed: tuple[int, int, int] | None = None
+        self.metadata: tuple[int, int, int] | None = None
         self.error: Any = None
-        self.failed_in: float = math.inf
-        """The number of the flush that hears of its failure first; later than all where it has not failed."""
-        self.is_handed_over = self.is_decided = self.is_told = False
-        self.is_called = False
-        """Whether its `on_delivery` has begun."""
+        self.failed_in_flush: float = math.inf
+        """Number of the flush that reports its failure; infinite for a message that has not failed."""
+        self.is_handed_over = self.is_complete = self.is_reported = False
+        self.is_callback_started = False
+        """Whether the call of `on_delivery` has begun."""
 
-    def decide(self, error: Any, message: Any) -> None:
-        """The callback of the Kafka client."""
+    def complete(self, error: Any, message: Any) -> None:
+        """Delivery callback of the Kafka client."""
         if error is None:
-            self.landed = (message.partition(), message.offset(), message.timestamp()[1])
+            self.metadata = (message.partition(), message.offset(), message.timestamp()[1])
         else:
             self.error = error
-        self._outbox.decided(self)
-        self.is_decided = True  # last: whoever sees it finds this message among those that `decided` was told
+        self._sender.completed(self)
+        self.is_complete = True  # last, so that a thread that reads it finds this message in `completed`
 
     def done(self) -> bool:
-        """Whether it is decided: acknowledged or failed."""
-        return self.is_decided
+        """Returns whether the message was acknowledged or failed."""
+        return self.is_complete
 
     def failure(self) -> DeliveryFailed | None:
-        """Why it failed, when it has."""
+        """Returns the error of a failed message, else None."""
         if self.error is None:
             return None
-        self._outbox.was_told(self)
+        self._sender.mark_reported(self)
         return DeliveryFailed(
             f"topic {self.topic}: the message was not acknowledged: {error_text(self.error)}",
             topic=self.topic,
             subject=self.subject,
         )
 
-    def result(self, timeout_s: float | None = None) -> Landed:
+    def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Waits for the acknowledgement.
 
         Raises:
-            DeliveryFailed: the brokers did not acknowledge it.
-            TimeoutError: it is not decided within `timeout_s`; it may still arrive.
+            DeliveryFailed: the brokers did not acknowledge the message.
+            TimeoutError: it is still in flight after `timeout_s`; it may still arrive.
         """
         if not self.wait(timeout_s):
             raise TimeoutError(
@@ -120,15 +120,15 @@ class Delivery:
         failure = self.failure()
         if failure is not None:
             raise failure
-        assert self.landed is not None
-        return Landed(self.topic, *self.landed)
+        assert self.metadata is not None
+        return RecordMetadata(self.topic, *self.metadata)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Waits until it is decided, and says whether it is."""
+        """Waits until the message is acknowledged or failed; returns whether it is."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self.done():
             left_s = POLL_S if deadline is None else deadline - time.monotonic()
             if left_s < 0:
                 return False
-            self._outbox.poll(min(left_s, POLL_S))
+            self._sender.poll(min(left_s, POLL_S))
         return True

@@ -1,4 +1,4 @@
-"""From a Python value to the bytes of a message, under one registered schema: compiled once, used for every message."""
+"""Encodes Python values to the bytes of messages. An encoding is compiled once for a registered schema."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from headrace.avro_schema import (
 )
 from headrace.avro_schema.logical import logical_type
 from headrace.avro_schema.message_time import TimeUnit
-from headrace.clients.branches import compile_choice
 from headrace.clients.datum import Problem, find_problem, is_deeper, is_recursive
 from headrace.clients.errors import ValueRefused
-from headrace.clients.fast_encoder import MISFITS, compile_encoder
+from headrace.clients.fast_encoder import ENCODER_ERRORS, compile_encoder
+from headrace.clients.union_branches import compile_choice
 from headrace.clients.value_guard import compile_guard
 
 _TOO_DEEP: Final = "its values are inside each other too many times"
@@ -39,14 +39,17 @@ _AS_IN_JSON: Final = frozenset({PrimitiveType.BOOLEAN, PrimitiveType.INT, Primit
 
 
 class Encoding:
-    """Encodes the values of one topic under one schema.
+    """Encodes the values of one topic with one schema.
 
-    `encode` makes the message value, prefix and Avro binary, of a value, or raises `ValueRefused`, which names the
-    field that does not fit. `read_time` says the message time in milliseconds, of a value and its encoded form, or None
-    when the record's timestamp is it; it is None itself where the schema has no time field.
+    Attributes:
+        encode: returns the message value (prefix and Avro binary); raises `ValueRefused` with the field that does not
+            fit.
+        read_time: returns the message time in milliseconds from a value and its encoded form, or None if the record
+            timestamp applies. It is None if the schema has no time field.
 
-    `time_property` is the subject's metadata property that names the time field, `time_fields` the candidates
-    without it.
+    Args:
+        time_property: name of the time field in the metadata of the subject.
+        time_fields: candidates for the time field without that property.
     """
 
     def __init__(
@@ -67,48 +70,48 @@ class Encoding:
         self._prefix = frame(schema_id, b"")
         self.encode = compile_encoder(schema, self._prefix, self._encode_any)
         self._guard = compile_guard(schema)
-        self._choosing = compile_choice(schema)
-        # Only of these can a value be more than whoever reads it bears.
-        self._check = _check_of(schema) if is_recursive(schema) else None
+        self._branch_choice = compile_choice(schema)
+        # Only values of recursive schemas can be nested too deeply for readers.
+        self._check = _compile_check(schema) if is_recursive(schema) else None
         self._checking = threading.Lock()
         field = find_time_field(schema, time_property, time_fields)
         self._time_field = field
-        self.read_time = _time_reader(field, self._decoded_time) if field is not None else None
+        self.read_time = _time_reader(field, self._time_of_encoded) if field is not None else None
         self._plain = compiled_schema(schema, logical_types=False) if field is not None else None
 
     def _encode_any(self, value: Any) -> bytes:
-        if self._check is not None and is_deeper(value, NESTED_MAX):  # fastavro would end the process
+        if self._check is not None and is_deeper(value, NESTED_MAX):  # fastavro would crash the process
             raise self._refused(_TOO_DEEP, "")
-        if not self._is_passed(value):
+        if not self._passes_guard(value):
             problem = self._find_problem(value)
             if problem is not None:
                 raise self._refused(str(problem), problem.path)
-        choose, is_always = self._choosing
+        choose, is_required = self._branch_choice
         try:
-            encoded = self._written(choose(value) if is_always else value)
-        except MISFITS as error:
+            encoded = self._encode_with_fastavro(choose(value) if is_required else value)
+        except ENCODER_ERRORS as error:
             problem = self._find_problem(value)
             if problem is not None:
                 raise self._refused(str(problem), problem.path) from error
             try:
-                encoded = self._written(choose(value))
-            except MISFITS:
+                encoded = self._encode_with_fastavro(choose(value))
+            except ENCODER_ERRORS:
                 raise self._refused(str(error) or type(error).__name__, "") from error
         if self._check is not None:
             try:
                 with self._checking:
                     self._check(encoded[len(self._prefix) :])
             except BadBody as error:
-                raise self._refused(f"nobody would read it: {error}", "") from error
+                raise self._refused(f"consumers would reject it: {error}", "") from error
         return encoded
 
-    def _written(self, value: Any) -> bytes:
+    def _encode_with_fastavro(self, value: Any) -> bytes:
         body = BytesIO()
         body.write(self._prefix)
         fastavro.schemaless_writer(body, self._compiled, value, strict_allow_default=True)
         return body.getvalue()
 
-    def _is_passed(self, value: Any) -> bool:
+    def _passes_guard(self, value: Any) -> bool:
         try:
             return self._guard is None or self._guard(value)
         except RecursionError as error:
@@ -120,9 +123,9 @@ class Encoding:
         except RecursionError as error:
             raise self._refused(_TOO_DEEP, "") from error
 
-    def _decoded_time(self, encoded: bytes) -> int | None:
-        """What consumers will decode decides, where the value given says nothing plain: a default, a datetime, a chosen
-        branch."""
+    def _time_of_encoded(self, encoded: bytes) -> int | None:
+        """Returns the message time as consumers decode it, for values that are not plain integers: a default, a
+        datetime, a named branch."""
         assert self._time_field is not None
         decoded = fastavro.schemaless_reader(BytesIO(encoded[len(self._prefix) :]), self._plain, None)
         return self._time_field.read(decoded) if isinstance(decoded, dict) else None
@@ -137,11 +140,11 @@ class Encoding:
         )
 
 
-def _check_of(schema: Schema) -> Check:
+def _compile_check(schema: Schema) -> Check:
     try:
         return compile_check(schema, the_core())
     except BadBody as error:
-        refused = str(error)  # consumers say the same of each message
+        refused = str(error)  # consumers report the same error for each message
 
     def check(body: bytes) -> None:
         raise BadBody(refused)
@@ -150,23 +153,26 @@ def _check_of(schema: Schema) -> Check:
 
 
 def compiled_schema(schema: Schema, *, logical_types: bool = True) -> Any:
-    """A schema for fastavro; without logical types, values are those of the underlying types.
+    """Compiles a schema for fastavro; without logical types, values have the underlying types.
 
-    fastavro takes the JSON of a default for the value itself, where it writes a record without the field and where it
-    reads into a schema that has one more. So its defaults are changed into the values they stand for.
+    fastavro uses the JSON of a default as the value, both when it writes a record without the field and when it
+    resolves to a reader schema. So the defaults are replaced by the values that they represent.
     """
     compiled = _parsed(schema, logical_types)
     records = {name.full: node for name, node in schema.names.items() if isinstance(node, Record)}
     for defined in _records(compiled):
         for field, its_json in zip(records[defined["name"]].fields, defined["fields"], strict=True):
-            if not _stands_for_itself(schema, field):
+            if not _is_json_value(schema, field):
                 its_json["default"] = _default_value(schema, field, logical_types)
     return compiled
 
 
 def _parsed(schema: Schema, logical_types: bool) -> Any:
-    """fastavro marks the records that it has parsed, so that they are not parsed again with each message. A root that
-    is an array or a map has no mark, and the changed default of a record in it would be refused."""
+    """Parses a schema with fastavro.
+
+    fastavro marks parsed records, so that they are not parsed for each message. A root array or map gets no mark, so
+    fastavro would parse it again and reject the replaced default of a record in it. It is therefore marked here.
+    """
     its_json = json.loads(self_contained_text(schema), object_hook=_valid if logical_types else _without_logical_type)
     aliases = _aliases(schema)
     named: dict[str, Any] = {alias: {} for alias in aliases}
@@ -182,8 +188,10 @@ def _parsed(schema: Schema, logical_types: bool) -> Any:
 
 
 def _aliases(schema: Schema) -> dict[str, str]:
-    """What fastavro takes the names of types without a namespace for where they are named inside one; Avro Java knows
-    them there, too."""
+    """Returns the qualified names under which fastavro looks for types without namespace inside a namespace.
+
+    Avro Java finds such types, too.
+    """
     bare = [name.full for name in schema.names if not name.namespace]
     spaces = {name.namespace for name in schema.names if name.namespace}
     full = {name.full for name in schema.names}
@@ -205,7 +213,7 @@ def _renamed(node: Any, names: Mapping[str, str]) -> Any:
 
 
 def _records(node: Any) -> Iterator[dict[str, Any]]:
-    """The records that are defined in a schema of fastavro."""
+    """Yields the record definitions in a schema of fastavro."""
     if isinstance(node, list):
         for branch in node:
             yield from _records(branch)
@@ -219,8 +227,8 @@ def _records(node: Any) -> Iterator[dict[str, Any]]:
                 yield from _records(field["type"])
 
 
-def _stands_for_itself(schema: Schema, field: Field) -> bool:
-    """Whether there is no default, or its JSON is the value already, as most are."""
+def _is_json_value(schema: Schema, field: Field) -> bool:
+    """Returns whether there is no default, or its JSON equals the value, as usual."""
     if not field.has_default or field.default is None or field.default == []:
         return True
     node = schema.resolve(field.type)
@@ -228,17 +236,17 @@ def _stands_for_itself(schema: Schema, field: Field) -> bool:
 
 
 def _default_value(schema: Schema, field: Field, logical_types: bool) -> Any:
-    """What would be read had the default been written; the JSON where it is no value of the type, as in old schemas."""
+    """Returns the decoded value of a default, or its JSON if that does not fit the type, as in old schemas."""
     its_schema = dataclasses.replace(schema, root=field.type)
     try:
         body = encode_default(schema, field.type, field.default)
         return fastavro.schemaless_reader(BytesIO(body), _parsed(its_schema, logical_types), None)
-    except Exception:  # fastavro raises whatever its C code meets
+    except Exception:  # fastavro raises errors of many types
         return field.default
 
 
 def _valid(node: dict[str, Any]) -> dict[str, Any]:
-    """A logical type that is none of its type counts for nothing, as to Avro Java; fastavro refuses such schemas."""
+    """Removes invalid logical types, which Avro Java ignores and fastavro rejects."""
     kind, size = node.get("type"), node.get("size")
     if isinstance(kind, str) and logical_type(node, kind, size if isinstance(size, int) else None) is None:
         node.pop("logicalType", None)
@@ -253,8 +261,8 @@ def _without_logical_type(node: dict[str, Any]) -> dict[str, Any]:
 TimeReader = Callable[[Any, bytes], int | None]
 
 
-def _time_reader(field: TimeField, of_encoded: Callable[[bytes], int | None]) -> TimeReader:
-    """Reads the time of a value given as plain integers; any other is read `of_encoded` bytes."""
+def _time_reader(field: TimeField, read_encoded: Callable[[bytes], int | None]) -> TimeReader:
+    """Returns a reader of the time field. Values that are not plain integers are read from the encoded bytes."""
     path, to_ms = field.path, field.to_ms
 
     def read(value: Any, encoded: bytes) -> int | None:
@@ -262,16 +270,16 @@ def _time_reader(field: TimeField, of_encoded: Callable[[bytes], int | None]) ->
             for name in path:
                 value = value[name]
         except (KeyError, TypeError, IndexError):
-            return of_encoded(encoded)
-        return to_ms(value) if value.__class__ is int else of_encoded(encoded)
+            return read_encoded(encoded)
+        return to_ms(value) if value.__class__ is int else read_encoded(encoded)
 
     def read_millis(value: Any, encoded: bytes) -> int | None:
-        """Of a field of the message itself."""
+        """Reads a milliseconds field at the top level."""
         try:
             time_ms = value[first]
         except (KeyError, TypeError, IndexError):
-            return of_encoded(encoded)
-        return time_ms if time_ms.__class__ is int else of_encoded(encoded)
+            return read_encoded(encoded)
+        return time_ms if time_ms.__class__ is int else read_encoded(encoded)
 
     first, *inner = path
     return read_millis if field.unit is TimeUnit.MILLIS and not inner else read

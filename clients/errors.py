@@ -1,19 +1,19 @@
 """Errors of producers and consumers.
 
 PipelineError
-├── ProducerError              topic, subject and field say what it is about, "" where that is nothing
-│   ├── ProducerClosed         a message sent after close(), or by a process that was forked off
-│   ├── SchemaUnavailable      no schema to encode with: none registered, or the registry cannot be reached
-│   ├── SchemaRefused          the schema given is no schema, or the registry does not take it
+├── ProducerError              fields topic, subject and field; "" if not applicable
+│   ├── ProducerClosed         used after close(), or in a forked process
+│   ├── SchemaUnavailable      no schema is registered, or the registry is not reachable
+│   ├── SchemaRefused          the given schema is invalid, or the registry rejects it
 │   ├── ValueRefused           the value does not fit the schema
-│   ├── KeyRefused             the key is no text and no bytes, or a tombstone has none
-│   ├── BrokerUnavailable      no broker answers
-│   ├── DeliveryFailed         one message did not reach the log, or nobody knows whether it did
-│   └── FlushFailed            so many messages of these topics did not
-└── ConsumerError              topic, partition and offset say what it is about
-    ├── ConsumerClosed         used after close(), or by a process that was forked off
-    ├── SourceUnavailable      no broker answers, the registry cannot be reached, or the topic does not exist
-    └── UndecodableMessage     a message that is not what its schema says
+│   ├── KeyRefused             the key is neither text nor bytes, or a tombstone has no key
+│   ├── BrokerUnavailable      no broker responds
+│   ├── DeliveryFailed         one message was not acknowledged; it may still be in the log
+│   └── FlushFailed            messages were not acknowledged, counted by topic
+└── ConsumerError              fields topic, partition and offset
+    ├── ConsumerClosed         used after close(), or in a forked process
+    ├── SourceUnavailable      broker or registry are not reachable, or the topic does not exist
+    └── UndecodableMessage     a message does not match its schema
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from collections.abc import Mapping
 
 
 class PipelineError(Exception):
-    """Root of the package's errors."""
+    """Root of the errors of producers and consumers."""
 
 
 class ProducerError(PipelineError):
-    """A message that was not sent; `field` is the path of the field in the value, with dots."""
+    """A message was not sent. `field` is the dotted path of the field in the value."""
 
     def __init__(self, message: str, *, topic: str = "", subject: str = "", field: str = "") -> None:
         super().__init__(message)
@@ -36,15 +36,15 @@ class ProducerError(PipelineError):
 
 
 class ProducerClosed(ProducerError):
-    """The producer takes no more messages."""
+    """The producer is closed."""
 
 
 class SchemaUnavailable(ProducerError):
-    """There is nothing to encode the value with."""
+    """No schema is available to encode the value."""
 
 
 class SchemaRefused(ProducerError):
-    """The schema cannot be registered under the topic's subject."""
+    """The schema is invalid, or cannot be registered under the topic's subject."""
 
 
 class ValueRefused(ProducerError):
@@ -52,19 +52,19 @@ class ValueRefused(ProducerError):
 
 
 class KeyRefused(ProducerError):
-    """A key is text, bytes or None, and not None where the value is."""
+    """The key is not text, bytes or None, or it is None for a tombstone."""
 
 
 class BrokerUnavailable(ProducerError):
-    """No broker answers at the addresses in the settings."""
+    """No broker responds at the addresses of the settings."""
 
 
 class DeliveryFailed(ProducerError):
-    """The brokers did not acknowledge a message. It may still have arrived when the last answer was lost."""
+    """The brokers did not acknowledge a message. It may still be in the log if only the response was lost."""
 
 
 class FlushFailed(ProducerError):
-    """Messages that were not acknowledged since the last flush; `failed` counts them by topic."""
+    """Messages were not acknowledged since the last flush. `failed` counts them by topic."""
 
     def __init__(self, failed: Mapping[str, int], reason: str) -> None:
         total = sum(failed.values())
@@ -77,7 +77,7 @@ class FlushFailed(ProducerError):
 
 
 class ConsumerError(PipelineError):
-    """A message that could not be given out; `partition` and `offset` are -1 where it is not about one."""
+    """A message could not be delivered. `partition` and `offset` are -1 if not applicable."""
 
     def __init__(self, message: str, *, topic: str = "", partition: int = -1, offset: int = -1) -> None:
         super().__init__(message)
@@ -87,15 +87,15 @@ class ConsumerError(PipelineError):
 
 
 class ConsumerClosed(ConsumerError):
-    """The consumer reads no more."""
+    """The consumer is closed."""
 
 
 class SourceUnavailable(ConsumerError):
-    """There is nothing to read from."""
+    """Messages cannot be read."""
 
 
 class UndecodableMessage(ConsumerError):
-    """Iteration can go on after it: the message is passed over. `key` and `value` are its bytes."""
+    """A message cannot be decoded. `key` and `value` are its bytes. Iteration can continue after it."""
 
     def __init__(
         self,

@@ -1,9 +1,8 @@
-"""Encodes plain values by Python code that is written for one schema, in half the time that fastavro takes for them.
+"""Encodes plain values with Python code that is generated for one schema, in half the time of fastavro.
 
-Plain are values of exactly the classes that Avro's types have in Python: int, float, str, bytes, bool, None, list and
-dict, in range, with every field there and none besides. Any other value is left to another encoder, which asks
-fastavro and `find_problem`: they are the meaning, and this is only the speed. What it does write is, byte for byte,
-what fastavro would.
+Plain values consist of exactly these classes: int, float, str, bytes, bool, None, list and dict, in range, with exactly
+the fields of their records. All other values are passed to another encoder, which uses fastavro and `find_problem`.
+Those define the result; this module only makes it faster, and its output is byte for byte that of fastavro.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from headrace.clients.datum import INT_RANGES, LOGICAL_RANGES, UUID_TEXT
 
 NODES_MAX: Final = 2000
 DEPTH_MAX: Final = 12
-"""Beyond it, a schema's code would take long to compile, or Python would not take so many blocks in each other."""
+"""Limits of the generated code: a larger schema would compile slowly, and Python limits nested blocks."""
 
 FLOAT_MAX: Final = 3.4e38
-"""Doubles up to here are floats; the few that are beyond and still round to one are left to fastavro."""
+"""Largest value that is encoded here as a float; fastavro encodes the few larger ones that round to a finite float."""
 
 
 def varint(number: int) -> bytes:
-    """An unsigned number as Avro and Protocol Buffers write it: seven bits a byte, the lowest first."""
+    """Returns the varint of an unsigned number, as in Avro and Protocol Buffers: 7 bits per byte, lowest first."""
     found = bytearray()
     while number > 127:
         found.append(number & 127 | 128)
@@ -35,37 +34,37 @@ def varint(number: int) -> bytes:
 
 
 _SHORT: Final = [varint(number) for number in range(1 << 14)]
-"""Unsigned numbers of two bytes at most, as they are written."""
-_GOES_ON: Final = [bytes((number & 127 | 128, number >> 7 | 128)) for number in range(1 << 14)]
-"""The same as two bytes that others follow."""
+"""Varints of unsigned numbers up to two bytes."""
+_CONTINUED: Final = [bytes((number & 127 | 128, number >> 7 | 128)) for number in range(1 << 14)]
+"""The same numbers as the first two bytes of a longer varint."""
 _EVEN: Final = _SHORT[::2]
-_EVEN_GOES_ON: Final = _GOES_ON[::2]
-"""Doubled, as Avro writes numbers that are not negative: the lowest bit is the sign."""
+_EVEN_CONTINUED: Final = _CONTINUED[::2]
+"""Zigzag varints of non-negative numbers, in which the lowest bit is the sign."""
 
 
 def _long(value: int) -> bytes:
-    """A number of 64 bits, of those that `_NUMBER` leaves: from 2**27 on, or negative."""
-    if 0 <= value < 1 << 41:  # milliseconds until 2039, in few steps with more than 30 bits, which cost most
+    """Returns the varint of a 64-bit number that `_NUMBER` does not handle: negative or at least 2**27."""
+    if 0 <= value < 1 << 41:  # milliseconds until 2039, with few operations on more than 30 bits, which are slow
         low = value & 0x7FFFFFF
-        return _EVEN_GOES_ON[low & 0x1FFF] + _GOES_ON[low >> 13] + _SHORT[value >> 27]
+        return _EVEN_CONTINUED[low & 0x1FFF] + _CONTINUED[low >> 13] + _SHORT[value >> 27]
     number = value << 1 if value >= 0 else ~(value << 1)
     if number >> 64:
-        raise _Unfit
+        raise _NotPlain
     found = b""
     while number >> 14:
-        found += _GOES_ON[number & 0x3FFF]
+        found += _CONTINUED[number & 0x3FFF]
         number >>= 14
     return found + _SHORT[number]
 
 
 def _int(value: int) -> bytes:
-    """The same for a number of 32 bits."""
+    """Returns the varint of such a 32-bit number."""
     if not -0x80000000 <= value <= 0x7FFFFFFF:
-        raise _Unfit
+        raise _NotPlain
     return _long(value)
 
 
-MISFITS: Final[tuple[type[Exception], ...]] = (
+ENCODER_ERRORS: Final[tuple[type[Exception], ...]] = (
     ValueError,
     TypeError,
     AttributeError,
@@ -75,27 +74,27 @@ MISFITS: Final[tuple[type[Exception], ...]] = (
     RuntimeError,
     struct.error,
 )
-"""What encoders raise of a value that they do not know what to make of."""
+"""Errors that encoders raise for values that do not fit."""
 
 
-class _Unfit(Exception):
+class _NotPlain(Exception):
     """The value is not plain."""
 
 
-class _TooMuch(Exception):
-    """The schema is not for this."""
+class _Unsupported(Exception):
+    """The schema is not supported here."""
 
 
 class _Part(NamedTuple):
-    """A piece of what is written: an expression for bytes, or for what `struct` packs by a `code`. A starred one is a
-    sequence of pieces."""
+    """A part of the output: an expression for bytes, or for a value that `struct` packs with `code`. An expression with
+    a star is a sequence of parts."""
 
     expression: str
     code: str = ""
 
 
 class _Code(NamedTuple):
-    """Lines to run first, and the expressions for what is written then."""
+    """Generated code: lines to run first, and the expressions of the output."""
 
     lines: list[str]
     parts: list[_Part]
@@ -123,26 +122,28 @@ _PRIMITIVES: Final[dict[PrimitiveType, tuple[str, tuple[_Part, ...]]]] = {
         (_Part(_SIZE), _Part("{value}")),
     ),
 }
-"""The code for a value in the variable `value`, which it may change. `str.encode` refuses what is no text."""
+"""The code for a value in the variable `value`, which it may change. `str.encode` rejects other classes."""
 _BEGIN_BLOCK: Final = (
     "{value}_size = len({value})",
     "{value}_parts = [" + _SIZE + "] if {value} else []",
 )
-"""The pieces of an array or a map: the number of its items, which are in one block, and then theirs."""
+"""The parts of an array or map: the number of its items, which form one block, then the items."""
 
 
 def compile_encoder(schema: Schema, prefix: bytes, encode_any: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """The code for plain values of a schema, which has `encode_any` encode the others; `encode_any` itself where the
-    schema has types that are left to fastavro: unions of more than null and one other type, fixed, recursive ones. What
-    it writes begins with `prefix`."""
+    """Returns an encoder for a schema; its output begins with `prefix`.
+
+    It encodes plain values itself and passes others to `encode_any`. Returns `encode_any` if the schema has unsupported
+    types: fixed, recursive ones, or unions other than null and one type.
+    """
     writer = _Writer(schema)
     try:
         lines, parts = writer.code(schema.root, "value", frozenset(), 1)
-    except _TooMuch:
+    except _Unsupported:
         return encode_any
-    written = writer.joined([_Part("prefix"), *parts])
+    written = writer.join_parts([_Part("prefix"), *parts])
     plain = [*lines, f"return join([{', '.join(written)}])"]
-    # What is not plain is for those who know all that a value may be. A signal handler may raise anything else.
+    # `encode_any` handles values that are not plain. Other errors, such as those of signal handlers, are raised.
     source = "\n".join(
         [
             "def encode(given):",
@@ -166,11 +167,11 @@ def compile_encoder(schema: Schema, prefix: bytes, encode_any: Callable[[Any], b
         "varint": varint,
         "SHORT": _SHORT,
         "EVEN": _EVEN,
-        "EVEN_GOES_ON": _EVEN_GOES_ON,
-        "Unfit": _Unfit,
-        "NOT_PLAIN": (*MISFITS, _Unfit),
+        "EVEN_GOES_ON": _EVEN_CONTINUED,
+        "Unfit": _NotPlain,
+        "NOT_PLAIN": (*ENCODER_ERRORS, _NotPlain),
     }
-    # Names of the schema stand in the source as Python's own text of them, and nowhere else.
+    # Names of the schema appear in the source only as `repr`, so they cannot inject code.
     exec(compile(source, "<encoder of a schema>", "exec"), names)  # noqa: S102
     encode: Callable[[Any], bytes] = names["encode"]
     return encode
@@ -181,7 +182,7 @@ def _indented(lines: Iterable[str]) -> list[str]:
 
 
 class _Writer:
-    """Writes the code for one schema; `constants` is what it refers to."""
+    """Generates the code for one schema; `constants` are the names that it uses."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -189,10 +190,10 @@ class _Writer:
         self.constants: dict[str, Any] = {}
 
     def code(self, node: Type, value: str, inside: frozenset[Any], depth: int) -> _Code:
-        """For a value that stands in the variable `value`, which it may change."""
+        """Returns the code for a value in the variable `value`, which it may change."""
         node = self._schema.resolve(node)
         if depth > DEPTH_MAX or next(self._numbers) > NODES_MAX:
-            raise _TooMuch
+            raise _Unsupported
         if isinstance(node, Primitive):
             lines, parts = _PRIMITIVES[node.type]
             name = node.logical.name if node.logical is not None else ""
@@ -223,10 +224,10 @@ class _Writer:
             return self._blocks("dict", value, f"for {key}, {item} in {value}.items():", entry)
         if isinstance(node, Union):
             return self._optional(node, value, inside, depth)
-        raise _TooMuch
+        raise _Unsupported
 
-    def joined(self, parts: list[_Part]) -> list[str]:
-        """Expressions for bytes only: neighbours that `struct` packs are packed together."""
+    def join_parts(self, parts: list[_Part]) -> list[str]:
+        """Returns expressions for bytes; adjacent `struct` parts are packed together."""
         written = []
         for is_packed, group in itertools.groupby(parts, key=lambda part: part.code != ""):
             run = list(group)
@@ -251,7 +252,7 @@ class _Writer:
         begin = [line.format(value=value) for line in _BEGIN_BLOCK]
         add = [
             f"{value}_parts += {each[1:]}" if each.startswith("*") else f"{value}_parts.append({each})"
-            for each in self.joined(item.parts)
+            for each in self.join_parts(item.parts)
         ]
         lines = [
             f"if {value}.__class__ is not {kind}: raise Unfit",
@@ -265,12 +266,12 @@ class _Writer:
         branches = [self._schema.resolve(branch) for branch in node.branches]
         is_null = [isinstance(branch, Primitive) and branch.type is PrimitiveType.NULL for branch in branches]
         if sorted(is_null) != [False, True]:
-            raise _TooMuch
+            raise _Unsupported
         null = is_null.index(True)
         nothing, something = self._constant((varint(null << 1),)), self._constant(varint((1 - null) << 1))
         lines, parts = self.code(branches[1 - null], value, inside, depth + 1)
         found = self._variable()
-        written = ", ".join([something, *self.joined(parts)])
+        written = ", ".join([something, *self.join_parts(parts)])
         return _Code(
             [f"if {value} is None: {found} = {nothing}", "else:", *_indented([*lines, f"{found} = ({written},)"])],
             [_Part(f"*{found}")],

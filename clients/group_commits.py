@@ -1,4 +1,4 @@
-"""What an application has finished of each partition, and what its group has been told of that."""
+"""Tracks the finished messages of each partition, and commits their offsets to the group."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from headrace.clients.bounded import Bounded
+from headrace.clients.blocking_calls import BlockingCalls
 from headrace.clients.errors import SourceUnavailable
 from headrace.clients.kafka_client import error_text
-from headrace.clients.partitions import Place, missing, raise_first_error
+from headrace.clients.partitions import TopicAndPartition, missing_partitions, raise_first_error
 
 logger = logging.getLogger(__name__)
 
@@ -21,66 +21,72 @@ COMMIT_TIMEOUT_S: Final = 30.0
 
 
 class GroupCommits:
-    """Used by the thread of one consumer.
+    """Offsets of one consumer. Not thread-safe.
 
-    The message at hand is the one that was given out last. It is finished when the next one is asked for
-    (`note_given`), or never (`let_go`).
+    The current message is the last delivered one. It is finished when the application requests the next one
+    (`mark_finished`); `mark_unfinished` discards it.
     """
 
     def __init__(self, group: str | None) -> None:
         self._group = group
-        self._given: dict[Place, int] = {}
-        self._at_hand: tuple[Place, int] | None = None
-        self._committing: dict[Place, int] = {}
+        self._finished: dict[TopicAndPartition, int] = {}
+        self._current: tuple[TopicAndPartition, int] | None = None
+        self._committing: dict[TopicAndPartition, int] = {}
         self._committed_at = time.monotonic()
-        self._may_be_gone = False
-        """Whether the brokers do not know something of what was committed last."""
-        self._bounded = Bounded()
+        self._may_be_deleted = False
+        """Whether the brokers did not know a partition of the last commit."""
+        self._calls = BlockingCalls()
 
-    def give(self, place: Place, next_offset: int) -> None:
-        """A message was given out; behind it is `next_offset`."""
-        self._at_hand = (place, next_offset)
+    def set_current(self, topic_partition: TopicAndPartition, next_offset: int) -> None:
+        """Sets the delivered message as the current one; `next_offset` is the offset after it."""
+        self._current = (topic_partition, next_offset)
 
-    def note_given(self) -> None:
-        """Asking for the next message says that the one before was dealt with."""
-        if self._at_hand is not None:
-            place, next_offset = self._at_hand
-            self._given[place] = next_offset
-            self._at_hand = None
+    def mark_finished(self) -> None:
+        """Marks the current message as finished."""
+        if self._current is not None:
+            topic_partition, next_offset = self._current
+            self._finished[topic_partition] = next_offset
+            self._current = None
 
-    def take_back(self, place: Place, next_offset: int) -> None:
-        """The message given out last comes again, also where it was noted as dealt with meanwhile."""
-        self.let_go()
-        if self._given.get(place) == next_offset:
-            self._given[place] = next_offset - 1
+    def revert(self, topic_partition: TopicAndPartition, next_offset: int) -> None:
+        """Marks the last delivered message as not finished, even if it was marked as finished since."""
+        self.mark_unfinished()
+        if self._finished.get(topic_partition) == next_offset:
+            self._finished[topic_partition] = next_offset - 1
 
-    def go_on_at(self, place: Place, offset: int) -> None:
-        """Everything before an offset is finished, or is not to come again."""
-        self._given[place] = offset
+    def set_position(self, topic_partition: TopicAndPartition, offset: int) -> None:
+        """Sets the offset to commit for a partition."""
+        self._finished[topic_partition] = offset
 
-    def let_go(self) -> None:
-        """The message at hand is not finished."""
-        self._at_hand = None
+    def mark_unfinished(self) -> None:
+        """Discards the current message without finishing it."""
+        self._current = None
 
-    def forget(self, places: Iterable[Place]) -> None:
-        """Of partitions that are read elsewhere, or from elsewhere, from now on."""
-        for place in places:
-            self._given.pop(place, None)
-            if self._at_hand is not None and self._at_hand[0] == place:
-                self._at_hand = None
+    def forget(self, topic_partitions: Iterable[TopicAndPartition]) -> None:
+        """Discards the offsets of partitions that are reassigned or read from another offset."""
+        for topic_partition in topic_partitions:
+            self._finished.pop(topic_partition, None)
+            if self._current is not None and self._current[0] == topic_partition:
+                self._current = None
 
-    def commit(self, kafka: Any, places: frozenset[Place], timeout_s: float | None = COMMIT_TIMEOUT_S) -> None:
-        """Waits until the group has been told of what was finished of these partitions.
+    def commit(
+        self, kafka: Any, topic_partitions: frozenset[TopicAndPartition], timeout_s: float | None = COMMIT_TIMEOUT_S
+    ) -> None:
+        """Commits the finished messages of these partitions, and waits for the response.
 
         Args:
-            timeout_s: None in a callback of the Kafka client about partitions. It takes a commit of another thread only
-                when that has returned; and the brokers have just been heard of.
+            timeout_s: None in a rebalance callback: the Kafka client processes a commit of another thread only after
+                the callback has returned. The brokers responded just before, so a long wait is unlikely.
 
         Raises:
-            SourceUnavailable: the brokers did not take it, or have not said so within `timeout_s`. Where a partition is
-                gone, it is named once, and the offsets of others are committed.
+            SourceUnavailable: the brokers rejected the commit or did not respond within `timeout_s`. A deleted
+                partition is reported once, and the offsets of the others are committed.
         """
-        offsets = [TopicPartition(*place, self._given[place]) for place in places if place in self._given]
+        offsets = [
+            TopicPartition(*topic_partition, self._finished[topic_partition])
+            for topic_partition in topic_partitions
+            if topic_partition in self._finished
+        ]
         if not offsets:
             return
 
@@ -89,87 +95,90 @@ class GroupCommits:
             return found
 
         try:
-            found = commit() if timeout_s is None else self._bounded.call(commit, timeout_s)
+            found = commit() if timeout_s is None else self._calls.call(commit, timeout_s)
             raise_first_error(found, f"group {self._group}: offset not committed")
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                self._raise_gone(kafka, [(each.topic, each.partition) for each in offsets])
+                self._raise_deleted(kafka, [(each.topic, each.partition) for each in offsets])
             raise SourceUnavailable(f"group {self._group}: offsets not committed: {error_text(error)}") from error
         except TimeoutError as error:
             raise SourceUnavailable(
-                f"group {self._group}: no answer to a commit of offsets within {timeout_s:g} s; it may still be taken"
+                f"group {self._group}: no response to a commit within {timeout_s:g} s; it may still take effect"
             ) from error
-        for place in places:
-            self._given.pop(place, None)
+        for topic_partition in topic_partitions:
+            self._finished.pop(topic_partition, None)
 
-    def _raise_gone(self, kafka: Any, committed: list[Place]) -> None:
-        """After a commit in which the brokers do not know something.
+    def _raise_deleted(self, kafka: Any, committed: list[TopicAndPartition]) -> None:
+        """Raises SourceUnavailable for deleted partitions of a commit that the brokers rejected in part.
 
-        They have taken the rest of it, although the Kafka client gives each partition the error of the one.
-
-        Raises:
-            SourceUnavailable: a partition is gone.
+        The brokers committed the other offsets, although the Kafka client reports the error for every partition.
         """
-        gone = missing(kafka, committed)
-        if not gone:
+        deleted = missing_partitions(kafka, committed)
+        if not deleted:
             return
-        for place in committed:
-            self._given.pop(place, None)
-        topic, partition = gone[0]
-        names = ", ".join(f"{topic} partition {partition}" for topic, partition in gone)
+        for topic_partition in committed:
+            self._finished.pop(topic_partition, None)
+        topic, partition = deleted[0]
+        names = ", ".join(f"{topic} partition {partition}" for topic, partition in deleted)
         raise SourceUnavailable(
-            f"group {self._group}: offsets not committed, of what is gone: {names}", topic=topic, partition=partition
+            f"group {self._group}: offsets of deleted partitions not committed: {names}",
+            topic=topic,
+            partition=partition,
         )
 
     @property
-    def is_under_way(self) -> bool:
-        """Whether a commit that was not waited for any more may still be answered."""
-        return self._bounded.is_busy
+    def is_pending(self) -> bool:
+        """Whether a commit that timed out is still pending."""
+        return self._calls.is_busy
 
     def close(self, kafka: Any) -> None:
-        """Closes the Kafka client, now or as soon as such a commit was answered."""
-        self._bounded.finally_call(kafka.close)
+        """Closes the Kafka client now, or after the response to a pending commit."""
+        self._calls.call_last(kafka.close)
 
     def is_due(self) -> bool:
         return time.monotonic() - self._committed_at > COMMIT_EVERY_S
 
-    def commit_meanwhile(self, kafka: Any, own: frozenset[Place]) -> None:
-        """Without waiting for the answer: what was not taken is in the next one."""
+    def commit_async(self, kafka: Any, owned: frozenset[TopicAndPartition]) -> None:
+        """Commits without waiting for the response; rejected offsets are in the next commit."""
         self._committed_at = time.monotonic()
-        if self._may_be_gone:
-            self._drop_gone(kafka, own)
-        if self._given == self._committing:
+        if self._may_be_deleted:
+            self._drop_deleted(kafka, owned)
+        if self._finished == self._committing:
             return
-        self._committing = dict(self._given)
-        offsets = [TopicPartition(*place, offset) for place, offset in self._given.items() if place in own]
+        self._committing = dict(self._finished)
+        offsets = [
+            TopicPartition(*topic_partition, offset)
+            for topic_partition, offset in self._finished.items()
+            if topic_partition in owned
+        ]
         if offsets:
             try:
                 kafka.commit(offsets=offsets, asynchronous=True)
             except KafkaException as error:
-                self.committed(error, [])
+                self.on_committed(error, [])
 
-    def _drop_gone(self, kafka: Any, own: frozenset[Place]) -> None:
-        """Says of each partition once that it is gone."""
+    def _drop_deleted(self, kafka: Any, owned: frozenset[TopicAndPartition]) -> None:
+        """Logs each deleted partition once, and discards its offset."""
         try:
-            gone = missing(kafka, own & self._given.keys())
+            deleted = missing_partitions(kafka, owned & self._finished.keys())
         except SourceUnavailable as error:
-            logger.warning("offsets not committed, tried again group=%s error=%s", self._group, error)
+            logger.warning("commit failed, retrying group=%s error=%s", self._group, error)
             return
-        self._may_be_gone = False
-        for topic, partition in gone:
-            del self._given[topic, partition]
+        self._may_be_deleted = False
+        for topic, partition in deleted:
+            del self._finished[topic, partition]
             logger.warning(
-                "offset not committed, its partition is gone group=%s topic=%s partition=%d",
+                "offset not committed, its partition was deleted group=%s topic=%s partition=%d",
                 self._group,
                 topic,
                 partition,
             )
 
-    def committed(self, error: Any, partitions: list[TopicPartition]) -> None:
-        """The Kafka client's answer to `commit_meanwhile`."""
+    def on_committed(self, error: Any, partitions: list[TopicPartition]) -> None:
+        """Handles the response to `commit_async`."""
         if error is not None:
             self._committing = {}
             if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                self._may_be_gone = True
+                self._may_be_deleted = True
                 return
-            logger.warning("offsets not committed, tried again group=%s error=%s", self._group, error_text(error))
+            logger.warning("commit failed, retrying group=%s error=%s", self._group, error_text(error))

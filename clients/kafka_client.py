@@ -1,8 +1,8 @@
-"""What producer and consumer have in common as clients of librdkafka: how brokers are reached, and what errors say.
+"""Functions that producer and consumer share as clients of librdkafka: connecting, options and errors.
 
-librdkafka tries for ever, in threads of its own, and a client of it stands whether or not a broker does. So who
-answers, and whether they let this client in, is found out before, by one connection of ours: a wrong password is tried
-once.
+librdkafka retries connections for ever in its own threads, and creating a client succeeds without any broker. A single
+connection of `kafka_wire` therefore checks beforehand that a broker responds and accepts the credentials; a wrong
+password is tried only once.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from headrace.settings.addresses import resolve_bootstrap_servers
 Options = Mapping[str, Any]
 """Options of librdkafka by the names in its CONFIGURATION.md, such as `queue.buffering.max.ms`."""
 
-SAID_AGAIN_S: Final = 30.0
-SAID_MAX: Final = 1000
+REPEAT_AFTER_S: Final = 30.0
+REPEAT_TEXTS_MAX: Final = 1000
 
 
-class _NotAgain(logging.Filter):
-    """Lets the same text pass twice a minute: librdkafka says of each attempt to connect that it failed."""
+class _RepeatFilter(logging.Filter):
+    """Suppresses a text for 30 seconds after it was logged: librdkafka logs every failed connection attempt."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: dict[str, float] = {}
+        self._seen_at: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         now, text = time.monotonic(), re.sub(r"\(after \d+ms.*", "", record.getMessage())
-        if now - self._said.get(text, float("-inf")) < SAID_AGAIN_S:
+        if now - self._seen_at.get(text, float("-inf")) < REPEAT_AFTER_S:
             return False
-        if len(self._said) >= SAID_MAX:
-            self._said.clear()
-        self._said[text] = now
+        if len(self._seen_at) >= REPEAT_TEXTS_MAX:
+            self._seen_at.clear()
+        self._seen_at[text] = now
         return True
 
 
 KAFKA_LOGGER: Final = logging.getLogger(__name__)
-"""What librdkafka says of its connections."""
-KAFKA_LOGGER.addFilter(_NotAgain())
+"""Logger of librdkafka."""
+KAFKA_LOGGER.addFilter(_RepeatFilter())
 
 Client = TypeVar("Client", Producer, Consumer)
 
@@ -57,16 +57,16 @@ ATTEMPT_TIMEOUT_S: Final = 5.0
 BETWEEN_ATTEMPTS_S: Final = 0.1
 
 
-class NotReached(Exception):
-    """No broker answers, or none lets this client in; the message says what to do."""
+class BrokersUnreachable(Exception):
+    """No broker responds, or the brokers reject the client; the message contains the remedy."""
 
 
 def reach_brokers(settings: Settings, timeout_s: float) -> dict[str, Any]:
-    """Options of librdkafka that say where the brokers are and how they are reached, once one has answered.
+    """Waits for a broker, and returns the options of librdkafka for its addresses and security.
 
     Raises:
-        SettingsError: the settings contradict each other, or name a file that cannot be used.
-        NotReached: see there.
+        SettingsError: the settings contradict each other or name an unusable file.
+        BrokersUnreachable: no broker responds within `timeout_s`, or the brokers reject the client.
     """
     security, servers = kafka_security(settings), resolve_bootstrap_servers(settings)
     try:
@@ -81,32 +81,32 @@ def reach_brokers(settings: Settings, timeout_s: float) -> dict[str, Any]:
                 cluster.metadata(())
             break
         except AuthenticationRefused as error:
-            raise NotReached(str(error)) from error
+            raise BrokersUnreachable(str(error)) from error
         except WireError as error:
             if left_s <= BETWEEN_ATTEMPTS_S:
-                raise NotReached(
-                    f"no Kafka broker answers at {servers} ({error}); start one, or set kafka.bootstrap_servers"
+                raise BrokersUnreachable(
+                    f"no Kafka broker responds at {servers} ({error}); start one, or set kafka.bootstrap_servers"
                 ) from error
             time.sleep(BETWEEN_ATTEMPTS_S)
     return {"bootstrap.servers": servers, "reconnect.backoff.max.ms": 1000, **options}
 
 
 def as_ms(name: str, seconds: float, most_ms: int) -> int:
-    """A time in seconds as the Kafka client takes it.
+    """Returns a time in milliseconds for the Kafka client.
 
     Raises:
-        ValueError: it is longer than that client takes, or no number.
+        ValueError: it is longer than `most_ms`, or not a number.
     """
     if not seconds * 1000 <= most_ms:
-        raise ValueError(f"{name}={seconds:g}: the Kafka client takes {most_ms // 1000} s at most")
+        raise ValueError(f"{name}={seconds:g}: the Kafka client allows at most {most_ms // 1000} s")
     return int(seconds * 1000)
 
 
-def made(client: type[Client], config: dict[str, Any]) -> Client:
-    """A client of librdkafka.
+def create_client(client: type[Client], config: dict[str, Any]) -> Client:
+    """Creates a client of librdkafka.
 
     Raises:
-        ValueError: it does not take its options.
+        ValueError: an option is invalid.
     """
     try:
         return client(config, logger=KAFKA_LOGGER)
@@ -114,41 +114,41 @@ def made(client: type[Client], config: dict[str, Any]) -> Client:
         text = error_text(error)
         if config.get("sasl.mechanism") == "GSSAPI":
             text += (
-                "; for Kerberos, confluent-kafka is built beside a librdkafka that has it: "
+                "; for Kerberos, build confluent-kafka against a librdkafka with SASL: "
                 "pip install --no-binary confluent-kafka confluent-kafka"
             )
-        raise ValueError(f"the Kafka client does not take its options: {text}") from error
+        raise ValueError(f"the Kafka client rejects its options: {text}") from error
 
 
-_BROKERS: Final = "brokers are asked beforehand who they are; give kafka.bootstrap_servers in the settings"
+_BROKERS: Final = "brokers are contacted before the client is created; set kafka.bootstrap_servers in the settings"
 
 REFUSED: Final = {
     "bootstrap.servers": _BROKERS,
     "metadata.broker.list": _BROKERS,
-    "test.mock.num.brokers": "it would speak to brokers that are none",
-    "default.topic.config": "give what is in it as options by themselves",
+    "test.mock.num.brokers": "it would use simulated brokers",
+    "default.topic.config": "pass its entries as separate options",
 }
-"""Options that neither client takes, and what to do instead."""
+"""Options that both clients reject, with the remedy."""
 
 
-def merged(ours: dict[str, Any], given: Options | None, refused: Mapping[str, str]) -> dict[str, Any]:
-    """Our options, changed by those of the application.
+def merge_options(defaults: dict[str, Any], given: Options | None, refused: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the default options, overridden by those of the application.
 
     Args:
-        refused: those that a promise would not survive, or that would be ignored, each with the reason.
+        refused: options that would break a guarantee or be ignored, with the reason.
 
     Raises:
-        ValueError: one of them is among those given.
+        ValueError: the application passed one of them.
     """
     for name in given or ():
-        reason = (REFUSED | dict(refused)).get(name.removeprefix("topic."))  # librdkafka takes them by both names
+        reason = (REFUSED | dict(refused)).get(name.removeprefix("topic."))  # librdkafka accepts both names
         if reason is not None:
-            raise ValueError(f"options[{name!r}] cannot be given: {reason}")
-    return ours | dict(given or {})
+            raise ValueError(f"options[{name!r}] is not allowed: {reason}")
+    return defaults | dict(given or {})
 
 
 def error_text(error: object) -> str:
-    """An error of the Kafka client, or any other, in one line."""
+    """Returns an error of the Kafka client, or any other error, as one line of text."""
     cause = error.args[0] if isinstance(error, KafkaException) and error.args else error
     if isinstance(cause, KafkaError):
         return f"{cause.name()}: {cause.str()}"

@@ -1,4 +1,4 @@
-"""Which partitions topics have, and at which offsets to begin, as the Kafka client finds them out."""
+"""Finds partitions of topics and start offsets with the Kafka client."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaExcep
 from headrace.clients.errors import SourceUnavailable
 from headrace.clients.kafka_client import error_text
 
-ANSWER_TIMEOUT_S: Final = 30.0
+RESPONSE_TIMEOUT_S: Final = 30.0
 
-Place = tuple[str, int]
-"""Topic and partition."""
+TopicAndPartition = tuple[str, int]
+"""Topic and partition number, hashable and independent of confluent-kafka's `TopicPartition`."""
 
 
-def places_of(partitions: Iterable[TopicPartition]) -> frozenset[Place]:
+def as_topic_partitions(partitions: Iterable[TopicPartition]) -> frozenset[TopicAndPartition]:
     return frozenset((each.topic, each.partition) for each in partitions)
 
 
-def partitions_of(places: Iterable[Place]) -> list[TopicPartition]:
-    return [TopicPartition(*place) for place in places]
+def as_kafka_partitions(topic_partitions: Iterable[TopicAndPartition]) -> list[TopicPartition]:
+    return [TopicPartition(*topic_partition) for topic_partition in topic_partitions]
 
 
 def known_partitions(kafka: Any, topic: str) -> frozenset[int]:
-    """The numbers of a topic's partitions.
+    """Returns the partition numbers of a topic.
 
     Raises:
-        SourceUnavailable: the brokers do not say, or there is no such topic.
+        SourceUnavailable: the brokers do not respond, or the topic does not exist.
     """
     found = _partitions(kafka, topic)
     if not found:
@@ -36,21 +36,21 @@ def known_partitions(kafka: Any, topic: str) -> frozenset[int]:
     return found
 
 
-def missing(kafka: Any, places: Iterable[Place]) -> list[Place]:
-    """Those of them that there are not, or not any more.
+def missing_partitions(kafka: Any, topic_partitions: Iterable[TopicAndPartition]) -> list[TopicAndPartition]:
+    """Returns the missing ones.
 
     Raises:
-        SourceUnavailable: the brokers do not say.
+        SourceUnavailable: the brokers do not respond.
     """
-    asked = sorted(places)
-    known = {topic: _partitions(kafka, topic) for topic in {topic for topic, _ in asked}}
-    return [(topic, number) for topic, number in asked if number not in known[topic]]
+    requested = sorted(topic_partitions)
+    known = {topic: _partitions(kafka, topic) for topic in {topic for topic, _ in requested}}
+    return [(topic, number) for topic, number in requested if number not in known[topic]]
 
 
 def _partitions(kafka: Any, topic: str) -> frozenset[int]:
-    """None where there is no such topic."""
+    """Returns no numbers for a missing topic."""
     try:
-        found = kafka.list_topics(topic, ANSWER_TIMEOUT_S).topics[topic]
+        found = kafka.list_topics(topic, RESPONSE_TIMEOUT_S).topics[topic]
     except KafkaException as error:
         raise SourceUnavailable(f"topic {topic}: {error_text(error)}", topic=topic) from error
     if found.error is not None and found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -58,96 +58,100 @@ def _partitions(kafka: Any, topic: str) -> frozenset[int]:
     return frozenset(found.partitions)
 
 
-def high_watermark(kafka: Any, place: Place) -> int:
-    """The offset behind the last record that there is now.
+def high_watermark(kafka: Any, topic_partition: TopicAndPartition) -> int:
+    """Returns the offset after the last record.
 
     Raises:
-        SourceUnavailable: the brokers do not say.
+        SourceUnavailable: the brokers do not respond.
     """
-    return _bounds(kafka, place)[1]
+    return _bounds(kafka, topic_partition)[1]
 
 
-def offset_of(kafka: Any, place: Place, offset: int) -> int:
-    """An offset as it is, or the one that a sign for the beginning or the end of the partition stands for.
-
-    A sign can be sought and not committed.
+def offset_of(kafka: Any, topic_partition: TopicAndPartition, offset: int) -> int:
+    """Returns an offset; resolves `OFFSET_BEGINNING` and `OFFSET_END`, which cannot be committed.
 
     Raises:
-        SourceUnavailable: the brokers do not say.
-        ValueError: it is negative, and neither sign.
+        SourceUnavailable: the brokers do not respond.
+        ValueError: another negative number.
     """
     if offset >= 0:
         return offset
     if offset not in (OFFSET_BEGINNING, OFFSET_END):
-        raise ValueError(f"topic {place[0]} partition {place[1]}: there is no offset {offset}")
-    return _bounds(kafka, place)[offset == OFFSET_END]
+        raise ValueError(f"topic {topic_partition[0]} partition {topic_partition[1]}: offset {offset} is negative")
+    return _bounds(kafka, topic_partition)[offset == OFFSET_END]
 
 
-def _bounds(kafka: Any, place: Place) -> tuple[int, int]:
+def _bounds(kafka: Any, topic_partition: TopicAndPartition) -> tuple[int, int]:
     try:
-        found: tuple[int, int] = kafka.get_watermark_offsets(TopicPartition(*place), ANSWER_TIMEOUT_S)
+        found: tuple[int, int] = kafka.get_watermark_offsets(TopicPartition(*topic_partition), RESPONSE_TIMEOUT_S)
         return found
     except KafkaException as error:
         raise SourceUnavailable(
-            f"topic {place[0]} partition {place[1]}: {error_text(error)}", topic=place[0], partition=place[1]
+            f"topic {topic_partition[0]} partition {topic_partition[1]}: {error_text(error)}",
+            topic=topic_partition[0],
+            partition=topic_partition[1],
         ) from error
 
 
-def at_time(kafka: Any, places: Iterable[Place], time_ms: int) -> list[TopicPartition]:
-    """Where the first record of that time or later is, or the end. Of a time before 1970 that is the beginning.
+def at_time(kafka: Any, topic_partitions: Iterable[TopicAndPartition], time_ms: int) -> list[TopicPartition]:
+    """Returns the offsets of the first records with this timestamp or a later one, or the end.
+
+    For a time before 1970 this is the beginning.
 
     Raises:
-        SourceUnavailable: the brokers do not say.
+        SourceUnavailable: the brokers do not respond.
     """
-    # Negative ones are signs to the brokers, of the end for one.
-    asked = [TopicPartition(*place, max(time_ms, 0)) for place in places]
-    if not asked:
+    # Negative timestamps have special meanings for brokers.
+    requested = [TopicPartition(*topic_partition, max(time_ms, 0)) for topic_partition in topic_partitions]
+    if not requested:
         return []
     try:
-        found = kafka.offsets_for_times(asked, ANSWER_TIMEOUT_S)
+        found = kafka.offsets_for_times(requested, RESPONSE_TIMEOUT_S)
     except KafkaException as error:
-        raise SourceUnavailable(f"no offsets of the time {time_ms} ms: {error_text(error)}") from error
-    raise_first_error(found, f"no offset of the time {time_ms} ms")
-    # Where there is none of that time the offset is a negative sign for the end, and a place to go back to is wanted.
+        raise SourceUnavailable(f"offsets of the time {time_ms} ms cannot be fetched: {error_text(error)}") from error
+    raise_first_error(found, f"the offset of the time {time_ms} ms cannot be fetched")
+    # Without such a record the response has a negative offset for the end, which must be resolved.
     return [each for each in found if each.offset >= 0] + at_end(
-        kafka, places_of(each for each in found if each.offset < 0)
+        kafka, as_topic_partitions(each for each in found if each.offset < 0)
     )
 
 
-def at_end(kafka: Any, places: Iterable[Place]) -> list[TopicPartition]:
-    """Behind the last records that there are now.
+def at_end(kafka: Any, topic_partitions: Iterable[TopicAndPartition]) -> list[TopicPartition]:
+    """Returns the current ends of partitions.
 
     Raises:
-        SourceUnavailable: the brokers do not say.
+        SourceUnavailable: the brokers do not respond.
     """
-    return [TopicPartition(*place, high_watermark(kafka, place)) for place in places]
+    return [
+        TopicPartition(*topic_partition, high_watermark(kafka, topic_partition)) for topic_partition in topic_partitions
+    ]
 
 
-def at_commit_or_else(
-    kafka: Any, partitions: list[TopicPartition], start: Callable[[Any, frozenset[Place]], list[TopicPartition]]
+def at_commit_or(
+    kafka: Any,
+    partitions: list[TopicPartition],
+    start: Callable[[Any, frozenset[TopicAndPartition]], list[TopicPartition]],
 ) -> list[TopicPartition]:
-    """Where the group has committed, and for the others what `start` says.
+    """Returns committed offsets, and for partitions without one the offsets that `start` returns.
 
     Raises:
-        SourceUnavailable: the brokers do not say.
+        SourceUnavailable: the brokers do not respond.
     """
     try:
-        committed = kafka.committed(partitions, ANSWER_TIMEOUT_S)
+        committed = kafka.committed(partitions, RESPONSE_TIMEOUT_S)
     except KafkaException as error:
-        raise SourceUnavailable(f"commits of the group not read: {error_text(error)}") from error
-    # Without a commit the offset is a negative sign for "what auto.offset.reset says".
-    return start(kafka, places_of(each for each in committed if each.offset < 0)) + [
+        raise SourceUnavailable(f"committed offsets of the group cannot be fetched: {error_text(error)}") from error
+    # Without a commit the offset is negative and stands for auto.offset.reset.
+    return start(kafka, as_topic_partitions(each for each in committed if each.offset < 0)) + [
         each for each in committed if each.offset >= 0
     ]
 
 
 def raise_first_error(partitions: list[TopicPartition], what: str) -> None:
-    """
-    Args:
-        what: failed with that error, in words.
+    """Raises SourceUnavailable for the first partition with an error.
 
-    Raises:
-        SourceUnavailable: one of them has an error.
+    Args:
+        what: the failed operation, for the message.
     """
     for each in partitions:
         if each.error is not None:

@@ -1,14 +1,14 @@
-"""The producer: Avro events to Kafka, under registered schemas, counted for the audit.
+"""The producer: sends Avro events to Kafka with registered schemas, and counts them for the audit.
 
     with Producer(settings, app="shop") as producer:
         producer.send("orders", {"id": 7, …}, key="7", schema=ORDER_SCHEMA)
 
-What it promises: after `flush` or `close` returned, every message sent before is in the log; if not, they raise and
-say how many messages of which topics are not. Messages are sent with acks=all by an idempotent Kafka producer, which
-tries again until `delivery_timeout_s` without doubling or reordering.
+Guarantee: after `flush` or `close` returns, every message sent before is in the log. Otherwise they raise an error with
+the number of missing messages by topic. An idempotent Kafka producer with acks=all retries until `delivery_timeout_s`,
+without duplicates and in order.
 
-Record timestamps are the wall clock unless given, so that retention treats an event of ten years ago like one of
-today; the time of the event is a field of the value.
+The record timestamp is the wall clock unless it is passed, so that retention treats an event of ten years ago like a
+current one. The time of the event is a field of the value.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from typing import Any, Final
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.audit.producer_counter import ProducerCounter, Taking, wall_clock_ms
+from headrace.audit.producer_counter import ProducerCounter, RowSelection, wall_clock_ms
 from headrace.audit.row import AuditRow
-from headrace.audit.spool import Inheritance
+from headrace.audit.spool import LeftoverSpools
 from headrace.avro_schema import Schema
 from headrace.clients.audit_publisher import AuditPublisher, spool_directories
 from headrace.clients.delivery import Delivery
@@ -42,87 +42,88 @@ from headrace.clients.errors import (
     ProducerError,
     ValueRefused,
 )
-from headrace.clients.forked import leave_behind, tell_when_forked
-from headrace.clients.guarded import logged
-from headrace.clients.in_flight import LARGE_BYTES, LOOK_EVERY, InFlight
+from headrace.clients.fork_safety import never_free, register_for_fork
+from headrace.clients.in_flight import CHECK_EVERY_MESSAGES, LARGE_BYTES, InFlight
 from headrace.clients.kafka_client import (
-    NotReached,
+    BrokersUnreachable,
     Options,
     as_ms,
+    create_client,
     error_text,
-    made,
-    merged,
+    merge_options,
     reach_brokers,
 )
-from headrace.clients.record_forms import NOW_MS, as_header_list, as_key_bytes, as_timestamp
-from headrace.clients.schemas import Encodings
-from headrace.clients.uninterrupted import Uninterrupted
+from headrace.clients.kafka_errors import log_exceptions
+from headrace.clients.record_fields import NOW_MS, as_header_list, as_key_bytes, as_timestamp
+from headrace.clients.schemas import EncodingCache
+from headrace.clients.signal_safety import SignalSafeCalls
 from headrace.registry.client.of_settings import registry_client
 from headrace.settings import Settings, home_directory, load_settings
 
 logger = logging.getLogger(__name__)
 
 MESSAGE_COST_BYTES: Final = 1024
-"""Memory of a message on its way besides its bytes, here and in librdkafka (measured: 0.7 KB)."""
+"""Memory of a message in flight besides its bytes, here and in librdkafka (measured: 0.7 KB)."""
 
 POLL_EVERY_S: Final = 0.1
-"""An application that sends little or nothing has a thread look so often at what was acknowledged."""
+"""How often a thread polls for acknowledgements while the application sends few messages."""
 
 OPEN_WINDOWS_EVERY_S: Final = 1.0
-"""The shortest time between two flushes that publish windows still open, so that an application that flushes after
-every message does not send an audit row for each."""
+"""Minimum time between two flushes that publish the counts of open windows. Otherwise an application that flushes after
+every message would publish an audit row for each message."""
 
 MESSAGE_BYTES_MAX: Final = 1024 * 1024
 BOOTSTRAP_TIMEOUT_S: Final = 15.0
 DELIVERY_MS_MAX: Final = 2**31 - 1
-"""As librdkafka has it for `delivery.timeout.ms`."""
+"""librdkafka's maximum of `delivery.timeout.ms`."""
 
 PURGE_TIMEOUT_S: Final = 2.0
-"""For the Kafka client to say of each message that it is given up, which its threads do."""
+"""Timeout for the failure reports of purged messages, which threads of the Kafka client send."""
 
 CLOSE_TIMEOUT_S: Final = 10.0
-"""For the threads to end, once everything was flushed or given up."""
+"""Timeout for the threads to end after the last flush."""
 
-_NOT_TAKEN: Final = (KafkaException, ValueError, TypeError, AttributeError, OverflowError)
-"""What the Kafka client raises of a message that it does not take."""
+_REJECTED_ERRORS: Final = (KafkaException, ValueError, TypeError, AttributeError, OverflowError)
+"""Errors that the Kafka client raises for a message that it rejects."""
 
 ANY_PARTITION: Final = -1
-"""What librdkafka takes for any."""
+"""librdkafka's number for an unspecified partition."""
 
-_ACKS: Final = "a message counts as sent once all replicas in sync have it"
-_TIMEOUT: Final = "give delivery_timeout_s to the producer"
-_ON_DELIVERY: Final = "it would never be called; give on_delivery to the producer or to send"
+_ACKS: Final = "a message counts as sent when all in-sync replicas have it"
+_TIMEOUT: Final = "pass delivery_timeout_s to the producer"
+_ON_DELIVERY: Final = "it would never be called; pass on_delivery to the producer or to send"
 
 REFUSED: Final = {
     "acks": _ACKS,
     "request.required.acks": _ACKS,
-    "enable.idempotence": "without it a repeated attempt would double or reorder messages",
+    "enable.idempotence": "without it a retry would duplicate or reorder messages",
     "delivery.timeout.ms": _TIMEOUT,
     "message.timeout.ms": _TIMEOUT,
-    "delivery.report.only.error": "flush would wait in vain, since nobody would hear of what was acknowledged",
-    "transactional.id": "this producer begins no transactions, and nothing can be sent outside of one; use "
-    "confluent_kafka.Producer, counted by ProducerCounter",
+    "delivery.report.only.error": "flush would wait for ever, because acknowledgements would not be reported",
+    "transactional.id": "this producer does not support transactions; use confluent_kafka.Producer, counted by "
+    "ProducerCounter",
     "on_delivery": _ON_DELIVERY,
     "dr_cb": _ON_DELIVERY,
     "dr_msg_cb": _ON_DELIVERY,
 }
-"""Options that would break what is promised of messages."""
+"""Options that would break the delivery guarantee, with the reason."""
 
 
 class Producer:
-    """Sends events; may be shared by threads, and not by a process that was forked off.
+    """Sends events. Thread-safe; unusable in forked child processes.
 
     Args:
-        settings: where registry and brokers are; None reads `headrace.toml` and the environment as the command does.
-        app: the name of the application in the audit.
-        delivery_timeout_s: how long a message may wait for its acknowledgement before it counts as failed.
-        linger_ms: how long a batch waits to be filled.
+        settings: addresses and credentials of registry and brokers; None reads `headrace.toml` and the environment, as
+            the command line does.
+        app: name of the application in the audit.
+        delivery_timeout_s: time limit for the acknowledgement of a message.
+        linger_ms: how long a batch waits for further messages.
         compression: of batches: gzip, snappy, lz4, zstd or None.
-        on_delivery: is called with each message that was acknowledged or failed; see `send`.
-        options: further options of librdkafka, by its names for them.
+        on_delivery: called with each message that was acknowledged or failed; see `send`.
+        options: further options of librdkafka, by their names in its documentation.
 
     Raises:
-        BrokerUnavailable: no broker answers.
+        BrokerUnavailable: no broker responds.
     """
 
     def __init__(
@@ -136,10 +137,10 @@ class Producer:
         on_delivery: Callable[[Delivery], None] | None = None,
         options: Options | None = None,
     ) -> None:
-        self._settings = settings if settings is not None else ambient_settings()
+        self._settings = settings if settings is not None else default_settings()
         self._delivery_timeout_s = delivery_timeout_s
         self._on_delivery = on_delivery
-        ours = {
+        defaults = {
             "client.id": f"headrace-{app}",
             "acks": "all",
             "enable.idempotence": True,
@@ -147,28 +148,28 @@ class Producer:
             "linger.ms": linger_ms,
             "compression.type": compression or "none",
             "message.max.bytes": MESSAGE_BYTES_MAX,
-            "partitioner": "murmur2_random",  # what other clients of Kafka do with a key, Java's first of all
-            "queue.buffering.max.messages": 10_000_000,  # `UNACKNOWLEDGED_BYTES_MAX` is the bound
+            "partitioner": "murmur2_random",  # the same partitions for keys as Java's clients
+            "queue.buffering.max.messages": 10_000_000,  # `UNACKNOWLEDGED_BYTES_MAX` is the actual limit
         }
         if delivery_timeout_s * 1000 < linger_ms + 100:
-            raise ValueError(f"delivery_timeout_s={delivery_timeout_s:g} is shorter than linger_ms={linger_ms} allows")
-        self._options = merged(ours, options, REFUSED)
+            raise ValueError(f"delivery_timeout_s={delivery_timeout_s:g} is too short for linger_ms={linger_ms}")
+        self._options = merge_options(defaults, options, REFUSED)
         try:
             config = reach_brokers(self._settings, BOOTSTRAP_TIMEOUT_S) | self._options | _callbacks(self._options)
-        except NotReached as error:
+        except BrokersUnreachable as error:
             raise BrokerUnavailable(str(error)) from error
-        self._kafka: Any = made(confluent_kafka.Producer, config)
+        self._kafka: Any = create_client(confluent_kafka.Producer, config)
         self._registry = registry_client(self._settings)
-        self._encodings = Encodings(self._registry, self._settings.loader)
+        self._encodings = EncodingCache(self._registry, self._settings.loader)
         spool_dir = spool_directories(self._settings)[0]
         self._counter = ProducerCounter(app, spool_dir=spool_dir)
-        self._left = Inheritance(spool_dir)
+        self._leftovers = LeftoverSpools(spool_dir)
         self._in_flight = InFlight(self._counter)
-        self.decided = self._in_flight.decided.append
+        self.completed = self._in_flight.completed.append
         self._has_polled = False
-        self._whole = Uninterrupted()
+        self._signal_safe = SignalSafeCalls()
         self._closing = threading.RLock()
-        self._close_within_s: float | None = None
+        self._deferred_close_timeout_s: float | None = None
         self._open_published_at = float("-inf")
         self._closed = ""
         self._audit_topic = self._settings.audit.topic
@@ -178,13 +179,13 @@ class Producer:
             self._registry,
             self._audit_topic,
             self._settings.loader.subject_of(self._audit_topic),
-            self._row_is_safe,
-            self._settled_rows,
+            self._mark_published,
+            self._unchanged_rows,
         )
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._poll_now_and_then, name="headrace-producer", daemon=True)
+        self._thread = threading.Thread(target=self._poll_periodically, name="headrace-producer", daemon=True)
         self._thread.start()
-        tell_when_forked(self)
+        register_for_fork(self)
 
     def __enter__(self) -> Producer:
         return self
@@ -192,7 +193,7 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with _beside(error):
+        with _log_secondary_errors(error):
             self.close()
 
     def send(
@@ -206,38 +207,37 @@ class Producer:
         partition: int | None = None,
         on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Delivery:
-        """Sends one event and returns at once; the result of what is returned says where it landed.
+        """Sends one event without waiting; `result()` of the returned delivery waits for the acknowledgement.
 
         Args:
-            value: what the schema describes, usually a dict; None is a tombstone and needs a key.
-            key: decides the partition: equal keys go to the same one.
+            value: value of the schema, usually a dict; None is a tombstone and needs a key.
+            key: messages with equal keys go to the same partition.
             schema: Avro schema text or value; None is the latest version of the subject `<topic>-value`.
             headers: names with text or bytes.
-            timestamp_ms: the record's timestamp; None is now. Any but 0, which librdkafka takes for now.
-            partition: where it goes, whatever its key says.
-            on_delivery: is called once it was acknowledged or failed, in whatever thread finds out, which may be in
-                the midst of another `send`; so it should be quick. Instead of the producer's own. A signal handler
-                that raises while it is called cuts that call short.
+            timestamp_ms: record timestamp; None is now. 0 is not allowed, because librdkafka reads it as now.
+            partition: partition number; takes precedence over the key.
+            on_delivery: called when the message was acknowledged or failed, instead of the producer's own callback. It
+                runs in the thread that processes the acknowledgement, possibly inside another `send`, so it should be
+                fast. A signal handler that raises interrupts it.
 
         Raises:
-            ProducerError: one of its subclasses; nothing was sent. `DeliveryFailed` also says that messages sent
-                before have failed, once for each that nobody has been told of.
+            ProducerError: one of its subclasses; nothing was sent. `DeliveryFailed` also reports earlier messages whose
+                failure was not reported yet, once each.
         """
         try:
             return self._send(topic, value, key, schema, headers, timestamp_ms, partition, on_delivery)
         finally:
-            if self._close_within_s is not None:
-                self._close_late()
+            if self._deferred_close_timeout_s is not None:
+                self._close_deferred()
 
     def flush(self, timeout_s: float = 150.0) -> None:
-        """Waits until every message sent before is acknowledged, and publishes the counts of the audit.
+        """Waits until every message sent before is acknowledged, and publishes the audit counts.
 
-        By then `on_delivery` has been called, too, unless that takes longer than `timeout_s`: no call begins later, but
-        one that has begun is waited for. An `on_delivery` that flushes waits for messages alone, not for what others
-        are called with.
+        It also waits for the calls of `on_delivery`. After `timeout_s` no further call begins, but a running one is
+        waited for. A flush inside `on_delivery` does not wait for other calls.
 
         Raises:
-            FlushFailed: messages since the last flush failed, or are not decided after `timeout_s`.
+            FlushFailed: messages failed since the last flush, or are not acknowledged after `timeout_s`.
         """
         if self._closed:
             raise ProducerClosed(self._closed)
@@ -245,25 +245,25 @@ class Producer:
         try:
             self._flush_messages(deadline)
             now = time.monotonic()
-            taking = Taking.ENDED
+            taking = RowSelection.ENDED
             if now - self._open_published_at >= OPEN_WINDOWS_EVERY_S:
                 self._open_published_at = now
-                taking = Taking.EVERY
+                taking = RowSelection.ALL
             self._publish(taking, deadline)
         finally:
-            if self._close_within_s is not None:
-                self._close_late()
+            if self._deferred_close_timeout_s is not None:
+                self._close_deferred()
 
     def close(self, timeout_s: float = 150.0) -> None:
-        """Flushes and ends. Closing again does nothing, nor does closing in a process that was forked off.
+        """Flushes and closes the producer. Closing again, or in a forked process, does nothing.
 
-        In a signal handler that comes upon a call of this producer, it is noted and done when that call ends.
+        In a signal handler that interrupted a call of this producer, closing is deferred until that call ends.
 
         Raises:
-            FlushFailed: see `flush`; the producer is closed all the same.
+            FlushFailed: see `flush`; the producer is closed nevertheless.
         """
         if self._is_interrupted():
-            self._close_within_s = timeout_s
+            self._deferred_close_timeout_s = timeout_s
             return
         self._close(timeout_s)
 
@@ -277,41 +277,43 @@ class Producer:
         try:
             self._flush_messages(deadline)
         finally:
-            self._publish(Taking.EVERY, deadline)
+            self._publish(RowSelection.ALL, deadline)
             self._end(max(0.0, deadline - time.monotonic()))
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Takes what the brokers have answered, and calls `on_delivery`. A thread does so every tenth of a second."""
+        """Processes responses of the brokers, and calls `on_delivery`. A thread also does so every 0.1 seconds."""
         try:
             self._poll(timeout_s)
         finally:
-            if self._close_within_s is not None:
-                self._close_late()
+            if self._deferred_close_timeout_s is not None:
+                self._close_deferred()
 
     def _poll(self, timeout_s: float) -> None:
         kafka = self._kafka
         if kafka is not None:
-            self._whole.call(self._take, kafka.poll, timeout_s)
-        self._in_flight.call_back()
+            self._signal_safe.call(self._process_responses, kafka.poll, timeout_s)
+        self._in_flight.run_callbacks()
 
-    def was_told(self, delivery: Delivery) -> None:
-        """The application has seen that this one failed, by asking for its result."""
-        self._whole.call(self._in_flight.was_told, delivery)
+    def mark_reported(self, delivery: Delivery) -> None:
+        """Records that the application knows of this failure, because it read the result."""
+        self._signal_safe.call(self._in_flight.mark_reported, delivery)
 
     def _is_interrupted(self) -> bool:
-        """Whether this is a signal handler that came upon a call of this producer, whose locks it may hold."""
+        """Returns whether this runs in a signal handler that interrupted a call of this producer, which may hold
+        locks.
+        """
         frame = sys._getframe() if threading.current_thread() is threading.main_thread() else None
         while frame is not None:
-            if frame.f_code in _CALLS and frame.f_locals.get("self") is self:
+            if frame.f_code in _LOCKING_CALLS and frame.f_locals.get("self") is self:
                 return True
             frame = frame.f_back
         return False
 
-    def _close_late(self) -> None:
-        """Does what a signal handler asked for, at the end of the call that it came upon."""
-        timeout_s, self._close_within_s = self._close_within_s, None
+    def _close_deferred(self) -> None:
+        """Closes the producer after the call that a signal handler with `close` interrupted."""
+        timeout_s, self._deferred_close_timeout_s = self._deferred_close_timeout_s, None
         if timeout_s is not None:
-            with _beside(sys.exception()):
+            with _log_secondary_errors(sys.exception()):
                 self._close(timeout_s)
 
     def _send(
@@ -328,8 +330,8 @@ class Producer:
         if self._closed:
             raise ProducerClosed(self._closed, topic=topic)
         in_flight = self._in_flight
-        if in_flight.untold:
-            self._whole.call(in_flight.tell, topic)
+        if in_flight.unreported:
+            self._signal_safe.call(in_flight.raise_unreported, topic)
         key_bytes = key if key is None or key.__class__ is bytes else as_key_bytes(topic, key)
         header_list = as_header_list(topic, headers) if headers else None
         record_ms = None if timestamp_ms is None else as_timestamp(topic, timestamp_ms)
@@ -337,9 +339,11 @@ class Producer:
         subject, encoded, ticket = "", None, None
         if value is None:
             if key_bytes is None:
-                raise KeyRefused(f"topic {topic}: a tombstone needs the key of what it deletes", topic=topic)
+                raise KeyRefused(
+                    f"topic {topic}: a tombstone needs a key; pass the key of the message that it deletes", topic=topic
+                )
         else:
-            encoding = self._encodings.of(topic, schema)
+            encoding = self._encodings.get(topic, schema)
             try:
                 encoded = encoding.encode(value)
             except ValueRefused:
@@ -354,15 +358,15 @@ class Producer:
                 time_ms = None if read_time is None else read_time(value, encoded)
                 if time_ms is None:
                     time_ms = record_ms = wall_clock_ms() if record_ms is None else record_ms
-                ticket = self._counter.sent(topic, time_ms, key_bytes, encoded)
+                ticket = self._counter.count_sent(topic, time_ms, key_bytes, encoded)
         cost = size + MESSAGE_COST_BYTES
         if header_list is not None:
             cost += sum(len(name) + len(content) for name, content in header_list)
         delivery = Delivery(self, topic, subject, size, cost, ticket, on_delivery or self._on_delivery)
         in_flight.added.append(delivery)
         try:
-            if len(in_flight.added) >= LOOK_EVERY or cost >= LARGE_BYTES:
-                self._make_room(cost)
+            if len(in_flight.added) >= CHECK_EVERY_MESSAGES or cost >= LARGE_BYTES:
+                self._wait_for_capacity(cost)
             while True:
                 delivery.is_handed_over = True
                 try:
@@ -371,24 +375,24 @@ class Producer:
                         encoded,
                         key_bytes,
                         ANY_PARTITION if partition is None else partition,
-                        delivery.decide,
+                        delivery.complete,
                         None,
                         NOW_MS if record_ms is None else record_ms,
                         header_list,
                     )
                     return delivery
-                except BufferError:  # the application has set a bound of its own
+                except BufferError:  # the application has set a smaller limit of librdkafka
                     delivery.is_handed_over = False
                     self._poll(POLL_EVERY_S)
-        except _NOT_TAKEN as error:
-            self._whole.call(in_flight.withdraw, delivery)
-            raise self._not_taken(delivery, error) from error
-        except BaseException:  # of a signal handler: it is run when `produce` has returned, and not within
+        except _REJECTED_ERRORS as error:
+            self._signal_safe.call(in_flight.withdraw, delivery)
+            raise self._rejection(delivery, error) from error
+        except BaseException:  # raised by a signal handler, which runs after `produce` has returned
             if not delivery.is_handed_over:
-                self._whole.call(in_flight.withdraw, delivery)
+                self._signal_safe.call(in_flight.withdraw, delivery)
             raise
 
-    def _not_taken(self, delivery: Delivery, error: Exception) -> ProducerError:
+    def _rejection(self, delivery: Delivery, error: Exception) -> ProducerError:
         topic = delivery.topic
         if self._closed:
             return ProducerClosed(self._closed, topic=topic)
@@ -400,109 +404,109 @@ class Producer:
             f"topic {topic}: the message cannot be sent: {text}", topic=topic, subject=delivery.subject
         )
 
-    def _make_room(self, own_bytes: int) -> None:
-        """Takes what is decided, and waits while too much is on its way: every message is decided some day."""
+    def _wait_for_capacity(self, own_bytes: int) -> None:
+        """Waits while messages in flight exceed the memory limit. Each is acknowledged or fails in the end."""
         self._has_polled = True
         self._poll(0.0)
-        while not self._in_flight.has_room(own_bytes) and not self._closed:
+        while not self._in_flight.has_capacity(own_bytes) and not self._closed:
             self._poll(POLL_EVERY_S)
 
     def _flush_messages(self, deadline: float) -> None:
-        """Waits for what is pending, and raises for what of that failed, or of others since the last time."""
-        in_flight, call = self._in_flight, self._whole.call
+        """Waits for pending messages, and raises if they or other messages failed since the last flush."""
+        in_flight, call = self._in_flight, self._signal_safe.call
         waiting = waited_for = call(in_flight.pending)
         left_s = 1.0
         while waiting and left_s > 0:
             left_s = deadline - time.monotonic()
-            call(self._take, self._kafka.flush, max(0.0, min(left_s, POLL_EVERY_S)))
-            in_flight.call_back(deadline)
+            call(self._process_responses, self._kafka.flush, max(0.0, min(left_s, POLL_EVERY_S)))
+            in_flight.run_callbacks(deadline)
             waiting = [delivery for delivery in waiting if not delivery.done()]
-        call(in_flight.settle)
-        if not in_flight.wait_told(deadline - time.monotonic()):
-            logger.warning("on_delivery takes longer than the flush that waited for it")
+        call(in_flight.process_completed)
+        if not in_flight.wait_for_callbacks(deadline - time.monotonic()):
+            logger.warning("flush timed out while on_delivery was running")
         call(in_flight.raise_failed, waited_for, Counter(delivery.topic for delivery in waiting))
 
-    def _take(self, answers: Callable[[float], object], timeout_s: float) -> None:
-        """Takes answers of the brokers from the Kafka client.
+    def _process_responses(self, poll: Callable[[float], object], timeout_s: float) -> None:
+        """Processes responses of the brokers with `poll`, a function of the Kafka client.
 
-        Where it cannot go on it says so once, to whoever happens to ask. Nobody else would hear of it, and the messages
-        are each told by themselves.
+        A fatal error of the Kafka client is raised in only one call, so it is logged. Every message then fails with an
+        error of its own.
         """
         try:
-            answers(timeout_s)
+            poll(timeout_s)
         except KafkaException as error:
-            logger.error("the Kafka client cannot go on error=%s", error_text(error))
-        self._in_flight.settle()
+            logger.error("Kafka client failed error=%s", error_text(error))
+        self._in_flight.process_completed()
 
-    def _publish(self, taking: Taking, deadline: float) -> None:
-        """Publishes rows and waits for their acknowledgement; what is not acknowledged stays in the spool."""
-        self._publisher.offer([*self._left.rows(), *self._counter.take(wall_clock_ms(), taking)])
+    def _publish(self, taking: RowSelection, deadline: float) -> None:
+        """Publishes audit rows and waits for their acknowledgement; unacknowledged rows stay in the spool."""
+        self._publisher.add_rows([*self._leftovers.rows(), *self._counter.take_rows(wall_clock_ms(), taking)])
         self._publisher.wait(max(0.0, deadline - time.monotonic()))
 
-    def _settled_rows(self) -> list[AuditRow]:
-        self._in_flight.settle()
-        self._in_flight.call_back()
-        return [*self._left.rows(), *self._counter.take(wall_clock_ms(), Taking.SETTLED)]
+    def _unchanged_rows(self) -> list[AuditRow]:
+        self._in_flight.process_completed()
+        self._in_flight.run_callbacks()
+        return [*self._leftovers.rows(), *self._counter.take_rows(wall_clock_ms(), RowSelection.UNCHANGED)]
 
-    def _row_is_safe(self, row_id: str) -> None:
-        self._counter.published(row_id)
-        self._left.published(row_id)
+    def _mark_published(self, row_id: str) -> None:
+        self._counter.mark_published(row_id)
+        self._leftovers.mark_published(row_id)
 
-    def _poll_now_and_then(self) -> None:
+    def _poll_periodically(self) -> None:
         while not self._stop.wait(POLL_EVERY_S):
-            # A thread that sends takes the answers itself: here each would have to wait for the interpreter lock.
+            # A sending thread processes responses itself; here each would wait for the interpreter lock.
             if self._has_polled:
                 self._has_polled = False
                 continue
             try:
                 self._poll(0.0)
-            except Exception:  # of a callback among the options
-                logger.exception("answers not taken")
+            except Exception:  # raised by a callback of the options
+                logger.exception("responses not processed")
             self._in_flight.log_failures(only_when_due=True)
 
     def _end(self, timeout_s: float) -> None:
-        patience_s = min(timeout_s, CLOSE_TIMEOUT_S)
-        if threading.current_thread() is not self._thread:  # which it is where `on_delivery` closes the producer
-            self._thread.join(patience_s)
-        self._publisher.end(patience_s)
-        # What nobody waits for any more is decided now, for those who hold a `Delivery`.
+        join_timeout_s = min(timeout_s, CLOSE_TIMEOUT_S)
+        if threading.current_thread() is not self._thread:  # `on_delivery` may close the producer
+            self._thread.join(join_timeout_s)
+        self._publisher.stop(join_timeout_s)
+        # Pending messages fail now, so that waiting on a `Delivery` ends.
         self._kafka.purge()
         until = time.monotonic() + PURGE_TIMEOUT_S
-        while self._whole.call(self._in_flight.pending) and time.monotonic() < until:
+        while self._signal_safe.call(self._in_flight.pending) and time.monotonic() < until:
             self._poll(POLL_EVERY_S)
-        self._whole.call(self._give_up)
-        self._in_flight.call_back()
-        self._whole.end()
+        self._signal_safe.call(self._fail_pending)
+        self._in_flight.run_callbacks()
+        self._signal_safe.stop()
         self._kafka = None
-        self._left.close()
+        self._leftovers.close()
         self._counter.close()
         self._registry.close()
 
-    def _give_up(self) -> None:
+    def _fail_pending(self) -> None:
         for delivery in self._in_flight.pending():
-            delivery.decide(KafkaError(KafkaError._PURGE_INFLIGHT), None)
-        self._in_flight.settle()
+            delivery.complete(KafkaError(KafkaError._PURGE_INFLIGHT), None)
+        self._in_flight.process_completed()
         self._in_flight.log_failures(only_when_due=False)
 
-    def leave(self) -> None:
-        """In a process that was forked off: none of the threads is here, and nothing of this can be used or ended."""
-        self._closed = "this producer is of another process; a process that forks makes its producer afterwards"
-        leave_behind(self._kafka)
-        self._left.leave()
+    def abandon_after_fork(self) -> None:
+        """Makes the producer unusable in a forked child, which lacks its threads, without closing it."""
+        self._closed = "this producer belongs to the parent process; create it after the fork"
+        never_free(self._kafka)
+        self._leftovers.abandon_after_fork()
 
 
 def _callbacks(options: Options) -> dict[str, Any]:
-    """Functions of the application are called while answers are taken, whose sender is not to suffer from them."""
+    """Returns callbacks of the options that log their exceptions: a sending thread may run them."""
     return {
-        name: logged(function, name)
+        name: log_exceptions(function, name)
         for name, function in options.items()
         if name in ("error_cb", "stats_cb", "throttle_cb") and callable(function)
     }
 
 
 @contextmanager
-def _beside(error: BaseException | None) -> Iterator[None]:
-    """What went wrong first is what the application must see, and not what goes wrong when closing."""
+def _log_secondary_errors(error: BaseException | None) -> Iterator[None]:
+    """Logs delivery errors of `close` instead of raising them if another error is already propagating."""
     try:
         yield
     except ProducerError as failure:
@@ -511,10 +515,10 @@ def _beside(error: BaseException | None) -> Iterator[None]:
         logger.error("messages not delivered when closing error=%s", failure)
 
 
-_CALLS: Final = frozenset(each.__code__ for each in (Producer.send, Producer.flush, Producer.poll))
-"""Where locks may be held in the thread that calls; elsewhere only others hold them."""
+_LOCKING_CALLS: Final = frozenset(each.__code__ for each in (Producer.send, Producer.flush, Producer.poll))
+"""Methods in which the calling thread may hold a lock."""
 
 
-def ambient_settings() -> Settings:
-    """The settings of the surroundings: `headrace.toml` and the environment, as the command reads them."""
+def default_settings() -> Settings:
+    """Loads settings from `headrace.toml` and the environment, as the command line does."""
     return load_settings(environment=os.environ, working_dir=Path.cwd(), home=home_directory())

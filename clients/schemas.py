@@ -1,8 +1,8 @@
-"""Which schema does a message of this topic go out with? Asked of the registry once, then kept.
+"""Finds the schema for the messages of a topic, and caches it.
 
-The subject of a topic's values is what the setting `loader.subject` says, by default `<topic>-value`. A schema that the
-caller gives is registered there, or found to be registered already. Without one, the subject's latest version is used,
-and asked for again now and then, so that a producer that runs for weeks follows the registry.
+The setting `loader.subject` determines the subject of a topic's values, by default `<topic>-value`. A schema that the
+caller passes is registered there, unless it already is. Otherwise the latest version of the subject is used; it is
+refreshed periodically, so that a producer that runs for weeks uses new versions.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from headrace.avro_schema.message_time import TIME_PROPERTY
 from headrace.clients.encoding import Encoding
 from headrace.clients.errors import ProducerError, SchemaRefused, SchemaUnavailable
 from headrace.registry.client import RegisteredSchema, RegistryClient
-from headrace.registry.errors import UNANSWERED, RegistryError, SubjectNotFound
+from headrace.registry.errors import INCONCLUSIVE_ERRORS, RegistryError, SubjectNotFound
 from headrace.settings import LoaderSettings
 
 logger = logging.getLogger(__name__)
 
-LATEST_KEPT_S = 60.0
-"""How long the latest version of a subject is taken for the latest."""
+LATEST_TTL_S = 60.0
+"""How long the latest version of a subject is cached."""
 
-GIVEN_MAX = 1_000
-"""Schemas given with messages that are kept, text and value each. An application that makes its schema anew for each
-message pays for that with each, and does not fill the memory."""
+GIVEN_SCHEMAS_MAX = 1_000
+"""Maximum number of cached schemas that callers passed, for texts and values each. An application that creates a new
+schema object for each message is slow, but does not fill the memory."""
 
-FRUITLESS_MAX = 10
+FAILED_REFRESHES_MAX = 10
 RETRY_S = 0.05
-"""A value that does not fit the version at hand has the registry asked at once, whatever was answered before: the
-schema may have changed since. After so many such questions in a row that found nothing newer, the next waits its turn:
-an application that sends nothing but misfits asks twenty times a second and not for every one."""
+"""A value that does not fit the cached version triggers a refresh, because a newer version may exist. After
+`FAILED_REFRESHES_MAX` refreshes in a row without a newer version, the next one waits for `RETRY_S`: an application that
+only sends invalid values then causes 20 requests per second, not one per message."""
 
 
-UNANSWERED_S = 5.0
-UNANSWERED_TIMES = 20
-"""A registry that does not answer is left alone for so many times as long as it kept an application waiting: what is
-known goes on to be used meanwhile, and one that hangs takes a twentieth of the time at most."""
+BACKOFF_S_MIN = 5.0
+BACKOFF_FACTOR = 20
+"""After a request without a response the registry is not contacted for `BACKOFF_FACTOR` times the duration of the
+request (at least `BACKOFF_S_MIN`). Cached schemas are used meanwhile, so a hanging registry takes at most 1/20 of the
+time."""
 
 
-class Encodings:
-    """The encodings of one producer. Threads may share it: at worst two ask the registry for the same.
+class EncodingCache:
+    """Caches the encodings of one producer. Thread-safe; concurrent threads may send the same request twice.
 
     Args:
-        loader: the settings that say what a topic's subject and the candidates for its message time are; every tier
-            must take them from the same settings.
+        loader: settings with the subjects and time fields of topics; all tiers must use the same settings.
     """
 
     def __init__(self, registry: RegistryClient, loader: LoaderSettings) -> None:
@@ -56,29 +56,29 @@ class Encodings:
         self._given: dict[tuple[str, str], Encoding] = {}
         self._given_values: dict[tuple[str, int], tuple[Schema, Encoding]] = {}
         self._latest: dict[str, tuple[Encoding, float]] = {}
-        self._fruitless: dict[str, tuple[int, float]] = {}
-        self._unanswered_until = float("-inf")
+        self._failed_refreshes: dict[str, tuple[int, float]] = {}
+        self._backoff_until = float("-inf")
 
-    def of(self, topic: str, schema: str | Schema | None) -> Encoding:
-        """The encoding for a message.
+    def get(self, topic: str, schema: str | Schema | None) -> Encoding:
+        """Returns the encoding for a message.
 
         Raises:
-            SchemaRefused: the schema given cannot be used.
-            SchemaUnavailable: the registry has none, or cannot be reached.
-            ProducerError: the topic is no text.
+            SchemaRefused: the given schema is invalid or rejected.
+            SchemaUnavailable: no schema is registered, or the registry is not reachable.
+            ProducerError: the topic is not text.
         """
         if not isinstance(topic, str):
             raise ProducerError(f"expected topic to be text, found {type(topic).__name__} {topic!r:.60}")
         if schema is None:
             found = self._latest.get(topic)
             if found is None or time.monotonic() > found[1]:
-                return self._ask_for_latest(topic)
+                return self._fetch_latest(topic)
             return found[0]
         if isinstance(schema, str):
             encoding = self._given.get((topic, schema))
             if encoding is None:
                 encoding = self._given[topic, schema] = self._register(topic, schema, schema)
-                _forget_oldest(self._given)
+                _evict_oldest(self._given)
             return encoding
         if not isinstance(schema, Schema):
             raise SchemaRefused(
@@ -86,60 +86,66 @@ class Encodings:
                 topic=topic,
                 subject=self._loader.subject_of(topic),
             )
-        # By identity, since comparing large schemas for every message is slow; the entry keeps the schema alive.
-        kept = self._given_values.get((topic, id(schema)))
-        if kept is None:
+        # The key is the identity, because comparing large schemas for every message is slow. The entry holds a
+        # reference to the schema, so that its id is not reused.
+        cached = self._given_values.get((topic, id(schema)))
+        if cached is None:
             text = self_contained_text(schema)
-            kept = self._given_values[topic, id(schema)] = (schema, self._register(topic, text, schema))
-            _forget_oldest(self._given_values)
-        return kept[1]
+            cached = self._given_values[topic, id(schema)] = (schema, self._register(topic, text, schema))
+            _evict_oldest(self._given_values)
+        return cached[1]
 
     def newer_than(self, encoding: Encoding) -> Encoding | None:
-        """A later version than the one that was taken for the latest, when the registry has one by now."""
+        """Returns a newer latest version than this one, or None."""
         topic = encoding.topic
         latest, _ = self._latest[topic]
         if latest is not encoding:
-            return latest  # another thread has asked meanwhile
-        asked, again_at = self._fruitless.get(topic, (0, 0.0))
-        if time.monotonic() < self._unanswered_until:
+            return latest  # another thread has refreshed it
+        attempts, retry_at = self._failed_refreshes.get(topic, (0, 0.0))
+        if time.monotonic() < self._backoff_until:
             return None
-        if asked >= FRUITLESS_MAX and time.monotonic() < again_at:
+        if attempts >= FAILED_REFRESHES_MAX and time.monotonic() < retry_at:
             return None
-        newest = self._ask_for_latest(topic)
+        newest = self._fetch_latest(topic)
         if newest.schema_id == encoding.schema_id:
-            self._fruitless[topic] = (asked + 1, time.monotonic() + RETRY_S)
+            self._failed_refreshes[topic] = (attempts + 1, time.monotonic() + RETRY_S)
             return None
-        self._fruitless.pop(topic, None)
+        self._failed_refreshes.pop(topic, None)
         return newest
 
-    def _ask_for_latest(self, topic: str) -> Encoding:
+    def _fetch_latest(self, topic: str) -> Encoding:
         subject = self._loader.subject_of(topic)
-        kept = self._latest.get(topic)
-        asked_at = time.monotonic()
-        if kept is not None and asked_at < self._unanswered_until:
-            return kept[0]
+        cached = self._latest.get(topic)
+        requested_at = time.monotonic()
+        if cached is not None and requested_at < self._backoff_until:
+            return cached[0]
         try:
             registered = self._registry.version(subject, "latest")
         except SubjectNotFound as error:
             raise SchemaUnavailable(
-                f"topic {topic}: subject {subject} has no schema; register one, or give send() a schema",
+                f"topic {topic}: subject {subject} has no schema; register one, or pass a schema to send()",
                 topic=topic,
                 subject=subject,
             ) from error
         except RegistryError as error:
-            if kept is None:
+            if cached is None:
                 raise _unavailable(topic, subject, error) from error
-            encoding = kept[0]
-            if isinstance(error, UNANSWERED):
+            encoding = cached[0]
+            if isinstance(error, INCONCLUSIVE_ERRORS):
                 now = time.monotonic()
-                self._unanswered_until = now + max(UNANSWERED_S, UNANSWERED_TIMES * (now - asked_at))
-            logger.warning("latest schema kept subject=%s schema_id=%d error=%s", subject, encoding.schema_id, error)
+                self._backoff_until = now + max(BACKOFF_S_MIN, BACKOFF_FACTOR * (now - requested_at))
+            logger.warning(
+                "latest schema not refreshed, using cached subject=%s schema_id=%d error=%s",
+                subject,
+                encoding.schema_id,
+                error,
+            )
         else:
-            if kept is not None and kept[0].schema_id == registered.schema_id:
-                encoding = kept[0]
+            if cached is not None and cached[0].schema_id == registered.schema_id:
+                encoding = cached[0]
             else:
                 encoding = self._encoding(topic, registered, None)
-        self._latest[topic] = (encoding, time.monotonic() + LATEST_KEPT_S)
+        self._latest[topic] = (encoding, time.monotonic() + LATEST_TTL_S)
         return encoding
 
     def _register(self, topic: str, text: str, schema: str | Schema) -> Encoding:
@@ -150,11 +156,11 @@ class Encodings:
             raise SchemaRefused(f"topic {topic}: {error}", topic=topic, subject=subject) from error
         try:
             registered = self._registry.register(subject, text)
-        except UNANSWERED as error:
+        except INCONCLUSIVE_ERRORS as error:
             raise _unavailable(topic, subject, error) from error
         except RegistryError as error:
             raise SchemaRefused(
-                f"topic {topic}: the registry refused the schema for {subject}: {error}", topic=topic, subject=subject
+                f"topic {topic}: the registry rejected the schema for {subject}: {error}", topic=topic, subject=subject
             ) from error
         return self._encoding(topic, registered, parsed)
 
@@ -179,10 +185,10 @@ class Encodings:
             ) from error
 
 
-def _forget_oldest(kept: dict[Any, Any]) -> None:
-    while len(kept) > GIVEN_MAX:
-        with suppress(StopIteration, KeyError, RuntimeError):  # another thread does so as well
-            del kept[next(iter(kept))]
+def _evict_oldest(cache: dict[Any, Any]) -> None:
+    while len(cache) > GIVEN_SCHEMAS_MAX:
+        with suppress(StopIteration, KeyError, RuntimeError):  # another thread may delete it
+            del cache[next(iter(cache))]
 
 
 def _unavailable(topic: str, subject: str, error: RegistryError) -> SchemaUnavailable:

@@ -1,9 +1,9 @@
-"""Which values may the encoder be given without a closer look?
+"""Checks which values can be passed to fastavro's encoder without `find_problem`.
 
-fastavro's encoder finds most misfits itself. The guard of a schema watches the places where it writes something else
-than it was given (1.5 as the int 1, 2**40 as an int, 2**53 + 1 as a double, 1e39 as the float infinity, any object as a
-boolean or null, a text as the array of its characters, a fixed from whatever has bytes), and passes nothing that
-`find_problem` refuses there.
+The encoder finds most invalid values itself. The guard of a schema checks the types for which it would silently change
+the value: 1.5 as the int 1, 2**40 as an int, 2**53 + 1 as a double, 1e39 as the float infinity, any object as a boolean
+or null, a text as the array of its characters, a fixed from any bytes-like object. The guard accepts no value that
+`find_problem` rejects for these types.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.clients.datum import (
     UUID_TEXT,
     WHOLE_DOUBLE_MOST,
     branch_name,
-    is_fit,
+    fits,
     is_narrow,
     is_pair,
     is_uuid,
@@ -26,11 +26,11 @@ from headrace.clients.datum import (
 )
 
 Guard = Callable[[Any], bool]
-"""True for a value that the encoder takes as it is; False asks for `find_problem`."""
+"""Returns True for a value that the encoder writes correctly; False requires `find_problem`."""
 
 
 def compile_guard(schema: Schema) -> Guard | None:
-    """The guard of a schema, or None where the encoder needs none."""
+    """Returns the guard of a schema, or None if the encoder needs none."""
     return _Compiler(schema).guard(schema.root)
 
 
@@ -57,16 +57,16 @@ class _Compiler:
                 return None
             return lambda value: value.__class__ is dict and all(map(item, value.values()))
         if isinstance(node, Fixed):
-            return lambda value: value.__class__ is bytes or self._is_fit(node, value)
-        return None  # The encoder finds the symbol of an enum by looking for the value.
+            return lambda value: value.__class__ is bytes or self._fits(node, value)
+        return None  # the encoder looks up the symbol of an enum
 
     def _primitive(self, node: Primitive) -> Guard | None:
         if is_uuid(node):
             return lambda value: value.__class__ is str and UUID_TEXT(value) is not None
         if node.type in INT_RANGES:
             least, most = range_of(node)
-            if is_narrow(node):  # It may be an object, too, and then the whole value need not be looked at.
-                return lambda value: least <= value <= most if value.__class__ is int else self._is_fit(node, value)
+            if is_narrow(node):  # the value may also be an object of a logical type
+                return lambda value: least <= value <= most if value.__class__ is int else self._fits(node, value)
             return lambda value: value.__class__ is int and least <= value <= most
         if node.type is PrimitiveType.NULL:
             return lambda value: value is None
@@ -77,12 +77,14 @@ class _Compiler:
         if node.type is PrimitiveType.DOUBLE:
             most = WHOLE_DOUBLE_MOST
             return lambda value: value.__class__ is float or (value.__class__ is int and -most <= value <= most)
-        if node.type is PrimitiveType.BYTES and node.logical is not None:  # of decimals, the encoder counts no zeros
-            return lambda value: value.__class__ is bytes or self._is_fit(node, value)
+        if (
+            node.type is PrimitiveType.BYTES and node.logical is not None
+        ):  # the encoder ignores trailing zeros of decimals
+            return lambda value: value.__class__ is bytes or self._fits(node, value)
         return None
 
     def _union(self, node: Union) -> Guard:
-        """The encoder finds the branch of a value by its class, and looks at no more than the underlying type."""
+        """Returns the guard of a union: the encoder chooses a branch by the class and the underlying type only."""
         branches = [self._schema.resolve(branch) for branch in node.branches]
         guards = {branch_name(branch): self.guard(branch) for branch in branches}
         kinds = {branch.type for branch in branches if isinstance(branch, Primitive)}
@@ -93,19 +95,19 @@ class _Compiler:
             ranges.append((-WHOLE_DOUBLE_MOST, WHOLE_DOUBLE_MOST))
         of_dicts = [branch_name(branch) for branch in branches if isinstance(branch, (Record, Map))]
 
-        def look(value: Any) -> bool:
-            return self._is_fit(node, value)
+        def check_fit(value: Any) -> bool:
+            return self._fits(node, value)
 
-        def look_at_int(value: int) -> bool:
-            return any(least <= value <= most for least, most in ranges) or look(value)
+        def check_int(value: int) -> bool:
+            return any(least <= value <= most for least, most in ranges) or check_fit(value)
 
-        def look_at_tuple(value: tuple[Any, ...]) -> bool:
+        def check_tuple(value: tuple[Any, ...]) -> bool:
             if not is_pair(value) or value[0] not in guards:
-                return look(value)
+                return check_fit(value)
             check = guards[value[0]]
             return check is None or check(value[1])
 
-        checks: dict[type, Guard | None] = {type(None): None, bool: None, int: look_at_int, tuple: look_at_tuple}
+        checks: dict[type, Guard | None] = {type(None): None, bool: None, int: check_int, tuple: check_tuple}
         checks[list] = guards.get("array")
         if len(of_dicts) == 1 or not any(guards[name] for name in of_dicts):
             checks[dict] = guards[of_dicts[0]] if of_dicts else None
@@ -115,21 +117,21 @@ class _Compiler:
                 checks[int] = None
         if PrimitiveType.FLOAT not in kinds or PrimitiveType.DOUBLE in kinds:
             checks[float] = None
-        if "array" not in guards:  # of numbers, which bytes pass for
+        if "array" not in guards:  # bytes would pass as an array of numbers
             checks[bytes] = None
 
         def guard(value: Any) -> bool:
-            check = checks.get(value.__class__, look)
+            check = checks.get(value.__class__, check_fit)
             return check is None or check(value)
 
         return guard
 
-    def _is_fit(self, node: Type, value: Any) -> bool:
-        return is_fit(self._schema, node, value)
+    def _fits(self, node: Type, value: Any) -> bool:
+        return fits(self._schema, node, value)
 
     def _record(self, node: Record) -> Guard | None:
         if node.name not in self._records:
-            # Of one inside itself, until it is made.
+            # For a recursive record, until it is compiled.
             self._records[node.name] = lambda value: (guard := self._records[node.name]) is None or guard(value)
             self._records[node.name] = self._fields(node)
         return self._records[node.name]

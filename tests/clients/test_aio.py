@@ -1,4 +1,4 @@
-"""The asynchronous producer, over one that only notes what is asked of it."""
+"""The asynchronous producer with a fake synchronous producer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from headrace.clients.aio import AsyncProducer
 
 
-class Noted:
+class FakeProducer:
     def __init__(self) -> None:
         self.is_closed = threading.Event()
 
@@ -22,30 +22,30 @@ class Noted:
         self.is_closed.set()
 
 
-def test_a_producer_is_closed_also_for_somebody_who_is_cancelled_before_its_turn_comes() -> None:
-    noted, may_go_on = Noted(), threading.Event()
+def test_producer_is_closed_if_the_task_is_cancelled_while_its_thread_is_busy() -> None:
+    fake, proceed = FakeProducer(), threading.Event()
 
-    async def leave(producer: AsyncProducer) -> None:
+    async def run(producer: AsyncProducer) -> None:
         async with producer:
-            producer._thread.call(may_go_on.wait)  # the thread has something else to do first
+            producer._thread.call(proceed.wait)  # the thread is busy
 
     async def main() -> None:
         producer = AsyncProducer(app="shop")
-        producer._make = lambda: noted  # type: ignore[assignment, return-value]
-        leaving = asyncio.ensure_future(leave(producer))
+        producer._make = lambda: fake  # type: ignore[assignment, return-value]
+        leaving = asyncio.ensure_future(run(producer))
         for _ in range(20):
             await asyncio.sleep(0.005)
         leaving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leaving
-        may_go_on.set()
-        assert await asyncio.to_thread(noted.is_closed.wait, 20)
+        proceed.set()
+        assert await asyncio.to_thread(fake.is_closed.wait, 20)
         assert producer._producer is None
 
     asyncio.run(main())
 
 
-def test_a_client_that_cannot_be_made_leaves_no_thread() -> None:
+def test_failed_creation_of_a_client_leaves_no_thread() -> None:
     def fail() -> None:
         raise ValueError("no broker")
 

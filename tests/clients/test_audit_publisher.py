@@ -1,4 +1,4 @@
-"""Rows of the audit are published by a thread that the application must never wait for."""
+"""Publication of audit rows in a thread that must never block the application."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from typing import Any
 from headrace.clients.audit_publisher import AuditPublisher
 
 
-def test_who_is_called_back_while_rows_are_collected_may_publish() -> None:
-    """`on_delivery` is, in this thread, and may flush: it cannot wait for what only this thread does."""
-    offered, collected = object(), object()
+def test_callback_during_row_collection_may_publish() -> None:
+    """`on_delivery` runs in this thread and may flush; a wait for this thread must return at once."""
+    added, collected = object(), object()
     polled: list[float] = []
     found: list[bool] = []
-    came = threading.Event()
+    called = threading.Event()
 
     def rows() -> Iterable[Any]:
         if found:
             return ()
-        publisher.offer([])
+        publisher.add_rows([])
         found.append(publisher.wait(60))
-        came.set()
+        called.set()
         return (collected,)
 
     publisher = AuditPublisher(None, polled.append, None, "audit", "audit-value", rows=rows)  # type: ignore[arg-type]
-    publisher.offer([offered])  # type: ignore[list-item]
-    assert came.wait(30)
-    publisher.end(30)
+    publisher.add_rows([added])  # type: ignore[list-item]
+    assert called.wait(30)
+    publisher.stop(30)
     assert found == [False]
     assert polled == []
     assert publisher.unpublished == 2
 
 
-def test_who_is_called_back_while_rows_are_collected_may_end_it() -> None:
+def test_callback_during_row_collection_may_stop_the_publisher() -> None:
     ended = threading.Event()
 
     def rows() -> Iterable[Any]:
         if not ended.is_set():
-            publisher.end(30)
+            publisher.stop(30)
             ended.set()
         return (object(),)
 
     publisher = AuditPublisher(None, None, None, "audit", "audit-value", rows=rows)  # type: ignore[arg-type]
-    publisher.offer([])
+    publisher.add_rows([])
     assert ended.wait(30)
     publisher._thread.join(30)
     assert not publisher._thread.is_alive()
-    assert publisher.unpublished == 0  # the rows are left where they were
+    assert publisher.unpublished == 0  # the rows stay in their spool

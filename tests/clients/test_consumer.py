@@ -1,7 +1,8 @@
-"""What a consumer makes of each answer of the Kafka client, which here gives what it was told to."""
+"""The consumer with a fake Kafka client that returns scripted records and events."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import threading
@@ -16,17 +17,17 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaE
 from headrace import Consumer, Settings, SourceUnavailable, UndecodableMessage
 from headrace.clients import consumer as consumer_module
 from headrace.clients import group_commits
-from headrace.clients.partitions import Place, at_time
+from headrace.clients.partitions import TopicAndPartition, at_time
 
 TOPIC = "orders"
 BOTH = frozenset({(TOPIC, 0), (TOPIC, 1)})
 
 
-class Given(NamedTuple):
-    """A tombstone, which needs no registry, where no value is said."""
+class Fetched(NamedTuple):
+    """A fetched record or event; without bytes a tombstone, which needs no registry."""
 
     at: int
-    of: int = 0
+    partition_number: int = 0
     problem: KafkaError | None = None
     bytes: bytes | None = None
 
@@ -34,7 +35,7 @@ class Given(NamedTuple):
         return TOPIC
 
     def partition(self) -> int:
-        return self.of
+        return self.partition_number
 
     def offset(self) -> int:
         return self.at
@@ -59,21 +60,21 @@ HOUR_S = 3600.0
 
 
 class Kafka:
-    """As confluent-kafka: a callback that raises takes with it what was found, and makes a start of its own where
-    `assign` was not called. An hour passes when there is nothing to give."""
+    """A fake of confluent-kafka with two of its properties: a callback that raises loses the fetched records, and it
+    assigns partitions itself if the callback does not. Without a record to return, an hour passes."""
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
         self.callbacks: dict[str, Any] = {}
-        self.rounds: deque[list[Given | Callable[[], None]]] = deque()
-        self.assigned: dict[Place, int] = {}
+        self.rounds: deque[list[Fetched | Callable[[], None]]] = deque()
+        self.assigned: dict[TopicAndPartition, int] = {}
         self.is_assigned = False
-        self.named: list[Place] = []
-        self.committed_offsets: dict[Place, int] = {}
-        self.paused: list[frozenset[Place]] = []
-        self.resumed: list[frozenset[Place]] = []
-        self.positions: dict[Place, int] = {}
-        self.sought: dict[Place, int] = {}
+        self.named: list[TopicAndPartition] = []
+        self.committed_offsets: dict[TopicAndPartition, int] = {}
+        self.paused: list[frozenset[TopicAndPartition]] = []
+        self.resumed: list[frozenset[TopicAndPartition]] = []
+        self.positions: dict[TopicAndPartition, int] = {}
+        self.sought: dict[TopicAndPartition, int] = {}
         self.committed_in: list[int] = []
         self.unanswered = 0
         self.now_s = 0.0
@@ -87,10 +88,10 @@ class Kafka:
     def subscribe(self, topics: list[str], **callbacks: Any) -> None:
         self.callbacks = callbacks
 
-    def consume(self, count_max: int, timeout_s: float) -> list[Given]:
+    def consume(self, count_max: int, timeout_s: float) -> list[Fetched]:
         found = []
         for each in self.rounds.popleft() if self.rounds else []:
-            if isinstance(each, Given):
+            if isinstance(each, Fetched):
                 found.append(each)
             else:
                 each()
@@ -154,32 +155,34 @@ class Kafka:
     def close(self) -> None:
         pass
 
-    def give(self, places: Iterable[Place]) -> Callable[[], None]:
-        """The callback of the group that gives them, for a round."""
+    def assign_event(self, topic_partitions: Iterable[TopicAndPartition]) -> Callable[[], None]:
+        """Returns an event for a round in which the group assigns the partitions."""
 
-        def given() -> None:
+        def assign() -> None:
             self.is_assigned = False
-            partitions = [TopicPartition(*place) for place in sorted(places)]
+            partitions = [TopicPartition(*topic_partition) for topic_partition in sorted(topic_partitions)]
             self.callbacks["on_assign"](self, partitions)
             if not self.is_assigned:
                 self.assign(partitions)
 
-        return given
+        return assign
 
-    def take(self, places: Iterable[Place]) -> Callable[[], None]:
-        return lambda: self.callbacks["on_revoke"](self, [TopicPartition(*place) for place in sorted(places)])
+    def revoke_event(self, topic_partitions: Iterable[TopicAndPartition]) -> Callable[[], None]:
+        return lambda: self.callbacks["on_revoke"](
+            self, [TopicPartition(*topic_partition) for topic_partition in sorted(topic_partitions)]
+        )
 
 
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
     kafka = Kafka()
 
-    def made(client: object, config: dict[str, Any]) -> Kafka:
+    def create_client(client: object, config: dict[str, Any]) -> Kafka:
         kafka.config = config
         return kafka
 
     monkeypatch.setattr(consumer_module, "reach_brokers", lambda settings, timeout_s: {})
-    monkeypatch.setattr(consumer_module, "made", made)
+    monkeypatch.setattr(consumer_module, "create_client", create_client)
     monkeypatch.setattr(consumer_module, "time", SimpleNamespace(monotonic=lambda: kafka.now_s))
     return kafka
 
@@ -192,24 +195,24 @@ def offsets(consumer: Consumer) -> list[int]:
     return [message.offset for message in consumer]
 
 
-def refused(code: int) -> Given:
-    return Given(0, problem=KafkaError(code))
+def error_event(code: int) -> Fetched:
+    return Fetched(0, problem=KafkaError(code))
 
 
 @pytest.mark.parametrize(
     "code", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._AUTO_OFFSET_RESET, KafkaError._AUTHENTICATION]
 )
-def test_a_refusal_among_messages_is_raised_and_loses_none_of_them(kafka: Kafka, code: int) -> None:
-    kafka.rounds.append([Given(0), refused(code), Given(1), refused(code), Given(2)])
+def test_error_event_between_records_is_raised_and_loses_no_record(kafka: Kafka, code: int) -> None:
+    kafka.rounds.append([Fetched(0), error_event(code), Fetched(1), error_event(code), Fetched(2)])
     consumer = consumer_of()
     with pytest.raises(SourceUnavailable, match=rf"\b{KafkaError(code).name()}\b"):
         next(consumer)
     assert offsets(consumer) == [0, 1, 2]
 
 
-def test_what_ends_the_kafka_client_is_raised_again_and_again(kafka: Kafka) -> None:
-    """It says so once, for one in the place of a static member whose name another has taken."""
-    kafka.rounds.append([kafka.give(BOTH), Given(0), refused(KafkaError._FATAL), Given(1)])
+def test_fatal_error_is_raised_by_every_call(kafka: Kafka) -> None:
+    """The client reports it once, for example when another static member has the same name."""
+    kafka.rounds.append([kafka.assign_event(BOTH), Fetched(0), error_event(KafkaError._FATAL), Fetched(1)])
     consumer = consumer_of(group="g", member="m")
     for use in (lambda: next(consumer), lambda: next(consumer), consumer.commit):
         with pytest.raises(SourceUnavailable, match="_FATAL"):
@@ -218,48 +221,50 @@ def test_what_ends_the_kafka_client_is_raised_again_and_again(kafka: Kafka) -> N
 
 
 @pytest.mark.parametrize("names", [{"group": ""}, {"group": "g", "member": ""}])
-def test_an_empty_name_is_refused(kafka: Kafka, names: dict[str, str]) -> None:
+def test_empty_group_or_member_is_an_error(kafka: Kafka, names: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"group.*member"):
         consumer_of(**names)
 
 
 @pytest.mark.parametrize("topics", ["t", [], [None], ["t", ""], iter(()), [b"t"]])
-def test_topics_are_a_list_of_names(kafka: Kafka, topics: Any) -> None:
+def test_topics_must_be_a_list_of_names(kafka: Kafka, topics: Any) -> None:
     with pytest.raises(ValueError, match=r"\btopics\b"):
         consumer_of(topics=topics)
 
 
-def test_what_is_named_twice_is_read_once(kafka: Kafka) -> None:
+def test_duplicate_topics_and_partitions_are_read_once(kafka: Kafka) -> None:
     with consumer_of(topics=iter(["t", "t"]), partitions=[0, 0, 1]):
         assert kafka.named == [("t", 0), ("t", 1)]
 
 
 @pytest.mark.parametrize("seconds", [math.inf, math.nan, 1e9, 86_400.1])
-def test_a_time_that_the_kafka_client_does_not_take_is_refused(kafka: Kafka, seconds: float) -> None:
+def test_handling_timeout_beyond_librdkafkas_limit_is_an_error(kafka: Kafka, seconds: float) -> None:
     with pytest.raises(ValueError, match=r"handling_timeout_s=.*\b86400 s\b"):
         consumer_of(handling_timeout_s=seconds)
 
 
-def test_a_reader_schema_is_looked_at_before_brokers_are(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.clients.consumer.made", lambda *_: pytest.fail("a client was made"))
+def test_invalid_reader_schema_is_an_error_before_connecting(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.clients.consumer.create_client", lambda *_: pytest.fail("a client was created"))
     with pytest.raises(ValueError, match="reader_schema"):
         consumer_of(reader_schema={})
 
 
-def test_a_time_before_1970_begins_at_the_beginning(kafka: Kafka) -> None:
-    asked: list[int] = []
+def test_start_time_before_1970_is_the_beginning(kafka: Kafka) -> None:
+    requested: list[int] = []
 
-    class Asked:
-        def offsets_for_times(self, places: list[TopicPartition], _: float) -> list[TopicPartition]:
-            asked.extend(each.offset for each in places)
-            return [TopicPartition(each.topic, each.partition, 0) for each in places]
+    class TimeLookup:
+        def offsets_for_times(self, topic_partitions: list[TopicPartition], _: float) -> list[TopicPartition]:
+            requested.extend(each.offset for each in topic_partitions)
+            return [TopicPartition(each.topic, each.partition, 0) for each in topic_partitions]
 
-    assert [each.offset for each in at_time(Asked(), [("t", 0)], -5)] == [0]
-    assert asked == [0]
+    assert [each.offset for each in at_time(TimeLookup(), [("t", 0)], -5)] == [0]
+    assert requested == [0]
 
 
-def test_what_is_tried_again_is_not_raised(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
-    kafka.rounds.append([Given(0), refused(KafkaError._TRANSPORT), refused(KafkaError._MAX_POLL_EXCEEDED), Given(1)])
+def test_transient_error_is_logged_and_not_raised(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    kafka.rounds.append(
+        [Fetched(0), error_event(KafkaError._TRANSPORT), error_event(KafkaError._MAX_POLL_EXCEEDED), Fetched(1)]
+    )
     consumer = consumer_of(options={"max.poll.interval.ms": "60000"})
     assert offsets(consumer) == [0, 1]
     assert "topic=orders error=_TRANSPORT" in caplog.text
@@ -268,18 +273,18 @@ def test_what_is_tried_again_is_not_raised(kafka: Kafka, caplog: pytest.LogCaptu
 
 @pytest.mark.parametrize("where", ["on_assign", "on_revoke", "on_commit", "error_cb", "stats_cb", "throttle_cb"])
 @pytest.mark.parametrize("error", [RuntimeError("of the application"), KeyboardInterrupt("of the application")])
-def test_a_callback_that_raises_loses_no_messages(kafka: Kafka, where: str, error: BaseException) -> None:
+def test_callback_that_raises_loses_no_message(kafka: Kafka, where: str, error: BaseException) -> None:
     def fail(*args: object) -> None:
         raise error
 
     named: dict[str, Any] = {where: fail} if where in ("on_assign", "on_revoke") else {"options": {where: fail}}
     consumer = consumer_of(group="g", **named)
     called = {
-        "on_assign": kafka.give(BOTH),
-        "on_revoke": kafka.take({(TOPIC, 1)}),
+        "on_assign": kafka.assign_event(BOTH),
+        "on_revoke": kafka.revoke_event({(TOPIC, 1)}),
         "on_commit": lambda: kafka.config["on_commit"](None, []),
     }.get(where, lambda: kafka.config[where](None))
-    kafka.rounds.append([Given(0), called, Given(1)])
+    kafka.rounds.append([Fetched(0), called, Fetched(1)])
     with pytest.raises(type(error), match="of the application"):
         next(consumer)
     assert offsets(consumer) == [0, 1]
@@ -287,12 +292,12 @@ def test_a_callback_that_raises_loses_no_messages(kafka: Kafka, where: str, erro
     consumer.close()
 
 
-def test_a_callback_that_raises_while_closing_keeps_nothing_open(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(places: frozenset[Place]) -> None:
+def test_close_completes_when_a_callback_raises(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(topic_partitions: frozenset[TopicAndPartition]) -> None:
         raise RuntimeError("of the application")
 
     closed = []
-    monkeypatch.setattr(kafka, "close", kafka.take(BOTH))
+    monkeypatch.setattr(kafka, "close", kafka.revoke_event(BOTH))
     consumer = consumer_of(group="g", on_revoke=fail)
     monkeypatch.setattr(consumer._registry, "close", lambda: closed.append("registry"))
     with pytest.raises(RuntimeError, match="of the application"):
@@ -302,17 +307,17 @@ def test_a_callback_that_raises_while_closing_keeps_nothing_open(kafka: Kafka, m
 
 
 def closing_with_a_count(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> tuple[Consumer, list[float]]:
-    """One that has read something, and how long it lets its audit take when it is closed."""
+    """Returns a consumer that has read a message, and the timeouts that its counter gets when it is closed."""
     allowed: list[float] = []
-    count = SimpleNamespace(close=allowed.append, add=lambda *args: None, now_and_then=lambda: None)
-    monkeypatch.setattr(consumer_module, "ConsumerCount", lambda *args: count)
+    count = SimpleNamespace(close=allowed.append, add=lambda *args: None, publish_if_due=lambda: None)
+    monkeypatch.setattr(consumer_module, "ConsumerCounter", lambda *args: count)
     consumer = consumer_of(group="g", auto_commit=True, app="wall")
-    kafka.rounds.append([kafka.give(BOTH), Given(0)])
+    kafka.rounds.append([kafka.assign_event(BOTH), Fetched(0)])
     assert next(consumer).offset == 0
     return consumer, allowed
 
 
-def test_the_audit_may_take_what_is_left_of_the_time_to_close(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_gets_the_rest_of_the_close_timeout(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     def commit(**options: Any) -> Any:
         kafka.now_s += 4
         return options["offsets"]
@@ -323,7 +328,7 @@ def test_the_audit_may_take_what_is_left_of_the_time_to_close(kafka: Kafka, monk
     assert allowed == [consumer_module.CLOSE_TIMEOUT_S - 4]
 
 
-def test_the_audit_is_not_waited_for_where_brokers_do_not_answer(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_does_not_wait_for_the_audit_if_brokers_hang(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     answered = threading.Event()
     consumer, allowed = closing_with_a_count(kafka, monkeypatch)
     monkeypatch.setattr(kafka, "commit", lambda **options: answered.wait(60))
@@ -334,30 +339,28 @@ def test_the_audit_is_not_waited_for_where_brokers_do_not_answer(kafka: Kafka, m
     answered.set()
 
 
-def test_of_two_failures_the_first_is_raised_and_the_other_logged(
-    kafka: Kafka, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(places: frozenset[Place]) -> None:
+def test_first_of_two_errors_is_raised_and_the_other_logged(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(topic_partitions: frozenset[TopicAndPartition]) -> None:
         raise RuntimeError("of the application")
 
     consumer = consumer_of(group="g", on_assign=fail, idle_timeout_s=None)
-    kafka.rounds += [[kafka.give(BOTH), refused(KafkaError.UNKNOWN_TOPIC_OR_PART)], [Given(0)]]
+    kafka.rounds += [[kafka.assign_event(BOTH), error_event(KafkaError.UNKNOWN_TOPIC_OR_PART)], [Fetched(0)]]
     with pytest.raises(RuntimeError, match="of the application"):
         next(consumer)
     assert "error=SourceUnavailable: " in caplog.text
     assert next(consumer).offset == 0
 
 
-def test_the_applications_on_commit_is_called_as_well(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
-    told: list[object] = []
-    consumer_of(group="g", options={"on_commit": lambda error, partitions: told.append((error, partitions))})
+def test_on_commit_of_the_options_is_called(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    called: list[object] = []
+    consumer_of(group="g", options={"on_commit": lambda error, partitions: called.append((error, partitions))})
     error = KafkaError(KafkaError._TIMED_OUT)
     kafka.config["on_commit"](error, ["a"])
-    assert told == [(error, ["a"])]
+    assert called == [(error, ["a"])]
     assert "group=g error=_TIMED_OUT" in caplog.text
 
 
-def test_a_callback_may_be_none_as_for_the_kafka_client(kafka: Kafka) -> None:
+def test_callback_option_may_be_none(kafka: Kafka) -> None:
     consumer_of(group="g", options={"error_cb": None, "on_commit": None})
     assert kafka.config["error_cb"] is None
     kafka.config["on_commit"](None, [])
@@ -367,99 +370,103 @@ STRATEGIES = pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"]
 
 
 @STRATEGIES
-def test_where_the_start_cannot_be_found_it_is_looked_for_again(kafka: Kafka, strategy: str) -> None:
-    told: list[frozenset[Place]] = []
+def test_failed_lookup_of_start_offsets_is_retried(kafka: Kafka, strategy: str) -> None:
+    called: list[frozenset[TopicAndPartition]] = []
     consumer = consumer_of(
-        group="g", start_at_ms=1, options={"partition.assignment.strategy": strategy}, on_assign=told.append
+        group="g", start_at_ms=1, options={"partition.assignment.strategy": strategy}, on_assign=called.append
     )
     kafka.unanswered = 2
     kafka.committed_offsets = {(TOPIC, 1): 5}
-    kafka.rounds.append([kafka.give(BOTH)])
+    kafka.rounds.append([kafka.assign_event(BOTH)])
     for _ in range(2):
         with pytest.raises(SourceUnavailable, match="_TIMED_OUT"):
             next(consumer)
-        assert kafka.assigned == {} and consumer.assignment() == frozenset() and told == []
+        assert kafka.assigned == {} and consumer.assignment() == frozenset() and called == []
     assert offsets(consumer) == []
     assert kafka.assigned == {(TOPIC, 0): 7, (TOPIC, 1): 5}
-    assert consumer.assignment() == BOTH and told == [BOTH]
+    assert consumer.assignment() == BOTH and called == [BOTH]
 
 
 @STRATEGIES
 @pytest.mark.parametrize("auto_commit", [False, True])
-def test_the_end_that_a_group_begins_at_is_committed(kafka: Kafka, strategy: str, auto_commit: bool) -> None:
+def test_end_at_which_a_group_starts_is_committed_with_auto_commit(
+    kafka: Kafka, strategy: str, auto_commit: bool
+) -> None:
     options = {"partition.assignment.strategy": strategy}
     consumer = consumer_of(group="g", from_end=True, auto_commit=auto_commit, options=options)
     kafka.committed_offsets = {(TOPIC, 1): 5}
-    kafka.rounds.append([kafka.give(BOTH)])
+    kafka.rounds.append([kafka.assign_event(BOTH)])
     assert offsets(consumer) == []
     assert kafka.assigned == {(TOPIC, 0): 2, (TOPIC, 1): 5}
     assert kafka.committed_offsets == {(TOPIC, 1): 5} | ({(TOPIC, 0): 2} if auto_commit else {})
-    # In a callback of the Kafka client a commit of another thread would wait for ever.
+    # In a callback of the Kafka client, a commit in another thread would block for ever.
     assert kafka.committed_in == ([threading.get_ident()] if auto_commit else [])
 
 
-def test_partitions_that_are_taken_back_before_their_start_is_found_are_not_begun(kafka: Kafka) -> None:
-    told: list[frozenset[Place]] = []
+def test_partition_revoked_before_its_start_is_known_is_not_started(kafka: Kafka) -> None:
+    called: list[frozenset[TopicAndPartition]] = []
     consumer = consumer_of(
         group="g",
         start_at_ms=1,
         options={"partition.assignment.strategy": "cooperative-sticky"},
-        on_revoke=told.append,
+        on_revoke=called.append,
     )
-    kafka.rounds.append([kafka.give({(TOPIC, 0)})])
+    kafka.rounds.append([kafka.assign_event({(TOPIC, 0)})])
     assert offsets(consumer) == []
     kafka.unanswered = 1
-    kafka.rounds.append([kafka.give({(TOPIC, 1), (TOPIC, 2)})])
+    kafka.rounds.append([kafka.assign_event({(TOPIC, 1), (TOPIC, 2)})])
     with pytest.raises(SourceUnavailable, match="_TIMED_OUT"):
         next(consumer)
     assert consumer.assignment() == {(TOPIC, 0)}
-    kafka.rounds.append([kafka.take(BOTH)])
+    kafka.rounds.append([kafka.revoke_event(BOTH)])
     assert offsets(consumer) == []
     assert kafka.assigned == {(TOPIC, 2): 7} and consumer.assignment() == {(TOPIC, 2)}
-    assert told == [{(TOPIC, 0)}]
+    assert called == [{(TOPIC, 0)}]
 
 
-def test_partitions_that_are_taken_back_may_be_committed_in_their_callback_and_lost_ones_may_not(kafka: Kafka) -> None:
-    """Without `auto_commit` that is where an application commits what it has finished."""
-    calls: list[frozenset[Place]] = []
+def test_revoked_partitions_can_be_committed_in_on_revoke_but_lost_ones_cannot(kafka: Kafka) -> None:
+    """Without `auto_commit`, an application commits its finished messages in this callback."""
+    calls: list[frozenset[TopicAndPartition]] = []
 
-    def commit(places: frozenset[Place]) -> None:
-        calls.append(places)
+    def commit(topic_partitions: frozenset[TopicAndPartition]) -> None:
+        calls.append(topic_partitions)
         consumer.commit_finished()
 
     consumer = consumer_of(group="g", on_revoke=commit)
-    kafka.rounds += [[kafka.give({(TOPIC, 0)}), Given(0), Given(1)], [kafka.take({(TOPIC, 0)})]]
+    kafka.rounds += [[kafka.assign_event({(TOPIC, 0)}), Fetched(0), Fetched(1)], [kafka.revoke_event({(TOPIC, 0)})]]
     assert offsets(consumer) == [0, 1]
     assert calls == [{(TOPIC, 0)}] and kafka.committed_offsets == {(TOPIC, 0): 2}
     assert consumer.assignment() == frozenset()
     kafka.committed_offsets.clear()
     lost = [TopicPartition(TOPIC, 0)]
-    kafka.rounds += [[kafka.give({(TOPIC, 0)}), Given(2)], [lambda: kafka.callbacks["on_lost"](kafka, lost)]]
+    kafka.rounds += [[kafka.assign_event({(TOPIC, 0)}), Fetched(2)], [lambda: kafka.callbacks["on_lost"](kafka, lost)]]
     assert offsets(consumer) == [2]
     assert calls == 2 * [{(TOPIC, 0)}] and kafka.committed_offsets == {}
 
 
-def test_a_member_without_a_start_may_lose_all_of_it(kafka: Kafka) -> None:
+def test_all_partitions_may_be_revoked_before_their_start_is_known(kafka: Kafka) -> None:
     consumer = consumer_of(group="g", start_at_ms=1)
     kafka.unanswered = 1
-    kafka.rounds += [[kafka.give(BOTH)], [kafka.take(BOTH)]]
+    kafka.rounds += [[kafka.assign_event(BOTH)], [kafka.revoke_event(BOTH)]]
     with pytest.raises(SourceUnavailable, match="_TIMED_OUT"):
         next(consumer)
     assert offsets(consumer) == []
     assert kafka.assigned == {} and consumer.assignment() == frozenset()
 
 
-@pytest.mark.parametrize(("strategy", "own"), [("range", {(TOPIC, 1)}), ("cooperative-sticky", BOTH)])
-def test_a_cooperative_member_keeps_what_it_has(kafka: Kafka, strategy: str, own: frozenset[Place]) -> None:
+@pytest.mark.parametrize(("strategy", "owned"), [("range", {(TOPIC, 1)}), ("cooperative-sticky", BOTH)])
+def test_cooperative_assignment_adds_to_the_owned_partitions(
+    kafka: Kafka, strategy: str, owned: frozenset[TopicAndPartition]
+) -> None:
     consumer = consumer_of(group="g", options={"partition.assignment.strategy": strategy})
-    kafka.rounds += [[kafka.give({(TOPIC, 0)})], [kafka.give({(TOPIC, 1)})]]
+    kafka.rounds += [[kafka.assign_event({(TOPIC, 0)})], [kafka.assign_event({(TOPIC, 1)})]]
     assert offsets(consumer) == []
-    assert consumer.assignment() == kafka.assigned.keys() == own
+    assert consumer.assignment() == kafka.assigned.keys() == owned
 
 
-def test_the_message_at_hand_is_committed_when_the_application_says_so(kafka: Kafka) -> None:
+def test_commit_includes_the_current_message(kafka: Kafka) -> None:
     consumer = consumer_of(group="g")
-    kafka.rounds.append([kafka.give(BOTH), Given(0), Given(1)])
+    kafka.rounds.append([kafka.assign_event(BOTH), Fetched(0), Fetched(1)])
     next(consumer), next(consumer)
     consumer.commit_finished()
     assert kafka.committed_offsets == {(TOPIC, 0): 1}
@@ -467,9 +474,11 @@ def test_the_message_at_hand_is_committed_when_the_application_says_so(kafka: Ka
     assert kafka.committed_offsets == {(TOPIC, 0): 2}
 
 
-def gone(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Deletes partition 1; of a commit with it the Kafka client says that all of it failed. Returns the topics that are
-    looked up from then on."""
+def delete_partition(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Deletes partition 1, so that the Kafka client reports a failure for a complete commit with it.
+
+    Returns the topics that are looked up from then on.
+    """
 
     tried, looked_up = [], []
 
@@ -496,11 +505,11 @@ def gone(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return looked_up
 
 
-def test_a_commit_names_a_partition_that_is_gone_once(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_reports_a_deleted_partition_once(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = consumer_of(group="g")
-    kafka.rounds.append([kafka.give(BOTH), Given(0), Given(0, of=1)])
+    kafka.rounds.append([kafka.assign_event(BOTH), Fetched(0), Fetched(0, partition_number=1)])
     assert offsets(consumer) == [0, 0]
-    gone(kafka, monkeypatch)
+    delete_partition(kafka, monkeypatch)
     with pytest.raises(SourceUnavailable, match="orders partition 1") as raised:
         consumer.commit()
     assert (raised.value.topic, raised.value.partition) == (TOPIC, 1)
@@ -508,16 +517,18 @@ def test_a_commit_names_a_partition_that_is_gone_once(kafka: Kafka, monkeypatch:
     consumer.commit()
 
 
-def test_a_partition_that_is_gone_is_told_once(
+def test_auto_commit_logs_a_deleted_partition_once(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(group_commits, "COMMIT_EVERY_S", 0.0)
     consumer = consumer_of(group="g", auto_commit=True)
-    kafka.rounds.append([kafka.give(BOTH), Given(0), Given(0, of=1)])
+    kafka.rounds.append([kafka.assign_event(BOTH), Fetched(0), Fetched(0, partition_number=1)])
     assert offsets(consumer) == [0, 0]
-    looked_up = gone(kafka, monkeypatch)
+    looked_up = delete_partition(kafka, monkeypatch)
     for offset in (1, 2, 3):
-        kafka.rounds.append([Given(offset), Given(offset, of=1)] if offset == 1 else [Given(offset)])
+        kafka.rounds.append(
+            [Fetched(offset), Fetched(offset, partition_number=1)] if offset == 1 else [Fetched(offset)]
+        )
         offsets(consumer)
     assert looked_up == [TOPIC] * 2, "once for each commit that failed"
     (line,) = (record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
@@ -526,72 +537,87 @@ def test_a_partition_that_is_gone_is_told_once(
     assert kafka.committed_offsets == {(TOPIC, 0): 4, (TOPIC, 1): 1}
 
 
-def test_without_a_group_of_the_application_no_right_to_one_is_needed(kafka: Kafka) -> None:
-    kafka.rounds.append([refused(KafkaError.GROUP_AUTHORIZATION_FAILED), Given(0)])
+def test_consumer_without_group_ignores_group_authorization_errors(kafka: Kafka) -> None:
+    kafka.rounds.append([error_event(KafkaError.GROUP_AUTHORIZATION_FAILED), Fetched(0)])
     assert offsets(consumer_of()) == [0]
-    kafka.rounds.append([refused(KafkaError.GROUP_AUTHORIZATION_FAILED)])
+    kafka.rounds.append([error_event(KafkaError.GROUP_AUTHORIZATION_FAILED)])
     with pytest.raises(SourceUnavailable, match="GROUP_AUTHORIZATION_FAILED"):
         next(consumer_of(group="g"))
 
 
-def test_a_partition_that_was_with_another_member_is_not_paused(kafka: Kafka) -> None:
+def test_partition_returning_from_another_member_is_not_paused(kafka: Kafka) -> None:
     consumer = consumer_of(group="g")
-    kafka.rounds.append([kafka.give(BOTH)])
+    kafka.rounds.append([kafka.assign_event(BOTH)])
     assert offsets(consumer) == []
     consumer.pause()
-    kafka.rounds.append([kafka.take(BOTH), kafka.give({(TOPIC, 1)})])
+    kafka.rounds.append([kafka.revoke_event(BOTH), kafka.assign_event({(TOPIC, 1)})])
     assert offsets(consumer) == []
-    kafka.rounds.append([kafka.take({(TOPIC, 1)}), kafka.give(BOTH), Given(0), Given(1), Given(9, of=1)])
+    kafka.rounds.append(
+        [
+            kafka.revoke_event({(TOPIC, 1)}),
+            kafka.assign_event(BOTH),
+            Fetched(0),
+            Fetched(1),
+            Fetched(9, partition_number=1),
+        ]
+    )
     assert offsets(consumer) == [0, 1]
     assert kafka.resumed[-1] == {(TOPIC, 0)} and kafka.paused[-1] == {(TOPIC, 1)}
 
 
-def test_a_partition_that_comes_back_at_once_stays_paused_until_it_is_resumed(kafka: Kafka) -> None:
+def test_partition_retained_in_a_rebalance_stays_paused(kafka: Kafka) -> None:
     consumer = consumer_of(group="g")
-    kafka.rounds.append([kafka.give(BOTH)])
+    kafka.rounds.append([kafka.assign_event(BOTH)])
     assert offsets(consumer) == []
     consumer.pause()
-    kafka.rounds += [[kafka.take(BOTH)], [kafka.give(BOTH), Given(0)]]
+    kafka.rounds += [[kafka.revoke_event(BOTH)], [kafka.assign_event(BOTH), Fetched(0)]]
     assert offsets(consumer) == []
     assert kafka.paused[-1] == BOTH
     consumer.resume()
     assert offsets(consumer) == [0]
     consumer.pause()
-    kafka.rounds.append([kafka.take(BOTH)])
+    kafka.rounds.append([kafka.revoke_event(BOTH)])
     assert offsets(consumer) == []
     consumer.resume()
-    kafka.rounds.append([kafka.give(BOTH), Given(1)])
+    kafka.rounds.append([kafka.assign_event(BOTH), Fetched(1)])
     assert offsets(consumer) == [1]
 
 
-def test_a_pause_from_before_a_partition_came_does_not_count(kafka: Kafka) -> None:
+def test_pause_before_assignment_has_no_effect(kafka: Kafka) -> None:
     consumer = consumer_of(group="g")
     consumer.pause([(TOPIC, 0)])
-    kafka.rounds.append([kafka.give(BOTH), Given(0)])
+    kafka.rounds.append([kafka.assign_event(BOTH), Fetched(0)])
     assert offsets(consumer) == [0]
 
 
-def test_what_a_cooperative_member_keeps_stays_paused(kafka: Kafka) -> None:
+def test_retained_partition_of_a_cooperative_member_stays_paused(kafka: Kafka) -> None:
     consumer = consumer_of(group="g", options={"partition.assignment.strategy": "cooperative-sticky"})
-    kafka.rounds.append([kafka.give(BOTH)])
+    kafka.rounds.append([kafka.assign_event(BOTH)])
     assert offsets(consumer) == []
     consumer.pause()
-    kafka.rounds.append([kafka.take({(TOPIC, 1)}), kafka.give({(TOPIC, 1)}), Given(0, of=0), Given(9, of=1)])
+    kafka.rounds.append(
+        [
+            kafka.revoke_event({(TOPIC, 1)}),
+            kafka.assign_event({(TOPIC, 1)}),
+            Fetched(0, partition_number=0),
+            Fetched(9, partition_number=1),
+        ]
+    )
     assert offsets(consumer) == [9]
     assert kafka.resumed == [BOTH, {(TOPIC, 1)}]
     consumer.resume()
     assert offsets(consumer) == [0]
 
 
-def test_resume_reaches_the_kafka_client_whatever_is_known_here(kafka: Kafka) -> None:
+def test_resume_is_passed_to_the_kafka_client(kafka: Kafka) -> None:
     consumer = consumer_of(partitions=[0])
     consumer.resume([(TOPIC, 1)])
     consumer.resume()
     assert kafka.resumed == [{(TOPIC, 1)}, {(TOPIC, 0)}]
 
 
-class Flaky:
-    """Decodes, but for the first time."""
+class FailingOnce:
+    """A decoder that fails the first time."""
 
     def __init__(self, error: BaseException) -> None:
         self.error: BaseException | None = error
@@ -604,27 +630,27 @@ class Flaky:
 
 
 @pytest.mark.parametrize("error", [SourceUnavailable("the registry is away"), KeyboardInterrupt()])
-def test_until_end_gives_again_what_could_not_be_decoded_for_now(kafka: Kafka, error: BaseException) -> None:
-    kafka.rounds.append([Given(0), Given(1)])
+def test_until_end_delivers_a_message_after_a_failed_decode(kafka: Kafka, error: BaseException) -> None:
+    kafka.rounds.append([Fetched(0), Fetched(1)])
     consumer = consumer_of(until_end=True, partitions=[0])
     assert next(consumer).offset == 0
-    consumer._decoder = Flaky(error)  # type: ignore[assignment]
+    consumer._decoder = FailingOnce(error)  # type: ignore[assignment]
     with pytest.raises(type(error)):
         next(consumer)
     assert offsets(consumer) == [1]
 
 
-def test_a_message_whose_handler_fails_is_not_finished(kafka: Kafka) -> None:
+def test_message_is_not_finished_if_on_undecodable_raises(kafka: Kafka) -> None:
     fails = [True, True, False]
-    told: list[int] = []
+    called: list[int] = []
 
-    def set_aside(error: UndecodableMessage) -> None:
-        told.append(error.offset)
+    def handle(error: UndecodableMessage) -> None:
+        called.append(error.offset)
         if fails.pop(0):
             raise OSError("the store is away")
 
-    consumer = consumer_of(group="g", auto_commit=True, on_undecodable=set_aside)
-    kafka.rounds.append([kafka.give(BOTH), Given(0), Given(1, bytes=b"text"), Given(2)])
+    consumer = consumer_of(group="g", auto_commit=True, on_undecodable=handle)
+    kafka.rounds.append([kafka.assign_event(BOTH), Fetched(0), Fetched(1, bytes=b"text"), Fetched(2)])
     assert next(consumer).offset == 0
     for _ in range(2):
         with pytest.raises(OSError, match="the store is away"):
@@ -632,25 +658,23 @@ def test_a_message_whose_handler_fails_is_not_finished(kafka: Kafka) -> None:
         consumer.commit()
         assert kafka.committed_offsets == {(TOPIC, 0): 1}
     assert offsets(consumer) == [2]
-    assert told == [1, 1, 1]
+    assert called == [1, 1, 1]
     consumer.close()
     assert kafka.committed_offsets == {(TOPIC, 0): 3}
 
 
 @pytest.mark.parametrize("offset", [0, 8])
-def test_a_seek_of_on_undecodable_is_what_is_committed(kafka: Kafka, offset: int) -> None:
+def test_seek_in_on_undecodable_determines_the_committed_offset(kafka: Kafka, offset: int) -> None:
     consumer = consumer_of(group="g", on_undecodable=lambda error: consumer.seek(TOPIC, 0, offset))
-    kafka.rounds += [[kafka.give(BOTH), Given(4), Given(5, bytes=b"junk")], [Given(offset)]]
+    kafka.rounds += [[kafka.assign_event(BOTH), Fetched(4), Fetched(5, bytes=b"junk")], [Fetched(offset)]]
     assert [next(consumer).offset for _ in range(2)] == [4, offset]
-    consumer.let_go()
+    consumer.mark_unfinished()
     consumer.commit()
     assert kafka.committed_offsets == {(TOPIC, 0): offset}
 
 
 @pytest.mark.parametrize("commits", [False, True])
-def test_what_on_undecodable_fails_with_is_not_committed(
-    kafka: Kafka, monkeypatch: pytest.MonkeyPatch, commits: bool
-) -> None:
+def test_failed_on_undecodable_is_not_committed(kafka: Kafka, monkeypatch: pytest.MonkeyPatch, commits: bool) -> None:
     def fail(error: UndecodableMessage) -> None:
         if commits:
             with monkeypatch.context() as patched:
@@ -662,7 +686,7 @@ def test_what_on_undecodable_fails_with_is_not_committed(
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
     consumer = consumer_of(group="g", on_undecodable=fail)
-    kafka.rounds.append([kafka.give(BOTH), Given(4), Given(5, bytes=b"junk")])
+    kafka.rounds.append([kafka.assign_event(BOTH), Fetched(4), Fetched(5, bytes=b"junk")])
     assert next(consumer).offset == 4
     for _ in range(2):
         with pytest.raises(SourceUnavailable):
@@ -672,9 +696,9 @@ def test_what_on_undecodable_fails_with_is_not_committed(
 
 
 @pytest.mark.parametrize(("sign", "offset"), [(OFFSET_BEGINNING, 0), (OFFSET_END, 2)])
-def test_a_seek_to_either_end_can_be_committed(kafka: Kafka, sign: int, offset: int) -> None:
+def test_seek_to_beginning_or_end_can_be_committed(kafka: Kafka, sign: int, offset: int) -> None:
     consumer = consumer_of(group="g")
-    kafka.rounds.append([kafka.give(BOTH), Given(0), Given(1, of=1)])
+    kafka.rounds.append([kafka.assign_event(BOTH), Fetched(0), Fetched(1, partition_number=1)])
     assert offsets(consumer) == [0, 1]
     consumer.seek(TOPIC, 0, sign)
     assert kafka.sought == {(TOPIC, 0): offset}
@@ -682,50 +706,54 @@ def test_a_seek_to_either_end_can_be_committed(kafka: Kafka, sign: int, offset: 
     assert kafka.committed_offsets == {(TOPIC, 0): offset, (TOPIC, 1): 2}
 
 
-def test_an_offset_that_there_cannot_be_is_refused(kafka: Kafka) -> None:
+def test_negative_offset_is_an_error(kafka: Kafka) -> None:
     consumer = consumer_of()
     with pytest.raises(ValueError, match=r"\borders\b.* 0\b.* -5\b"):
         consumer.seek(TOPIC, 0, -5)
 
 
-def test_what_is_put_back_while_its_partition_is_paused_comes_first_of_it(kafka: Kafka) -> None:
+def test_requeued_record_of_a_paused_partition_is_delivered_first(kafka: Kafka) -> None:
     def hold(error: UndecodableMessage) -> None:
-        if consumer._fetched.paused():
+        if consumer._buffer.paused():
             return
         consumer.pause([(TOPIC, 0)])
         raise OSError("the store is away")
 
-    kafka.rounds.append([Given(0, bytes=b"text"), Given(1), Given(5, of=1)])
+    kafka.rounds.append([Fetched(0, bytes=b"text"), Fetched(1), Fetched(5, partition_number=1)])
     consumer = consumer_of(on_undecodable=hold)
     with pytest.raises(OSError, match="the store is away"):
         next(consumer)
     assert offsets(consumer) == [5]
-    consumer._on_undecodable = None
+    consumer._options = dataclasses.replace(consumer._options, on_undecodable=None)
     consumer.resume()
     with pytest.raises(UndecodableMessage):
         next(consumer)
     assert offsets(consumer) == [1]
 
 
-def test_next_within_says_why_there_is_no_message(kafka: Kafka) -> None:
+def test_next_within_returns_the_reason_for_no_message(kafka: Kafka) -> None:
     consumer = consumer_of(idle_timeout_s=None, until_end=True, partitions=[0])
-    yet, ever = consumer_module.Nothing.YET, consumer_module.Nothing.EVER
-    assert consumer.next_within(60, 0.0) is yet
-    kafka.rounds.append([Given(0), Given(1)])
+    timeout, end = consumer_module.NoMessage.TIMEOUT, consumer_module.NoMessage.END
+    assert consumer.next_within(60, 0.0) is timeout
+    kafka.rounds.append([Fetched(0), Fetched(1)])
     found = [consumer.next_within(60, 0.0) for _ in range(2)]
     assert [each.offset for each in found if isinstance(each, consumer_module.Message)] == [0, 1]
-    assert consumer.next_within(60, 0.0) is ever
+    assert consumer.next_within(60, 0.0) is end
 
 
-def test_idleness_is_counted_over_all_that_was_asked_for_one_message(kafka: Kafka) -> None:
+def test_idle_timeout_counts_over_several_calls_of_next_within(kafka: Kafka) -> None:
     consumer = consumer_of(idle_timeout_s=2.5 * HOUR_S)
-    began = kafka.now_s
-    found = [consumer.next_within(60, began) for _ in range(3)]
-    assert found == [consumer_module.Nothing.YET, consumer_module.Nothing.YET, consumer_module.Nothing.EVER]
-    assert next(consumer, None) is None and kafka.now_s == 6 * HOUR_S  # asked anew, and counted anew
+    start_s = kafka.now_s
+    found = [consumer.next_within(60, start_s) for _ in range(3)]
+    assert found == [
+        consumer_module.NoMessage.TIMEOUT,
+        consumer_module.NoMessage.TIMEOUT,
+        consumer_module.NoMessage.END,
+    ]
+    assert next(consumer, None) is None and kafka.now_s == 6 * HOUR_S  # a new call counts from the start
 
 
-def test_next_within_waits_no_longer_than_it_was_asked_to(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_within_respects_its_timeout(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
 
     def poll(timeout_s: float) -> None:
@@ -734,79 +762,86 @@ def test_next_within_waits_no_longer_than_it_was_asked_to(kafka: Kafka, monkeypa
 
     monkeypatch.setattr(kafka, "poll", poll)
     consumer = consumer_of(idle_timeout_s=2.0)
-    assert consumer.next_within(0.75, 0.0) is consumer_module.Nothing.YET
+    assert consumer.next_within(0.75, 0.0) is consumer_module.NoMessage.TIMEOUT
     assert waited == [0.5, 0.25]
     assert next(consumer, None) is None
     assert waited[2:] == [0.5] * 5
 
 
-def test_a_slow_application_is_counted_while_messages_wait(kafka: Kafka) -> None:
-    looks: list[float] = []
+def test_counts_are_published_while_records_are_buffered(kafka: Kafka) -> None:
+    published_at: list[float] = []
     consumer = consumer_of()
     consumer._count = SimpleNamespace(  # type: ignore[assignment]
-        add=lambda record, time_ms: None, now_and_then=lambda: looks.append(kafka.now_s)
+        add=lambda record, time_ms: None, publish_if_due=lambda: published_at.append(kafka.now_s)
     )
-    kafka.rounds.append([Given(n) for n in range(6)])
+    kafka.rounds.append([Fetched(n) for n in range(6)])
     for _ in range(6):
         next(consumer)
         kafka.now_s += 0.6
-    assert looks == pytest.approx([0.0, 1.2, 2.4])
+    assert published_at == pytest.approx([0.0, 1.2, 2.4])
 
 
 def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("kept", [0, 1])
-def test_what_was_taken_when_a_signal_handler_raised_is_fetched_again(kafka: Kafka, kept: int) -> None:
-    """The Kafka client has given it, and is not to be believed that it arrived."""
+@pytest.mark.parametrize("buffered", [0, 1])
+def test_records_of_an_interrupted_fetch_are_fetched_again(kafka: Kafka, buffered: int) -> None:
+    """The Kafka client returned it, but it did not arrive."""
     consumer = consumer_of(group="g", auto_commit=True)
-    kafka.committed_offsets = {(TOPIC, 0): 5 - kept}
-    kafka.rounds.append([kafka.give(BOTH), *(Given(n) for n in range(5 - kept, 5))])
-    assert len(offsets(consumer)) == kept
+    kafka.committed_offsets = {(TOPIC, 0): 5 - buffered}
+    kafka.rounds.append([kafka.assign_event(BOTH), *(Fetched(n) for n in range(5 - buffered, 5))])
+    assert len(offsets(consumer)) == buffered
     kafka.positions = {(TOPIC, 0): 7}
-    kafka.rounds.append([Given(5), Given(6), interrupt])
+    kafka.rounds.append([Fetched(5), Fetched(6), interrupt])
     with pytest.raises(KeyboardInterrupt):
         next(consumer)
-    kafka.rounds.append([Given(5), Given(6), Given(7)])
+    kafka.rounds.append([Fetched(5), Fetched(6), Fetched(7)])
     assert offsets(consumer) == [5, 6, 7]
     assert kafka.sought == {(TOPIC, 0): 5}
 
 
-def test_an_end_that_was_told_when_a_signal_handler_raised_is_told_again(kafka: Kafka) -> None:
+def test_end_event_of_an_interrupted_fetch_is_requested_again(kafka: Kafka) -> None:
     consumer = consumer_of(until_end=True, idle_timeout_s=None)
-    kafka.rounds.append([Given(2, problem=KafkaError(KafkaError._PARTITION_EOF)), interrupt])
+    kafka.rounds.append([Fetched(2, problem=KafkaError(KafkaError._PARTITION_EOF)), interrupt])
     with pytest.raises(KeyboardInterrupt):
         next(consumer)
-    ends = [Given(end, of=place, problem=KafkaError(KafkaError._PARTITION_EOF)) for place, end in ((0, 2), (1, 0))]
+    ends = [
+        Fetched(end, partition_number=topic_partition, problem=KafkaError(KafkaError._PARTITION_EOF))
+        for topic_partition, end in ((0, 2), (1, 0))
+    ]
     kafka.rounds.append([*ends])
     assert offsets(consumer) == []
     assert kafka.sought == dict.fromkeys(BOTH, OFFSET_BEGINNING)
 
 
 @pytest.mark.parametrize("by_handler", [True, False])
-def test_close_waits_until_the_kafka_client_has_returned(
+def test_close_is_deferred_until_the_kafka_client_returns(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch, by_handler: bool
 ) -> None:
-    """It would not survive to be closed in the midst of a call."""
+    """The Kafka client cannot be closed during a call."""
     done: list[str] = []
 
     def close(*args: object) -> None:
         consumer.close()
-        done.append("asked")
+        done.append("called")
 
     monkeypatch.setattr(kafka, "close", lambda: done.append("closed"))
     consumer = consumer_of(group="g", auto_commit=True, on_assign=None if by_handler else close)
-    kafka.rounds += [[kafka.give(BOTH), Given(0)], [close if by_handler else kafka.give(BOTH), Given(1)], [Given(2)]]
+    kafka.rounds += [
+        [kafka.assign_event(BOTH), Fetched(0)],
+        [close if by_handler else kafka.assign_event(BOTH), Fetched(1)],
+        [Fetched(2)],
+    ]
     assert offsets(consumer) == ([0] if by_handler else [])
-    assert done == ["asked", "closed"]
+    assert done == ["called", "closed"]
     assert kafka.committed_offsets == ({(TOPIC, 0): 1} if by_handler else {})
     assert offsets(consumer) == []
     consumer.close()
     assert done.count("closed") == 1
 
 
-def test_a_signal_handler_that_closes_and_raises_does_both(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_handler_may_close_and_raise(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     def end() -> None:
         consumer.close()
         raise KeyboardInterrupt

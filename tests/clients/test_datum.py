@@ -1,4 +1,4 @@
-"""Which values fit a schema, and the errors of those that do not."""
+"""Validation of values against schemas, and the errors of invalid values."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def encoding(schema: Schema = SCHEMA) -> Encoding:
     return Encoding("t", "t-value", 7, schema, time_property="", time_fields=("t",))
 
 
-MISFITS = [
+INVALID = [
     ({"i": 1.5}, "i"),
     ({"i": 2**31}, "i"),
     ({"i": True}, "i"),
@@ -98,7 +98,7 @@ MISFITS = [
     ({"t": "2013"}, "t"),
     ({"zz": 5}, "zz"),
 ]
-"""What a record has in place of a good value, and the field that the error names."""
+"""An invalid value of a field, and the field that the error names."""
 
 
 def refused_value(schema: Schema, value: Any) -> ValueRefused:
@@ -108,11 +108,11 @@ def refused_value(schema: Schema, value: Any) -> ValueRefused:
 
 
 def test_error_of_a_value_names_topic_subject_and_field() -> None:
-    errors = [(change, refused_value(SCHEMA, {**GOOD, **change})) for change, _ in MISFITS]
-    assert [(change, error.field) for change, error in errors] == MISFITS
+    errors = [(change, refused_value(SCHEMA, {**GOOD, **change})) for change, _ in INVALID]
+    assert [(change, error.field) for change, error in errors] == INVALID
     assert {(error.topic, error.subject) for _, error in errors} == {("t", "t-value")}
     lines = case_lines((ascii(change), error) for change, error in errors)
-    assert lines == golden("clients/misfits.txt", lines)
+    assert lines == golden("clients/invalid_values.txt", lines)
 
 
 STRINGS = {"type": "array", "items": "string"}
@@ -155,7 +155,7 @@ CONVERTIBLE = [
 """A type, and a value that Python would convert to it."""
 
 
-def test_values_that_python_would_convert_are_refused_with_their_field() -> None:
+def test_values_that_python_would_convert_are_an_error() -> None:
     errors = []
     for kind, value in CONVERTIBLE:
         schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": [{"name": "v", "type": kind}]}))
@@ -170,7 +170,7 @@ def shown(value: object) -> str:
     return re.sub(" at 0x[0-9a-f]+", "", str(value))
 
 
-def test_a_field_that_has_a_default_is_looked_at_where_it_is_given() -> None:
+def test_given_value_of_a_field_with_default_is_checked() -> None:
     fields = [{"name": "v", "type": "boolean", "default": True}]
     schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": fields}))
     for value in ({}, {"v": False}):
@@ -178,13 +178,13 @@ def test_a_field_that_has_a_default_is_looked_at_where_it_is_given() -> None:
     assert refused_value(schema, {"v": "x"}).field == "v"
 
 
-def test_a_missing_field_is_named() -> None:
+def test_error_names_a_missing_field() -> None:
     for name in GOOD:
         assert refused_value(SCHEMA, {key: value for key, value in GOOD.items() if key != name}).field == name
 
 
 @pytest.mark.parametrize("value", [None, 5, [], "x"])
-def test_what_is_no_record_is_refused(value: Any) -> None:
+def test_value_that_is_not_a_record_is_an_error(value: Any) -> None:
     assert refused_value(SCHEMA, value).field == ""
 
 
@@ -226,7 +226,7 @@ def test_values_that_fit_are_encoded() -> None:
         assert encoding(parsed).encode(value).startswith(b"\0\0\0\0\7"), (schema, value)
 
 
-def test_recursive_values_are_looked_at_whole() -> None:
+def test_recursive_values_are_checked_completely() -> None:
     fields = [{"name": "v", "type": "int"}, {"name": "next", "type": ["null", "Node"], "default": None}]
     schema = parse_schema(json.dumps({"type": "record", "name": "Node", "fields": fields}))
     assert encoding(schema).encode({"v": 1, "next": {"v": 2}})
@@ -242,7 +242,7 @@ values = st.one_of(
 
 
 @given(st.sampled_from(["null", "boolean", "int", "long", "float", "double", "bytes", "string"]), values)
-def test_what_is_taken_decodes_to_what_was_given(kind: str, value: Any) -> None:
+def test_encoded_value_decodes_to_the_given_one(kind: str, value: Any) -> None:
     schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": [{"name": "v", "type": kind}]}))
     try:
         encoded = encoding(schema).encode({"v": value})
@@ -258,7 +258,7 @@ def test_what_is_taken_decodes_to_what_was_given(kind: str, value: Any) -> None:
 
 
 @given(st.sampled_from(["boolean", "int", "long", "double"]), values)
-def test_the_guard_passes_nothing_that_has_a_problem(kind: str, value: Any) -> None:
+def test_guard_accepts_no_value_with_a_problem(kind: str, value: Any) -> None:
     schema = parse_schema(json.dumps(kind))
     guard = compile_guard(schema)
     assert guard is not None
@@ -294,32 +294,32 @@ OF_DATES = {"type": "array", "items": {"type": "int", "logicalType": "date"}}
         (["null", {"type": "map", "values": OF_DATES}], {"k": [5]}),
     ],
 )
-def test_what_the_encoder_takes_as_it_is_is_given_to_it_at_once(
+def test_value_that_the_guard_accepts_is_not_checked_completely(
     kind: Any, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To look at all of a value takes longer than to encode it."""
+    """The complete check takes longer than encoding."""
 
-    def looked_at(schema: Schema, value: Any) -> None:
-        raise AssertionError("all of the value is looked at")
+    def fail(schema: Schema, value: Any) -> None:
+        raise AssertionError("the complete check ran")
 
-    monkeypatch.setattr("headrace.clients.encoding.find_problem", looked_at)
+    monkeypatch.setattr("headrace.clients.encoding.find_problem", fail)
     schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": [{"name": "v", "type": kind}]}))
     assert encoding(schema).encode({"v": value})
 
 
-def test_the_time_is_what_consumers_will_decode() -> None:
+def test_read_time_returns_the_time_that_consumers_decode() -> None:
     time = {"type": "long", "logicalType": "timestamp-millis"}
     fields = [{"name": "t", "type": time, "default": 77}, {"name": "o", "type": ["null", time], "default": None}]
     schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": fields}))
     first, second = encoding(schema), Encoding("t", "s", 1, schema, time_property="o", time_fields=("t",))
-    moment = datetime.datetime(1970, 1, 1, 0, 0, 1, 999, tzinfo=datetime.UTC)
+    instant = datetime.datetime(1970, 1, 1, 0, 0, 1, 999, tzinfo=datetime.UTC)
 
     def time_of(found: Encoding, value: dict[str, Any]) -> int | None:
         assert found.read_time is not None
         return found.read_time(value, found.encode(value))
 
     assert time_of(first, {"t": 5}) == 5
-    assert time_of(first, {"t": moment}) == 1000
+    assert time_of(first, {"t": instant}) == 1000
     assert time_of(first, {}) == 77
     assert time_of(second, {"o": ("long", 9)}) == 9
     assert time_of(second, {"o": None}) is None
@@ -345,7 +345,7 @@ def test_the_time_is_what_consumers_will_decode() -> None:
         {"type": "bytes", "logicalType": "date"},
     ],
 )
-def test_a_logical_type_that_is_none_of_its_type_counts_for_nothing(kind: dict[str, Any]) -> None:
+def test_invalid_logical_type_is_ignored(kind: dict[str, Any]) -> None:
     schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": [{"name": "v", "type": kind}]}))
     encoded = encoding(schema).encode({"v": b"x"})
     assert fastavro.schemaless_reader(BytesIO(encoded[5:]), compiled_schema(schema), None) == {"v": b"x"}

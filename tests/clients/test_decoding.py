@@ -1,4 +1,4 @@
-"""Bytes that are no value of their schema are refused, whatever decoder reads them afterwards."""
+"""Decoding of messages: bytes that are not a value of their schema are rejected before decoding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NODE = '{"type": "record", "name": "Node", "fields": [{"name": "next", "type": [
 
 
 class Registry:
-    """Has one schema."""
+    """A registry with one schema."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -55,14 +55,14 @@ def _with_and_without_the_core(request: pytest.FixtureRequest, monkeypatch: pyte
 
 @pytest.mark.usefixtures("_with_and_without_the_core")
 @pytest.mark.parametrize("edge", EDGES)
-def test_what_lies_just_beyond_an_edge_is_refused(edge: str) -> None:
+def test_body_just_beyond_a_limit_is_undecodable(edge: str) -> None:
     kind, within, beyond = EDGES[edge]
     text = json.dumps({"type": "record", "name": "R", "fields": [{"name": "f", "type": kind}]})
-    for its_decoder in (decoder(text), decoder(text, '{"type": "record", "name": "R", "fields": []}')):
-        its_decoder.decode(message(within))
+    for record_decoder in (decoder(text), decoder(text, '{"type": "record", "name": "R", "fields": []}')):
+        record_decoder.decode(message(within))
         for wrong in (beyond, within + b"\x00", within[:-1]):
             with pytest.raises(UndecodableMessage, match=r"\b1\b"):
-                its_decoder.decode(message(wrong))
+                record_decoder.decode(message(wrong))
 
 
 BAD_BODIES = [
@@ -74,11 +74,11 @@ BAD_BODIES = [
     ('{"type": "array", "items": "null"}', encode_long(200_000_000) + b"\0"),
     (NODE, b"\x02" * 97 + b"\0"),
 ]
-"""A schema, and a body that is no value of it."""
+"""A schema, and a body that is not a value of it."""
 
 
 @pytest.mark.usefixtures("_with_and_without_the_core")
-def test_error_of_a_message_has_its_place_bytes_and_reason() -> None:
+def test_error_has_position_bytes_and_reason() -> None:
     errors = []
     for kind, body in BAD_BODIES:
         with pytest.raises(UndecodableMessage) as refused:
@@ -91,7 +91,7 @@ def test_error_of_a_message_has_its_place_bytes_and_reason() -> None:
     assert lines == golden("clients/undecodable_messages.txt", lines)
 
 
-def test_a_body_that_nests_without_end_does_not_end_the_process() -> None:
+def test_deeply_nested_body_does_not_crash_the_process() -> None:
     program = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from test_decoding import NODE, UndecodableMessage, decoder, message\n"
@@ -106,7 +106,7 @@ def test_a_body_that_nests_without_end_does_not_end_the_process() -> None:
     assert (done.returncode, done.stdout) == (0, "refused\n" * 4), done.stderr
 
 
-def test_nested_values_are_decoded_as_deep_as_loads_take_them() -> None:
+def test_nested_values_are_decoded_up_to_the_limit_of_loads() -> None:
     _, value, _ = decoder(NODE).decode(message(b"\x02" * 96 + b"\0"))
     for _ in range(96):
         value = value["next"]
@@ -115,13 +115,13 @@ def test_nested_values_are_decoded_as_deep_as_loads_take_them() -> None:
 
 @pytest.mark.parametrize("text", ['"no type"', '{"type": "record", "name": "R"}'])
 def test_messages_of_an_invalid_schema_are_undecodable(text: str) -> None:
-    its_decoder = decoder(text)
+    record_decoder = decoder(text)
     for _ in range(2):
         with pytest.raises(UndecodableMessage, match=r"\b1\b"):
-            its_decoder.decode(message(b"\0"))
+            record_decoder.decode(message(b"\0"))
 
 
-def test_the_time_is_the_writer_s_number_whatever_is_read() -> None:
+def test_message_time_is_independent_of_the_reader_schema() -> None:
     kind = {"type": "long", "logicalType": "timestamp-millis"}
     text = json.dumps({"type": "record", "name": "R", "fields": [{"name": "timestamp", "type": kind}]})
     body = encode_long(1_356_998_400_000)
@@ -131,6 +131,6 @@ def test_the_time_is_the_writer_s_number_whatever_is_read() -> None:
 
 
 @pytest.mark.parametrize("schema", [{"type": "string"}, b'"string"', 7])
-def test_what_is_no_reader_schema_is_refused(schema: Any) -> None:
+def test_invalid_reader_schema_is_an_error(schema: Any) -> None:
     with pytest.raises(ValueError, match="reader_schema"):
         Decoder(Registry('"string"'), schema, LoaderSettings())  # type: ignore[arg-type]

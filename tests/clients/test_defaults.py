@@ -1,4 +1,4 @@
-"""A default is JSON in the schema, and a value of its type for whoever leaves the field out or reads it."""
+"""Defaults of fields: JSON in the schema, and values of the field's type when written or read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CASES = [
 
 
 class Registry:
-    """Has one schema."""
+    """A registry with one schema."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
@@ -66,20 +66,20 @@ def encoding(schema: Schema) -> Encoding:
 
 
 @pytest.mark.parametrize(("kind", "default", "value"), CASES)
-def test_a_field_that_is_left_out_is_written_as_its_default(kind: Any, default: Any, value: Any) -> None:
+def test_omitted_field_is_written_with_its_default(kind: Any, default: Any, value: Any) -> None:
     schema = record_of({"name": "f", "type": kind, "default": default})
     assert decoded(encoding(schema).encode({}), schema, None) == {"f": value}
 
 
 @pytest.mark.parametrize(("kind", "default", "value"), CASES)
-def test_a_reader_that_has_one_field_more_is_given_its_value(kind: Any, default: Any, value: Any) -> None:
+def test_additional_reader_field_has_its_default(kind: Any, default: Any, value: Any) -> None:
     writer = record_of()
     reader = record_of({"name": "f", "type": kind, "default": default})
     found = decoded(encoding(writer).encode({}), writer, reader)
     assert found == {"f": value} and type(found["f"]) is type(value)
 
 
-def test_a_default_that_python_has_no_value_for_stays_as_it_is() -> None:
+def test_default_outside_of_pythons_range_stays_json() -> None:
     schema = record_of({"name": "f", "type": {"type": "int", "logicalType": "date"}, "default": 10_000_000})
     written = encoding(schema).encode({"f": datetime.date(1970, 1, 2)})
     assert decoded(written, schema, None) == {"f": datetime.date(1970, 1, 2)}
@@ -100,14 +100,14 @@ ONE_DEFAULT = {**INNER, "fields": [{"name": "y", "type": "bytes", "default": "ÿ
         (["null", {"type": "array", "items": ONE_DEFAULT}, "x.B"], {}, {"y": b"\xff"}),
     ],
 )
-def test_defaults_stand_in_records_that_are_not_the_root_as_well(root: Any, value: Any, found: Any) -> None:
+def test_defaults_apply_in_nested_records(root: Any, value: Any, found: Any) -> None:
     schema = parse_schema(json.dumps(root))
     assert decoded(encoding(schema).encode(value), schema, None) == found
     assert decoded(encoding(schema).encode(value), schema, schema) == found
 
 
-def test_a_type_without_a_namespace_may_be_named_inside_one() -> None:
-    """As Avro Java has it; to fastavro `Bare` would be `x.Bare` there."""
+def test_type_without_namespace_is_found_inside_a_namespace() -> None:
+    """Like Avro Java; fastavro alone would look for `x.Bare`."""
     bare = {"type": "record", "name": "Bare", "fields": [{"name": "y", "type": "bytes", "default": "ÿ"}]}
     inside = {"type": "record", "name": "x.In", "fields": [{"name": "b", "type": ["null", "Bare"]}]}
     schema = record_of({"name": "a", "type": bare}, {"name": "i", "type": inside})

@@ -1,4 +1,4 @@
-"""The code that is written for a schema writes what fastavro does, or nothing."""
+"""The generated encoders write the same bytes as fastavro, or pass the value on."""
 
 from __future__ import annotations
 
@@ -70,27 +70,27 @@ def written(schema: Schema, value: Any) -> bytes:
     return body.getvalue()
 
 
-class Left(Exception):
-    """The value is left to fastavro."""
+class PassedOn(Exception):
+    """The value was passed on to fastavro."""
 
 
-def leave(value: Any) -> bytes:
-    raise Left
+def pass_on(value: Any) -> bytes:
+    raise PassedOn
 
 
 @given(value=PLAIN)
-def test_plain_values_are_written_as_fastavro_does(value: dict[str, Any]) -> None:
-    encode = compile_encoder(SCHEMA, b"prefix", leave)
+def test_plain_values_are_encoded_like_fastavro(value: dict[str, Any]) -> None:
+    encode = compile_encoder(SCHEMA, b"prefix", pass_on)
     assert encode(value) == b"prefix" + written(SCHEMA, value)
 
 
 EDGES = sorted({sign * (1 << bits) + near for bits in range(64) for sign in (1, -1) for near in (-1, 0, 1)})
 
 
-def test_numbers_of_every_length_are_written_as_fastavro_does() -> None:
+def test_numbers_of_every_length_are_encoded_like_fastavro() -> None:
     for kind, bits in (("int", 31), ("long", 63)):
         schema = parse_schema(f'"{kind}"')
-        encode = compile_encoder(schema, b"", leave)
+        encode = compile_encoder(schema, b"", pass_on)
         for number in EDGES:
             if -(1 << bits) <= number < 1 << bits:
                 assert encode(number) == written(schema, number), number
@@ -99,20 +99,20 @@ def test_numbers_of_every_length_are_written_as_fastavro_does() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 1 << 20])
-def test_lengths_and_counts_of_every_length_are_written_as_fastavro_does(size: int) -> None:
+def test_sizes_of_every_length_are_encoded_like_fastavro(size: int) -> None:
     values = {"s": "x" * size, "y": b"x" * size, "a": [None] * size, "m": {str(n): [] for n in range(size % 10_000)}}
-    encode = compile_encoder(SCHEMA, b"", leave)
+    encode = compile_encoder(SCHEMA, b"", pass_on)
     for name, value in values.items():
         assert encode({**GOOD, name: value}) == written(SCHEMA, {**GOOD, name: value}), name
 
 
 @given(data=st.data(), schema=schemas())
-def test_whatever_is_written_is_what_fastavro_writes(data: st.DataObject, schema: Schema) -> None:
-    encode = compile_encoder(schema, b"", leave)
+def test_every_encoded_value_is_encoded_like_fastavro(data: st.DataObject, schema: Schema) -> None:
+    encode = compile_encoder(schema, b"", pass_on)
     value = data.draw(data_for(schema))
     try:
         found = encode(value)
-    except Left:  # and for whoever says what is wrong
+    except PassedOn:
         return
     assert found == written(schema, value)
 
@@ -120,7 +120,7 @@ def test_whatever_is_written_is_what_fastavro_writes(data: st.DataObject, schema
 def is_taken(encode: Callable[[Any], bytes], value: Any) -> bool:
     try:
         encode(value)
-    except Left:
+    except PassedOn:
         return False
     return True
 
@@ -141,23 +141,23 @@ class Text(str):
         ("n", {"i": 1}), ("n", {"i": 1, "e": "A", "x": 1}), ("t", 1.5), ("z", 0),
     ],
 )  # fmt: skip
-def test_nothing_else_is_taken_for_plain(name: str, wrong: Any) -> None:
-    encode = compile_encoder(SCHEMA, b"", leave)
+def test_values_of_other_classes_or_ranges_are_passed_on(name: str, wrong: Any) -> None:
+    encode = compile_encoder(SCHEMA, b"", pass_on)
     assert encode(GOOD)
     assert not is_taken(encode, {**GOOD, name: wrong})
 
 
-def test_a_field_more_or_less_is_not_plain() -> None:
-    encode = compile_encoder(SCHEMA, b"", leave)
+def test_records_with_missing_or_additional_fields_are_passed_on() -> None:
+    encode = compile_encoder(SCHEMA, b"", pass_on)
     for value in ({**GOOD, "more": 1}, {name: GOOD[name] for name in list(GOOD)[1:]}, [], None):
         assert not is_taken(encode, value)
 
 
-def test_types_that_are_left_to_fastavro() -> None:
+def test_unsupported_types_are_passed_on() -> None:
     tree = {"type": "record", "name": "T", "fields": [{"name": "next", "type": ["null", "T"]}]}
     wide = {"type": "record", "name": "W", "fields": [{"name": f"f{n}", "type": "int"} for n in range(3000)]}
     for schema in (tree, ["int", "string"], ["null"], {"type": "fixed", "name": "F", "size": 2}, wide):
-        assert compile_encoder(parse_schema(json.dumps(schema)), b"", leave) is leave
+        assert compile_encoder(parse_schema(json.dumps(schema)), b"", pass_on) is pass_on
 
 
 NESTINGS: dict[str, Callable[[Any, int], Any]] = {
@@ -169,15 +169,15 @@ NESTINGS: dict[str, Callable[[Any, int], Any]] = {
 
 
 @pytest.mark.parametrize("nesting", NESTINGS)
-def test_schemas_deeper_than_code_may_be_are_left_to_fastavro(nesting: str) -> None:
+def test_too_deep_schemas_are_passed_on(nesting: str) -> None:
     deep: Any = "int"
     for n in range(30):
         deep = NESTINGS[nesting](deep, n)
-        encode = compile_encoder(parse_schema(json.dumps(deep)), b"", leave)
-    assert encode is leave
+        encode = compile_encoder(parse_schema(json.dumps(deep)), b"", pass_on)
+    assert encode is pass_on
 
 
-def test_an_encoding_takes_values_of_both_kinds() -> None:
+def test_encoding_accepts_plain_and_other_values() -> None:
     encoding = Encoding("t", "t-value", 7, SCHEMA, time_property="", time_fields=())
     plain = encoding.encode(GOOD)
     assert plain == b"\0\0\0\0\x07" + written(SCHEMA, GOOD)

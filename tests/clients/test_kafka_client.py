@@ -1,4 +1,4 @@
-"""What both clients have in common with librdkafka."""
+"""Connecting, options and errors of the clients of librdkafka."""
 
 from __future__ import annotations
 
@@ -14,10 +14,17 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace import Consumer, Producer
 from headrace.clients import kafka_client
 from headrace.clients.audit_publisher import spool_directories
-from headrace.clients.kafka_client import KAFKA_LOGGER, NotReached, error_text, made, merged, reach_brokers
+from headrace.clients.kafka_client import (
+    KAFKA_LOGGER,
+    BrokersUnreachable,
+    create_client,
+    error_text,
+    merge_options,
+    reach_brokers,
+)
 from headrace.kafka_wire.of_settings import kafka_security
 from headrace.kafka_wire.security import UnusableSecurity
-from headrace.settings import KafkaSettings, Settings, home
+from headrace.settings import KafkaSettings, Settings, loading
 from support.certificates import Authority
 from support.golden import case_lines, golden
 
@@ -26,7 +33,7 @@ def options(**kafka: str) -> dict[str, object]:
     return kafka_security(Settings(kafka=KafkaSettings(**kafka))).librdkafka_options()
 
 
-def test_the_settings_are_said_in_librdkafkas_words(tmp_path: Path) -> None:
+def test_settings_become_librdkafka_options(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     ca = str(authority.ca_file)
     certificate, key = map(str, authority.certificate("client"))
@@ -43,7 +50,7 @@ def test_the_settings_are_said_in_librdkafkas_words(tmp_path: Path) -> None:
     assert found["ssl.key.password"] == "k3y"
     with pytest.raises(UnusableSecurity, match=r"kafka\.certificate"):
         options(security_protocol="SSL", ca=ca, certificate=sealed, key=sealed_key, key_password="wrong")
-    assert options(security_protocol="SSL")["ssl.ca.location"]  # those of the system
+    assert options(security_protocol="SSL")["ssl.ca.location"]  # the system's authorities
     login = {"security_protocol": "SASL_PLAINTEXT", "user": "a=b,c", "password": "p"}
     assert options(**login, sasl_mechanism="SCRAM-SHA-512") == {
         "security.protocol": "SASL_PLAINTEXT",
@@ -58,41 +65,41 @@ def test_the_settings_are_said_in_librdkafkas_words(tmp_path: Path) -> None:
     }
 
 
-def test_a_token_is_read_again_before_it_may_have_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_file_is_read_for_every_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "token"
     monkeypatch.setattr("headrace.kafka_wire.security.time.time", lambda: 1000.0)
     found = options(security_protocol="SASL_PLAINTEXT", sasl_mechanism="OAUTHBEARER", token_file=str(file))
-    ask = found["oauth_cb"]
-    assert callable(ask)
+    read_token = found["oauth_cb"]
+    assert callable(read_token)
     for token in ("first", "second"):
         file.write_text(token)
-        assert ask("") == (token, 1060.0)
+        assert read_token("") == (token, 1060.0)
 
 
-def test_no_broker_is_said_after_the_time_that_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_brokers_are_an_error_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))
-    with pytest.raises(NotReached, match=r"127\.0\.0\.1:1 .*\bkafka\.bootstrap_servers\b"):
+    with pytest.raises(BrokersUnreachable, match=r"127\.0\.0\.1:1 .*\bkafka\.bootstrap_servers\b"):
         reach_brokers(settings, 0.2)
 
 
-def test_options_that_promises_rest_on_are_refused() -> None:
-    assert merged({"a": 1, "b": 2}, {"b": 3, "topic.c": 4}, {"a": "no"}) == {"a": 1, "b": 3, "topic.c": 4}
-    assert merged({"a": 1}, None, {"a": "no"}) == {"a": 1}
+def test_merge_options_rejects_refused_options() -> None:
+    assert merge_options({"a": 1, "b": 2}, {"b": 3, "topic.c": 4}, {"a": "no"}) == {"a": 1, "b": 3, "topic.c": 4}
+    assert merge_options({"a": 1}, None, {"a": "no"}) == {"a": 1}
     for name in ("a", "topic.a"):
         with pytest.raises(ValueError, match=rf"^options\['{name}'\] .*for a reason$"):
-            merged({"a": 1}, {name: 1}, {"a": "for a reason"})
+            merge_options({"a": 1}, {name: 1}, {"a": "for a reason"})
 
 
-OF_BOTH = [
+REJECTED_BY_BOTH = [
     "bootstrap.servers",
     "metadata.broker.list",
     "test.mock.num.brokers",
     "default.topic.config",
 ]
-"""Options that neither client takes."""
+"""Options that both clients reject."""
 
 
-OF_PRODUCERS = [
+REJECTED_BY_PRODUCERS = [
     "acks",
     "topic.acks",
     "request.required.acks",
@@ -106,10 +113,10 @@ OF_PRODUCERS = [
     "dr_cb",
     "dr_msg_cb",
 ]
-"""Options that producers do not take either."""
+"""Options that producers reject, too."""
 
 
-OF_CONSUMERS = [
+REJECTED_BY_CONSUMERS = [
     "group.id",
     "enable.auto.commit",
     "auto.commit.enable",
@@ -119,14 +126,14 @@ OF_CONSUMERS = [
     "isolation.level",
     "allow.auto.create.topics",
 ]
-"""Options that consumers do not take either."""
+"""Options that consumers reject, too."""
 
 
-def test_options_that_would_break_a_promise_are_refused() -> None:
+def test_options_that_would_break_a_guarantee_are_rejected() -> None:
     clients: tuple[tuple[list[str], Callable[[dict[str, object]], object]], ...] = (
-        (OF_BOTH, lambda options: merged({}, options, {})),
-        (OF_PRODUCERS, lambda options: Producer(Settings(), app="shop", options=options)),
-        (OF_CONSUMERS, lambda options: Consumer(Settings(), topics=["t"], options=options)),
+        (REJECTED_BY_BOTH, lambda options: merge_options({}, options, {})),
+        (REJECTED_BY_PRODUCERS, lambda options: Producer(Settings(), app="shop", options=options)),
+        (REJECTED_BY_CONSUMERS, lambda options: Consumer(Settings(), topics=["t"], options=options)),
     )
     errors = []
     for names, make in clients:
@@ -138,13 +145,13 @@ def test_options_that_would_break_a_promise_are_refused() -> None:
     assert lines == golden("clients/refused_options.txt", lines)
 
 
-def test_errors_are_one_line() -> None:
+def test_error_text_is_one_line() -> None:
     error = KafkaError(KafkaError._MSG_TIMED_OUT)
     assert error_text(error) == error_text(KafkaException(error)) == "_MSG_TIMED_OUT: Local: Message timed out"
     assert error_text(RuntimeError("two\nlines")) == "RuntimeError: two lines"
 
 
-def test_librdkafka_does_not_say_the_same_for_ever(
+def test_repeated_log_lines_of_librdkafka_are_suppressed(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
@@ -152,13 +159,15 @@ def test_librdkafka_does_not_say_the_same_for_ever(
     with caplog.at_level(logging.INFO, KAFKA_LOGGER.name):
         for n in range(100):
             KAFKA_LOGGER.error("FAIL broker refused (after %dms in state CONNECT)", n)
-        now += kafka_client.SAID_AGAIN_S
+        now += kafka_client.REPEAT_AFTER_S
         KAFKA_LOGGER.error("FAIL broker refused (after 3ms in state CONNECT)")
         KAFKA_LOGGER.error("FAIL another")
     assert len(caplog.records) == 3
 
 
-def test_counts_are_kept_in_the_data_directory_or_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spool_is_in_the_data_directory_or_in_the_state_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
@@ -170,7 +179,7 @@ def test_counts_are_kept_in_the_data_directory_or_at_home(tmp_path: Path, monkey
     assert spool_directories(named) == (tmp_path / "data" / "audit-spool", at_home)
     (tmp_path / "headrace-data").mkdir()
     assert spool_directories(default) == (in_data, at_home)
-    monkeypatch.setattr(home, "home_directory", lambda: None)
+    monkeypatch.setattr(loading, "home_directory", lambda: None)
     assert spool_directories(default) == (in_data,)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert spool_directories(default) == (in_data, tmp_path / "state" / "headrace" / "audit-spool")
@@ -179,4 +188,4 @@ def test_counts_are_kept_in_the_data_directory_or_at_home(tmp_path: Path, monkey
 def test_what_is_missing_for_kerberos_is_said() -> None:
     config = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"}
     with pytest.raises(ValueError, match=r"GSSAPI.*--no-binary"):
-        made(confluent_kafka.Producer, config)
+        create_client(confluent_kafka.Producer, config)

@@ -1,4 +1,4 @@
-"""Values that a schema's types would let pass, and that nobody could read again, or as another value."""
+"""Values that fastavro would write, but that would be unreadable or read as another value."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import fastavro
 import pytest
 
 from headrace.avro_schema import parse_schema
-from headrace.clients.branches import compile_choice
 from headrace.clients.datum import is_recursive
 from headrace.clients.encoding import Encoding, compiled_schema
 from headrace.clients.errors import ValueRefused
+from headrace.clients.union_branches import compile_choice
 
 NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 UUID = uuid.UUID("2d0fa971-ee54-4bda-af5a-6358e7382daa")
@@ -47,7 +47,7 @@ def encoding(schema: Any) -> Encoding:
     return Encoding("t", "t-value", 1, parsed, time_property="", time_fields=())
 
 
-def read_again(schema: Any, value: Any) -> Any:
+def round_trip(schema: Any, value: Any) -> Any:
     body = encoding(schema).encode(value)[5:]
     return fastavro.schemaless_reader(
         io.BytesIO(body), compiled_schema(parse_schema(json.dumps(schema), source="test")), None
@@ -80,10 +80,10 @@ def decimals(precision: int) -> dict[str, Any]:
         (MICROS, -62_135_596_800_000_000, 253_402_300_799_999_999),
     ],
 )
-def test_numbers_that_are_no_time_are_refused(kind: Any, least: int, most: int, is_optional: bool) -> None:
+def test_number_outside_of_a_time_types_range_is_an_error(kind: Any, least: int, most: int, is_optional: bool) -> None:
     schema = record(["null", kind] if is_optional else kind)
     for number in (least, most):
-        read_again(schema, {"f": number})
+        round_trip(schema, {"f": number})
     for number in (least - 1, most + 1):
         with pytest.raises(ValueRefused, match=rf"{number}\b") as refused:
             encoding(schema).encode({"f": number})
@@ -96,7 +96,7 @@ FIRST, LAST = datetime.datetime.min, datetime.datetime.max
 
 @pytest.fixture
 def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Datetimes without a zone are of the system's."""
+    """Sets the system's time zone, which applies to naive datetimes."""
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     yield
@@ -107,42 +107,42 @@ def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 IN_UNIONS = {
     "plain": lambda kind: kind,
     "optional": lambda kind: ["null", kind],
-    "beside a text": lambda kind: ["null", kind, "string"],
-    "beside a date": lambda kind: [DATE, kind],
+    "with a text": lambda kind: ["null", kind, "string"],
+    "with a date": lambda kind: [DATE, kind],
     "in an optional record": lambda kind: ["null", {**record(kind), "name": "I"}],
     "in an optional list": lambda kind: ["null", {"type": "array", "items": kind}],
 }
 
 
 @pytest.mark.usefixtures("new_york")
-@pytest.mark.parametrize("place", IN_UNIONS)
+@pytest.mark.parametrize("position", IN_UNIONS)
 @pytest.mark.parametrize("unit", ["timestamp-millis", "timestamp-micros"])
-def test_datetimes_outside_of_the_years_of_utc_are_refused(unit: str, place: str) -> None:
-    schema = record(IN_UNIONS[place]({"type": "long", "logicalType": unit}))
+def test_datetime_outside_of_the_utc_years_is_an_error(unit: str, position: str) -> None:
+    schema = record(IN_UNIONS[position]({"type": "long", "logicalType": unit}))
 
     def given(moment: datetime.datetime) -> Any:
-        return {"f": {"f": moment} if "record" in place else [moment] if "list" in place else moment}
+        return {"f": {"f": moment} if "record" in position else [moment] if "list" in position else moment}
 
     for moment in (LAST, LAST.replace(tzinfo=WEST), FIRST.replace(tzinfo=EAST)):
         with pytest.raises(ValueRefused) as refused:
             encoding(schema).encode(given(moment))
-        assert re.search(r"\b1 .*\b9999\b", str(refused.value)) or place.startswith("beside")
+        assert re.search(r"\b1 .*\b9999\b", str(refused.value)) or position.startswith("with")
         assert refused.value.field.startswith("f")
     for moment in (LAST.replace(tzinfo=EAST), FIRST.replace(tzinfo=WEST)):
         instant = moment.replace(microsecond=moment.microsecond // 1000 * 1000) if "millis" in unit else moment
-        assert read_again(schema, given(moment)) == given(instant)
+        assert round_trip(schema, given(moment)) == given(instant)
 
 
-def test_datetimes_without_a_zone_have_all_years() -> None:
+def test_naive_datetimes_cover_all_years() -> None:
     for unit in ("local-timestamp-millis", "local-timestamp-micros"):
         for moment in (FIRST, LAST, FIRST.replace(tzinfo=EAST), LAST.replace(tzinfo=WEST)):
-            found = read_again(record({"type": "long", "logicalType": unit}), {"f": moment})["f"]
+            found = round_trip(record({"type": "long", "logicalType": unit}), {"f": moment})["f"]
             assert found.year == moment.year
     for day in (datetime.date.min, datetime.date.max):
-        assert read_again(record(DATE), {"f": day}) == {"f": day}
+        assert round_trip(record(DATE), {"f": day}) == {"f": day}
 
 
-def test_a_datetime_is_no_date_where_it_would_be_a_time() -> None:
+def test_datetime_is_not_written_as_date_next_to_a_timestamp() -> None:
     kind = [DATE, {"type": "long", "logicalType": "timestamp-nanos"}]
     with pytest.raises(ValueRefused, match="timestamp-nanos") as refused:
         encoding(record(kind)).encode({"f": NOON})
@@ -150,7 +150,7 @@ def test_a_datetime_is_no_date_where_it_would_be_a_time() -> None:
 
 
 @pytest.mark.parametrize("kind", [["null", MILLIS, "string"], ["null", "string", {"type": "array", "items": MILLIS}]])
-def test_numbers_that_are_no_time_are_refused_within_a_union(kind: Any) -> None:
+def test_number_outside_of_a_time_types_range_is_an_error_in_a_union(kind: Any) -> None:
     number: Any = [10**17] if isinstance(kind[2], dict) else 10**17
     with pytest.raises(ValueRefused) as refused:
         encoding(record(kind)).encode({"f": number})
@@ -158,19 +158,19 @@ def test_numbers_that_are_no_time_are_refused_within_a_union(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [UUIDS, ["null", UUIDS], {"type": "array", "items": UUIDS}])
-def test_texts_that_are_no_uuid_are_refused(kind: Any) -> None:
+def test_text_that_is_not_a_uuid_is_an_error(kind: Any) -> None:
     def given(text: Any) -> Any:
         return {"f": [text] if isinstance(kind, dict) and "items" in kind else text}
 
     for text in (str(UUID), str(UUID).upper(), UUID.hex, f"{{{UUID}}}", UUID):
-        assert read_again(record(kind), given(text)) == given(UUID)
+        assert round_trip(record(kind), given(text)) == given(UUID)
     for text in ("", "nonsense", str(UUID)[:-1], f"{UUID}0"):
         with pytest.raises(ValueRefused, match=r"\buuid\b") as refused:
             encoding(record(kind)).encode(given(text))
         assert refused.value.field.startswith("f")
 
 
-SURVIVING = [
+PRESERVED = [
     (["double", "long"], 2**53 + 1, 2**53 + 1),
     (["null", "float", "int", "long"], 2**31 - 1, 2**31 - 1),
     (["null", "float", "int", "long"], 2**31, 2**31),
@@ -220,28 +220,28 @@ SURVIVING = [
     (["null", {**record([DATE, MILLIS]), "name": "I"}], {"f": NOON}, {"f": NOON}),
     (["null", {**record(["double", "long"]), "name": "I"}], {"f": 2**60 + 1}, {"f": 2**60 + 1}),
 ]
-"""A union, a value and what is read again."""
+"""A union, a value, and the value that is read back."""
 
 
 def test_union_is_written_in_the_branch_that_preserves_the_value() -> None:
     wrong = []
-    for kind, value, expected in SURVIVING:
-        found = read_again(record(kind), {"f": value})["f"]
+    for kind, value, expected in PRESERVED:
+        found = round_trip(record(kind), {"f": value})["f"]
         if found != expected or type(found) is not type(expected):
             wrong.append((kind, value, expected, found))
     assert wrong == []
 
 
-def test_each_of_several_records_is_looked_at() -> None:
+def test_all_records_of_a_union_are_considered() -> None:
     numbers = {"name": "g", "type": {"type": "array", "items": "int"}}
     larger = {**named("J", "int"), "fields": [*record("int")["fields"], numbers]}
-    assert read_again([named("I", "int"), larger], {"f": 1, "g": [2]}) == {"f": 1, "g": [2]}
+    assert round_trip([named("I", "int"), larger], {"f": 1, "g": [2]}) == {"f": 1, "g": [2]}
     with pytest.raises(ValueRefused, match=r"\bI, J\b"):
         encoding([named("I", "int"), larger]).encode({"f": 1, "g": b"ab"})
 
 
 @pytest.mark.parametrize("kinds", [("int", "int"), ("int", "long"), ("double", "float")])
-def test_a_dict_goes_to_the_first_branch_that_can_hold_it(kinds: tuple[str, str]) -> None:
+def test_dict_is_written_in_the_first_fitting_branch(kinds: tuple[str, str]) -> None:
     first, second = named("I", kinds[0]), named("J", kinds[1])
     for union in ([first, second], [first, {"type": "map", "values": kinds[1]}]):
         assert encoding(union).encode({"f": 1})[5] == 0
@@ -265,13 +265,13 @@ def test_a_dict_goes_to_the_first_branch_that_can_hold_it(kinds: tuple[str, str]
         ["null", {"type": "map", "values": "double"}],
     ],
 )
-def test_no_branch_is_said_where_fastavro_finds_it(kind: Any) -> None:
-    """It takes about as long as encoding the value."""
-    assert not compile_choice(parse_schema(json.dumps(record(kind)), source="test")).is_always
+def test_branch_choice_is_not_required_where_fastavro_chooses_correctly(kind: Any) -> None:
+    """Naming the branch takes about as long as encoding the value."""
+    assert not compile_choice(parse_schema(json.dumps(record(kind)), source="test")).is_required
 
 
 @pytest.mark.parametrize("kind", [["null", "string"], ["null", TEXTS], {"type": "array", "items": ["null", TEXTS]}])
-def test_a_pair_whose_value_is_not_of_its_branch_is_refused(kind: Any) -> None:
+def test_pair_with_a_value_of_another_branch_is_an_error(kind: Any) -> None:
     value: Any = ("null", "b")
     with pytest.raises(ValueRefused, match=r"\bnull\b.*'b'") as refused:
         encoding(record(kind)).encode({"f": [value] if isinstance(kind, dict) else value})
@@ -279,34 +279,34 @@ def test_a_pair_whose_value_is_not_of_its_branch_is_refused(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("items", [("a", "b"), ("array", "b", "c"), ("a",), ()])
-def test_a_tuple_that_names_no_branch_is_a_list(items: tuple[str, ...]) -> None:
+def test_tuple_without_branch_name_is_a_list(items: tuple[str, ...]) -> None:
     for kind in (TEXTS, ["null", TEXTS], [TEXTS, DATE]):
-        assert read_again(record(kind), {"f": items}) == {"f": list(items)}
-        assert read_again(kind, items) == list(items)
-    assert read_again(["null", TEXTS], ("array", [*items])) == list(items)
+        assert round_trip(record(kind), {"f": items}) == {"f": list(items)}
+        assert round_trip(kind, items) == list(items)
+    assert round_trip(["null", TEXTS], ("array", [*items])) == list(items)
     within = record(["null", record(["null", TEXTS]) | {"name": "I"}])
-    assert read_again(within, {"f": {"f": items}}) == {"f": {"f": list(items)}}
+    assert round_trip(within, {"f": {"f": items}}) == {"f": {"f": list(items)}}
     with pytest.raises(ValueRefused) as refused:
         encoding(record(["null", "string"])).encode({"f": items})
     assert refused.value.field == "f"
 
 
-def test_what_fits_a_branch_that_fastavro_would_not_take_is_taken() -> None:
+def test_value_that_fastavro_rejects_is_written_if_it_fits() -> None:
     fixed = {"type": "fixed", "name": "F", "size": 2}
-    assert read_again(record(["null", fixed]), {"f": bytearray(b"ab")}) == {"f": b"ab"}
+    assert round_trip(record(["null", fixed]), {"f": bytearray(b"ab")}) == {"f": b"ab"}
     counts = {"type": "map", "values": "int"}
-    assert read_again(record([record("int") | {"name": "I"}, counts]), {"f": {"f": 1, "g": 2}}) == {
+    assert round_trip(record([record("int") | {"name": "I"}, counts]), {"f": {"f": 1, "g": 2}}) == {
         "f": {"f": 1, "g": 2}
     }
 
 
-def test_a_union_within_a_recursive_record_has_it_too() -> None:
+def test_branches_are_chosen_in_recursive_records() -> None:
     fields = [{"name": "n", "type": ["null", "N"]}, {"name": "f", "type": ["double", "long"]}]
     value = {"f": 2**60 + 1, "n": {"f": 2**61 + 1, "n": None}}
-    assert read_again({"type": "record", "name": "N", "fields": fields}, value) == value
-    for misfit in ({"f": 1}, {"f": "x", "n": None}, [], None, {"f": 1, "n": [1]}):
+    assert round_trip({"type": "record", "name": "N", "fields": fields}, value) == value
+    for invalid in ({"f": 1}, {"f": "x", "n": None}, [], None, {"f": 1, "n": [1]}):
         with pytest.raises(ValueRefused):
-            encoding({"type": "record", "name": "N", "fields": fields}).encode(misfit)
+            encoding({"type": "record", "name": "N", "fields": fields}).encode(invalid)
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_a_union_within_a_recursive_record_has_it_too() -> None:
         ({"type": "map", "values": ["null", LIST]}, True),
     ],
 )
-def test_types_inside_themselves_are_found(schema: Any, expected: bool) -> None:
+def test_is_recursive_finds_recursive_types(schema: Any, expected: bool) -> None:
     assert is_recursive(parse_schema(json.dumps(schema), source="test")) is expected
 
 
@@ -330,8 +330,8 @@ def nested(times: int) -> Any:
     return value
 
 
-def test_values_inside_each_other_too_often_are_refused_and_end_nothing() -> None:
-    assert read_again(LIST, nested(90)) == nested(90)
+def test_too_deeply_nested_value_is_an_error() -> None:
+    assert round_trip(LIST, nested(90)) == nested(90)
     encode = encoding(LIST).encode
     for times in (97, 400, 900, 2_000, 100_000):
         with pytest.raises(ValueRefused):
@@ -342,7 +342,7 @@ def test_values_inside_each_other_too_often_are_refused_and_end_nothing() -> Non
         encode(itself)
 
 
-def test_threads_may_encode_values_of_recursive_types() -> None:
+def test_concurrent_threads_encode_recursive_values() -> None:
     encode, expected = encoding(LIST).encode, encoding(LIST).encode(nested(50))
     found: list[bytes] = []
     threads = [threading.Thread(target=lambda: found.extend(encode(nested(50)) for _ in range(50))) for _ in range(4)]
@@ -353,7 +353,7 @@ def test_threads_may_encode_values_of_recursive_types() -> None:
     assert found == [expected] * 200
 
 
-def test_types_used_twice_at_each_level_take_no_time() -> None:
+def test_types_used_twice_per_level_compile_fast() -> None:
     text: Any = "string"
     for level in range(10):
         fields = [{"name": "a", "type": text}, {"name": "b", "type": f"R{level - 1}" if level else "string"}]
@@ -362,12 +362,12 @@ def test_types_used_twice_at_each_level_take_no_time() -> None:
 
 
 @pytest.mark.parametrize("raised", [TimeoutError, KeyboardInterrupt])
-def test_what_a_signal_handler_raises_is_no_misfit(
+def test_exception_of_a_signal_handler_is_not_a_value_error(
     raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*args: Any, **options: Any) -> None:
+    def raise_error(*args: Any, **options: Any) -> None:
         raise raised
 
-    monkeypatch.setattr(fastavro, "schemaless_writer", interrupted)
+    monkeypatch.setattr(fastavro, "schemaless_writer", raise_error)
     with pytest.raises(raised):
         encoding(record(["null", "string", "bytes"])).encode({"f": "x"})

@@ -1,4 +1,4 @@
-"""What the brokers say of partitions, and what they do not."""
+"""Errors of partition and offset lookups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace import SourceUnavailable
 from headrace.clients.partitions import at_time, known_partitions
 
 
-def test_a_topic_without_partitions_does_not_exist() -> None:
+def test_topic_without_partitions_is_reported_as_missing() -> None:
     empty = SimpleNamespace(error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), partitions={})
     kafka = SimpleNamespace(list_topics=lambda topic, timeout_s: SimpleNamespace(topics={topic: empty}))
     with pytest.raises(SourceUnavailable, match=r"\borders\b") as raised:
@@ -20,8 +20,8 @@ def test_a_topic_without_partitions_does_not_exist() -> None:
     assert raised.value.topic == "orders"
 
 
-def test_a_partition_whose_offset_of_a_time_is_not_told_is_named() -> None:
-    def offsets_for_times(asked: list[Any], timeout_s: float) -> list[Any]:
+def test_error_names_the_partition_of_a_failed_time_lookup() -> None:
+    def offsets_for_times(requested: list[Any], timeout_s: float) -> list[Any]:
         error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
         return [SimpleNamespace(topic="orders", partition=number, offset=-1, error=error) for number in (0, 1)]
 

@@ -1,4 +1,4 @@
-"""Which schema a message goes out with, and when the registry is asked again."""
+"""The cache of schemas for messages, and its requests to the registry."""
 
 from __future__ import annotations
 
@@ -11,65 +11,65 @@ import pytest
 from headrace.avro_schema import parse_schema
 from headrace.clients import schemas
 from headrace.clients.errors import ProducerError, SchemaRefused
-from headrace.clients.schemas import FRUITLESS_MAX, RETRY_S, UNANSWERED_TIMES, Encodings
+from headrace.clients.schemas import BACKOFF_FACTOR, FAILED_REFRESHES_MAX, RETRY_S, EncodingCache
 from headrace.registry.client import RegisteredSchema, RegistryClient
 from headrace.registry.errors import RegistryUnavailable
 from headrace.settings import LoaderSettings
 
 
 class OneSubject(RegistryClient):
-    """A registry whose one subject has one latest version; counts how often that is asked for."""
+    """A registry with one subject; counts requests for its latest version."""
 
     def __init__(self) -> None:
         super().__init__("http://127.0.0.1:1")
-        self.asked = 0
+        self.requests = 0
         self.register_another()
 
     def register_another(self) -> None:
         self.latest = getattr(self, "latest", 0) + 1
 
     def version(self, subject: str, version: object) -> RegisteredSchema:
-        self.asked += 1
+        self.requests += 1
         fields = [{"name": f"f{number}", "type": "int"} for number in range(self.latest)]
         text = json.dumps({"type": "record", "name": "R", "fields": fields})
         return RegisteredSchema(subject=subject, version=self.latest, schema_id=self.latest, text=text)
 
 
-def test_a_misfit_right_after_a_schema_change_is_asked_about_at_once() -> None:
+def test_newer_version_is_found_at_once_for_a_value_that_does_not_fit() -> None:
     registry = OneSubject()
-    encodings = Encodings(registry, LoaderSettings())
-    first = encodings.of("t", None)
-    assert encodings.newer_than(first) is None  # the value really does not fit
+    encodings = EncodingCache(registry, LoaderSettings())
+    first = encodings.get("t", None)
+    assert encodings.newer_than(first) is None  # there is no newer version
     registry.register_another()
     second = encodings.newer_than(first)
     assert second is not None and second.schema_id == 2
-    assert encodings.of("t", None) is second
+    assert encodings.get("t", None) is second
     registry.register_another()
     third = encodings.newer_than(second)
     assert third is not None and third.schema_id == 3
-    assert encodings.newer_than(first) is third  # a thread that was late
-    assert registry.asked == 4
+    assert encodings.newer_than(first) is third  # a thread that still has the first version
+    assert registry.requests == 4
 
 
-def test_nothing_but_misfits_does_not_ask_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refreshes_are_limited_for_many_invalid_values(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(schemas.time, "monotonic", lambda: now)
     registry = OneSubject()
-    encodings = Encodings(registry, LoaderSettings())
-    first = encodings.of("t", None)
+    encodings = EncodingCache(registry, LoaderSettings())
+    first = encodings.get("t", None)
     for _ in range(100):
         assert encodings.newer_than(first) is None
-    assert registry.asked == 1 + FRUITLESS_MAX
+    assert registry.requests == 1 + FAILED_REFRESHES_MAX
     now += RETRY_S
     registry.register_another()
     second = encodings.newer_than(first)
     assert second is not None
-    for _ in range(100):  # what was found begins the count anew
+    for _ in range(100):  # a newer version resets the counter
         assert encodings.newer_than(second) is None
-    assert registry.asked == 1 + FRUITLESS_MAX + 1 + FRUITLESS_MAX
+    assert registry.requests == 1 + FAILED_REFRESHES_MAX + 1 + FAILED_REFRESHES_MAX
 
 
-def test_a_registry_that_does_not_answer_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_registry_is_not_contacted_during_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(schemas.time, "monotonic", lambda: now)
 
@@ -85,55 +85,55 @@ def test_a_registry_that_does_not_answer_is_left_alone_for_a_while(monkeypatch: 
             return found
 
     registry = Hanging()
-    encodings = Encodings(registry, LoaderSettings())
-    first, other = encodings.of("t", None), encodings.of("other", None)
+    encodings = EncodingCache(registry, LoaderSettings())
+    first, other = encodings.get("t", None), encodings.get("other", None)
     registry.is_hanging = True
-    assert encodings.newer_than(first) is None  # a misfit
-    assert registry.asked == 3
-    now += 30 * UNANSWERED_TIMES - 1
-    assert encodings.of("t", None) is first
-    assert encodings.of("other", None) is other
+    assert encodings.newer_than(first) is None  # a value that does not fit
+    assert registry.requests == 3
+    now += 30 * BACKOFF_FACTOR - 1
+    assert encodings.get("t", None) is first
+    assert encodings.get("other", None) is other
     assert encodings.newer_than(first) is None
-    assert registry.asked == 3
+    assert registry.requests == 3
     registry.is_hanging = False
     registry.register_another()
     now += 2
-    assert encodings.of("t", None).schema_id == 2
+    assert encodings.get("t", None).schema_id == 2
 
 
-def test_schemas_made_anew_for_each_message_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schemas, "GIVEN_MAX", 5)
+def test_cache_of_given_schemas_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schemas, "GIVEN_SCHEMAS_MAX", 5)
 
-    class Taking(OneSubject):
+    class Accepting(OneSubject):
         def register(self, subject: str, text: str, *args: object, **options: object) -> RegisteredSchema:
-            self.asked += 1
-            return RegisteredSchema(subject=subject, version=1, schema_id=self.asked, text=text)
+            self.requests += 1
+            return RegisteredSchema(subject=subject, version=1, schema_id=self.requests, text=text)
 
-    registry = Taking()
-    encodings = Encodings(registry, LoaderSettings())
+    registry = Accepting()
+    encodings = EncodingCache(registry, LoaderSettings())
     texts = [json.dumps({"type": "enum", "name": f"E{number}", "symbols": ["A"]}) for number in range(9)]
     for text in texts:
-        encodings.of("t", text)
-        encodings.of("t", parse_schema(text, source="test"))
+        encodings.get("t", text)
+        encodings.get("t", parse_schema(text, source="test"))
     assert (len(encodings._given), len(encodings._given_values)) == (5, 5)
-    asked = registry.asked
-    encodings.of("t", texts[-1])
-    assert registry.asked == asked
-    encodings.of("t", texts[0])
-    assert registry.asked == asked + 1
+    requests = registry.requests
+    encodings.get("t", texts[-1])
+    assert registry.requests == requests
+    encodings.get("t", texts[0])
+    assert registry.requests == requests + 1
 
 
 @pytest.mark.parametrize("topic", [None, 7, b"x", ["t"]])
-def test_what_is_no_topic_is_refused(topic: Any) -> None:
-    encodings = Encodings(OneSubject(), LoaderSettings())
+def test_invalid_topic_is_an_error(topic: Any) -> None:
+    encodings = EncodingCache(OneSubject(), LoaderSettings())
     for schema in (None, '"int"'):
         with pytest.raises(ProducerError, match=re.escape(repr(topic))):
-            encodings.of(topic, schema)
+            encodings.get(topic, schema)
 
 
 @pytest.mark.parametrize("schema", [{"type": "string"}, b'"string"', 7])
-def test_what_is_no_schema_is_refused(schema: Any) -> None:
-    encodings = Encodings(OneSubject(), LoaderSettings())
+def test_invalid_schema_argument_is_an_error(schema: Any) -> None:
+    encodings = EncodingCache(OneSubject(), LoaderSettings())
     with pytest.raises(SchemaRefused, match=re.escape(repr(schema))) as refused:
-        encodings.of("t", schema)
+        encodings.get("t", schema)
     assert (refused.value.topic, refused.value.subject) == ("t", "t-value")

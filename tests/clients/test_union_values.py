@@ -1,5 +1,6 @@
-"""Of any value for any union: what is taken has no problem and is read as what was given, and the rest is refused with
-the reason."""
+"""Property tests of unions: an encoded value has no problem and is read back unchanged; others are errors with a
+reason.
+"""
 
 from __future__ import annotations
 
@@ -63,14 +64,14 @@ VALUES: Final = st.recursive(
 
 
 def underlying(kind: Any) -> str:
-    """What a union may have once."""
-    its_type: str = kind if isinstance(kind, str) else kind["type"]
-    return kind["name"] if isinstance(kind, dict) and "name" in kind else its_type
+    """Returns the name that may occur only once in a union."""
+    record_type: str = kind if isinstance(kind, str) else kind["type"]
+    return kind["name"] if isinstance(kind, dict) and "name" in kind else record_type
 
 
 @st.composite
 def unions(draw: st.DrawFn) -> Any:
-    """Of scalars, and perhaps an array, a map and two records of such unions."""
+    """Generates unions of scalars, with up to two of: an array, a map and two records of such unions."""
     found = draw(st.lists(st.sampled_from(KINDS), unique_by=underlying, min_size=1, max_size=4))
     for name in draw(st.sets(st.sampled_from(["array", "map", "R", "S"]), max_size=2)):
         inner = draw(st.lists(st.sampled_from(KINDS[:-3]), unique_by=underlying, min_size=1, max_size=3))
@@ -82,13 +83,13 @@ def unions(draw: st.DrawFn) -> Any:
     return found
 
 
-def read_again(schema: Schema, value: Any) -> Any:
+def round_trip(schema: Schema, value: Any) -> Any:
     encoded = Encoding("t", "t-value", 1, schema, time_property="", time_fields=()).encode(value)
     return fastavro.schemaless_reader(BytesIO(encoded[5:]), compiled_schema(schema), None)
 
 
 def is_same(found: Any, value: Any) -> bool:
-    """Whether it is what was given, as far as Python's own types say; a number may have become a time."""
+    """Returns whether the value read back equals the written one; a number may have become a time."""
     if isinstance(value, tuple):
         pair = len(value) == 2 and isinstance(value[0], str) and is_same(found, value[1])
         return pair or is_same(found, list(value))
@@ -106,12 +107,12 @@ def is_same(found: Any, value: Any) -> bool:
 
 
 @given(kind=unions(), value=VALUES)
-def test_what_is_taken_for_a_union_is_read_as_what_was_given(kind: Any, value: Any) -> None:
-    its_type = {"type": "record", "name": "Of", "fields": [{"name": "u", "type": kind}]}
-    schema = parse_schema(json.dumps(its_type))
+def test_encoded_union_value_is_read_back_unchanged(kind: Any, value: Any) -> None:
+    record_type = {"type": "record", "name": "Of", "fields": [{"name": "u", "type": kind}]}
+    schema = parse_schema(json.dumps(record_type))
     problem = find_problem(schema, {"u": value})
     try:
-        found = read_again(schema, {"u": value})["u"]
+        found = round_trip(schema, {"u": value})["u"]
     except ValueRefused as refused:
         assert problem is not None
         assert refused.field.startswith("u")
@@ -121,7 +122,7 @@ def test_what_is_taken_for_a_union_is_read_as_what_was_given(kind: Any, value: A
 
 
 @given(data=st.data(), schema=schemas())
-def test_whatever_has_no_problem_is_taken(data: st.DataObject, schema: Schema) -> None:
+def test_value_without_problem_is_encoded(data: st.DataObject, schema: Schema) -> None:
     value = data.draw(data_for(schema))
     if find_problem(schema, value) is None:
-        read_again(schema, value)
+        round_trip(schema, value)

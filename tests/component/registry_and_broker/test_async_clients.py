@@ -138,7 +138,7 @@ async def cancelled_read(consumer: AsyncConsumer) -> None:
     """Starts a read and cancels it just before its message arrives."""
     waiting = asyncio.ensure_future(anext(consumer))
     await asyncio.sleep(0)
-    asked = consumer._asked
+    asked = consumer._request
     assert asked is not None
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -266,7 +266,7 @@ producer = Producer(settings, app="victim", linger_ms=60_000)
 for n in range(100):
     producer.send("killed", {"id": n, "timestamp": 1356998400000}, key="k", schema=schema)
 producer._kafka.flush()
-producer._in_flight.settle()
+producer._in_flight.process_completed()
 for n in range(30):
     producer.send("killed", {"id": n, "timestamp": 1356998400000}, key="k", schema=schema)
 print("ready", flush=True)
@@ -387,7 +387,7 @@ def test_undecodable_messages_are_reported_and_skipped(settings: Settings) -> No
 
 
 def read_schema_id(producer: Producer) -> int:
-    return producer._encodings.of("spoiled", ORDER).schema_id
+    return producer._encodings.get("spoiled", ORDER).schema_id
 
 
 def test_missing_topic_or_partition_is_reported(settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""What applications give as headers, and what is said of what a record cannot hold."""
+"""Conversion of headers for the Kafka client, and errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from headrace.clients.errors import ProducerError
-from headrace.clients.record_forms import as_header_list
+from headrace.clients.record_fields import as_header_list
 from support.golden import case_lines, golden
 
 
-def test_names_are_text_and_contents_bytes() -> None:
+def test_header_values_become_bytes() -> None:
     assert as_header_list("t", [("a", "ü"), ("ü", b"\xff")]) == [("a", "ü".encode()), ("ü", b"\xff")]
 
 
-def test_headers_that_a_record_cannot_hold_are_refused() -> None:
+def test_invalid_headers_are_an_error() -> None:
     invalid: tuple[Any, ...] = (
         5,
         {"a": "b"},

@@ -1,13 +1,13 @@
-"""Which branch of a union a value is for, where fastavro would take one that it does not survive.
+"""Chooses the branch of a union for a value, where fastavro would choose one that changes the value.
 
-fastavro takes the first branch whose underlying type a value passes for: a float for a whole number, so that 2**53 + 1
-arrives as 2**53, a date for a time, since Python's times are dates, a date for a number or a text that is none, an
-array for bytes, a record for what is in another one under the same names. There the branch is said beforehand, as the
-pair of its name and the value that fastavro knows; it is one that `find_problem` has nothing against. What is no such
-value is handed on as it is.
+fastavro chooses the first branch whose underlying type accepts the value: a float for an integer (2**53 + 1 is read as
+2**53), a date for a datetime (a subclass of date in Python), a date for a number or text that is not a date, an array
+for bytes, a record for a dict of another record with the same field names. For such unions the branch is named in
+advance as a pair (branch name, value), which fastavro accepts. It is a branch in which `find_problem` finds no problem.
+A value without such a branch is passed unchanged.
 
-Some that fit are refused by fastavro: each tuple is such a pair to it, also one that is given as a list. They are rare,
-and for them alone the branches are said where nothing else asks for it.
+fastavro rejects some valid values: it reads every tuple as such a pair, even one that is meant as a list. They are
+rare, so the branches are named for them only after fastavro has rejected them.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from headrace.clients.datum import (
     INT_RANGES,
     branch_name,
     branches_of_datetimes,
-    is_fit,
+    fits,
     is_narrow,
     is_pair,
     range_of,
 )
 
 Choice = Callable[[Any], Any]
-"""The value, with pairs in the place of what is in such unions."""
+"""Replaces the values of such unions by pairs."""
 
 _FRACTIONS: Final = frozenset({PrimitiveType.FLOAT, PrimitiveType.DOUBLE})
 _CLASSES: Final = (type(None), bool, int, float, str, bytes, datetime.datetime, decimal.Decimal)
-"""Of the values whose branch fastavro finds, except in unions of which `_misread` says otherwise."""
+"""Classes of values for which fastavro chooses the right branch, except in the unions of `_misread`."""
 
 
-class Choosing(NamedTuple):
-    """`is_always` where fastavro takes wrong branches in silence; elsewhere `choose` is for what it refuses."""
+class BranchChoice(NamedTuple):
+    """`choose` is required for every value if `is_required`, else only for values that fastavro rejects."""
 
     choose: Choice
-    is_always: bool
+    is_required: bool
 
 
-def compile_choice(schema: Schema) -> Choosing:
+def compile_choice(schema: Schema) -> BranchChoice:
     compiler = _Compiler(schema)
-    return Choosing(compiler.choice(schema.root), compiler.has_found)
+    return BranchChoice(compiler.choice(schema.root), compiler.has_found)
 
 
 def _same(value: Any) -> Any:
@@ -73,7 +73,7 @@ class _Compiler:
     def _record(self, node: Record) -> Choice:
         if node.name in self._records:
             return lambda value: self._records[node.name](value)
-        self._records[node.name] = _same  # of one inside itself, until it is made
+        self._records[node.name] = _same  # for a recursive record, until it is compiled
         choices = [(field.name, self.choice(field.type)) for field in node.fields]
         fields = [(name, inner) for name, inner in choices if inner is not _same]
 
@@ -106,7 +106,7 @@ class _Compiler:
             if is_pair(value) and value[0] in choices:
                 return value[0], choices[value[0]](value[1])
             ranked_here = of_datetimes if isinstance(value, datetime.datetime) else ranked
-            found = next((branch for branch in ranked_here if is_fit(self._schema, branch, value)), None)
+            found = next((branch for branch in ranked_here if fits(self._schema, branch, value)), None)
             if found is None:
                 return value
             name = branch_name(found)
@@ -120,7 +120,7 @@ class _Compiler:
 
         by_class: dict[type, Choice] = {kind: _same for kind in _CLASSES if kind not in misread}
         by_class.setdefault(int, whole)
-        # They are named, since fastavro would look for the branch by what is in them, and knows no pairs of most types.
+        # Named, because fastavro chooses these branches by their content and does not accept pairs of most types.
         if "array" in choices:
             by_class[list] = _named("array", choices["array"])
         if len(of_dicts) == 1:
@@ -129,11 +129,11 @@ class _Compiler:
         return lambda value: by_class.get(value.__class__, fitting)(value)
 
     def _are_alike(self, of_dicts: Sequence[Record | Map]) -> bool:
-        """Whether a dict may pass for several, of which one has another type for what is under the same name."""
+        """Returns whether a dict may fit several branches with different types for the same field."""
         types: dict[str, Type] = {}
         for branch in of_dicts:
             if isinstance(branch, Map):
-                if len(of_dicts) > 1:  # whose names are any
+                if len(of_dicts) > 1:  # a map has any names
                     return True
                 continue
             for field in branch.fields:
@@ -148,13 +148,13 @@ def _named(name: str, choice: Choice) -> Choice:
 
 
 def _rank(branch: Type) -> int:
-    """Whole numbers go before fractions."""
+    """Sort key of branches: integers before fractions."""
     kind = branch.type if isinstance(branch, Primitive) else PrimitiveType.NULL
     return 0 if kind in INT_RANGES else 2 if kind is PrimitiveType.FLOAT else 1
 
 
 def _misread(branches: Sequence[Type]) -> set[type]:
-    """The classes of values for which fastavro may take a branch that they do not survive."""
+    """Returns the classes of values for which fastavro may choose a branch that changes them."""
     plain = [branch for branch in branches if isinstance(branch, Primitive)]
     narrow = {branch.type for branch in plain if is_narrow(branch)}
     kinds = [branch.type for branch in plain]
@@ -171,7 +171,7 @@ def _misread(branches: Sequence[Type]) -> set[type]:
     if (whole and fractions) or (len(whole) > 1 and narrow):
         found.add(int)
     if (PrimitiveType.STRING in narrow and is_enum) or (is_date and (PrimitiveType.STRING in kinds or is_enum)):
-        found.add(str)  # fastavro takes the ISO form of a date for one
+        found.add(str)  # fastavro parses the ISO form of a date
     if len(branches_of_datetimes(branches)) < len(branches):
         found.add(datetime.datetime)
     if any(isinstance(branch, Array) for branch in branches) and (

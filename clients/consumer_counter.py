@@ -1,4 +1,4 @@
-"""The audit's counts of a consumer: what the application was given, by partition and run of offsets."""
+"""Counts the delivered messages of a consumer for the audit, by partition and offset range."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, Final
 import confluent_kafka
 
 from headrace.audit.count import WindowCounter
-from headrace.audit.row import AuditRow, AuditOutcome, Tier, range_row_id
+from headrace.audit.row import AuditOutcome, AuditRow, Tier, range_row_id
 from headrace.clients.audit_publisher import AuditPublisher
 from headrace.clients.decoding import Record
-from headrace.clients.forked import leave_behind
-from headrace.clients.kafka_client import made
+from headrace.clients.fork_safety import never_free
+from headrace.clients.kafka_client import create_client
 from headrace.registry.client import RegistryClient
 from headrace.settings import Settings
 
@@ -24,11 +24,11 @@ logger = logging.getLogger(__name__)
 PUBLISH_EVERY_S: Final = 60.0
 
 
-class ConsumerCount:
-    """Counts for one consumer, under the name of its application.
+class ConsumerCounter:
+    """The counts of one consumer, published under the name of its application.
 
     Args:
-        brokers: options of librdkafka that say how they are reached.
+        brokers: options of librdkafka with addresses and security of the brokers.
     """
 
     def __init__(self, settings: Settings, brokers: dict[str, Any], registry: RegistryClient, app: str) -> None:
@@ -40,7 +40,7 @@ class ConsumerCount:
         self._ranges: dict[tuple[str, int], tuple[int, int]] = {}
         self._published_at = time.monotonic()
         config = {**brokers, "client.id": f"headrace-{app}-audit", "acks": "all", "partitioner": "murmur2_random"}
-        kafka = made(confluent_kafka.Producer, config)
+        kafka = create_client(confluent_kafka.Producer, config)
         subject = settings.loader.subject_of(self._topic)
         self._kafka = kafka
         self._publisher = AuditPublisher(kafka, kafka.poll, registry, self._topic, subject)
@@ -48,39 +48,39 @@ class ConsumerCount:
     def add(self, record: Record, time_ms: int) -> None:
         if record.topic == self._topic or record.value is None:
             return
-        place = (record.topic, record.partition)
-        start, end = self._ranges.get(place, (record.offset, 0))
-        # Not always onwards: a partition that comes back to this member is read again from its last commit.
-        self._ranges[place] = (min(start, record.offset), max(end, record.offset + 1))
-        counter = self._counters.get(place)
+        topic_partition = (record.topic, record.partition)
+        start, end = self._ranges.get(topic_partition, (record.offset, 0))
+        # Offsets may go back: a partition that returns to this member is read from its last commit.
+        self._ranges[topic_partition] = (min(start, record.offset), max(end, record.offset + 1))
+        counter = self._counters.get(topic_partition)
         if counter is None:
-            counter = self._counters[place] = WindowCounter()
+            counter = self._counters[topic_partition] = WindowCounter()
         counter.add(record.topic, time_ms, record.key, record.value)
 
-    def now_and_then(self) -> None:
-        """Publishes what was counted for a minute; an audit that cannot be written keeps nobody waiting."""
+    def publish_if_due(self) -> None:
+        """Publishes the counts every `PUBLISH_EVERY_S`, without waiting."""
         self._kafka.poll(0)
         if time.monotonic() - self._published_at > PUBLISH_EVERY_S:
-            self._publisher.offer(self._take())
+            self._publisher.add_rows(self._take_rows())
             self._published_at = time.monotonic()
 
     def close(self, timeout_s: float) -> None:
-        """Publishes the rest; an audit that cannot be written within `timeout_s` is logged and stops nobody."""
+        """Publishes the remaining counts; logs a warning if that takes longer than `timeout_s`."""
         deadline = time.monotonic() + timeout_s
-        self._publisher.offer(self._take())
+        self._publisher.add_rows(self._take_rows())
         if not self._publisher.wait(timeout_s):
             logger.warning("audit rows not published topic=%s rows=%d", self._topic, self._publisher.unpublished)
-        self._publisher.end(max(0.0, deadline - time.monotonic()))
+        self._publisher.stop(max(0.0, deadline - time.monotonic()))
 
-    def leave(self) -> None:
-        """In a process that was forked off."""
-        leave_behind(self._kafka)
+    def abandon_after_fork(self) -> None:
+        """Gives up the Kafka client in a forked child."""
+        never_free(self._kafka)
 
-    def _take(self) -> list[AuditRow]:
+    def _take_rows(self) -> list[AuditRow]:
         now_ms = time.time_ns() // 1_000_000
         rows = []
-        for place, counter in self._counters.items():
-            start, end = self._ranges[place]
+        for topic_partition, counter in self._counters.items():
+            start, end = self._ranges[topic_partition]
             for topic, window_start_ms, tally in counter:
                 rows.append(
                     AuditRow(
@@ -88,7 +88,7 @@ class ConsumerCount:
                             Tier.CONSUMER,
                             AuditOutcome.CONSUMED,
                             topic,
-                            place[1],
+                            topic_partition[1],
                             start,
                             end,
                             window_start_ms,
@@ -105,7 +105,7 @@ class ConsumerCount:
                         host=self._host,
                         instance=self._instance,
                         emitted_at_ms=now_ms,
-                        partition=place[1],
+                        partition=topic_partition[1],
                         start=start,
                         end=end,
                     )

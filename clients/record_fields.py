@@ -1,4 +1,4 @@
-"""Keys and headers as the Kafka client wants them, of what applications have."""
+"""Converts timestamps, keys and headers of applications for the Kafka client."""
 
 from __future__ import annotations
 
@@ -9,36 +9,38 @@ from typing import Any, Final
 from headrace.clients.errors import KeyRefused, ProducerError
 
 NOW_MS: Final = 0
-"""What librdkafka takes for the present time."""
+"""librdkafka's value for the current time."""
 _MS_MAX: Final = 2**63 - 1
 
 
 def as_timestamp(topic: str, timestamp_ms: Any) -> int:
-    """The time of a record.
+    """Returns a record timestamp.
 
     Raises:
-        ProducerError: it is none.
+        ProducerError: it is not a 64-bit integer, or 0.
     """
     try:
-        its_ms = operator.index(timestamp_ms)
+        number_ms = operator.index(timestamp_ms)
     except TypeError:
-        its_ms = None
-    if its_ms is None or not -_MS_MAX <= its_ms <= _MS_MAX:
+        number_ms = None
+    if number_ms is None or not -_MS_MAX <= number_ms <= _MS_MAX:
         raise ProducerError(
             f"topic {topic}: expected timestamp_ms to be an integer of 64 bits, found "
             f"{type(timestamp_ms).__name__} {timestamp_ms!r:.60}",
             topic=topic,
         )
-    if its_ms == NOW_MS:
-        raise ProducerError(f"topic {topic}: timestamp_ms=0 would be sent as now; expected another number", topic=topic)
-    return its_ms
+    if number_ms == NOW_MS:
+        raise ProducerError(
+            f"topic {topic}: timestamp_ms=0 would be sent as the current time; pass another number", topic=topic
+        )
+    return number_ms
 
 
 def as_key_bytes(topic: str, key: Any) -> bytes:
-    """The bytes of a key that is neither None nor bytes.
+    """Returns the bytes of a key that is neither None nor `bytes`.
 
     Raises:
-        KeyRefused: it is no text either.
+        KeyRefused: the key is not text or a bytes-like object.
     """
     if isinstance(key, str):
         try:
@@ -54,10 +56,10 @@ def as_key_bytes(topic: str, key: Any) -> bytes:
 
 
 def as_header_list(topic: str, headers: Iterable[tuple[str, str | bytes]]) -> list[tuple[str, bytes]]:
-    """Headers as the Kafka client wants them.
+    """Returns headers for the Kafka client.
 
     Raises:
-        ProducerError: a header is no pair of a name and text or bytes, or has no form in a record.
+        ProducerError: a header is not a pair of a name and text or bytes, or cannot be encoded.
     """
     try:
         given = list(headers)
@@ -69,14 +71,15 @@ def as_header_list(topic: str, headers: Iterable[tuple[str, str | bytes]]) -> li
         if not isinstance(name, str) or not isinstance(value, (str, bytes)):
             raise _header_refused(topic, header)
         try:
-            name.encode()  # the Kafka client does not look, and ends the process
+            name.encode()  # the Kafka client does not check this, and crashes
             content = value.encode() if isinstance(value, str) else value
         except UnicodeEncodeError as error:
             problem = f"the header {header!a:.60} has no UTF-8 form: {error}"
             raise ProducerError(f"topic {topic}: {problem}", topic=topic) from error
         if "\0" in name:
             raise ProducerError(
-                f"topic {topic}: the name of the header {header!a:.60} has a zero character, where it would be cut off",
+                f"topic {topic}: the name of the header {header!a:.60} contains a zero character, at which it would be "
+                "truncated",
                 topic=topic,
             )
         found.append((name, content))

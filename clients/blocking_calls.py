@@ -1,7 +1,7 @@
-"""Calls of the Kafka client that return only when a broker has answered, made so that nobody waits longer than he will.
+"""Runs blocking calls of the Kafka client with a timeout.
 
-A broker that hangs keeps such a call for minutes, and nothing interrupts it, neither a time-out of ours nor Ctrl-C.
-So it is made in a thread, which is left to itself when it takes too long.
+Such a call returns when a broker responds, which takes minutes if the broker hangs. Neither a timeout nor Ctrl-C
+interrupts it. It therefore runs in a thread, which is abandoned after the timeout.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from headrace.clients.kafka_client import error_text
 logger = logging.getLogger(__name__)
 
 
-class Bounded:
-    """One call after the other, of one client; used by one thread."""
+class BlockingCalls:
+    """Runs the calls of one client, one at a time. Not thread-safe."""
 
     def __init__(self) -> None:
         self._call: _Call | None = None
 
     def call(self, function: Callable[[], Any], timeout_s: float) -> Any:
-        """What the function returns.
+        """Returns the result of the function.
 
         Raises:
-            TimeoutError: it has not returned, or the one before it has not, within `timeout_s`.
-            BaseException: what it raised.
+            TimeoutError: the function, or an abandoned call before it, did not return within `timeout_s`.
+            BaseException: the function raised it.
         """
-        left_behind = self._call
-        if left_behind is not None and not left_behind.returns_within(timeout_s):
+        abandoned = self._call
+        if abandoned is not None and not abandoned.returns_within(timeout_s):
             raise TimeoutError
         call = self._call = _Call(function)
         if not call.returns_within(timeout_s):
@@ -42,11 +42,11 @@ class Bounded:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call that took too long, or was interrupted, has not returned yet."""
+        """Whether a call that timed out, or was interrupted, is still running."""
         return self._call is not None and not self._call.returns_within(0)
 
-    def finally_call(self, function: Callable[[], object]) -> None:
-        """Calls it as the last: now, or after what has not returned yet, in the thread of that."""
+    def call_last(self, function: Callable[[], object]) -> None:
+        """Calls the function now, or in the thread of the running call after that has returned."""
         if self._call is None or not self._call.then(function):
             function()
 
@@ -61,13 +61,13 @@ class _Call:
         self._last: Callable[[], object] | None = None
         try:
             threading.Thread(target=self._run, name="headrace-call", daemon=True).start()
-        except RuntimeError:  # Python is ending, and begins no threads any more
+        except RuntimeError:  # the interpreter is shutting down and starts no threads
             self._run()
 
     def _run(self) -> None:
         try:
             self.result = self._function()
-        except BaseException as error:  # is raised where it was called from
+        except BaseException as error:  # raised in the calling thread
             self.error = error
         with self._lock:
             self._has_returned.set()
@@ -75,13 +75,13 @@ class _Call:
             try:
                 self._last()
             except Exception as error:
-                logger.warning("not ended as it should error=%s", error_text(error))
+                logger.warning("call after an abandoned call failed error=%s", error_text(error))
 
     def returns_within(self, timeout_s: float) -> bool:
         return self._has_returned.wait(timeout_s)
 
     def then(self, function: Callable[[], object]) -> bool:
-        """Has it called afterwards; False when it is too late to ask that."""
+        """Schedules the function after the call; returns False if the call has already returned."""
         with self._lock:
             if self._has_returned.is_set():
                 return False

@@ -1,0 +1,76 @@
+"""The next offset of each partition, to find messages that an interrupted fetch of the Kafka client lost.
+
+A signal handler that raises (Ctrl-C, an alarm) can interrupt `consume` and `poll`. The messages that they had taken
+from their queue are then lost, and a commit of later messages would skip them. After an interrupted fetch, the
+positions of the Kafka client are therefore compared with the offsets here, before the next fetch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import confluent_kafka
+from confluent_kafka import KafkaException, TopicPartition
+
+from headrace.clients.errors import SourceUnavailable
+from headrace.clients.kafka_client import error_text
+from headrace.clients.partitions import RESPONSE_TIMEOUT_S, TopicAndPartition, as_kafka_partitions
+
+NOTHING_TAKEN: Final = confluent_kafka.OFFSET_INVALID
+"""The position that the Kafka client reports for a partition without any delivered message."""
+
+
+class DeliveredOffsets:
+    """The next offsets of one consumer. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.next_offsets: dict[TopicAndPartition, int] = {}
+        """Offset after the last received record of each partition; before the first record its start, if known."""
+        self.is_uncertain = False
+
+    def start(self, partitions: Iterable[TopicPartition]) -> None:
+        """Sets the start offsets of partitions."""
+        self.next_offsets.update({(each.topic, each.partition): each.offset for each in partitions})
+
+    def forget(self, topic_partitions: Iterable[TopicAndPartition]) -> None:
+        """Removes partitions that are reassigned or read from another offset."""
+        for topic_partition in topic_partitions:
+            self.next_offsets.pop(topic_partition, None)
+
+    def find_missed(
+        self, kafka: Any, owned: frozenset[TopicAndPartition], awaited_ends: Iterable[TopicAndPartition]
+    ) -> list[tuple[TopicAndPartition, int]]:
+        """Returns the partitions with lost messages, each with the offset to seek back to.
+
+        Args:
+            awaited_ends: partitions whose end is awaited. The event for the end comes once and does not change the
+                position, so a lost one cannot be detected; these partitions are always returned.
+
+        Raises:
+            SourceUnavailable: the committed offsets of the group cannot be fetched.
+        """
+        ends = frozenset(awaited_ends)
+        found, unknown = [], []
+        for each in kafka.position(as_kafka_partitions(owned)):
+            topic_partition = (each.topic, each.partition)
+            next_offset = self.next_offsets.get(topic_partition)
+            if topic_partition in ends or each.offset not in (NOTHING_TAKEN, next_offset):
+                if next_offset is None:
+                    unknown.append(topic_partition)
+                else:
+                    found.append((topic_partition, next_offset))
+        return found + self._starts(kafka, unknown)
+
+    def _starts(self, kafka: Any, topic_partitions: list[TopicAndPartition]) -> list[tuple[TopicAndPartition, int]]:
+        """Returns the committed offsets, at which the Kafka client started; nothing was committed since."""
+        if not topic_partitions:
+            return []
+        try:
+            committed = kafka.committed(as_kafka_partitions(topic_partitions), RESPONSE_TIMEOUT_S)
+        except KafkaException as error:
+            raise SourceUnavailable(f"committed offsets of the group cannot be fetched: {error_text(error)}") from error
+        return [
+            ((each.topic, each.partition), each.offset if each.offset >= 0 else confluent_kafka.OFFSET_BEGINNING)
+            for each in committed
+        ]

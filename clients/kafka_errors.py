@@ -1,0 +1,104 @@
+"""Handles errors of the Kafka client and of callbacks: they are raised, logged, or deferred.
+
+Exceptions of callbacks are deferred until the fetched messages are buffered. If a callback raises, `consume` and `poll`
+of confluent-kafka raise instead of returning. The messages that they had taken from their queue would be lost, and a
+commit of later messages would skip them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from confluent_kafka import KafkaError
+
+from headrace.clients.errors import SourceUnavailable
+from headrace.clients.kafka_client import Options, error_text
+
+logger = logging.getLogger(__name__)
+
+
+PERMANENT_ERRORS: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError._AUTHENTICATION,
+        KafkaError._AUTO_OFFSET_RESET,  # comes only with options["auto.offset.reset"] = "error"
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
+"""Error codes of the consumer that a retry does not solve."""
+
+
+def log_exceptions(function: Callable[..., object], name: str) -> Callable[..., None]:
+    """Returns a wrapper that logs exceptions of the function, for threads without a caller that could handle them."""
+
+    def called(*args: Any) -> None:
+        try:
+            function(*args)
+        except BaseException:  # including `sys.exit`, which would end a shared thread
+            logger.exception("%s failed", name)
+
+    return called
+
+
+class DeferredErrors:
+    """Stores the first exception and logs further ones. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._first: BaseException | None = None
+
+    def wrap(self, function: Callable[..., object]) -> Callable[..., None]:
+        """Returns a wrapper that stores an exception of the function instead of raising it."""
+
+        def wrapped(*args: Any) -> None:
+            try:
+                function(*args)
+            except BaseException as error:
+                self.add(error)
+
+        return wrapped
+
+    def add(self, error: BaseException) -> None:
+        if self._first is None:
+            self._first = error
+        else:
+            logger.warning("further callback error error=%s", error_text(error))
+
+    def raise_first(self) -> None:
+        """Raises the stored exception, if there is one, and forgets it."""
+        error, self._first = self._first, None
+        if error is not None:
+            raise error
+
+
+def is_fatal(error: Any) -> bool:
+    """Returns whether the Kafka client has failed. It reports this once and returns nothing afterwards.
+
+    A second static member with the same name is reported with the code _FATAL, although `fatal()` is false.
+    """
+    return bool(error.code() == KafkaError._FATAL or error.fatal())
+
+
+def error_to_raise(error: Any, topic: str, *, group: str | None, options: Options) -> SourceUnavailable | None:
+    """Returns the exception for a permanent error of the consumer, or None for an error that the client retries."""
+    code = error.code()
+    if is_fatal(error):
+        return SourceUnavailable(f"the Kafka client failed: {error_text(error)}", topic=topic)
+    if code == KafkaError._MAX_POLL_EXCEEDED:
+        logger.warning(
+            "message processing took too long, another member reads it again; raise handling_timeout_s "
+            "group=%s handling_timeout_s=%g",
+            group,
+            int(options["max.poll.interval.ms"]) / 1000,
+        )
+        return None
+    if code in PERMANENT_ERRORS and not (group is None and code == KafkaError.GROUP_AUTHORIZATION_FAILED):
+        return SourceUnavailable(f"the brokers reject the request: {error_text(error)}", topic=topic)
+    logger.warning("fetch failed, retrying topic=%s error=%s", topic, error_text(error))
+    return None
