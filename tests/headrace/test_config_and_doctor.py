@@ -167,18 +167,19 @@ def test_doctor_announces_the_migration_of_a_sqlite_database(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "headrace-data" / "registry.db"
-    database_at(path, "0001")
+    path.parent.mkdir()
+    path.touch()
     found = doctor(capsys, 0)[REGISTRY_DATABASE]["finding"]
-    assert re.search(r"\b0001\b.*\b00\d\d\b.*`registry serve`", found)
+    assert re.search(r"\bnone\b.*\b00\d\d\b.*`registry serve`", found)
 
 
 def test_doctor_names_the_command_that_migrates_a_shared_database(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database_at(tmp_path / "shared.db", "0001")
+    (tmp_path / "shared.db").touch()
     monkeypatch.setattr(Database, "is_sqlite", False)
     found = doctor(capsys, 1, "--database-url", sqlite_url(tmp_path / "shared.db"))[REGISTRY_DATABASE]
-    assert "0001" in found["finding"]
+    assert "none" in found["finding"]
     assert "`headrace registry db upgrade`" in found["remedy"]
 
 

@@ -1,4 +1,4 @@
-"""What the benches say in the end, and what they keep."""
+"""The results of the benchmarks: their summary, and the files that they append to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def module(path: str) -> ModuleType:
     return loaded
 
 
-def test_what_is_kept_comes_below_what_was(tmp_path: Path) -> None:
+def test_keep_appends_to_earlier_results(tmp_path: Path) -> None:
     results = module("support/results.py")
     results.keep("x", "first", "| a |\n|---|\n| 1 |\n", tmp_path / "results")
     results.keep("x", "second", results.as_printed(["one", "two"]), tmp_path / "results")
@@ -35,10 +35,10 @@ def test_what_is_kept_comes_below_what_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ratios", "slower"), [({"hdfs": 1.0, "s3a": 2.5}, []), ({"hdfs": 0.99, "s3a": 1.2}, ["hdfs"]), ({}, [])]
 )
-def test_a_sink_that_is_slower_than_sparks_is_named(ratios: dict[str, float], slower: list[str]) -> None:
+def test_slower_sinks_than_sparks_are_named(ratios: dict[str, float], slower: list[str]) -> None:
     assert module("storage.py").slower_than_spark(ratios) == slower
 
 
 @pytest.mark.parametrize("name", ["hive", "load", "storage"])
-def test_a_bench_beside_something_else_can_keep_what_it_measured(name: str) -> None:
+def test_benchmarks_with_comparisons_have_the_flag_keep(name: str) -> None:
     assert f'add_keep_flag(parser, "{name}")' in (ROOT / "bench" / f"{name}.py").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What `make demo-cluster` starts, and what it says when HiveServer2 does not answer."""
+"""The commands that `make demo-cluster` starts, and its errors when HiveServer2 fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.pipeline.demo.run import DemoError
 from headrace.settings import load_settings
 from support.checkout import ROOT
 
-REFUSED = SimpleNamespace(status=SimpleNamespace(errorMessage="Error running query:\n  Tez is gone"))
+REFUSED = SimpleNamespace(status=SimpleNamespace(errorMessage="Error running query:\n  Tez failed"))
 
 
 @pytest.fixture(scope="module")
@@ -31,26 +31,24 @@ def tool() -> ModuleType:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (
             pyhive.exc.OperationalError(REFUSED),
-            "PyHive got no answer from HiveServer2: Error running query: Tez is gone",
+            "PyHive: HiveServer2 failed: Error running query: Tez failed",
         ),
-        (TTransportException(message="closed"), "PyHive got no answer from HiveServer2: closed"),
-        (Py4JError("no\nline"), "beeline's driver got no answer from HiveServer2: no line"),
+        (TTransportException(message="closed"), "PyHive: HiveServer2 failed: closed"),
+        (Py4JError("no\nline"), "beeline's driver: HiveServer2 failed: no line"),
     ],
 )
-def test_a_failure_of_hiveserver2_is_one_line_with_the_place_of_its_log(
-    tool: ModuleType, error: Exception, said: str
-) -> None:
-    with pytest.raises(tool.CANNOT_RUN) as raised, tool.answering(Path("/demo/hive.log")):
+def test_failure_of_hiveserver2_is_one_line_with_its_log(tool: ModuleType, error: Exception, message: str) -> None:
+    with pytest.raises(tool.DEMO_FAILURES) as raised, tool.hive_errors_as_demo_errors(Path("/demo/hive.log")):
         raise error
     assert isinstance(raised.value, DemoError)
-    assert str(raised.value) == f"{said}; see /demo/hive.log"
+    assert str(raised.value) == f"{message}; see /demo/hive.log"
 
 
-def test_a_load_is_what_its_unit_starts_with_the_environment_of_that(
+def test_load_runs_the_command_and_environment_of_its_unit(
     tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADRACE__LOADER__TASKS", "7")
@@ -69,8 +67,8 @@ def test_a_load_is_what_its_unit_starts_with_the_environment_of_that(
 
 
 @pytest.mark.servers
-def test_the_registry_is_what_its_unit_starts(tool: ModuleType, tmp_path: Path) -> None:
-    """Its migration first, on a database that has none yet; from the settings of the example."""
+def test_registry_runs_the_commands_of_its_unit(tool: ModuleType, tmp_path: Path) -> None:
+    """Runs the migration first, on an empty database, with the settings of the example."""
     cluster = tool.Cluster(tmp_path)
     try:
         address = cluster._registry(f"sqlite:///{tmp_path / 'registry.db'}").addresses["registry"]
@@ -80,18 +78,20 @@ def test_the_registry_is_what_its_unit_starts(tool: ModuleType, tmp_path: Path) 
         cluster.stop()
 
 
-def test_the_settings_are_the_example_but_for_addresses(tool: ModuleType, tmp_path: Path) -> None:
+def test_settings_are_those_of_the_example(tool: ModuleType, tmp_path: Path) -> None:
     config = tmp_path / "headrace.toml"
-    config.write_text(tool.of_this_machine(tool.filled(tool.EXAMPLES / "headrace.toml", {"server_auth": "NOSASL"})))
+    config.write_text(
+        tool.adapt_to_this_machine(tool.with_values(tool.EXAMPLES / "headrace.toml", {"server_auth": "NOSASL"}))
+    )
     settings = load_settings(config=config)
     assert (settings.loader.partition_by, settings.loader.tasks) == ("day", 1)
     assert (settings.hive.server_auth, settings.spark["yarn.am.memory"]) == ("NOSASL", "512m")
 
 
-def test_an_example_without_what_is_replaced_is_told(tool: ModuleType, tmp_path: Path) -> None:
+def test_example_without_an_expected_key_or_path_is_an_error(tool: ModuleType, tmp_path: Path) -> None:
     unit = tmp_path / "x.service"
     unit.write_text("[Service]\nExecStart=/bin/true\n")
     with pytest.raises(DemoError, match="expected the path /opt"):
-        tool.placed(unit, {tool.PROGRAM: "/here"})
+        tool.with_paths(unit, {tool.PROGRAM: "/here"})
     with pytest.raises(DemoError, match="expected one listen, found 0"):
-        tool.filled(unit, {"listen": "127.0.0.1:0"})
+        tool.with_values(unit, {"listen": "127.0.0.1:0"})
