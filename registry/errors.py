@@ -239,11 +239,11 @@ INCONCLUSIVE_ERRORS = (RegistryUnavailable, ServiceError, StoreError)
 
 
 class ExportFileInvalid(RegistryError):
-    """`place` is the file name, with a line number for an error in one line."""
+    """`location` is the file name, with a line number for an error in one line."""
 
-    def __init__(self, place: str, problem: str) -> None:
-        self.place = place
-        super().__init__(f"{place}: {problem}")
+    def __init__(self, location: str, problem: str) -> None:
+        self.location = location
+        super().__init__(f"{location}: {problem}")
 
 
 class RegistryChanged(RegistryError):

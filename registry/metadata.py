@@ -40,9 +40,9 @@ def _overlaid(lower: Iterable[tuple[str, V]], upper: Iterable[tuple[str, V]]) ->
     return tuple(sorted({**dict(lower), **dict(upper)}.items(), key=lambda item: item[0]))
 
 
-def with_version_property(metadata: Metadata | None, version: int, *, wanted: bool) -> Metadata | None:
-    """Sets the version property if the metadata has one, or if `wanted`."""
-    if not wanted and _property(metadata, VERSION_PROPERTY) is None:
+def with_version_property(metadata: Metadata | None, version: int, *, always: bool) -> Metadata | None:
+    """Sets the version property if the metadata has one, or `always`."""
+    if not always and _property(metadata, VERSION_PROPERTY) is None:
         return metadata
     metadata = metadata or Metadata()
     return replace(metadata, properties=_overlaid(metadata.properties, [(VERSION_PROPERTY, str(version))]))
@@ -60,14 +60,14 @@ def version_property(metadata: Metadata | None) -> int | None:
 
 
 def satisfies_request(
-    wanted: tuple[Metadata | None, RuleSet | None], stored: tuple[Metadata | None, RuleSet | None], version: int
+    requested: tuple[Metadata | None, RuleSet | None], stored: tuple[Metadata | None, RuleSet | None], version: int
 ) -> bool:
     """Whether a stored version matches a request for metadata and rules; the schemas are equal already.
 
     Metadata and rules must be equal. A version property on one side only is ignored, but in a request it must be the
     number of the stored version.
     """
-    (metadata, rule_set), (stored_metadata, stored_rule_set) = wanted, stored
+    (metadata, rule_set), (stored_metadata, stored_rule_set) = requested, stored
     number, stored_number = version_property(metadata), version_property(stored_metadata)
     if number is None and stored_number is not None:
         metadata, stored_metadata = metadata or Metadata(), without_version_property(stored_metadata or Metadata())
@@ -78,9 +78,9 @@ def satisfies_request(
     return metadata == stored_metadata and rule_set == stored_rule_set
 
 
-def has_properties(metadata: Metadata | None, wanted: Mapping[str, str]) -> bool:
+def has_properties(metadata: Metadata | None, requested: Mapping[str, str]) -> bool:
     """Whether the metadata has all these properties with these values."""
-    return metadata is not None and wanted.items() <= dict(metadata.properties).items()
+    return metadata is not None and requested.items() <= dict(metadata.properties).items()
 
 
 def compatibility_group_of(metadata: Metadata | None, name: str) -> str | None:

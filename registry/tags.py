@@ -60,8 +60,8 @@ def tagged_entities(schema: Schema) -> list[TaggedEntity]:
 
 def entities_with(schema: Schema, tags: Iterable[str]) -> list[TaggedEntity]:
     """The records and fields with one of these tags; `*` matches any tag."""
-    wanted = set(tags)
-    return [item for item in tagged_entities(schema) if ANY_TAG in wanted or wanted & set(item.tags)]
+    searched = set(tags)
+    return [item for item in tagged_entities(schema) if ANY_TAG in searched or searched & set(item.tags)]
 
 
 def _entities_of(record: Record) -> Iterator[Type | TaggedEntity]:

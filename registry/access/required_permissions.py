@@ -166,5 +166,7 @@ def authorize(
 
 def forbidden(principal: Principal, permission: Permission, target: Target | None) -> Denial:
     """The denial for a principal whose permissions do not suffice."""
-    what = "anything" if target is None else target
-    return Denial(403, FORBIDDEN, f"User:{principal.name} is denied operation {permission.name.capitalize()} on {what}")
+    resource = "anything" if target is None else target
+    return Denial(
+        403, FORBIDDEN, f"User:{principal.name} is denied operation {permission.name.capitalize()} on {resource}"
+    )

@@ -139,22 +139,22 @@ def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
         yield number, words
 
 
-def _new_subject(text: str, taken: Mapping[str, str]) -> str:
+def _new_subject(text: str, existing: Mapping[str, str]) -> str:
     subject = unquote(text)
-    if subject in taken:
-        raise ValueError(f"the certificate {subject} already belongs to user {taken[subject]}")
+    if subject in existing:
+        raise ValueError(f"the certificate {subject} already belongs to user {existing[subject]}")
     return subject
 
 
-def _new_name(name: str, taken: Mapping[str, object]) -> str:
+def _new_name(name: str, existing: Mapping[str, object]) -> str:
     if name in (WILDCARD, ANONYMOUS) or name.startswith(ROLE):
         raise ValueError(f"{name} is reserved and cannot be a user name")
     # A colon ends the name in HTTP basic authentication.
     if not name or ":" in name or "#" in name or not is_storable(name) or len(name.split()) != 1:
         raise ValueError("a user name cannot contain a colon, blank, number sign or control character")
-    if name in taken:
+    if name in existing:
         raise ValueError(f"user {name} is already defined")
-    if len(taken) >= USERS_MAX:
+    if len(existing) >= USERS_MAX:
         raise ValueError(f"there are more than {USERS_MAX} users")
     return name
 

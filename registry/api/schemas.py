@@ -18,9 +18,9 @@ SCHEMAS_LIMIT = 1000  # default and maximum number of schemas in a response to G
 
 @blueprint.get("/schemas")
 def list_schemas() -> Response:
-    wanted = SubjectFilter.of(request.args.get("subjectPrefix", ""))
+    subject_filter = SubjectFilter.of(request.args.get("subjectPrefix", ""))
     found = services().lookup.versions_of_subjects(
-        wanted,
+        subject_filter,
         deleted=query_flag("deleted"),
         latest_only=query_flag("latestOnly"),
         page=lambda items: paginate(items, SCHEMAS_LIMIT),

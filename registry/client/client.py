@@ -447,12 +447,12 @@ def _scope(resource: str, subject: str | None) -> str:
     return f"/{resource}" if subject is None else f"/{resource}/{_segment(subject)}"
 
 
-def _deleted(wanted: bool) -> dict[str, str]:
-    return {"deleted": "true"} if wanted else {}
+def _deleted(included: bool) -> dict[str, str]:
+    return {"deleted": "true"} if included else {}
 
 
-def _inherited(wanted: bool, subject: str | None) -> dict[str, str]:
-    return {"defaultToGlobal": "true"} if wanted and subject is not None else {}
+def _inherited(included: bool, subject: str | None) -> dict[str, str]:
+    return {"defaultToGlobal": "true"} if included and subject is not None else {}
 
 
 def _context_prefix(subject: str) -> str:

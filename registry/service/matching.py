@@ -75,7 +75,7 @@ def complete_request(
     rule_set = request.rule_set if request.rule_set is not None or content is None else content.rule_set
     metadata = merged_metadata(config.default_metadata, metadata, config.override_metadata)
     if version is not None:
-        metadata = with_version_property(metadata, version, wanted=request.version not in (None, 0))
+        metadata = with_version_property(metadata, version, always=request.version not in (None, 0))
     rule_set = merged_rules(config.default_rule_set, rule_set, config.override_rule_set)
     return replace(request, metadata=metadata, rule_set=rule_set)
 

@@ -46,7 +46,7 @@ class Tagging:
             text=content.text,
             references=content.references,
             # A placeholder; the registration writes the actual number.
-            metadata=with_version_property(metadata, change.new_version or 0, wanted=True),
+            metadata=with_version_property(metadata, change.new_version or 0, always=True),
             rule_set=self._rules(old.subject, change),
             version=change.new_version or 0,
             tags_to_add=change.tags_to_add,

@@ -34,7 +34,7 @@ def test_stronger_layer_overrides_keys_and_sensitive_names_are_united():
 
 
 @pytest.mark.parametrize(
-    ("metadata", "wanted", "expected"),
+    ("metadata", "always", "expected"),
     [
         (None, False, None),
         (X, False, X),
@@ -43,8 +43,8 @@ def test_stronger_layer_overrides_keys_and_sensitive_names_are_united():
         (X_NUMBERED, False, Metadata.of({"x": "1", "confluent:version": "7"})),
     ],
 )
-def test_version_property_is_updated_or_added_if_wanted(metadata, wanted, expected):
-    assert with_version_property(metadata, 7, wanted=wanted) == expected
+def test_version_property_is_updated_or_always_added(metadata, always, expected):
+    assert with_version_property(metadata, 7, always=always) == expected
 
 
 def test_version_property_accepts_numbers_only():
