@@ -214,7 +214,7 @@ def resolve_alias(repository: Repository, subject: str) -> str:
 
 
 def alias_target(subject: str, config: ConfigEntry) -> str:
-    """`resolve_alias` for a known configuration of the subject."""
+    """Resolves the alias of a subject with a known configuration; see `resolve_alias`."""
     if not config.alias or is_context_scope(subject):
         return subject
     return resolve_in_context(subject, config.alias)

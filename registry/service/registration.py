@@ -45,9 +45,9 @@ from headrace.registry.service.matching import (
 )
 from headrace.registry.service.modes import not_permitted, refuse_readonly
 from headrace.registry.service.schema_parser import Candidate, SchemaParser
-from headrace.registry.storage.cache import LruCache, SubjectState, SubjectView
+from headrace.registry.storage.cache import LruCache, SubjectView
 from headrace.registry.storage.database import Database
-from headrace.registry.storage.repository import ContentExists, IdRequest, Repository, WriteConflict
+from headrace.registry.storage.repository import ContentExists, ExpectedRevisions, IdRequest, Repository, WriteConflict
 
 logger = logging.getLogger(__name__)
 
@@ -65,16 +65,12 @@ SERIALIZED_ATTEMPTS = 20  # registrations of a subject by a process after one ha
 class _RegistrationPlan:
     """A decided new version, not written yet.
 
-    `expected_state` and `expected_settings` are the revisions that it was decided on, in the history
-    `expected_history`. `imposed_id` is the id of an import. `known` is the schema if its context already has it;
-    otherwise the schema gets a new id. `revives` says that the version makes a soft-deleted schema or subject visible
-    again.
+    `imposed_id` is the id of an import. `known` is the schema if its context already has it; otherwise the schema gets
+    a new id. `revives` says that the version makes a soft-deleted schema or subject visible again.
     """
 
     subject: str
-    expected_state: SubjectState | None
-    expected_history: int
-    expected_settings: int
+    expected: ExpectedRevisions
     candidate: Candidate
     version: int
     known: StoredSchema | None = None
@@ -233,7 +229,7 @@ class Registration:
     def _write_decision(self, repository: Repository, decided: StoredVersion | _RegistrationPlan) -> RegistrationResult:
         if isinstance(decided, StoredVersion):
             return RegistrationResult(decided, is_new=False)
-        return RegistrationResult(self._write_plan(repository, decided), is_new=True, history=decided.expected_history)
+        return RegistrationResult(self._write_plan(repository, decided), is_new=True, history=decided.expected.history)
 
     def _decide(
         self,
@@ -246,10 +242,11 @@ class Registration:
     ) -> StoredVersion | _RegistrationPlan:
         # Read first, because the same statement reads the revision of the configuration.
         repository.subject_view(subject)
-        revisions = repository.history(), repository.settings_revision()
+        history, settings_revision = repository.history(), repository.settings_revision()
         settings = self._configuration.settings(repository, subject)
         subject, config = settings.subject, settings.config
         view = repository.subject_view(subject)
+        expected = ExpectedRevisions(view.state, history, settings_revision)
         # An imported schema keeps the text that it has in its source registry.
         normalize = not settings.mode.takes_ids and (normalize or bool(config.normalize))
         tagged = self._with_requested_tags(repository, subject, request)
@@ -267,7 +264,7 @@ class Registration:
         if problem is not None:
             raise problem
         if settings.mode.takes_ids:
-            return _decide_import(repository, subject, view, revisions, candidate, request)
+            return _decide_import(repository, subject, view, expected, candidate, request)
         latest = repository.version(subject, LATEST)
         request = complete_request(request, config, latest, view.next_version)
         if candidate is None:
@@ -283,7 +280,7 @@ class Registration:
         if request.version not in (None, 0, LATEST, view.next_version):
             raise InvalidSchema("Version is not one more than previous version", subject=subject)
         _require_number(subject, view.next_version)
-        plan = _RegistrationPlan(subject, view.state, *revisions, candidate, view.next_version, revives=view.is_deleted)
+        plan = _RegistrationPlan(subject, expected, candidate, view.next_version, revives=view.is_deleted)
         return self._with_known_schema(repository, plan)
 
     def _with_known_schema(self, repository: Repository, plan: _RegistrationPlan) -> _RegistrationPlan:
@@ -346,9 +343,7 @@ class Registration:
         schema_id = _new_id(repository, plan)
         schema = repository.add_version_with_schema(
             plan.subject,
-            plan.expected_state,
-            plan.expected_history,
-            plan.expected_settings,
+            plan.expected,
             plan.version,
             schema_id,
             candidate.content,
@@ -363,8 +358,8 @@ class Registration:
         now_ms = self._now_ms()
         if plan.revives:
             repository.bump_revision()
-        subject_id = repository.claim_subject(plan.subject, plan.expected_state)
-        repository.require_settings(plan.expected_history, plan.expected_settings)
+        subject_id = repository.claim_subject(plan.subject, plan.expected.subject)
+        repository.require_settings(plan.expected)
         is_import = plan.imposed_id is not None
         targets = {
             (resolve_in_context(plan.subject, reference.subject), reference.version)
@@ -389,14 +384,11 @@ def _decide_import(
     repository: Repository,
     subject: str,
     view: SubjectView,
-    revisions: tuple[int, int],
+    expected: ExpectedRevisions,
     candidate: Candidate | None,
     request: SchemaRequest,
 ) -> _RegistrationPlan:
-    """Decides an import: schemas of another registry keep their ids, versions and contents.
-
-    `revisions` are the history and the revision of the settings.
-    """
+    """Decides an import: schemas of another registry keep their ids, versions and contents."""
     if candidate is None:
         raise InvalidSchema("Empty schema")
     assert request.schema_id is not None
@@ -419,9 +411,7 @@ def _decide_import(
         or (owner is not None and repository.is_soft_deleted_for(owner.row_key, subject))
     )
     _require_number(subject, version)
-    return _RegistrationPlan(
-        subject, view.state, *revisions, candidate, version, known=owner, imposed_id=schema_id, revives=revives
-    )
+    return _RegistrationPlan(subject, expected, candidate, version, known=owner, imposed_id=schema_id, revives=revives)
 
 
 def _new_id_of(decided: StoredVersion | _RegistrationPlan) -> IdRequest | None:

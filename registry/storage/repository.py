@@ -119,6 +119,18 @@ class RegistryState:
     settings_revision: int
 
 
+@dataclass(frozen=True, slots=True)
+class ExpectedRevisions:
+    """The revisions that a registration was decided on; its write fails if one of them has changed.
+
+    `subject` is None if the subject did not exist; `settings` is the revision of configuration and modes.
+    """
+
+    subject: SubjectState | None
+    history: int
+    settings: int
+
+
 @uncacheable_by_default
 class Repository:
     """Reads and writes the database within one transaction."""
@@ -633,14 +645,14 @@ class Repository:
             raise WriteConflict(f"subject {subject!r} has changed")
         return expected.subject_id
 
-    def require_settings(self, expected_history: int, expected_settings: int) -> None:
+    def require_settings(self, expected: ExpectedRevisions) -> None:
         """Requires unchanged configuration and modes; to be called after the subject is claimed.
 
         Raises:
             WriteConflict: the settings have changed, or the database has returned to an earlier state.
         """
         state = self._state()
-        if (state.revision.history, state.settings_revision) != (expected_history, expected_settings):
+        if (state.revision.history, state.settings_revision) != (expected.history, expected.settings):
             raise WriteConflict("configuration or modes have changed, or the database returned to an earlier state")
 
     # Versions
@@ -753,9 +765,7 @@ class Repository:
     def add_version_with_schema(
         self,
         subject: str,
-        expected: SubjectState | None,
-        expected_history: int,
-        expected_settings: int,
+        expected: ExpectedRevisions,
         version: int,
         schema_id: SchemaId,
         content: SchemaContent,
@@ -767,13 +777,12 @@ class Repository:
         The content must have no references and be new to its context.
 
         Raises:
-            WriteConflict: the subject differs from `expected`, the history or the settings have changed, or the
-                content was added.
+            WriteConflict: one of the `expected` revisions has changed, or the content was added.
         """
         context = context_of(subject)
         if self._connection.dialect.name != "postgresql":
-            subject_id = self.claim_subject(subject, expected)
-            self.require_settings(expected_history, expected_settings)
+            subject_id = self.claim_subject(subject, expected.subject)
+            self.require_settings(expected)
             self.list_context(context)
             row_key = self.add_schema(context, schema_id, content, lookup_key, now_ms)
             if row_key is None:
@@ -782,9 +791,9 @@ class Repository:
         else:
             row = schema_row(context, schema_id, content, lookup_key, now_ms)
             parameters = {f"new_{name}": value for name, value in row.items()} | {"new_version": version}
-            parameters |= {"expected_history": expected_history, "expected_settings": expected_settings}
-            parameters |= {"new_name": subject} if expected is None else _advance_parameters(expected)
-            statement = statements.add_version_with_schema(new_subject=expected is None)
+            parameters |= {"expected_history": expected.history, "expected_settings": expected.settings}
+            parameters |= {"new_name": subject} if expected.subject is None else _advance_parameters(expected.subject)
+            statement = statements.add_version_with_schema(new_subject=expected.subject is None)
             row_key = int(self._connection.execute(statement, parameters).scalar_one())
         return StoredSchema(schema_id, content, now_ms, context=context, row_key=row_key)
 

@@ -164,18 +164,18 @@ def add_version_with_schema(*, new_subject: bool) -> Any:
     A part that finds a concurrent change returns no row. Then a key of the new version is null, which violates its
     constraint, and the whole statement is undone.
     """
-    expected_settings = sa.and_(
+    are_settings_unchanged = sa.and_(
         StateRow.id == STATE_ID,
         StateRow.settings_revision == bindparam("expected_settings"),
         History() == bindparam("expected_history"),
     )
     if new_subject:
-        parser = (bindparam("new_name", type_=sa.Text), bindparam("new_context", type_=sa.Text))
-        adding = sa.select(*parser, sa.literal(1)).where(expected_settings)
+        names = (bindparam("new_name", type_=sa.Text), bindparam("new_context", type_=sa.Text))
+        adding = sa.select(*names, sa.literal(1)).where(are_settings_unchanged)
         inserted = sa.insert(SubjectRow).from_select(["name", "context", "revision"], adding)
         claimed = inserted.returning(SubjectRow.id).cte("claimed")
     else:
-        moved = ADVANCE_SUBJECT.where(sa.exists().where(expected_settings))
+        moved = ADVANCE_SUBJECT.where(sa.exists().where(are_settings_unchanged))
         claimed = moved.returning(SubjectRow.id).cte("claimed")
     content: dict[str, Any] = {name: bindparam(f"new_{name}") for name in CONTENT_COLUMNS}
     stored = add_schema("postgresql").values(**content).cte("stored")

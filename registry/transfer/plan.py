@@ -357,7 +357,7 @@ DEPTH_MAX = 100  # of references; registries reject much less
 
 
 class ContentIndex:
-    """Compares the schemas of ids between a file and a target."""
+    """Comparable schemas of the versions in a file and in a target."""
 
     def __init__(
         self,
@@ -377,7 +377,9 @@ class ContentIndex:
 
 @dataclass(frozen=True)
 class VersionContent:
-    """The content of a version's id. Not slotted, so that `identity`, which needs a parser, is computed once.
+    """A version's schema in a form that is comparable across registries.
+
+    Not slotted, so that `identity`, which needs a parser, is computed once.
 
     Rule sets are not compared, because some editions of the registry drop them.
     """

@@ -44,17 +44,21 @@ def break_connections(postgres_server: PostgresServer, url: str) -> Callable[[],
     return lambda: postgres_server.execute(query) and None
 
 
+def revision_number(repository: Repository) -> int:
+    return repository.revision().number
+
+
 def bump(repository: Repository) -> int:
     repository.bump_revision()
-    return repository.revision().number
+    return revision_number(repository)
 
 
 def test_broken_connections_are_replaced(database: Database, break_connections: Callable[[], None]) -> None:
     with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(lambda _: database.read(Repository.revision), range(40))) == {1}
+        assert set(pool.map(lambda _: database.read(revision_number), range(40))) == {1}
         for round_number in range(3):
             break_connections()
-            expected = database.read(Repository.revision)
+            expected = database.read(revision_number)
             break_connections()
             assert database.write(bump) == expected + 1
             break_connections()
@@ -174,12 +178,12 @@ def test_wait_for_a_connection_is_limited(url: str, monkeypatch: pytest.MonkeyPa
     one_connection = Database(url, connections=1)
 
     def both(_: Repository) -> int:
-        return one_connection.read(Repository.revision)
+        return one_connection.read(revision_number)
 
     with pytest.raises(StoreError) as refused:
         one_connection.read(both)
     assert isinstance(refused.value.__cause__, sa.exc.TimeoutError)
-    assert one_connection.read(Repository.revision) == 1
+    assert one_connection.read(revision_number) == 1
     one_connection.close()
 
 
@@ -201,7 +205,7 @@ def test_read_only_database_rejects_writes(postgres_server: PostgresServer, data
     name = url.rpartition("/")[2]
     postgres_server.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     standby = Database(url)
-    assert standby.read(Repository.revision) == 1
+    assert standby.read(revision_number) == 1
     with pytest.raises(StoreError, match="read-only transaction"):
         standby.write(bump)
     with pytest.raises(StoreError, match="read-only transaction"):
@@ -228,7 +232,7 @@ def test_database_that_cannot_be_opened_is_reported(
         assert "\n" not in str(caught.value)
         assert sa.make_url(url).password not in str(caught.value)  # type: ignore[operator]
     with pytest.raises(StoreError) as refused:
-        database.read(Repository.revision)
+        database.read(revision_number)
     assert isinstance(refused.value.__cause__, sa.exc.OperationalError)
     assert sa.make_url(url).database not in str(refused.value)  # type: ignore[operator]
     assert "***@" in database.name
