@@ -169,8 +169,8 @@ def test_scram_exchange_matches_rfc_7677_example() -> None:
     exchange = ScramExchange(ClientFirstMessage.parse(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"), verifier, server_nonce)
     assert exchange.challenge == f"r=rOprNGfwEbeRWgbNEkqO{server_nonce},s={salt},i=4096"
     proof = "dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
-    answer = exchange.finish(f"c=biws,r=rOprNGfwEbeRWgbNEkqO{server_nonce},p={proof}".encode())
-    assert answer == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    response = exchange.finish(f"c=biws,r=rOprNGfwEbeRWgbNEkqO{server_nonce},p={proof}".encode())
+    assert response == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
 def scram(mechanism: str, text: str, known: Verifier, user: str = "shop") -> bytes:
@@ -178,9 +178,9 @@ def scram(mechanism: str, text: str, known: Verifier, user: str = "shop") -> byt
     client = ScramClient(user, text, mechanism)
     exchange = ScramExchange(ClientFirstMessage.parse(client.first_message()), known, "nonce-of-ours")
     client.process_server_first_message(exchange.challenge.encode())
-    answer = exchange.finish(client.final_message())
-    client.process_server_final_message(answer)
-    return answer
+    response = exchange.finish(client.final_message())
+    client.process_server_final_message(response)
+    return response
 
 
 @pytest.mark.parametrize("mechanism", list(HASHES))
@@ -507,17 +507,17 @@ def permission_cases() -> dict[int, list[PermissionCase]]:
     alter = admin.AlterConfigsRequest.AlterConfigsResource
     incremental = admin.IncrementalAlterConfigsRequest.AlterConfigsResource
     described = admin.DescribeConfigsRequest.DescribeConfigsResource
-    gone = consumer.OffsetDeleteRequest.OffsetDeleteRequestTopic
+    removed = consumer.OffsetDeleteRequest.OffsetDeleteRequestTopic
     leaving = consumer.LeaveGroupRequest.MemberIdentity
     later = producer.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     fetched = consumer.OffsetFetchRequest.OffsetFetchRequestGroup
     produced = ProduceRequest(None, 1, 1, (ProduceTopic("t", (ProducePartition(0, memoryview(batch(b"v"))),)),))
-    wanted = FetchRequest(
+    requested = FetchRequest(
         0, 0, 1 << 20, 0, 0, -1, (FetchTopic("t", uuid.UUID(int=0), (FetchPartition(0, -1, 0, 99),)),)
     )
     return {
         api.PRODUCE: [(produced, "write topic:t")],
-        api.FETCH: [(wanted, "read topic:t")],
+        api.FETCH: [(requested, "read topic:t")],
         api.LIST_OFFSETS: [
             (
                 consumer.ListOffsetsRequest(
@@ -581,7 +581,7 @@ def permission_cases() -> dict[int, list[PermissionCase]]:
             (
                 consumer.OffsetDeleteRequest(
                     group_id="g",
-                    topics=[gone(name="t", partitions=[gone.OffsetDeleteRequestPartition(partition_index=0)])],
+                    topics=[removed(name="t", partitions=[removed.OffsetDeleteRequestPartition(partition_index=0)])],
                 ),
                 "admin group:g and topic:t",
             )
@@ -746,20 +746,20 @@ def permission_cases() -> dict[int, list[PermissionCase]]:
     }
 
 
-def codes(answer: Any) -> Iterator[int]:
+def codes(response: Any) -> Iterator[int]:
     """Yields all error codes of a response at any depth."""
-    if hasattr(answer, "_asdict"):
-        yield from codes(answer._asdict())
-    elif isinstance(answer, (list, tuple)):
-        for item in answer:
+    if hasattr(response, "_asdict"):
+        yield from codes(response._asdict())
+    elif isinstance(response, (list, tuple)):
+        for item in response:
             yield from codes(item)
-    elif isinstance(answer, dict):
-        for name, value in answer.items():
+    elif isinstance(response, dict):
+        for name, value in response.items():
             yield from (value,) if name in ("error_code", "partition_error_code", "error") else codes(value)
-    elif hasattr(answer, "to_dict"):
-        yield from codes(answer.to_dict())
-    elif dataclasses.is_dataclass(answer):
-        yield from codes({field.name: getattr(answer, field.name) for field in dataclasses.fields(answer)})
+    elif hasattr(response, "to_dict"):
+        yield from codes(response.to_dict())
+    elif dataclasses.is_dataclass(response):
+        yield from codes({field.name: getattr(response, field.name) for field in dataclasses.fields(response)})
 
 
 FORBIDDEN = {
@@ -838,9 +838,9 @@ def test_lists_contain_only_permitted_resources(tmp_path: Path) -> None:
         request = admin.ListGroupsRequest(states_filter=[], types_filter=[])
         listed = await HANDLERS[api.LIST_GROUPS].handle(context, request)
         assert [group.group_id for group in listed.groups] == ["b"]
-        wanted = admin.ListTransactionsRequest(state_filters=[], producer_id_filters=[], duration_filter=-1)
+        requested = admin.ListTransactionsRequest(state_filters=[], producer_id_filters=[], duration_filter=-1)
         context = RequestContext(node, 1, "c", "127.0.0.1", granted)
-        shown = HANDLERS[api.LIST_TRANSACTIONS].handle(context, wanted)
+        shown = HANDLERS[api.LIST_TRANSACTIONS].handle(context, requested)
         assert sorted(one.transactional_id for one in shown.transaction_states) == ["a.x", "a.y"]
         both = admin.DescribeTransactionsRequest(transactional_ids=["a.x", "b"])
         response = HANDLERS[api.DESCRIBE_TRANSACTIONS].handle(RequestContext(node, 0, "c", "", granted), both)
@@ -863,8 +863,8 @@ def test_offsets_of_unpermitted_topics_are_neither_returned_nor_deleted(tmp_path
         await node.groups.commits.store("g", {key: CommittedOffset(7, -1, "", NOW_MS) for key in keys})
         granted = login_with("admin group:g", "read topic:a")
         group = consumer.OffsetFetchRequest.OffsetFetchRequestGroup
-        wanted = [group.OffsetFetchRequestTopics(name=name, partition_indexes=[0]) for name in ("a", "b", "none")]
-        request = consumer.OffsetFetchRequest(groups=[group(group_id="g", topics=wanted)])
+        requested = [group.OffsetFetchRequestTopics(name=name, partition_indexes=[0]) for name in ("a", "b", "none")]
+        request = consumer.OffsetFetchRequest(groups=[group(group_id="g", topics=requested)])
         response = (await handle_request(node, api.OFFSET_FETCH, request, granted)).groups[0]
         found = [(one.error_code, one.committed_offset) for topic in response.topics for one in topic.partitions]
         refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -874,8 +874,8 @@ def test_offsets_of_unpermitted_topics_are_neither_returned_nor_deleted(tmp_path
         request = consumer.OffsetDeleteRequest(
             group_id="g", topics=[doomed(name=name, partitions=[one]) for name in ("a", "b", "none")]
         )
-        answer = await handle_request(node, api.OFFSET_DELETE, request, granted)
-        assert list(codes(answer))[-3:] == [ErrorCode.NONE, refused, refused]
+        response = await handle_request(node, api.OFFSET_DELETE, request, granted)
+        assert list(codes(response))[-3:] == [ErrorCode.NONE, refused, refused]
         assert list(node.groups.offsets.of_group("g")) == [("b", 0)]
 
     with_node(tmp_path, work)
@@ -885,10 +885,10 @@ def test_delete_by_id_does_not_reveal_name_of_unpermitted_topic(tmp_path: Path) 
     async def work(node: BrokerNode) -> None:
         topic = node.changes.create_topic("hidden", 1, {})
         state = admin.DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic.topic_id)
-        answer = await handle_request(
+        response = await handle_request(
             node, api.DELETE_TOPICS, admin.DeleteTopicsRequest(topics=[state]), login_with("read topic:t")
         )
-        [response] = answer.responses
+        [response] = response.responses
         assert (response.error_code, response.name) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
         assert "hidden" not in response.error_message and node.topics.get("hidden") is topic
 
@@ -990,8 +990,8 @@ def test_fetch_response_of_rate_limited_client_holds_one_second(tmp_path: Path, 
         for _ in range(10):
             one = batch(b"x" * 200)
             node.log("t", 0).append(one, read_batch_header(one), NOW_MS)
-        wanted = struct.pack(">iiiibih1siiqi", -1, 0, 1, 1 << 20, 0, 1, 1, b"t", 1, 0, 0, 1 << 20)
-        response = await client.request(api.FETCH, 4, wanted)
+        requested = struct.pack(">iiiibih1siiqi", -1, 0, 1, 1 << 20, 0, 1, 1, b"t", 1, 0, 0, 1 << 20)
+        response = await client.request(api.FETCH, 4, requested)
         assert response.count(b"x" * 200) == expected
 
     with_server(tmp_path, work, bytes_per_second_max=rate)

@@ -60,17 +60,17 @@ def described(node: BrokerNode, *names: str, limit: int = 2000, cursor: tuple[st
         cursor=cursor
         and DescribeTopicPartitionsRequest.Cursor(version=0, topic_name=cursor[0], partition_index=cursor[1]),
     )
-    answer = describe_topic_partitions.handle(context(node, 0), request)
-    return DescribeTopicPartitionsResponse.decode(bytes(answer.encode()), version=0)
+    response = describe_topic_partitions.handle(context(node, 0), request)
+    return DescribeTopicPartitionsResponse.decode(bytes(response.encode()), version=0)
 
 
-def summary(answer: Any) -> tuple[list[tuple[str, int, list[int]]], tuple[str, int] | None]:
+def summary(response: Any) -> tuple[list[tuple[str, int, list[int]]], tuple[str, int] | None]:
     """Returns (topic, error, partitions) of each topic, and the cursor."""
     topics = [
         (topic.name, topic.error_code, [result.partition_index for result in topic.partitions])
-        for topic in answer.topics
+        for topic in response.topics
     ]
-    cursor = answer.next_cursor
+    cursor = response.next_cursor
     return topics, None if cursor is None else (cursor.topic_name, cursor.partition_index)
 
 
@@ -78,9 +78,9 @@ def test_topics_are_sorted_by_name_including_unknown_ones(tmp_path: Path) -> Non
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("b", 2, {})
         topic = node.changes.create_topic("a", 1, {})
-        answer = described(node, "b", "nothing", "a", "a")
-        assert summary(answer) == ([("a", 0, [0]), ("b", 0, [0, 1]), ("nothing", 3, [])], None)
-        first = answer.topics[0]
+        response = described(node, "b", "nothing", "a", "a")
+        assert summary(response) == ([("a", 0, [0]), ("b", 0, [0, 1]), ("nothing", 3, [])], None)
+        first = response.topics[0]
         assert (first.topic_id, first.is_internal) == (topic.topic_id, False)
         (result,) = first.partitions
         assert (result.leader_id, result.replica_nodes, result.isr_nodes, result.offline_replicas) == (1, [1], [1], [])
@@ -134,8 +134,8 @@ def test_elect_leaders_returns_election_not_needed(tmp_path: Path, version: int)
                 requested(version=version, topic="b", partitions=[0]),
             ],
         )
-        answer = elect_leaders.handle(context(node, version), request)
-        read = ElectLeadersResponse.decode(bytes(answer.encode()), version=version)
+        response = elect_leaders.handle(context(node, version), request)
+        read = ElectLeadersResponse.decode(bytes(response.encode()), version=version)
         assert [
             (topic.topic, [(result.partition_id, result.error_code) for result in topic.partition_result])
             for topic in read.replica_election_results

@@ -123,13 +123,13 @@ async def fetch_partitions(
     node: BrokerNode, *offsets: int, each: int = 10_000, committed: bool = False, least: int = 1, wait_ms: int = 20_000
 ) -> Sequence[FetchedPartition]:
     """Returns the response of a fetch from the first partitions."""
-    wanted = tuple(FetchPartition(index, -1, offset, each) for index, offset in enumerate(offsets))
-    topics = (FetchTopic("t", uuid.UUID(int=0), wanted),)
+    requested = tuple(FetchPartition(index, -1, offset, each) for index, offset in enumerate(offsets))
+    topics = (FetchTopic("t", uuid.UUID(int=0), requested),)
     request = FetchRequest(wait_ms, least, 1 << 30, int(committed), 0, -1, topics)
-    answer = fetch.handle(RequestContext(node, 12, "test", "127.0.0.1"), request)
-    if not isinstance(answer, fetch.FetchResult):
-        answer = await answer
-    return answer.topics[0].partitions
+    response = fetch.handle(RequestContext(node, 12, "test", "127.0.0.1"), request)
+    if not isinstance(response, fetch.FetchResult):
+        response = await response
+    return response.topics[0].partitions
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -197,7 +197,7 @@ def test_cached_data_is_returned_without_thread(tmp_path: Path, disk: Disk) -> N
     async def work(node: BrokerNode) -> None:
         disk.evict()
         await fetch_partitions(node, 17)
-        answer = fetch.handle(
+        response = fetch.handle(
             RequestContext(node, 12, "test", "127.0.0.1"),
             FetchRequest(
                 9,
@@ -209,7 +209,7 @@ def test_cached_data_is_returned_without_thread(tmp_path: Path, disk: Disk) -> N
                 (FetchTopic("t", uuid.UUID(int=0), (FetchPartition(0, -1, 17, 10_000),)),),
             ),
         )
-        assert isinstance(answer, fetch.FetchResult)
+        assert isinstance(response, fetch.FetchResult)
 
     with_topic(tmp_path, 1, work)
 
@@ -344,13 +344,13 @@ def test_waiting_poll_holds_no_records(tmp_path: Path) -> None:
 
 def test_append_during_poll_start_is_not_missed(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        wanted = (FetchTopic("t", uuid.UUID(int=0), (FetchPartition(0, -1, BATCHES, 10_000),)),)
-        answer = fetch.handle(
-            RequestContext(node, 12, "test", "127.0.0.1"), FetchRequest(300_000, 1, 1 << 30, 0, 0, -1, wanted)
+        requested = (FetchTopic("t", uuid.UUID(int=0), (FetchPartition(0, -1, BATCHES, 10_000),)),)
+        response = fetch.handle(
+            RequestContext(node, 12, "test", "127.0.0.1"), FetchRequest(300_000, 1, 1 << 30, 0, 0, -1, requested)
         )
-        assert not isinstance(answer, fetch.FetchResult)
+        assert not isinstance(response, fetch.FetchResult)
         append(node.log("t", 0), batch(b"in the same turn of the loop"))
-        assert (await answer).topics[0].partitions[0].records
+        assert (await response).topics[0].partitions[0].records
         assert not node.log("t", 0).waiters
 
     with_topic(tmp_path, 1, work)
@@ -400,18 +400,18 @@ def test_poll_at_deadline_returns_records_of_cold_partition(tmp_path: Path, disk
 async def lookup_offsets(node: BrokerNode, timestamps_ms: Sequence[int]) -> tuple[bool, list[tuple[int, int]]]:
     """Returns whether the search waited for the disk, and the (timestamp, offset) of each partition."""
     topic = ListOffsetsRequest.ListOffsetsTopic
-    wanted = [
+    requested = [
         topic.ListOffsetsPartition(version=7, partition_index=index, current_leader_epoch=-1, timestamp=timestamp_ms)
         for index, timestamp_ms in enumerate(timestamps_ms)
     ]
     request = ListOffsetsRequest(
-        version=7, replica_id=-1, isolation_level=0, topics=[topic(version=7, name="t", partitions=wanted)]
+        version=7, replica_id=-1, isolation_level=0, topics=[topic(version=7, name="t", partitions=requested)]
     )
-    answer = list_offsets.handle(RequestContext(node, 7, "test", "127.0.0.1"), request)
-    is_late = asyncio.iscoroutine(answer)
+    response = list_offsets.handle(RequestContext(node, 7, "test", "127.0.0.1"), request)
+    is_late = asyncio.iscoroutine(response)
     if is_late:
-        answer = await answer
-    (found,) = answer.topics
+        response = await response
+    (found,) = response.topics
     assert [one.partition_index for one in found.partitions] == list(range(len(timestamps_ms)))
     return is_late, [(one.timestamp, one.offset) for one in found.partitions]
 

@@ -93,9 +93,9 @@ class Client:
 
     def heartbeat(self, at: int = 0, *, full: bool = False, loses_response: bool = False, silent: bool = False) -> Any:
         """Sends a heartbeat: with all fields if `full`, without owned partitions if `silent`."""
-        result: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if full:
-            result = {
+            fields = {
                 "rebalance_timeout_ms": REBALANCE_MS,
                 "topics": frozenset(self.topics),
                 "pattern": self.pattern,
@@ -106,7 +106,7 @@ class Client:
             self.epoch,
             instance_id=self.instance_id,
             owned=None if silent else self.owned,
-            **result,
+            **fields,
         )
         result = self.driver.heartbeat(request, at)
         if not loses_response:
@@ -479,11 +479,11 @@ def test_offset_commit_and_fetch_check_member_epoch() -> None:
     driver, first, second = pair(t=2, u=2)
     group, topics = driver.group, driver.topics
     index = next(iter(first.owned))[1]
-    place, epoch = [("t", index)], first.epoch
-    group.check_commit("a", epoch, place, topics)
-    assert refusal(group.check_commit, "a", epoch + 1, place, topics) is ErrorCode.STALE_MEMBER_EPOCH
-    assert refusal(group.check_commit, "x", epoch, place, topics) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert refusal(group.check_commit, "", -1, place, topics) is ErrorCode.UNKNOWN_MEMBER_ID
+    partitions, epoch = [("t", index)], first.epoch
+    group.check_commit("a", epoch, partitions, topics)
+    assert refusal(group.check_commit, "a", epoch + 1, partitions, topics) is ErrorCode.STALE_MEMBER_EPOCH
+    assert refusal(group.check_commit, "x", epoch, partitions, topics) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert refusal(group.check_commit, "", -1, partitions, topics) is ErrorCode.UNKNOWN_MEMBER_ID
     group.check_fetch(None, -1)
     group.check_fetch("a", epoch)
     assert refusal(group.check_fetch, "a", epoch - 1) is ErrorCode.STALE_MEMBER_EPOCH
@@ -493,12 +493,12 @@ def test_offset_commit_and_fetch_check_member_epoch() -> None:
     second.heartbeat(full=True)
     first.heartbeat(loses_response=True)
     assert first.epoch < group.members["a"].epoch
-    group.check_commit("a", epoch, place, topics)
+    group.check_commit("a", epoch, partitions, topics)
     assert refusal(group.check_commit, "a", epoch, [("u", 0)], topics) is ErrorCode.STALE_MEMBER_EPOCH
     first.leave()
     second.leave()
-    group.check_commit("", -1, place, topics)
-    assert refusal(group.check_commit, "", 0, place, topics) is ErrorCode.UNKNOWN_MEMBER_ID
+    group.check_commit("", -1, partitions, topics)
+    assert refusal(group.check_commit, "", 0, partitions, topics) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_members_continue_their_epochs_after_restart() -> None:

@@ -81,8 +81,8 @@ async def handle_request(node: BrokerNode, request: Any, *lines: tuple[str, str]
     """Returns the handler's response; `lines` are the client's grants, all permissions if empty."""
     login = GrantedLogin(lines) if lines else ANONYMOUS
     context = RequestContext(node, request.version, "client", "127.0.0.1", login)
-    answer = HANDLERS[request.API_KEY].handle(context, request)
-    return await answer if inspect.isawaitable(answer) else answer
+    response = HANDLERS[request.API_KEY].handle(context, request)
+    return await response if inspect.isawaitable(response) else response
 
 
 def heartbeat_request(version: int = 1, **fields: Any) -> Any:
@@ -114,10 +114,10 @@ def test_consumer_groups_survive_kill(tmp_path: Path) -> None:
             node.groups.consumer_heartbeat("g", HeartbeatRequest(member_id, -1))
         await node.groups.delete_group("g")
 
-    async def gone(node: BrokerNode) -> None:
+    async def removed(node: BrokerNode) -> None:
         assert not node.groups.groups
 
-    run(tmp_path, first, again, again, emptied, gone)
+    run(tmp_path, first, again, again, emptied, removed)
 
 
 def test_empty_group_changes_protocol(tmp_path: Path) -> None:

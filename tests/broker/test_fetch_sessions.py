@@ -52,22 +52,22 @@ def request(
     session_id: int, epoch: int, offsets: dict[int, int], forgotten: Sequence[int] = (), **more: Any
 ) -> FetchRequest:
     wait = {"wait_ms_max": 0, "bytes_min": 1, "bytes_max": 1 << 20, **more}
-    gone = topics(dict.fromkeys(forgotten, -1))
+    removed = topics(dict.fromkeys(forgotten, -1))
     return FetchRequest(
-        isolation_level=0, session_id=session_id, session_epoch=epoch, topics=topics(offsets), forgotten=gone, **wait
+        isolation_level=0, session_id=session_id, session_epoch=epoch, topics=topics(offsets), forgotten=removed, **wait
     )
 
 
 async def handle_fetch(node: BrokerNode, requested: FetchRequest, version: int = 12) -> FetchResult:
-    answer = fetch.handle(RequestContext(node, version, "client", "127.0.0.1"), requested)
-    return answer if isinstance(answer, FetchResult) else await answer
+    response = fetch.handle(RequestContext(node, version, "client", "127.0.0.1"), requested)
+    return response if isinstance(response, FetchResult) else await response
 
 
-def partition_results(answer: FetchResult) -> dict[int, tuple[ErrorCode, int, int]]:
+def partition_results(response: FetchResult) -> dict[int, tuple[ErrorCode, int, int]]:
     """Returns (error, high watermark, record bytes) by partition."""
     return {
         one.partition: (one.error, one.high_watermark, len(one.records))
-        for topic in answer.topics
+        for topic in response.topics
         for one in topic.partitions
     }
 
@@ -189,7 +189,7 @@ def test_session_is_equivalent_to_full_fetches(
         offsets = dict.fromkeys(range(5), 0)
         session_id, epoch = 0, 0
         bounds: dict[int, tuple[int, int]] = {}
-        changed, gone = dict(offsets), set[int]()
+        changed, removed = dict(offsets), set[int]()
         for what, index in [*steps, ("fetch", 0)]:
             log = node.log("t", index)
             if what == "append":
@@ -199,14 +199,16 @@ def test_session_is_equivalent_to_full_fetches(
             elif what == "forget" and index in offsets and len(offsets) > 1:
                 del offsets[index]
                 changed.pop(index, None)
-                gone.add(index)
+                removed.add(index)
                 bounds.pop(index, None)
             elif what == "fetch":
-                answer = await handle_fetch(node, request(session_id, epoch, changed, sorted(gone) if epoch else ()))
-                assert answer.error is ErrorCode.NONE
-                session_id, epoch = answer.session_id, epoch + 1
-                changed, gone = {}, set()
-                for topic in answer.topics:
+                response = await handle_fetch(
+                    node, request(session_id, epoch, changed, sorted(removed) if epoch else ())
+                )
+                assert response.error is ErrorCode.NONE
+                session_id, epoch = response.session_id, epoch + 1
+                changed, removed = {}, set()
+                for topic in response.topics:
                     for one in topic.partitions:
                         assert one.error is ErrorCode.NONE
                         bounds[one.partition] = (one.log_start_offset, one.high_watermark)
@@ -318,8 +320,8 @@ def test_session_fields_agree_with_kafka_python(version: int) -> None:
     )
     read = codec.decode(memoryview(bytes(wire.encode())), 0, version)
     assert (read.session_id, read.session_epoch) == (77, 3)
-    (gone,) = read.forgotten
-    assert (gone.name, gone.topic_id) == (("", uuid.UUID(int=9)) if version >= 13 else ("t", NO_ID))
-    assert [one.partition for one in gone.partitions] == [2, 3]
-    answer = b"".join(codec.encode((), ErrorCode.NONE, version, 77))
-    assert WireResponse.decode(answer, version=version).session_id == 77
+    (removed,) = read.forgotten
+    assert (removed.name, removed.topic_id) == (("", uuid.UUID(int=9)) if version >= 13 else ("t", NO_ID))
+    assert [one.partition for one in removed.partitions] == [2, 3]
+    response = b"".join(codec.encode((), ErrorCode.NONE, version, 77))
+    assert WireResponse.decode(response, version=version).session_id == 77

@@ -33,10 +33,10 @@ def frame_of(size: int, filled_with: int, key: int = PRODUCE) -> bytes:
 
 def receive(receiver: FrameReceiver, raw: bytes) -> int:
     """Receives as many of the bytes as fit into the free space."""
-    room = receiver.free_space()
-    count = min(len(room), len(raw))
+    free_space = receiver.free_space()
+    count = min(len(free_space), len(raw))
     assert count
-    room[:count] = raw[:count]
+    free_space[:count] = raw[:count]
     receiver.add_received(count)
     return count
 

@@ -26,14 +26,14 @@ class Driver:
     def __init__(self) -> None:
         numbers = itertools.count(1)
         self.group = Group("g", lambda prefix: f"{prefix}-{next(numbers)}")
-        self.answers: dict[int, JoinResult | SyncResult] = {}
+        self.responses: dict[int, JoinResult | SyncResult] = {}
         self.stored = 0
         self._tickets = itertools.count(1)
 
     def record_replies(self, actions: GroupActions) -> None:
         for reply in actions.replies:
-            assert reply.ticket not in self.answers, "a request gets one response"
-            self.answers[reply.ticket] = reply.result
+            assert reply.ticket not in self.responses, "a request gets one response"
+            self.responses[reply.ticket] = reply.result
         self.stored += actions.must_store
 
     def join(
@@ -69,12 +69,12 @@ class Driver:
         return ticket
 
     def joined(self, ticket: int) -> JoinResult:
-        result = self.answers[ticket]
+        result = self.responses[ticket]
         assert isinstance(result, JoinResult)
         return result
 
     def synced(self, ticket: int) -> SyncResult:
-        result = self.answers[ticket]
+        result = self.responses[ticket]
         assert isinstance(result, SyncResult)
         return result
 
@@ -91,7 +91,7 @@ def stable_pair() -> tuple[Driver, str, str]:
     other = driver.joined(second).member_id
     assert driver.joined(again).generation == 2
     waiting = driver.sync(other, 2)
-    assert waiting not in driver.answers
+    assert waiting not in driver.responses
     driver.sync(leader, 2, {leader: b"L", other: b"O"})
     assert driver.synced(waiting).assignment == b"O"
     assert driver.group.state is GroupState.STABLE
@@ -126,7 +126,7 @@ def test_pending_member_id_blocks_group_only_for_its_session() -> None:
     driver.sync(leader, 1)
     driver.join(requires_id=True, at=100)
     rejoin = driver.join(leader, at=200)
-    assert rejoin not in driver.answers
+    assert rejoin not in driver.responses
     driver.tick(100 + SESSION_MS)
     assert driver.joined(rejoin).generation == 2
 
@@ -145,7 +145,7 @@ def test_members_not_rejoining_are_removed_at_rebalance_timeout() -> None:
     rejoin = driver.join(leader, at=5)
     driver.group.heartbeat(other, None, 2, 25_000)
     driver.tick(REBALANCE_MS - 1)
-    assert rejoin not in driver.answers
+    assert rejoin not in driver.responses
     driver.tick(REBALANCE_MS)
     assert driver.joined(rejoin).generation == 3
     assert set(driver.group.members) == {leader, driver.joined(third).member_id}
@@ -283,12 +283,12 @@ class GroupUnderLoad(RuleBasedStateMachine):
     def newcomer(self, requires_id: bool) -> None:
         self.joins[self.driver.join(at=self.now, requires_id=requires_id)] = ""
 
-    @precondition(lambda self: self.driver.answers)
+    @precondition(lambda self: self.driver.responses)
     @rule(data=st.data())
     def rejoin(self, data: st.DataObject) -> None:
-        answers = [answer for answer in self.driver.answers.values() if isinstance(answer, JoinResult)]
-        if answers:
-            member_id = data.draw(st.sampled_from(answers)).member_id
+        responses = [response for response in self.driver.responses.values() if isinstance(response, JoinResult)]
+        if responses:
+            member_id = data.draw(st.sampled_from(responses)).member_id
             self.joins[self.driver.join(member_id, at=self.now)] = member_id
 
     @precondition(lambda self: self.driver.group.members)
@@ -297,9 +297,9 @@ class GroupUnderLoad(RuleBasedStateMachine):
         member_id = data.draw(st.sampled_from(sorted(self.driver.group.members)))
         everybody = {each: each.encode() for each in self.driver.group.members}
         ticket = self.driver.sync(member_id, self.driver.group.generation, everybody, self.now)
-        answer = self.driver.answers.get(ticket)
-        if isinstance(answer, SyncResult) and answer.error is ErrorCode.NONE:
-            assert answer.assignment in (member_id.encode(), b"")
+        response = self.driver.responses.get(ticket)
+        if isinstance(response, SyncResult) and response.error is ErrorCode.NONE:
+            assert response.assignment in (member_id.encode(), b"")
 
     @precondition(lambda self: self.driver.group.members)
     @rule(data=st.data())
@@ -333,7 +333,7 @@ class GroupUnderLoad(RuleBasedStateMachine):
         if group.state is GroupState.PREPARING_REBALANCE:
             assert group.next_deadline_ms() is not None, "a rebalance always ends"
         held = {member.join_ticket for member in waiting}
-        unanswered = {ticket for ticket in self.joins if ticket not in self.driver.answers}
+        unanswered = {ticket for ticket in self.joins if ticket not in self.driver.responses}
         assert unanswered == held
 
 
@@ -343,10 +343,10 @@ TestGroupUnderLoad = GroupUnderLoad.TestCase
 
 def test_disconnect_restarts_session_of_that_member_only() -> None:
     driver, leader, other = stable_pair()
-    gone = driver.join(leader, at=10)
-    driver.record_replies(driver.group.disconnect(gone, 1000))
+    removed = driver.join(leader, at=10)
+    driver.record_replies(driver.group.disconnect(removed, 1000))
     waiting = driver.join(other, at=20)
-    assert waiting not in driver.answers
+    assert waiting not in driver.responses
     driver.tick(999 + SESSION_MS)
     assert set(driver.group.members) == {leader, other}
     driver.tick(1000 + SESSION_MS)
@@ -357,8 +357,8 @@ def test_disconnected_sync_request_gets_no_reply() -> None:
     driver, leader, other = stable_pair()
     driver.join(leader)
     driver.join(other)
-    gone = driver.sync(other, 3)
-    driver.record_replies(driver.group.disconnect(gone, 5))
+    removed = driver.sync(other, 3)
+    driver.record_replies(driver.group.disconnect(removed, 5))
     assert driver.group.members[other].deadline_ms == 5 + SESSION_MS
     driver.sync(leader, 3, {leader: b"L", other: b"O"})
-    assert gone not in driver.answers and driver.group.state is GroupState.STABLE
+    assert removed not in driver.responses and driver.group.state is GroupState.STABLE

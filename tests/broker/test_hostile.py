@@ -636,10 +636,10 @@ def test_flood_of_requests_is_not_buffered(tmp_path: Path, monkeypatch: pytest.M
         nonlocal extra_bytes_max
         reader, writer = await asyncio.open_connection(host, port)
         writer.write((struct.pack(">ihhih", 210, 18, 0, 7, 200) + b"c" * 200) * count)
-        answers = asyncio.create_task(reader.readexactly(4))
-        size = struct.unpack(">i", await answers)[0]
-        answers = asyncio.create_task(reader.readexactly(count * (4 + size) - 4))
-        while not answers.done():
+        responses = asyncio.create_task(reader.readexactly(4))
+        size = struct.unpack(">i", await responses)[0]
+        responses = asyncio.create_task(reader.readexactly(count * (4 + size) - 4))
+        while not responses.done():
             extra_bytes_max = max(extra_bytes_max, server.connections.buffer_pool.extra_bytes)
             await asyncio.sleep(0)
         writer.close()
@@ -690,9 +690,9 @@ def test_requests_before_malformed_one_get_responses(tmp_path: Path) -> None:
     async def work(server: BrokerServer, host: str, port: int) -> None:
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(request_bytes(18, 0) * 3 + struct.pack(">i", 1))
-        answers = await reader.read()
-        size = 4 + struct.unpack(">i", answers[:4])[0]
-        assert len(answers) == 3 * size
+        responses = await reader.read()
+        size = 4 + struct.unpack(">i", responses[:4])[0]
+        assert len(responses) == 3 * size
         writer.close()
 
     with_server(tmp_path, work)

@@ -46,8 +46,8 @@ async def advertised_address(host: str, port: int, tls: ssl.SSLContext | None = 
         body = MetadataRequest(version=1, topics=[]).encode(version=1)
         writer.write(struct.pack(">ihhih", 10 + len(body), 3, 1, 7, -1) + body)
         size = struct.unpack(">i", await reader.readexactly(4))[0]
-        answer = MetadataResponse.decode((await reader.readexactly(size))[4:], version=1)
-        return answer.brokers[0].host, answer.brokers[0].port
+        response = MetadataResponse.decode((await reader.readexactly(size))[4:], version=1)
+        return response.brokers[0].host, response.brokers[0].port
     finally:
         writer.close()
 

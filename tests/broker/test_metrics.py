@@ -108,9 +108,9 @@ def with_server(directory: Path, work: Callable[[BrokerServer, int], Awaitable[N
 async def http_request(port: int, request: bytes) -> tuple[str, str]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
-    answer = (await reader.read()).decode()
+    response = (await reader.read()).decode()
     writer.close()
-    head, _, body = answer.partition("\r\n\r\n")
+    head, _, body = response.partition("\r\n\r\n")
     return head, body
 
 

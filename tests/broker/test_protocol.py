@@ -103,8 +103,8 @@ def test_metadata_encoder_agrees_with_generated_codec(
         ],
         **({"authorized_operations": operations} if 8 <= version <= 10 else {}),
     )
-    told = MetadataResult(node_id, "b.example", 9092, "cluster", leader_epoch, topics, operations)
-    assert encode_metadata(told, version) == expected.encode()
+    response = MetadataResult(node_id, "b.example", 9092, "cluster", leader_epoch, topics, operations)
+    assert encode_metadata(response, version) == expected.encode()
 
 
 @given(
@@ -248,12 +248,12 @@ def sample_requests(version_of: Any) -> Iterator[Any]:
     )
     cls = make(9)
     if v(9) < 8:
-        wanted = [cls.OffsetFetchRequestTopic(version=v(9), name=topic, partition_indexes=[0, 1])]
-        yield cls(version=v(9), group_id="g", topics=wanted)
+        requested = [cls.OffsetFetchRequestTopic(version=v(9), name=topic, partition_indexes=[0, 1])]
+        yield cls(version=v(9), group_id="g", topics=requested)
     else:
         inner = cls.OffsetFetchRequestGroup
-        wanted = [inner.OffsetFetchRequestTopics(version=v(9), name=topic, partition_indexes=[0, 1])]
-        yield cls(version=v(9), groups=[inner(version=v(9), group_id="g", topics=wanted)])
+        requested = [inner.OffsetFetchRequestTopics(version=v(9), name=topic, partition_indexes=[0, 1])]
+        yield cls(version=v(9), groups=[inner(version=v(9), group_id="g", topics=requested)])
     cls = make(11)
     protocol = cls.JoinGroupRequestProtocol(version=v(11), name="range", metadata=b"m")
     yield cls(

@@ -289,8 +289,8 @@ def test_authorized_operations_are_returned_on_request(tmp_path: Path) -> None:
             response = metadata.handle(context(node, 9), MetadataRequest(version=9, topics=None, **flags))
             assert response.authorized_operations == (cluster if requested else None)
             assert [each.authorized_operations for each in response.topics] == [topic if requested else None] * 2
-            question = DescribeClusterRequest(version=0, include_cluster_authorized_operations=requested)
-            response = describe_cluster.handle(context(node, 0), question)
+            request = DescribeClusterRequest(version=0, include_cluster_authorized_operations=requested)
+            response = describe_cluster.handle(context(node, 0), request)
             assert response.authorized_operations == (cluster if requested else None)
             groups = DescribeGroupsRequest(version=5, groups=["g"], include_authorized_operations=requested)
             found = describe_groups.handle(context(node, 5), groups).groups

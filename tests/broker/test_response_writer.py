@@ -113,8 +113,8 @@ def open_files_of_test() -> set[str]:
 
 def pieces(path: Path) -> st.SearchStrategy[tuple[bytes, Callable[[], Piece]]]:
     """Generates (expected bytes, piece): pieces in a file or in memory."""
-    place = st.tuples(st.integers(0, 1_000_000), st.sampled_from((32_768, 40_000, 262_144, 262_145, 1_900_000)))
-    sliced = place.map(lambda p: (CONTENT[p[0] : p[0] + p[1]], lambda: slice_of(path, *p)))
+    ranges = st.tuples(st.integers(0, 1_000_000), st.sampled_from((32_768, 40_000, 262_144, 262_145, 1_900_000)))
+    sliced = ranges.map(lambda p: (CONTENT[p[0] : p[0] + p[1]], lambda: slice_of(path, *p)))
     held = st.integers(1, 200_000).map(lambda size: (CONTENT[:size], lambda: CONTENT[:size]))
     return sliced | held
 
@@ -129,16 +129,16 @@ def test_pieces_arrive_complete_and_in_order(
     data: st.DataObject,
 ) -> None:
     path = stored(tmp_path_factory.mktemp("log"))
-    answers = data.draw(st.lists(st.lists(pieces(path), min_size=1, max_size=5), min_size=1, max_size=4))
+    responses = data.draw(st.lists(st.lists(pieces(path), min_size=1, max_size=5), min_size=1, max_size=4))
     is_slow, are_together = data.draw(st.booleans()), data.draw(st.booleans())
 
     async def work(sender: Sender, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with sender.writer.gathering() if are_together else nullcontext():
-            for answer in answers:
-                sender.writer.write([make() for _, make in answer])
+            for response in responses:
+                sender.writer.write([make() for _, make in response])
                 if is_slow:
                     await asyncio.sleep(0.001)
-        expected = b"".join(content for answer in answers for content, _ in answer)
+        expected = b"".join(content for response in responses for content, _ in response)
         assert await reader.readexactly(len(expected)) == expected
         while sender.writer.unsent_bytes:
             await asyncio.sleep(0)
@@ -351,19 +351,19 @@ def test_fast_client_does_not_starve_others(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(os, "sendfile", sendfile)
 
     async def work(sender: Sender, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        turns = [0]
+        sent_at_yields = [0]
 
-        def turn() -> None:
-            turns.append(sum(sent))
+        def take_turn() -> None:
+            sent_at_yields.append(sum(sent))
             if sender.writer.unsent_bytes:
-                asyncio.get_running_loop().call_soon(turn)
+                asyncio.get_running_loop().call_soon(take_turn)
 
         sender.writer.write([slice_of(path, 0, 700_000) for _ in range(10)])
-        turn()
+        take_turn()
         while sender.writer.unsent_bytes:
             await asyncio.sleep(0)
         assert sum(sent) == 7_000_000
-        steps = [after - before for before, after in itertools.pairwise([*turns, sum(sent)])]
+        steps = [after - before for before, after in itertools.pairwise([*sent_at_yields, sum(sent)])]
         assert max(steps) <= SENDFILE_BYTES_BEFORE_YIELD
 
     with_connection(work)
@@ -372,11 +372,11 @@ def test_fast_client_does_not_starve_others(tmp_path: Path, monkeypatch: pytest.
 def test_uncached_file_data_is_read_by_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Disk reads are slow, so they must not block other clients."""
     path = stored(tmp_path)
-    looks = []
+    checks = []
 
     def preadv(fd: int, buffers: list[bytearray], position: int, flags: int = 0) -> int:
         if flags == os.RWF_NOWAIT and position >= 1_000_000:
-            looks.append(position)
+            checks.append(position)
             raise BlockingIOError
         return really(fd, buffers, position, flags)
 
@@ -398,19 +398,19 @@ def test_uncached_file_data_is_read_by_thread(tmp_path: Path, monkeypatch: pytes
         assert await reader.readexactly(len(expected)) == expected
 
     with_connection(work)
-    assert in_loop == [False] and len(looks) == 1
+    assert in_loop == [False] and len(checks) == 1
 
 
 def test_data_evicted_while_sending_is_read_by_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow client takes minutes for a response, and pages may be evicted meanwhile."""
     path = stored(tmp_path)
     is_evicted = False
-    looks: list[int] = []
+    checks: list[int] = []
     reads: list[tuple[bool, int, int]] = []
 
     def preadv(fd: int, buffers: list[bytearray], position: int, flags: int = 0) -> int:
         if flags == os.RWF_NOWAIT:
-            looks.append(position)
+            checks.append(position)
             if is_evicted:
                 raise BlockingIOError
         return really(fd, buffers, position, flags)
@@ -426,20 +426,20 @@ def test_data_evicted_while_sending_is_read_by_thread(tmp_path: Path, monkeypatc
     async def work(sender: Sender, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal is_evicted
         sender.writer.write([slice_of(path, 0, len(CONTENT))])
-        assert len(looks) == -(-SENDFILE_BYTES_BEFORE_YIELD // files.READ_AHEAD_BYTES), "only the next bytes to send"
+        assert len(checks) == -(-SENDFILE_BYTES_BEFORE_YIELD // files.READ_AHEAD_BYTES), "only the next bytes to send"
         is_evicted = True
         assert await reader.readexactly(len(CONTENT)) == CONTENT
 
     with_connection(work)
-    assert len(looks) == len(set(looks)), "no part is checked twice"
-    assert len(looks) < len(CONTENT) / files.READ_AHEAD_BYTES + len(reads) + 1
+    assert len(checks) == len(set(checks)), "no part is checked twice"
+    assert len(checks) < len(CONTENT) / files.READ_AHEAD_BYTES + len(reads) + 1
     assert not any(in_loop for in_loop, _, _ in reads)
     assert max(byte_count for _, _, byte_count in reads) <= SENDFILE_BYTES_BEFORE_YIELD
-    looked_to = SENDFILE_BYTES_BEFORE_YIELD
+    checked_to = SENDFILE_BYTES_BEFORE_YIELD
     for _, position, byte_count in reads:
-        assert position <= looked_to < position + byte_count
-        looked_to = position + byte_count
-    assert looked_to >= len(CONTENT)
+        assert position <= checked_to < position + byte_count
+        checked_to = position + byte_count
+    assert checked_to >= len(CONTENT)
 
 
 def test_disk_error_ends_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

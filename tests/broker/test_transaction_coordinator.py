@@ -60,7 +60,7 @@ from support.broker.broker_samples import NOW_MS, append, batch, committed, cont
 from support.logs import logged
 
 ID, T0, T1 = "shop-1", ("t", 0), ("t", 1)
-NOBODY = ProducerIdAndEpoch(-1, -1)
+UNKNOWN_PRODUCER = ProducerIdAndEpoch(-1, -1)
 Work = Callable[["World"], Awaitable[None]]
 
 
@@ -731,10 +731,10 @@ def stable(world: World, version: int) -> tuple[int, int]:
         awaitable = OffsetFetchRequest.OffsetFetchRequestGroup
         topics = [awaitable.OffsetFetchRequestTopics(version=version, name="t", partition_indexes=[0])]
         groups = [awaitable(version=version, group_id="g", member_id=None, member_epoch=-1, topics=topics)]
-        answer = offset_fetch.handle(
+        response = offset_fetch.handle(
             context(world.node, version), OffsetFetchRequest(version=version, groups=groups, require_stable=True)
         )
-        response = answer.groups[0].topics[0].partitions[0]
+        response = response.groups[0].topics[0].partitions[0]
     else:
         topic = OffsetFetchRequest.OffsetFetchRequestTopic(version=version, name="t", partition_indexes=[0])
         flag: dict[str, Any] = {"require_stable": True} if version >= 7 else {}
@@ -942,16 +942,16 @@ def test_complete_transaction_through_requests(tmp_path: Path) -> None:
         unnamed = _produce_request(node, begun.producer_id, 1, transactional_id=None)
         assert unnamed is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         group = {"transactional_id": ID, "group_id": "g", **producer}
-        answer = await txn_offset_commit.handle(context(node, 3), _offset_commit_request(group, 5))
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_TXN_STATE
+        response = await txn_offset_commit.handle(context(node, 3), _offset_commit_request(group, 5))
+        assert response.topics[0].partitions[0].error_code == ErrorCode.INVALID_TXN_STATE
         added = await add_offsets_to_txn.handle(context(node, 3), AddOffsetsToTxnRequest(version=3, **group))
         assert added.error_code == 0
-        answer = await txn_offset_commit.handle(context(node, 3), _offset_commit_request(group, 5))
-        assert answer.topics[0].partitions[0].error_code == 0
-        answer = await txn_offset_commit.handle(
+        response = await txn_offset_commit.handle(context(node, 3), _offset_commit_request(group, 5))
+        assert response.topics[0].partitions[0].error_code == 0
+        response = await txn_offset_commit.handle(
             context(node, 3), _offset_commit_request(group, 5, generation_id=4, member_id="m")
         )
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert response.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_MEMBER_ID
         assert _list_offsets(node, is_committed=True) == 0 and _list_offsets(node, is_committed=False) == 1
         ended = EndTxnRequest(version=3, transactional_id=ID, committed=True, **producer)
         assert (await end_txn.handle(context(node, 3), ended)).error_code == 0
@@ -986,7 +986,7 @@ def test_claimed_producer_id_without_transactional_id_gets_new_id(tmp_path: Path
 
 
 async def _init(
-    node: BrokerNode, version: int, *, transactional_id: str | None = ID, claimed: ProducerIdAndEpoch = NOBODY
+    node: BrokerNode, version: int, *, transactional_id: str | None = ID, claimed: ProducerIdAndEpoch = UNKNOWN_PRODUCER
 ) -> Any:
     request = InitProducerIdRequest(
         version=version,
@@ -1011,10 +1011,10 @@ async def _add_partitions(
             for name, partitions in topics.items()
         ],
     )
-    answer = await add_partitions_to_txn.handle(context(node, 3), request)
+    response = await add_partitions_to_txn.handle(context(node, 3), request)
     return {
         (topic.name, each.partition_index): each.partition_error_code
-        for topic in answer.results_by_topic_v3_and_below
+        for topic in response.results_by_topic_v3_and_below
         for each in topic.results_by_partition
     }
 
@@ -1026,9 +1026,9 @@ def _produce_request(
     assert header_of(raw).producer_id == producer_id
     partition = ProducePartition(0, memoryview(raw))
     request = ProduceRequest(transactional_id, -1, 1000, (ProduceTopic("t", (partition,)),))
-    answer = produce.handle(context(node, version), request)
-    assert isinstance(answer, tuple)
-    return answer[0].partitions[0].error
+    response = produce.handle(context(node, version), request)
+    assert isinstance(response, tuple)
+    return response[0].partitions[0].error
 
 
 def _offset_commit_request(group: dict[str, Any], value: int, **member: Any) -> Any:
@@ -1070,19 +1070,19 @@ def test_open_transactions_are_described(tmp_path: Path) -> None:
 
         def listed(version: int = 1, **filters: Any) -> list[str]:
             awaitable: dict[str, Any] = {"state_filters": [], "producer_id_filters": [], **filters}
-            answer = list_transactions.handle(
+            response = list_transactions.handle(
                 context(node, version), ListTransactionsRequest(version=version, **awaitable)
             )
-            assert answer.unknown_state_filters == [one for one in awaitable["state_filters"] if one == "Odd"]
-            return [one.transactional_id for one in answer.transaction_states]
+            assert response.unknown_state_filters == [one for one in awaitable["state_filters"] if one == "Odd"]
+            return [one.transactional_id for one in response.transaction_states]
 
         assert listed(0) == listed() == [ID, "idle"]
         assert listed(state_filters=["Empty", "Odd"]) == ["idle"]
         assert listed(producer_id_filters=[producer.producer_id]) == [ID] != [idle]
         assert listed(duration_filter=499) == [ID] and listed(duration_filter=500) == []
         topic = DescribeProducersRequest.TopicRequest(version=0, name="t", partition_indexes=[0, 1, 2])
-        answer = describe_producers.handle(context(node, 0), DescribeProducersRequest(version=0, topics=[topic]))
-        first, second, third = answer.topics[0].partitions
+        response = describe_producers.handle(context(node, 0), DescribeProducersRequest(version=0, topics=[topic]))
+        first, second, third = response.topics[0].partitions
         (response,) = first.active_producers
         assert (response.producer_id, response.last_sequence, response.current_txn_start_offset) == (0, 0, 0)
         assert (second.active_producers, third.error_code) == ([], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -40,7 +40,7 @@ class World:
         self.registry_url = registry_url
         self.data_dir = data_dir
         self._schema = fastavro.parse_schema(SCHEMA)
-        self.places: dict[int, tuple[int, int]] = {}
+        self.positions: dict[int, tuple[int, int]] = {}
 
     def send(self, producer: Producer, topic: str, ids: range, *, counted: bool = True) -> None:
         with RegistryClient(self.registry_url) as registry:
@@ -52,7 +52,7 @@ class World:
             def landed(error: Any, message: Any, number: int = number) -> None:
                 assert error is None
                 if counted:
-                    self.places[number] = (message.partition(), message.offset())
+                    self.positions[number] = (message.partition(), message.offset())
 
             producer.produce(topic, frame(schema_id, body.getvalue()), key=str(number), on_delivery=landed)
         assert producer.flush(60) == 0
@@ -98,11 +98,11 @@ def test_load_reads_every_codec_and_idempotent_producers(world: World) -> None:
         )
         world.send(producer, "clicks", range(number * 1000, number * 1000 + 1000))
     world.load()
-    assert world.rows("clicks") == sorted(world.places.items())
+    assert world.rows("clicks") == sorted(world.positions.items())
 
 
 def test_only_committed_transactions_become_rows(world: World) -> None:
-    world.places.clear()
+    world.positions.clear()
     producer = Producer({"bootstrap.servers": world.kafka.address, "transactional.id": "orders-1"})
     producer.init_transactions(60)
     for batch, commits in enumerate((True, False, True, False)):
@@ -115,22 +115,24 @@ def test_only_committed_transactions_become_rows(world: World) -> None:
     producer.begin_transaction()  # still open during the load, so above the last stable offset
     world.send(producer, "orders", range(1000, 1010), counted=False)
     world.load()
-    assert world.rows("orders") == sorted(world.places.items())
+    assert world.rows("orders") == sorted(world.positions.items())
     producer.abort_transaction(60)
     world.load()
-    assert world.rows("orders") == sorted(world.places.items())
+    assert world.rows("orders") == sorted(world.positions.items())
 
 
 def test_records_removed_before_first_load_are_not_reported_missing(world: World) -> None:
-    world.places.clear()
+    world.positions.clear()
     producer = Producer({"bootstrap.servers": world.kafka.address})
     world.send(producer, "trimmed", range(300))
     admin = AdminClient({"bootstrap.servers": world.kafka.address})
-    first = max(offset for partition, offset in world.places.values() if partition == 0) // 2
+    first = max(offset for partition, offset in world.positions.values() if partition == 0) // 2
     for future in admin.delete_records([TopicPartition("trimmed", 0, first)]).values():
         future.result(30)
     world.load()
-    kept = {number: place for number, place in world.places.items() if place[0] != 0 or place[1] >= first}
+    kept = {
+        number: position for number, position in world.positions.items() if position[0] != 0 or position[1] >= first
+    }
     assert world.rows("trimmed") == sorted(kept.items())
 
 

@@ -34,7 +34,7 @@ def test_async_clients_send_and_read_events(settings: Settings) -> None:
             landed = await asyncio.gather(
                 *(producer.send(topic, {"n": n}, key="k", schema=SCHEMA) for n in range(1, 50))
             )
-            assert [place.offset for place in (first, *landed)] == list(range(50))
+            assert [delivered.offset for delivered in (first, *landed)] == list(range(50))
             with pytest.raises(ValueRefused) as refused:
                 await producer.send(topic, {"n": "x"}, schema=SCHEMA)
             assert refused.value.field == "n"
@@ -80,7 +80,7 @@ def test_unprocessed_message_is_not_committed(settings: Settings) -> None:
                 if message.value["n"] == number:
                     raise RuntimeError("processing failed")
 
-    async def be_cancelled(first: int, asks_again: bool) -> None:
+    async def be_cancelled(first: int, retry: bool) -> None:
         async with AsyncConsumer(settings, topics=[topic], group=topic, auto_commit=True) as consumer:
             assert (await anext(consumer)).value["n"] == first
             waiting = asyncio.ensure_future(anext(consumer))
@@ -88,7 +88,7 @@ def test_unprocessed_message_is_not_committed(settings: Settings) -> None:
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-            if asks_again:
+            if retry:
                 assert (await anext(consumer)).value["n"] == first + 1
 
     async def produce() -> None:
@@ -99,8 +99,8 @@ def test_unprocessed_message_is_not_committed(settings: Settings) -> None:
     asyncio.run(produce())
     with pytest.raises(RuntimeError, match="processing failed"):
         asyncio.run(fail_at(2))
-    asyncio.run(be_cancelled(2, asks_again=False))
-    asyncio.run(be_cancelled(3, asks_again=True))
+    asyncio.run(be_cancelled(2, retry=False))
+    asyncio.run(be_cancelled(3, retry=True))
     with Consumer(settings, topics=[topic], group=topic) as consumer:
         assert next(consumer).value["n"] == 5
 
@@ -138,13 +138,13 @@ async def cancelled_read(consumer: AsyncConsumer) -> None:
     """Starts a read and cancels it just before its message arrives."""
     waiting = asyncio.ensure_future(anext(consumer))
     await asyncio.sleep(0)
-    asked = consumer._request
-    assert asked is not None
+    pending_read = consumer._request
+    assert pending_read is not None
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    await asyncio.wait([asked])
-    if asked.exception() is None and asked.result() is NoMessage.TIMEOUT:
+    await asyncio.wait([pending_read])
+    if pending_read.exception() is None and pending_read.result() is NoMessage.TIMEOUT:
         await cancelled_read(consumer)
 
 

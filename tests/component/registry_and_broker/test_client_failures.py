@@ -144,9 +144,9 @@ def test_failed_messages_are_reported_before_flush(
     deliveries: list[Delivery] = []
     first = producer.send("lost", value(1), key="k", schema=SCHEMA)
     producer.send("lost", value(2), key="k", schema=SCHEMA, on_delivery=deliveries.append)
-    asked = producer.send("lost", value(3), key="k", schema=SCHEMA)
+    delivery = producer.send("lost", value(3), key="k", schema=SCHEMA)
     with pytest.raises(DeliveryFailed) as failed:
-        asked.result(30)
+        delivery.result(30)
     assert failed.value.topic == "lost"
     assert first.wait(30)
     deadline = time.monotonic() + 30

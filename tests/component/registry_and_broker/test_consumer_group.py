@@ -93,7 +93,7 @@ def test_first_member_does_not_commit_partition_taken_by_second(
             member.consumer.close()
         ends = Counter(partition for partition, _ in expected)
         committed = admin.list_group_offsets([topic])[topic]
-    assert {place: each.offset for place, each in committed.items()} == {
+    assert {topic_partition: each.offset for topic_partition, each in committed.items()} == {
         TopicPartition(topic, partition): end for partition, end in ends.items()
     }
     rows = [row for row in audit_rows(settings, topic) if row.tier is Tier.CONSUMER]

@@ -96,8 +96,8 @@ def test_compose_services_connect_and_load_reads_sent_events(
     broker = started("broker", HEADRACE__BROKER__LISTEN="127.0.0.1:0", HEADRACE__BROKER__ADVERTISED_HOST="127.0.0.1")
     for name, address in (("registry", registry.removeprefix("http://")), ("broker", broker)):
         subprocess.run([sys.executable, *probe(name, address)], check=True)
-        gone = subprocess.run([sys.executable, *probe(name, "127.0.0.1:1")], capture_output=True, check=False)
-        assert gone.returncode != 0, "a probe that cannot fail says nothing"
+        failed = subprocess.run([sys.executable, *probe(name, "127.0.0.1:1")], capture_output=True, check=False)
+        assert failed.returncode != 0, "a probe that cannot fail says nothing"
     load = SERVICES["load"]["environment"]
     assert load["HEADRACE__REGISTRY__URL"] == f"http://registry:{SERVICES['registry']['ports'][0].split(':')[-1]}"
     told = SERVICES["broker"]["environment"]["HEADRACE__BROKER__ADVERTISED_HOST"]

@@ -62,13 +62,13 @@ def test_send_returns_partition_and_offset(settings: Settings) -> None:
         ]
         producer.flush()
         landed = [delivery.result(0) for delivery in deliveries]
-    assert len({(place.partition, place.offset) for place in landed}) == 500
+    assert len({(delivered.partition, delivered.offset) for delivered in landed}) == 500
     found = {(m.partition, m.offset): m for m in read(settings, "orders")}
-    for n, place in enumerate(landed):
-        message = found[place.partition, place.offset]
+    for n, delivered in enumerate(landed):
+        message = found[delivered.partition, delivered.offset]
         assert message.value == {"id": n, "timestamp": T0 + n}
         assert message.key == f"k{n % 7}".encode()
-        assert message.timestamp_ms == place.timestamp_ms
+        assert message.timestamp_ms == delivered.timestamp_ms
         assert message.timestamp_ms > T0 * 1.1  # wall clock time, not event time
 
 
