@@ -134,10 +134,8 @@ class Cleaner:
         segments: Sequence[ClosedSegment],
         is_current: Callable[[], bool],
     ) -> bool:
-        loop, duty_cycle = (
-            asyncio.get_running_loop(),
-            compaction.DutyCycle(lambda: is_current() and not self._is_closing()),
-        )
+        loop = asyncio.get_running_loop()
+        duty_cycle = compaction.DutyCycle(lambda: is_current() and not self._is_closing())
         start = max(self.clean_to.get(key, 0), log.log_start_offset)
         outcomes = TransactionOutcomes(log.aborted(segments[0].base_offset, segments[-1].next_offset))
         offset_map = await loop.run_in_executor(

@@ -84,11 +84,11 @@ class RequestCounts:
 
     def retain_topics(self, topics: Collection[str]) -> None:
         """Removes the labels of deleted topics and adds their bytes to OTHER."""
-        for gone in [topic for topic in self._topics if topic not in topics]:
-            self._topics.discard(gone)
+        for deleted in [topic for topic in self._topics if topic not in topics]:
+            self._topics.discard(deleted)
             for counter in (self.received, self.sent):
-                if gone in counter:
-                    counter[OTHER] += counter.pop(gone)
+                if deleted in counter:
+                    counter[OTHER] += counter.pop(deleted)
 
 
 def _codes(api_key: int, response: Any) -> Iterator[int]:

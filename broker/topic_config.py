@@ -41,7 +41,7 @@ class ConfigSource(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigRow:
+class TopicConfigKey:
     """One configuration key. Numbers lie in [minimum, maximum]; a string is one of `choices`, the behaviours that this
     broker supports."""
 
@@ -55,21 +55,21 @@ class ConfigRow:
 
 
 ROWS = (
-    ConfigRow(
+    TopicConfigKey(
         "retention.ms",
         ConfigType.LONG,
         lambda config: str(config.retention_ms),
         "Segments are deleted when their largest record timestamp is older; -1 disables the limit.",
         minimum=-1,
     ),
-    ConfigRow(
+    TopicConfigKey(
         "retention.bytes",
         ConfigType.LONG,
         lambda config: "-1",
         "The oldest segments of a partition are deleted while at least this many bytes remain; -1 disables the limit.",
         minimum=-1,
     ),
-    ConfigRow(
+    TopicConfigKey(
         "segment.bytes",
         ConfigType.INT,
         lambda config: str(config.segment_bytes_max),
@@ -77,85 +77,85 @@ ROWS = (
         minimum=1024,
         maximum=(1 << 31) - 1,
     ),
-    ConfigRow(
+    TopicConfigKey(
         "segment.ms",
         ConfigType.LONG,
         lambda config: str(7 * 86_400_000),
         "Age at which a segment is closed even if it is not full.",
         minimum=1,
     ),
-    ConfigRow(
+    TopicConfigKey(
         "max.message.bytes",
         ConfigType.INT,
         lambda config: str(config.message_bytes_max),
         "Maximum size of a record batch, as compressed by the producer.",
         maximum=MESSAGE_BYTES_LIMIT,
     ),
-    ConfigRow(
+    TopicConfigKey(
         CLEANUP_POLICY,
         ConfigType.LIST,
         lambda config: "delete",
         "delete removes segments by age and size; compact retains the newest record of each key; both are possible.",
         choices=("delete", "compact", "compact,delete", "delete,compact"),
     ),
-    ConfigRow(
+    TopicConfigKey(
         "delete.retention.ms",
         ConfigType.LONG,
         lambda config: str(86_400_000),
         "How long compaction retains a record without a value.",
     ),
-    ConfigRow(
+    TopicConfigKey(
         "min.cleanable.dirty.ratio",
         ConfigType.DOUBLE,
         lambda config: "0.5",
         "A log is compacted when this share of its closed segments has been added since the last compaction.",
         maximum=1,
     ),
-    ConfigRow(
+    TopicConfigKey(
         "min.compaction.lag.ms",
         ConfigType.LONG,
         lambda config: "0",
         "Segments with younger records are not compacted.",
     ),
-    ConfigRow(
+    TopicConfigKey(
         "max.compaction.lag.ms",
         ConfigType.LONG,
         lambda config: str((1 << 63) - 1),
         "Segments with older records are compacted at any dirty ratio; the active segment is closed for it.",
         minimum=1,
     ),
-    ConfigRow(
+    TopicConfigKey(
         "compression.type",
         ConfigType.STRING,
         lambda config: "producer",
         "Batches are stored as the producer compressed them.",
         choices=("producer",),
     ),
-    ConfigRow(
+    TopicConfigKey(
         TIMESTAMP_TYPE,
         ConfigType.STRING,
         lambda config: "CreateTime",
         "Record timestamps are set by the producer (CreateTime) or the broker (LogAppendTime).",
         choices=("CreateTime", LOG_APPEND_TIME),
     ),
-    ConfigRow(
+    TopicConfigKey(
         TIMESTAMP_AFTER_MS,
         ConfigType.LONG,
         lambda config: "3600000",
         "How far a producer's record timestamp may be ahead of the broker's clock.",
     ),
-    ConfigRow(
+    TopicConfigKey(
         TIMESTAMP_BEFORE_MS,
         ConfigType.LONG,
         lambda config: str((1 << 63) - 1),
         "How far a producer's record timestamp may be behind the broker's clock.",
     ),
-    ConfigRow(
+    TopicConfigKey(
         "min.insync.replicas", ConfigType.INT, lambda config: "1", "A single node has one replica.", choices=("1",)
     ),
 )
 
-BY_NAME: Mapping[str, ConfigRow] = {row.name: row for row in ROWS}
+BY_NAME: Mapping[str, TopicConfigKey] = {row.name: row for row in ROWS}
 
 # Python's int and float also accept digits of other scripts and "_" between digits.
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
@@ -197,7 +197,7 @@ def check_config(name: str, value: str | None) -> str:
     return str(number)
 
 
-def _parse_ratio(row: ConfigRow, value: str) -> str:
+def _parse_ratio(row: TopicConfigKey, value: str) -> str:
     ratio = float(value) if _DECIMAL.fullmatch(value) else -1.0
     if not row.minimum <= ratio <= row.maximum:
         raise RequestRefused(

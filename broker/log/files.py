@@ -226,9 +226,9 @@ class FileSlice:
 
     def take(self, byte_count: int) -> bytes:
         """Reads up to `byte_count` bytes and removes them from the slice."""
-        taken = os.pread(self._fd, min(byte_count, self.size), self.position)
-        self._skip(len(taken))
-        return taken
+        content = os.pread(self._fd, min(byte_count, self.size), self.position)
+        self._skip(len(content))
+        return content
 
     def send(self, socket_fd: int, byte_count: int) -> int:
         """Sends up to `byte_count` bytes, as many as the socket accepts, and removes them from the slice; returns the

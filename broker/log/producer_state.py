@@ -50,7 +50,7 @@ class AppendedBatch(NamedTuple):
 
 
 @dataclass(slots=True)
-class Producer:
+class ProducerState:
     """State of one producer. `run` counts the sequence numbers, up to the last one, that were stored without a gap."""
 
     epoch: int
@@ -82,10 +82,10 @@ class ProducerStates:
     __slots__ = ("_producers", "open")
 
     def __init__(self) -> None:
-        self._producers: dict[int, Producer] = {}
+        self._producers: dict[int, ProducerState] = {}
         self.open: dict[int, OpenTransaction] = {}
 
-    def __iter__(self) -> Iterator[tuple[int, Producer]]:
+    def __iter__(self) -> Iterator[tuple[int, ProducerState]]:
         return iter(self._producers.items())
 
     def first_open(self, excluding: int | None = None) -> int | None:
@@ -156,7 +156,7 @@ class ProducerStates:
             return
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
-            producer = self._producers[header.producer_id] = Producer(header.producer_epoch, now_ms)
+            producer = self._producers[header.producer_id] = ProducerState(header.producer_epoch, now_ms)
         producer.seen_at_ms = now_ms
         last_offset = base_offset + header.last_offset_delta
         producer.add(AppendedBatch(header.base_sequence, last_sequence(header), base_offset, last_offset))
@@ -166,7 +166,7 @@ class ProducerStates:
         producer = self._producers.get(marker.producer_id)
         if producer is not None and marker.producer_epoch > producer.epoch:
             # The broker ended the transaction and fenced the producer.
-            self._producers[marker.producer_id] = Producer(marker.producer_epoch, now_ms)
+            self._producers[marker.producer_id] = ProducerState(marker.producer_epoch, now_ms)
 
     def ids(self) -> Iterator[int]:
         """Yields the ids of all known producers; some appear twice."""
@@ -213,7 +213,7 @@ class ProducerStates:
 
     def _read(self, content: bytes, at: int) -> int:
         producer_id, epoch, seen_at_ms, run, count = _PRODUCER.unpack_from(content, at)
-        producer = self._producers[producer_id] = Producer(epoch, seen_at_ms, run=run)
+        producer = self._producers[producer_id] = ProducerState(epoch, seen_at_ms, run=run)
         at += _PRODUCER.size
         end: int = at + count * _BATCH.size
         for sequence, offset, delta in _BATCH.iter_unpack(content[at:end]):

@@ -104,12 +104,12 @@ def open_log(
     known = [(FIRST_EPOCH, bases[0])] if persisted is None else list(persisted)
     epochs = LeaderEpochs(known)
     reader = _LogReader(directory, recovery_point, epochs, leader_epoch, repairs_corruption, verifies_fsynced)
-    is_read_whole = persisted is None
+    scans_all = persisted is None
     segments: list[SegmentFacts] = []
     for at, base in enumerate(bases):
         later = bases[at + 1 :]
         is_trusted = is_clean or bool(later and later[0] <= reader.fsynced_to)
-        if is_read_whole or (verifies_fsynced and not _passes_crc(segment_path(directory, base, LOG))):
+        if scans_all or (verifies_fsynced and not _passes_crc(segment_path(directory, base, LOG))):
             is_trusted = False
         facts = _facts_from_indexes(directory, base, *later[:1]) if is_trusted else None
         segments.append(facts or reader.read(base, later))

@@ -389,13 +389,13 @@ def test_a_start_finishes_what_a_kill_cut_short(tmp_path: Path, done: str) -> No
 
 
 def test_duty_cycle_sleeps_as_long_as_it_worked_and_can_be_cancelled() -> None:
-    times, rests, wanted = iter([0.0, 0.001, 0.005, 0.010, 0.0101]), [], [True]
-    duty_cycle = DutyCycle(lambda: wanted[0], lambda: next(times), rests.append)
+    times, rests, is_wanted = iter([0.0, 0.001, 0.005, 0.010, 0.0101]), [], [True]
+    duty_cycle = DutyCycle(lambda: is_wanted[0], lambda: next(times), rests.append)
     duty_cycle.pause_if_due()
     duty_cycle.pause_if_due()
     duty_cycle.pause_if_due()
     assert rests == [0.005]
-    wanted[0] = False
+    is_wanted[0] = False
     with pytest.raises(CompactionCancelled):
         duty_cycle.pause_if_due()
 
@@ -588,10 +588,10 @@ def values_after_a_start(directory: Path) -> dict[bytes | None, bytes | None]:
     """Returns the last value of each key of topic t after a start."""
     found: dict[bytes | None, bytes | None] = {}
 
-    async def look(node: BrokerNode) -> None:
+    async def read_table(node: BrokerNode) -> None:
         found.update({key: value for _, key, value in contents_of(node.log("t", 0))})
 
-    with_node(directory, look)
+    with_node(directory, read_table)
     return found
 
 

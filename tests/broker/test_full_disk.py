@@ -305,7 +305,7 @@ def space_for_checkpoints_when(monkeypatch: pytest.MonkeyPatch, is_free: Callabl
 async def delete_below(node: BrokerNode, offsets: dict[str, int]) -> list[tuple[ErrorCode, int]]:
     """Returns for each topic's first partition the error and the new log start offset."""
     topic = DeleteRecordsRequest.DeleteRecordsTopic
-    wanted = [
+    expected = [
         topic(
             version=2,
             name=name,
@@ -313,10 +313,11 @@ async def delete_below(node: BrokerNode, offsets: dict[str, int]) -> list[tuple[
         )
         for name, offset in offsets.items()
     ]
-    answer = await delete_records.handle(
-        RequestContext(node, 2, "client", "127.0.0.1"), DeleteRecordsRequest(version=2, topics=wanted, timeout_ms=1000)
+    response = await delete_records.handle(
+        RequestContext(node, 2, "client", "127.0.0.1"),
+        DeleteRecordsRequest(version=2, topics=expected, timeout_ms=1000),
     )
-    return [(one.error_code, one.low_watermark) for each in answer.topics for one in each.partitions]
+    return [(one.error_code, one.low_watermark) for each in response.topics for one in each.partitions]
 
 
 def test_delete_records_succeeds_with_the_space_it_frees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

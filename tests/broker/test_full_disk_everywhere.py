@@ -107,11 +107,11 @@ class Life:
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> Step:
         async def step() -> None:
-            wanted = {key.replace("_", "."): value for key, value in configs.items()}
+            expected = {key.replace("_", "."): value for key, value in configs.items()}
             self.doubt.add(name)
-            self.up.changes.create_topic(name, partitions, wanted)
+            self.up.changes.create_topic(name, partitions, expected)
             self.doubt.discard(name)
-            self.topics[name], self.configs[name] = partitions, wanted
+            self.topics[name], self.configs[name] = partitions, expected
 
         return step
 
@@ -126,11 +126,11 @@ class Life:
 
     def alter(self, name: str, **configs: str) -> Step:
         async def step() -> None:
-            wanted = {key.replace("_", "."): value for key, value in configs.items()}
+            expected = {key.replace("_", "."): value for key, value in configs.items()}
             self.doubt.add(name)
-            await self.up.changes.alter_topic(name, lambda _: wanted)
+            await self.up.changes.alter_topic(name, lambda _: expected)
             self.doubt.discard(name)
-            self.configs[name] = wanted
+            self.configs[name] = expected
 
         return step
 
@@ -236,8 +236,8 @@ class Life:
 
     def commit_in_transaction(self, offset: int) -> Step:
         async def step() -> None:
-            wanted = {PAID: CommittedOffset(offset, -1, "", self.clock_ms)}
-            await self.up.groups.commits.store_pending("g", wanted, *self.user)
+            expected = {PAID: CommittedOffset(offset, -1, "", self.clock_ms)}
+            await self.up.groups.commits.store_pending("g", expected, *self.user)
 
         return step
 
@@ -263,7 +263,7 @@ class Life:
 
         return step
 
-    async def look(self) -> None:
+    async def run_transaction_maintenance(self) -> None:
         await self.up.transactions.run_maintenance()
 
     async def run_housekeeping(self) -> None:
@@ -360,8 +360,8 @@ class Life:
         least, most = self.starts.get(key, (0, 0))
         start = log.log_start_offset
         _expect(least <= start <= most, f"{key} begins at {start}, not in [{least}, {most}]")
-        wanted = [(at, value) for at, value in self.records.get(key, {}).items() if at >= start]
-        _expect(contents(log) == wanted, f"{key} has {contents(log)}, not {wanted}")
+        expected = [(at, value) for at, value in self.records.get(key, {}).items() if at >= start]
+        _expect(contents(log) == expected, f"{key} has {contents(log)}, not {expected}")
         if key in self.repeatable:
             raw, offset = self.repeatable[key]
             again = append(log, raw, self.clock_ms)
@@ -414,7 +414,7 @@ def steps(life: Life) -> list[Step]:
         life.commit(DOOMED, 1),
         life.close,
         life.start,
-        life.look,
+        life.run_transaction_maintenance,
         *[life.send_idempotent(PLAIN) for _ in range(4)],
         life.delete_records(PLAIN, 6),
         life.send_idempotent(AGED),
@@ -432,7 +432,7 @@ def steps(life: Life) -> list[Step]:
         life.flush,
         life.kill,
         life.start,
-        life.look,
+        life.run_transaction_maintenance,
         life.end([b"five"], 1, is_commit=True),
         *[life.send_idempotent(PLAIN) for _ in range(2)],
         life.delete("aged"),
@@ -450,7 +450,7 @@ def afterwards(life: Life) -> list[Step]:
         life.flush,
         life.clean,
         life.run_housekeeping,
-        life.look,
+        life.run_transaction_maintenance,
         life.compact_groups,
         life.create("aged"),
         life.send(AGED),
@@ -498,7 +498,9 @@ async def run_step(life: Life, step: Step, directory: Path) -> None:
     if life.disk.has_failed:
         # Periodic work runs meanwhile too.
         for other in (
-            (life.run_housekeeping, life.clean, life.look, life.compact_groups) if life.node is not None else ()
+            (life.run_housekeeping, life.clean, life.run_transaction_maintenance, life.compact_groups)
+            if life.node is not None
+            else ()
         ):
             with contextlib.suppress(OSError, RequestRefused):
                 await life.meanwhile(other)

@@ -248,9 +248,9 @@ def test_torn_end_is_a_note_above_the_recovery_point_and_a_finding_below(directo
     last = segment_files(directory / "orders-0")[-1]
     content = last.path.read_bytes()
     last.path.write_bytes(content[:-5])
-    place = read_batch_header(content)
+    topic_partition = read_batch_header(content)
     write_checkpoint(directory / RECOVERY_POINTS, {("orders", 0): last.base_offset})
-    where = f"{last.path.name} position {len(content) - place.size}"
+    where = f"{last.path.name} position {len(content) - topic_partition.size}"
     assert verified_findings(directory) == Findings([], [("orders-0", "batches", where)])
     write_checkpoint(directory / RECOVERY_POINTS, {("orders", 0): 2 * BATCHES})
     assert ("orders-0", "batches", where) in verified_findings(directory).found
@@ -354,13 +354,13 @@ def test_dump_limits_offsets_and_decodes_batches(tmp_path: Path) -> None:
     assert (second.offset, second.key, second.value_bytes) == (7, None, None)
 
 
-@pytest.mark.parametrize(("kind", "said"), [(0, "abort"), (1, "commit"), (5, "type 5")])
-def test_dump_shows_the_type_of_a_control_batch(tmp_path: Path, kind: int, said: str) -> None:
+@pytest.mark.parametrize(("kind", "expected_marker"), [(0, "abort"), (1, "commit"), (5, "type 5")])
+def test_dump_shows_the_type_of_a_control_batch(tmp_path: Path, kind: int, expected_marker: str) -> None:
     log = open_sample_log(tmp_path).log
     append(log, with_attributes(keyed_batch((struct.pack(">hh", 0, kind), b"\0" * 6)), CONTROL))
     (found,) = dump(tmp_path, 0, None, with_records=False)
     assert isinstance(found, DumpedBatch)
-    assert (found.marker, found.records) == (said, None)
+    assert (found.marker, found.records) == (expected_marker, None)
 
 
 def test_dump_retries_a_batch_that_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,9 +383,9 @@ def test_exit_codes_of_dump_and_verify(directory: Path, capsys: pytest.CaptureFi
     assert main(["broker", "verify", *words]) == 0
     assert "40 batches, 80 records" in capsys.readouterr().out
     assert main(["broker", "dump", "orders", "0", "--offset", "10:12", "--records", *words]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("10-11  2 records") and "producer 7:0 sequence 10" in said[0]
-    assert said[1].split()[:4] == ["10", "2023-11-14T22:13:20.000Z", "key", "-"]
+    expected_marker = capsys.readouterr().out.splitlines()
+    assert expected_marker[0].startswith("10-11  2 records") and "producer 7:0 sequence 10" in expected_marker[0]
+    assert expected_marker[1].split()[:4] == ["10", "2023-11-14T22:13:20.000Z", "key", "-"]
     first = segment_files(directory / "orders-0")[0].path
     content = bytearray(first.read_bytes())
     content[100] ^= 1

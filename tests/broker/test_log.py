@@ -284,10 +284,10 @@ def test_a_log_with_a_flipped_byte_recovers_to_a_prefix(
 
 def test_damage_at_any_byte_removes_only_batches_from_there_on(tmp_path: Path) -> None:
     """Offsets and contents of earlier batches are unchanged, and the removed bytes are in a `.corrupt` file."""
-    whole = tmp_path / "whole"
-    filled(whole, 8, LogLimits())
-    raw = segment_path(whole, 0, LOG).read_bytes()
-    expected, size = contents(open_sample_log(whole).log), len(raw) // 8
+    complete = tmp_path / "whole"
+    filled(complete, 8, LogLimits())
+    raw = segment_path(complete, 0, LOG).read_bytes()
+    expected, size = contents(open_sample_log(complete).log), len(raw) // 8
     for at in range(len(raw) - 2 * size, len(raw)):
         for what in ("cut", "flipped"):
             directory = tmp_path / f"{at}-{what}"
@@ -300,9 +300,9 @@ def test_damage_at_any_byte_removes_only_batches_from_there_on(tmp_path: Path) -
             log = open_sample_log(directory, recovery_point=5).log
             is_epoch = what == "flipped" and at % size in range(12, 16)
             assert contents(log) == (expected if is_epoch else expected[: at // size]), (at, what)
-            kept = b"".join(one.read_bytes() for one in directory.glob("*.corrupt"))
+            remaining = b"".join(one.read_bytes() for one in directory.glob("*.corrupt"))
             rest = changed[path.stat().st_size :]
-            assert kept == rest or (not kept and not any(rest)), (at, what)
+            assert remaining == rest or (not remaining and not any(rest)), (at, what)
             assert append(log, batch(b"new")) == log.log_end_offset - 1 == len(contents(log)) - 1
 
 
@@ -361,17 +361,19 @@ def test_damage_below_the_recovery_point_fails_the_start_or_is_repaired(
     assert (error.value.path, error.value.fsynced_to) == (segment_path(tmp_path, 0, LOG), 25)
     assert files == {path.name: path.read_bytes() for path in tmp_path.iterdir()}, "nothing was touched"
     log = open_sample_log(tmp_path, limits=limits, recovery_point=25, repairs_corruption=True).log
-    kept = [(number, b"value %d" % number) for number in range(30) if number != 1]
-    assert contents(log) == kept
+    remaining = [(number, b"value %d" % number) for number in range(30) if number != 1]
+    assert contents(log) == remaining
     assert corrupt_files(tmp_path) == {f"{0:020d}.log.corrupt": damaged}
     assert (log.log_end_offset, closed <= 30) == (30, True)
     for offset in (0, 1, 2, 29):
         header = read_batch_header(log.read(offset, 1, min_one_batch=True))
         assert header.base_offset == (2 if offset == 1 else offset)
     log.close()
-    assert contents(open_sample_log(tmp_path, limits=limits, recovery_point=25).log) == kept, "the gap is no corruption"
+    assert contents(open_sample_log(tmp_path, limits=limits, recovery_point=25).log) == remaining, (
+        "the gap is no corruption"
+    )
     (tmp_path / FILE_NAME).unlink()
-    assert contents(open_sample_log(tmp_path, limits=limits, recovery_point=30).log) == kept
+    assert contents(open_sample_log(tmp_path, limits=limits, recovery_point=30).log) == remaining
 
 
 def test_log_shorter_than_its_recovery_point_never_reuses_offsets(tmp_path: Path) -> None:
@@ -425,14 +427,16 @@ def test_closed_segment_without_its_last_batches_is_damaged(tmp_path: Path, is_c
         open_sample_log(tmp_path, recovery_point=30, is_clean=is_clean)
     assert (error.value.path, error.value.fsynced_to) == (first.path(), 30)
     log = open_sample_log(tmp_path, recovery_point=30, is_clean=is_clean, repairs_corruption=True).log
-    kept = [(number, b"value %d" % number) for number in range(30) if number not in lost]
-    assert contents(log) == kept
+    remaining = [(number, b"value %d" % number) for number in range(30) if number not in lost]
+    assert contents(log) == remaining
     header = read_batch_header(log.read(lost.start, 1, min_one_batch=True))
     assert (header.last_offset, header.record_count, header.leader_epoch) == (lost.stop - 1, 0, 0)
     for path in (tmp_path / f"{first.base_offset:020d}{suffix}" for suffix in INDEX_SUFFIXES):
         path.unlink(missing_ok=True)
     for is_clean in (True, False):
-        assert contents(open_sample_log(tmp_path, recovery_point=30, is_clean=is_clean).log) == kept, "that is known"
+        assert contents(open_sample_log(tmp_path, recovery_point=30, is_clean=is_clean).log) == remaining, (
+            "that is known"
+        )
 
 
 def test_closed_segment_shorter_than_its_indexes_is_damaged(tmp_path: Path) -> None:
@@ -501,13 +505,13 @@ def test_gaps_of_a_compacted_log_are_accepted(tmp_path: Path) -> None:
     struct.pack_into(">i", emptied, 8, 61 - 12)
     struct.pack_into(">i", emptied, 57, 0)
     struct.pack_into(">I", emptied, 17, crc32c(bytes(emptied[21:])))
-    kept = [number for number in range(30) if number not in (0, 2)]
+    remaining = [number for number in range(30) if number not in (0, 2)]
     first.path().write_bytes(raw[size : 2 * size] + bytes(emptied) + raw[3 * size :])
     for path in (*tmp_path.glob("*index"), *tmp_path.glob("*.snapshot"), tmp_path / FILE_NAME):
         path.unlink()
     for point in (None, first.next_offset, 30):
         log = open_sample_log(tmp_path, limits=SMALL, recovery_point=point).log
-        assert [offset for offset, _ in contents(log)] == kept
+        assert [offset for offset, _ in contents(log)] == remaining
         assert read_batch_header(log.read(0, 1, min_one_batch=True)).base_offset == 1
 
 
@@ -680,8 +684,8 @@ def test_batches_have_the_leader_epoch_of_their_start(tmp_path: Path, is_clean: 
     log = restarted(tmp_path, 9, 6, is_clean=is_clean)
     assert epochs_in(log) == [5] * 10 + [9] * 6
     assert [log.epochs.at(offset) for offset in range(16)] == epochs_in(log)
-    asked = {epoch: log.epoch_end(epoch) for epoch in (4, 5, 6, 8, 9, 10)}
-    assert asked == {4: (4, 0), 5: (5, 10), 6: (5, 10), 8: (5, 10), 9: (9, 16), 10: None}
+    requested = {epoch: log.epoch_end(epoch) for epoch in (4, 5, 6, 8, 9, 10)}
+    assert requested == {4: (4, 0), 5: (5, 10), 6: (5, 10), 8: (5, 10), 9: (9, 16), 10: None}
     assert (tmp_path / FILE_NAME).read_text() == "0\n2\n5 0\n9 10\n"
 
 
@@ -705,16 +709,16 @@ def test_epoch_ends_match_the_batches_despite_bit_flips_in_the_file(
     for leader_epoch, values in ((5, 10), (7, 15), (8, 1), (9, 6)):
         restarted(tmp_path, leader_epoch, values).close()
     path = tmp_path / FILE_NAME
-    whole = path.read_bytes()
-    assert whole == b"0\n4\n5 0\n7 10\n8 25\n9 26\n"
-    for bit in range(len(whole) * 8):
-        flipped = bytearray(whole)
+    complete = path.read_bytes()
+    assert complete == b"0\n4\n5 0\n7 10\n8 25\n9 26\n"
+    for bit in range(len(complete) * 8):
+        flipped = bytearray(complete)
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
         log = open_sample_log(tmp_path, limits=SMALL, leader_epoch=12, is_clean=True).log
         for epoch in range(4, 12)[::order]:
             assert log.epoch_end(epoch) == epoch_end_by_batches(log, epoch), (bytes(flipped), epoch)
-    path.write_bytes(whole.replace(b"7 10", b"6 10"))
+    path.write_bytes(complete.replace(b"7 10", b"6 10"))
     log = open_sample_log(tmp_path, limits=SMALL, leader_epoch=12, is_clean=True).log
     log.advance_log_start(12)
     caplog.clear()

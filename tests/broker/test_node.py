@@ -155,7 +155,7 @@ def test_invalid_configurations_are_refused() -> None:
 
 def test_configuration_values_are_trimmed() -> None:
     with all_cases() as case:
-        for name, value, kept in [
+        for name, value, remaining in [
             ("retention.ms", " +5\n", "5"),
             ("retention.ms", "-1", "-1"),
             ("min.cleanable.dirty.ratio", " .5 ", "0.5"),
@@ -164,8 +164,8 @@ def test_configuration_values_are_trimmed() -> None:
             ("cleanup.policy", "compact, delete", "compact,delete"),
             ("message.timestamp.type", " LogAppendTime", "LogAppendTime"),
         ]:
-            with case((name, value, kept)):
-                assert check_config(name, value) == kept
+            with case((name, value, remaining)):
+                assert check_config(name, value) == remaining
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -288,9 +288,9 @@ def test_commit_during_offset_deletion_stays(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(table_module, "BATCH_RECORDS_MAX", 1)
 
     async def work(node: BrokerNode) -> None:
-        groups, places = node.groups, [("t", index) for index in range(5)]
-        await groups.commits.store("g", {place: offset(1) for place in places})
-        doomed = [OffsetKey("g", *place) for place in places]
+        groups, topic_partitions = node.groups, [("t", index) for index in range(5)]
+        await groups.commits.store("g", {topic_partition: offset(1) for topic_partition in topic_partitions})
+        doomed = [OffsetKey("g", *topic_partition) for topic_partition in topic_partitions]
         deleting = asyncio.ensure_future(
             groups.delete_group("g") if deleted == "group" else groups.commits.delete(doomed)
         )
@@ -299,10 +299,10 @@ def test_commit_during_offset_deletion_stays(tmp_path: Path, monkeypatch: pytest
         joined = await groups.join("g", join())
         assigned = SyncRequest(joined.member_id, None, joined.generation, None, None, {})
         assert (await groups.sync("g", assigned)).error is ErrorCode.NONE
-        groups.commits.check("g", joined.member_id, None, joined.generation, places[4:])
-        await groups.commits.store("g", {places[4]: offset(7)})
+        groups.commits.check("g", joined.member_id, None, joined.generation, topic_partitions[4:])
+        await groups.commits.store("g", {topic_partitions[4]: offset(7)})
         (result,) = await asyncio.gather(deleting, return_exceptions=True)
-        assert groups.offsets.of_group("g")[places[4]] == offset(7)
+        assert groups.offsets.of_group("g")[topic_partitions[4]] == offset(7)
         if deleted == "group":
             assert isinstance(result, RequestRefused) and result.code is ErrorCode.NON_EMPTY_GROUP
 
@@ -541,9 +541,9 @@ def test_foreign_directory_with_a_partition_name_is_renamed(tmp_path: Path) -> N
     async def nothing(node: BrokerNode) -> None:
         pass
 
-    kept = {"backup-2024": "topics.json", "t-0": f"{0:020d}.log.corrupt", "t-1": f"{0:020d}.log"}
+    remaining = {"backup-2024": "topics.json", "t-0": f"{0:020d}.log.corrupt", "t-1": f"{0:020d}.log"}
     run(tmp_path, nothing)
-    for directory, name in kept.items():
+    for directory, name in remaining.items():
         (tmp_path / directory).mkdir()
         (tmp_path / directory / name).write_text("theirs")
     (tmp_path / "t-2").mkdir()
@@ -551,7 +551,9 @@ def test_foreign_directory_with_a_partition_name_is_renamed(tmp_path: Path) -> N
         (tmp_path / "t-2" / name).write_text("of no record")
     (tmp_path / "t-2" / f"{0:020d}.log").touch()
     run(tmp_path, nothing)
-    assert all((tmp_path / f"{directory}-stray" / name).read_text() == "theirs" for directory, name in kept.items())
+    assert all(
+        (tmp_path / f"{directory}-stray" / name).read_text() == "theirs" for directory, name in remaining.items()
+    )
     assert sorted(path.name for path in tmp_path.glob("t-*")) == ["t-0-stray", "t-1-stray"]
 
 
@@ -615,10 +617,10 @@ def test_new_volume_with_lost_and_found_is_accepted(tmp_path: Path) -> None:
 def test_offsets_of_a_deleted_topic_are_deleted_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More offsets than a client's batch may have records; other requests run in between."""
     monkeypatch.setattr(decoding, "RECORDS_DECODED_MAX", 1500)
-    turns = 0
+    rounds = 0
 
     async def first(node: BrokerNode) -> None:
-        nonlocal turns
+        nonlocal rounds
         for name, count in (("t", 700), ("other", 1)):
             node.changes.create_topic(name, count, {})
         for group in range(5):
@@ -630,7 +632,7 @@ def test_offsets_of_a_deleted_topic_are_deleted_in_steps(tmp_path: Path, monkeyp
         assert node.topics.get("t") is None
         while not deletion.done():
             await asyncio.sleep(0)
-            turns += 1
+            rounds += 1
             assert node.topics.get("t") is None and not node.groups.offsets.of_topic("t")
         node.changes.create_topic("t", 1, {})
         await node.groups.commits.store("g1", {("t", 0): offset(3)})
@@ -642,7 +644,7 @@ def test_offsets_of_a_deleted_topic_are_deleted_in_steps(tmp_path: Path, monkeyp
 
     run(tmp_path, first, is_killed=True)
     run(tmp_path, second)
-    assert turns > 3
+    assert rounds > 3
 
 
 @pytest.mark.parametrize("then", ["created", "kept", "created meanwhile"])
@@ -723,11 +725,11 @@ def test_group_housekeeping_yields_to_other_tasks(tmp_path: Path, monkeypatch: p
     async def work(node: BrokerNode) -> None:
         for number in range(5):
             await node.groups.commits.store(f"g{number}", {("t", 0): offset(1)})
-        keeping, turns = asyncio.ensure_future(node.groups.run_housekeeping()), 0
+        keeping, rounds = asyncio.ensure_future(node.groups.run_housekeeping()), 0
         while not keeping.done():
             await asyncio.sleep(0)
-            turns += 1
-        assert turns > 5 and len(list(node.groups.offsets.groups())) == 5
+            rounds += 1
+        assert rounds > 5 and len(list(node.groups.offsets.groups())) == 5
 
     run(tmp_path, work)
 
@@ -808,9 +810,9 @@ def test_damage_below_the_recovery_point_gives_one_line_or_is_repaired(tmp_path:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-@pytest.mark.parametrize(("flipped", "kept"), [(1, 3), (2, 2)])
+@pytest.mark.parametrize(("flipped", "remaining"), [(1, 3), (2, 2)])
 def test_bit_flip_in_fsynced_commits_gives_one_line_or_is_repaired(
-    tmp_path: Path, is_killed: bool, flipped: int, kept: int
+    tmp_path: Path, is_killed: bool, flipped: int, remaining: int
 ) -> None:
     """Nothing else verifies these batches: a group would have a wrong offset, or silently lose its commit."""
 
@@ -820,7 +822,7 @@ def test_bit_flip_in_fsynced_commits_gives_one_line_or_is_repaired(
             await node.groups.commits.store("g", {("t", 0): offset(value)})
 
     async def second(node: BrokerNode) -> None:
-        assert node.groups.offsets.of_group("g") == {("t", 0): offset(kept)}
+        assert node.groups.offsets.of_group("g") == {("t", 0): offset(remaining)}
 
     async def third(node: BrokerNode) -> None:
         assert node.groups.offsets.of_group("g") == {("t", 0): offset(4)}
@@ -1052,13 +1054,13 @@ def test_maintenance_failure_of_one_topic_does_not_affect_others(
 
 
 def test_producer_ids_are_assigned_once(tmp_path: Path) -> None:
-    async def taken(count: int, pool: Executor) -> list[int]:
+    async def allocated(count: int, pool: Executor) -> list[int]:
         ids = ProducerIds(tmp_path, pool)
         return await asyncio.gather(*(ids.allocate() for _ in range(count)))
 
     with ThreadPoolExecutor() as pool:
-        seen = [producer_id for _ in range(3) for producer_id in asyncio.run(taken(1, pool))]
-        seen += asyncio.run(taken(2 * BLOCK_SIZE + 5, pool))
+        seen = [producer_id for _ in range(3) for producer_id in asyncio.run(allocated(1, pool))]
+        seen += asyncio.run(allocated(2 * BLOCK_SIZE + 5, pool))
         assert len(set(seen)) == len(seen)
         assert (tmp_path / "producer-ids").read_text() == f"{6 * BLOCK_SIZE}\n"
         for damaged in ("x", "", "-5", "1_000", "9" * 30):
@@ -1144,12 +1146,12 @@ def test_producer_ids_are_assigned_during_a_claim(tmp_path: Path, monkeypatch: p
 
     async def main(pool: Executor) -> None:
         ids = ProducerIds(tmp_path, pool)
-        asked = []
+        requested = []
         for number in range(300):
-            asked.append(asyncio.ensure_future(ids.allocate()))
+            requested.append(asyncio.ensure_future(ids.allocate()))
             for _ in range(number % 7):
                 await asyncio.sleep(0)
-        assert sorted(await asyncio.gather(*asked)) == list(range(300))
+        assert sorted(await asyncio.gather(*requested)) == list(range(300))
 
     with ThreadPoolExecutor() as pool:
         asyncio.run(main(pool))
@@ -1160,11 +1162,11 @@ def test_failed_or_cancelled_claim_of_producer_ids_can_be_repeated(
 ) -> None:
     async def main(pool: Executor) -> None:
         ids = ProducerIds(tmp_path, pool)
-        gone = asyncio.ensure_future(ids.allocate())
+        cancelled = asyncio.ensure_future(ids.allocate())
         await asyncio.sleep(0)
-        gone.cancel()
+        cancelled.cancel()
         assert await ids.allocate() == 0
-        assert gone.cancelled()
+        assert cancelled.cancelled()
         for _ in range(BLOCK_SIZE - 1):
             await ids.allocate()
         (tmp_path / "producer-ids").unlink()
@@ -1377,7 +1379,7 @@ def test_disconnected_joining_member_expires(tmp_path: Path) -> None:
 def test_static_member_retries_if_its_new_id_cannot_be_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it used an id that a start does not know, its previous id would fence it."""
     static = replace(join(), instance_id="i")
-    told: list[str] = []
+    result: list[str] = []
 
     def refuse(entries: object) -> None:
         raise RequestRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "full")
@@ -1393,10 +1395,10 @@ def test_static_member_retries_if_its_new_id_cannot_be_stored(tmp_path: Path, mo
         assert (back.error, back.generation) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
         back = await groups.join("g", static)
         assert (back.error, back.generation) == (ErrorCode.NONE, 1)
-        told.append(back.member_id)
+        result.append(back.member_id)
 
     async def second(node: BrokerNode) -> None:
-        assert node.groups.heartbeat("g", told[0], "i", 1) is ErrorCode.NONE
+        assert node.groups.heartbeat("g", result[0], "i", 1) is ErrorCode.NONE
 
     run(tmp_path, first, is_killed=True)
     run(tmp_path, second)

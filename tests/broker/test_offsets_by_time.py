@@ -56,19 +56,22 @@ def with_node(directory: Path, work: Callable[[BrokerNode], Awaitable[None]]) ->
 def request_offsets(node: BrokerNode, *timestamps_ms: int, committed: bool = False) -> Any:
     """Returns the response for the first partitions of topic t, or an awaitable of it."""
     topic = ListOffsetsRequest.ListOffsetsTopic
-    wanted = [
+    requested = [
         topic.ListOffsetsPartition(version=7, partition_index=index, current_leader_epoch=-1, timestamp=timestamp_ms)
         for index, timestamp_ms in enumerate(timestamps_ms)
     ]
     request = ListOffsetsRequest(
-        version=7, replica_id=-1, isolation_level=int(committed), topics=[topic(version=7, name="t", partitions=wanted)]
+        version=7,
+        replica_id=-1,
+        isolation_level=int(committed),
+        topics=[topic(version=7, name="t", partitions=requested)],
     )
     return list_offsets.handle(RequestContext(node, 7, "test", "127.0.0.1"), request)
 
 
-def offsets_in(answer: Any) -> list[tuple[int, int]]:
+def offsets_in(response: Any) -> list[tuple[int, int]]:
     """Returns the (timestamp, offset) of each partition; the error code of a refused one."""
-    (topic,) = answer.topics
+    (topic,) = response.topics
     return [(one.timestamp, one.offset) if not one.error_code else (one.error_code, -1) for one in topic.partitions]
 
 
@@ -112,16 +115,16 @@ def test_other_requests_are_served_while_a_batch_is_decoded(
         node.changes.create_topic("t", 3, {})
         for index in range(3):
             append(node.log("t", index), batch(*values, codec=codec))
-        answer = asyncio.ensure_future(request_offsets(node, NOW_MS + 1, list_offsets.LARGEST_TIMESTAMP, NOW_MS + 3))
+        response = asyncio.ensure_future(request_offsets(node, NOW_MS + 1, list_offsets.LARGEST_TIMESTAMP, NOW_MS + 3))
         await until(decodings.began.is_set)
         append(node.log("t", 0), batch(b"more", timestamp_ms=NOW_MS + 500))
         assert offsets_in(request_offsets(node, list_offsets.LATEST, list_offsets.EARLIEST)) == [(-1, 4), (-1, 0)]
         assert offsets_in(request_offsets(node, NOW_MS + 400)) == [(NOW_MS + 500, 3)], (
             "a small batch is decoded at once"
         )
-        assert not answer.done()
+        assert not response.done()
         decodings.goes_on.set()
-        assert offsets_in(await answer) == [(NOW_MS + 1, 1), (NOW_MS + 2, 2), (-1, -1)]
+        assert offsets_in(await response) == [(NOW_MS + 1, 1), (NOW_MS + 2, 2), (-1, -1)]
         assert decodings.in_loop == [False, True, False]
 
     with_node(tmp_path, work)
@@ -136,12 +139,12 @@ def test_search_in_many_partitions_yields_to_other_tasks(
 ) -> None:
     decodings.goes_on.set()
     partitions = 3 * list_offsets.READ_AHEAD_PARTITIONS_MAX
-    turns: Counter[int] = Counter()
+    rounds: Counter[int] = Counter()
     round_ = 0
     go_on = TimeSearch.step
 
     def counted(each: TimeSearch) -> CandidateBatch | None:
-        turns[round_] += 1
+        rounds[round_] += 1
         return go_on(each)
 
     monkeypatch.setattr(TimeSearch, "step", counted)
@@ -151,13 +154,13 @@ def test_search_in_many_partitions_yields_to_other_tasks(
         node.changes.create_topic("t", partitions, {})
         for index in range(partitions):
             append(node.log("t", index), batch(LARGE if index >= large_from else b"v"))
-        answer = asyncio.ensure_future(request_offsets(node, *[NOW_MS] * partitions))
-        while not answer.done():
+        response = asyncio.ensure_future(request_offsets(node, *[NOW_MS] * partitions))
+        while not response.done():
             await asyncio.sleep(0)
             round_ += 1
-        assert offsets_in(await answer) == [(NOW_MS, 0)] * partitions
-        assert turns.pop(0) == at_once
-        assert max(turns.values()) == 1
+        assert offsets_in(await response) == [(NOW_MS, 0)] * partitions
+        assert rounds.pop(0) == at_once
+        assert max(rounds.values()) == 1
         assert decodings.in_loop == [True] * large_from + [False] * (partitions - large_from)
 
     with_node(tmp_path, work)
@@ -177,9 +180,9 @@ def test_batches_with_wrong_maximum_timestamps_are_decoded_up_to_a_limit(
         for _ in range(few):
             append(node.log("t", 1), batch_with_late_header(LARGE, b"v"))
         append(node.log("t", 1), batch(LARGE, LARGE, timestamp_ms=LATER_MS - 1))
-        answer = offsets_in(await request_offsets(node, LATER_MS, LATER_MS))
+        response = offsets_in(await request_offsets(node, LATER_MS, LATER_MS))
         # The first offset of a batch that may contain the record is early enough; if it is found, it is exact.
-        assert answer == [(LATER_MS, 2 * time_search.BATCHES_DECODED_MAX), (LATER_MS, 2 * few + 1)]
+        assert response == [(LATER_MS, 2 * time_search.BATCHES_DECODED_MAX), (LATER_MS, 2 * few + 1)]
         assert len(decodings.offsets) == 2 * time_search.BATCHES_DECODED_MAX
         log.advance_log_start(79)
         assert offsets_in(await request_offsets(node, list_offsets.LARGEST_TIMESTAMP)) == [(-1, -1)]
@@ -232,16 +235,16 @@ def test_headers_are_read_once_and_in_steps(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(PartitionLog, "located_batches", counted)
     search = TimeSearch(log, LATER_MS)
-    turns = 0
+    rounds = 0
     while not search.is_done:
         before = len(passed)
         assert search.step() is None
         assert len(passed) - before <= 10 + 1 + len(log.closed), "the first header of the next step, or segment"
-        turns += 1
+        rounds += 1
     assert search.found == TimestampOffset(LATER_MS + 5, 255)
     if not log.closed:
-        assert turns == 26
-    assert len(passed) <= 256 + turns + len(log.closed), "none is read twice, except the first of a step"
+        assert rounds == 26
+    assert len(passed) <= 256 + rounds + len(log.closed), "none is read twice, except the first of a step"
 
 
 class _Change:
@@ -297,11 +300,11 @@ def test_log_may_change_while_a_batch_is_decoded(
         node.changes.create_topic("t", 1, {})
         append(node.log("t", 0), batch_with_late_header(LARGE * 10, LARGE, LARGE))
         append(node.log("t", 0), batch(LARGE * 10, LARGE, timestamp_ms=LATER_MS - 1))
-        answer = asyncio.ensure_future(request_offsets(node, LATER_MS - 1))
+        response = asyncio.ensure_future(request_offsets(node, LATER_MS - 1))
         await until(decodings.began.is_set)
         expected = await change(_Change(), node)
         decodings.goes_on.set()
-        assert offsets_in(await answer) == [expected]
+        assert offsets_in(await response) == [expected]
 
     with_node(tmp_path, work)
 
@@ -310,11 +313,11 @@ def test_found_record_is_not_before_the_log_start(tmp_path: Path, decodings: Rec
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
         append(node.log("t", 0), batch(LARGE, LARGE, LARGE))
-        answer = asyncio.ensure_future(request_offsets(node, NOW_MS))
+        response = asyncio.ensure_future(request_offsets(node, NOW_MS))
         await until(decodings.began.is_set)
         node.log("t", 0).advance_log_start(2)
         decodings.goes_on.set()
-        assert offsets_in(await answer) == [(NOW_MS + 2, 2)]
+        assert offsets_in(await response) == [(NOW_MS + 2, 2)]
         assert decodings.offsets == [0, 0]
 
     with_node(tmp_path, work)
@@ -418,16 +421,16 @@ def test_a_partition_that_is_named_twice_is_refused_once(tmp_path: Path) -> None
                 name="t",
                 partitions=[
                     topic.ListOffsetsPartition(version=7, partition_index=at, current_leader_epoch=-1, timestamp=time)
-                    for at, time in places
+                    for at, time in topic_partitions
                 ],
             )
-            for places in (((0, -1), (1, -1), (0, NOW_MS)), ((0, -2),))
+            for topic_partitions in (((0, -1), (1, -1), (0, NOW_MS)), ((0, -2),))
         ]
         request = ListOffsetsRequest(version=7, replica_id=-1, isolation_level=0, topics=topics)
-        answer = list_offsets.handle(RequestContext(node, 7, "test", "127.0.0.1"), request)
-        told = [
-            [(one.partition_index, one.error_code, one.offset) for one in each.partitions] for each in answer.topics
+        response = list_offsets.handle(RequestContext(node, 7, "test", "127.0.0.1"), request)
+        result = [
+            [(one.partition_index, one.error_code, one.offset) for one in each.partitions] for each in response.topics
         ]
-        assert told == [[(0, 42, -1), (1, 0, 0)], []]
+        assert result == [[(0, 42, -1), (1, 0, 0)], []]
 
     with_node(tmp_path, work)

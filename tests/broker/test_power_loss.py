@@ -191,8 +191,10 @@ def test_compacted_segment_is_durable_before_the_next_swap(memory_path: Path) ->
 
 def killed_while_compacting(root: Path, without: str = "") -> Life:
     """Killed while the files of merged segments are being deleted, which the next start completes."""
-    whole = Life(root / "whole", FsyncMode.INTERVAL).live(compacted_life).tape.operations
-    begun = [isinstance(each, Forced) and each.site.startswith("compaction.fsync_staged_swap") for each in whole]
+    complete_life = Life(root / "whole", FsyncMode.INTERVAL).live(compacted_life).tape.operations
+    begun = [
+        isinstance(each, Forced) and each.site.startswith("compaction.fsync_staged_swap") for each in complete_life
+    ]
     life = Life(root / "disk", FsyncMode.INTERVAL, without)
     life.tape.kill_before = begun.index(True) + 3
     return life.live(compacted_life)

@@ -43,10 +43,10 @@ CRC_AT, MAGIC_AT = 17, 16
 
 @dataclass
 class HarmedPromises(Promises):
-    """`beside` are bytes of batches that must be in a log or in a `.corrupt` file; `is_intact`: a start needs no
+    """`preserved` are bytes of batches that must be in a log or in a `.corrupt` file; `is_intact`: a start needs no
     permission to repair."""
 
-    beside: list[bytes] = field(default_factory=list)
+    preserved: list[bytes] = field(default_factory=list)
     is_intact: bool = True
 
 
@@ -109,7 +109,7 @@ async def truncated_life(life: HarmedLife, *, has_snapshots: bool = False) -> No
         for snapshot in life.directory(KEPT).glob(f"*{SNAPSHOT}"):
             snapshot.unlink()
     life.harm(path, b"".join([batches[0], harmed, *batches[2:]]))
-    life.harmed.beside = [each[CRC_AT + 4 :] for each in lost]
+    life.harmed.preserved = [each[CRC_AT + 4 :] for each in lost]
     life.start()
     # The truncated batches must not reappear from here on.
     life.promises.sent[KEPT] = {at: value for at, value in life.promises.sent[KEPT].items() if at < cut_at}
@@ -147,7 +147,7 @@ async def repaired_life(life: HarmedLife) -> None:
     life.lose(KEPT, early[-1], batches[1])
     life.harm(ending_early, b"".join(early[:-1]))
     life.harm(active, b"".join([batches[0], harmed, *batches[2:]]))
-    life.harmed.beside = [batches[1][CRC_AT:]]
+    life.harmed.preserved = [batches[1][CRC_AT:]]
     *_, (last, batches) = life.segments(SHORT)
     life.lose(SHORT, batches[-1])
     life.harm(last, b"".join(batches[:-1]))
@@ -172,7 +172,7 @@ def check(root: Path, promises: HarmedPromises, fsync: FsyncMode, *, was_killed:
     Raises:
         Lost: guaranteed data is missing.
     """
-    _check_beside(root, promises)
+    _check_preserved(root, promises)
     try:
         node = opened(root, fsync, NOW_MS + 1000, repairs_corruption=not promises.is_intact)
     except Exception as error:
@@ -182,13 +182,13 @@ def check(root: Path, promises: HarmedPromises, fsync: FsyncMode, *, was_killed:
             _check_log(node.log(*key), key, records, promises)
     finally:
         abandon(node)
-    _check_beside(root, promises)
+    _check_preserved(root, promises)
 
 
-def _check_beside(root: Path, promises: HarmedPromises) -> None:
+def _check_preserved(root: Path, promises: HarmedPromises) -> None:
     files = [path for path in root.glob("kept-*/*") if path.name.endswith((LOG, CORRUPT))]
     there = b" ".join(path.read_bytes() for path in files)
-    if any(each not in there for each in promises.beside):
+    if any(each not in there for each in promises.preserved):
         raise Lost(f"no `.corrupt` file has the bytes removed from a log: {sorted(path.name for path in files)}")
 
 
@@ -202,9 +202,9 @@ def _check_log(log: PartitionLog, key: Key, records: dict[int, bytes], promises:
         raise Lost(f"{key} has {strange}")
     headers = [located.header for located, _ in log.batches(log.log_start_offset)]
     for header in headers:
-        answer = log.epoch_end(header.leader_epoch)
-        if answer is None or answer[0] != header.leader_epoch or answer[1] <= header.last_offset:
-            raise Lost(f"{key} lost epoch {header.leader_epoch}: {answer}")
+        response = log.epoch_end(header.leader_epoch)
+        if response is None or response[0] != header.leader_epoch or response[1] <= header.last_offset:
+            raise Lost(f"{key} lost epoch {header.leader_epoch}: {response}")
     there = {(header.producer_id, header.base_offset, header.base_sequence) for header in headers}
     for producer_id, producer in log.producers:
         for each in producer.batches:

@@ -237,15 +237,15 @@ def test_recreated_topic_is_empty_if_old_directories_were_not_deleted(
 
 def test_one_of_two_concurrent_creations_is_refused(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        wanted = [[new("same", 2), new("mine")], [new("same", 3), new("other")]]
-        first, second, asked = await asyncio.gather(
-            node.changes.create_topics(wanted[0]),
-            node.changes.create_topics(wanted[1]),
+        should_stay = [[new("same", 2), new("mine")], [new("same", 3), new("other")]]
+        first, second, requested = await asyncio.gather(
+            node.changes.create_topics(should_stay[0]),
+            node.changes.create_topics(should_stay[1]),
             node.changes.ensure_topics(["same", "asked"]),
         )
-        assert (first, asked) == ({}, {})
+        assert (first, requested) == ({}, {})
         assert {name: refused.code for name, refused in second.items()} == {"same": ErrorCode.TOPIC_ALREADY_EXISTS}
-        assert node.topic("same") is wanted[0][0]
+        assert node.topic("same") is should_stay[0][0]
         assert sorted(node.topics.names()) == ["asked", "mine", "other", "same"]
 
     with_node(tmp_path, work)
@@ -262,7 +262,7 @@ def test_concurrent_changes_of_one_topic_are_all_applied(tmp_path: Path) -> None
         changed = node.topic("t")
         assert (changed.partitions, dict(changed.configs)) == (3, {"retention.ms": "5", "segment.ms": "6000"})
         assert {node.log("t", index).limits.segment_ms_max for index in range(3)} == {6000}
-        told = await asyncio.gather(
+        results = await asyncio.gather(
             node.changes.add_partitions("t", 4),
             node.changes.add_partitions("t", 4),
             node.changes.delete_topic(topic),
@@ -271,9 +271,9 @@ def test_concurrent_changes_of_one_topic_are_all_applied(tmp_path: Path) -> None
             node.changes.delete_topic(topic),
             return_exceptions=True,
         )
-        codes = [each.code if isinstance(each, RequestRefused) else each for each in told]
-        gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert codes == [None, ErrorCode.INVALID_PARTITIONS, None, gone, {}, gone]
+        codes = [each.code if isinstance(each, RequestRefused) else each for each in results]
+        missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert codes == [None, ErrorCode.INVALID_PARTITIONS, None, missing, {}, missing]
         assert partition_counts(node, "t") == (1, 1)
 
     with_node(tmp_path, work)
@@ -401,10 +401,14 @@ def test_topic_of_transactions_is_created_once_and_retried_after_a_full_disk(
             with pytest.raises(RequestRefused) as refused:
                 await node.transactions.init_producer("one", 1000, None)
         assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE and not node.transactions.all
-        taken = await asyncio.gather(
+        producers = await asyncio.gather(
             *(node.transactions.init_producer(name, 1000, None) for name in ("one", "two", "three"))
         )
-        assert len({user.producer_id for user in taken}) == 3 and set(node.transactions.all) == {"one", "two", "three"}
+        assert len({user.producer_id for user in producers}) == 3 and set(node.transactions.all) == {
+            "one",
+            "two",
+            "three",
+        }
 
     async def again(node: BrokerNode) -> None:
         assert set(node.transactions.all) == {"one", "two", "three"}
@@ -418,18 +422,18 @@ def test_clients_cannot_create_internal_topics(tmp_path: Path, name: str) -> Non
     async def work(node: BrokerNode) -> None:
         before = node.topics.get(name)
         context = RequestContext(node, 5, "test", "127.0.0.1")
-        asked = MetadataRequest(
+        requested = MetadataRequest(
             version=5,
             topics=[MetadataRequest.MetadataRequestTopic(version=5, name=name)],
             allow_auto_topic_creation=True,
         )
-        told = metadata.handle(context, asked)
-        [found] = (await told if isinstance(told, Awaitable) else told).topics
+        results = metadata.handle(context, requested)
+        [found] = (await results if isinstance(results, Awaitable) else results).topics
         assert found.error_code == (ErrorCode.NONE if before else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        wanted = CreateTopicsRequest.CreatableTopic(
+        should_stay = CreateTopicsRequest.CreatableTopic(
             version=5, name=name, num_partitions=2, replication_factor=1, assignments=[], configs=[]
         )
-        request = CreateTopicsRequest(version=5, topics=[wanted], timeout_ms=1000, validate_only=False)
+        request = CreateTopicsRequest(version=5, topics=[should_stay], timeout_ms=1000, validate_only=False)
         [refused] = (await create_topics.handle(context, request)).topics
         assert refused.error_code == (ErrorCode.TOPIC_ALREADY_EXISTS if before else ErrorCode.INVALID_TOPIC)
         assert node.topics.get(name) is before

@@ -65,8 +65,8 @@ def committed(log: PartitionLog, bytes_max: int = 1 << 20) -> list[bytes | None]
     offset = log.log_start_offset
     while True:
         records, aborted = log.read_committed(offset, bytes_max, min_one_batch=True)
-        told = [requests.AbortedTransaction(one.producer_id, one.first_offset) for one in aborted]
-        reader, before = TransactionFilter(told), offset
+        notified = [requests.AbortedTransaction(one.producer_id, one.first_offset) for one in aborted]
+        reader, before = TransactionFilter(notified), offset
         for frame in frames(records, "test"):
             read = read_batch(frame, "test", 1 << 20)
             if reader.kind(read) is BatchKind.DATA:
@@ -79,17 +79,17 @@ def committed(log: PartitionLog, bytes_max: int = 1 << 20) -> list[bytes | None]
 def history(log: PartitionLog) -> list[bytes]:
     """Writes with four producers, one of them not transactional; returns the committed values in order."""
     writer = Writer(log)
-    for turn in range(12):
-        writer.send(1, b"one %d" % turn)
-        writer.send(2, b"two %d" % turn)
-        writer.plain(b"plain %d" % turn)
-        writer.end(1, is_commit=turn % 2 == 0)
-        if turn % 3 == 2:
-            writer.end(2, is_commit=turn % 2 == 1)
-    order = [value for turn in range(12) for value in (b"one %d" % turn, b"two %d" % turn, b"plain %d" % turn)]
-    gone = {b"one %d" % turn for turn in range(1, 12, 2)}
-    gone |= {b"two %d" % turn for turn in range(12) if (turn // 3 * 3 + 2) % 2 == 0}
-    return [value for value in order if value not in gone]
+    for step in range(12):
+        writer.send(1, b"one %d" % step)
+        writer.send(2, b"two %d" % step)
+        writer.plain(b"plain %d" % step)
+        writer.end(1, is_commit=step % 2 == 0)
+        if step % 3 == 2:
+            writer.end(2, is_commit=step % 2 == 1)
+    order = [value for step in range(12) for value in (b"one %d" % step, b"two %d" % step, b"plain %d" % step)]
+    aborted = {b"one %d" % step for step in range(1, 12, 2)}
+    aborted |= {b"two %d" % step for step in range(12) if (step // 3 * 3 + 2) % 2 == 0}
+    return [value for value in order if value not in aborted]
 
 
 def test_last_stable_offset_stops_at_the_oldest_open_transaction(tmp_path: Path) -> None:
@@ -225,10 +225,10 @@ def test_read_loads_only_the_needed_index_blocks(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} is read completely"))
     for start in range(1, 201, 10):
         reads.clear()
-        _, told = log.read_committed(start, 1, min_one_batch=True)
+        _, notified = log.read_committed(start, 1, min_one_batch=True)
         # The batch of a transaction that the next marker ends, or that marker; and the long transaction.
-        assert {aborted[(start - 1) // 2], aborted[-1]} <= set(told)
-        assert set(told) <= set(aborted)
+        assert {aborted[(start - 1) // 2], aborted[-1]} <= set(notified)
+        assert set(notified) <= set(aborted)
         # The end of a read is known to about 4 KB of log, which holds 20 markers here.
         assert sum(reads) <= 5 * 8 * 34
     reads.clear()
@@ -301,25 +301,25 @@ def test_producer_with_an_open_transaction_does_not_expire(tmp_path: Path) -> No
 
 def test_read_committed_returns_only_fsynced_records_with_fsync_always(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path, limits=LogLimits(fsynced_reads_only=True)).log
-    told: list[int] = []
-    log.waiters.add(told.append)
+    notified: list[int] = []
+    log.waiters.add(notified.append)
     writer = Writer(log)
     writer.send(1, b"a")
     writer.end(1, is_commit=True)
     assert committed(log) == [] and log.last_stable_offset == 0
     log.flushed(log.flush_job())
     assert committed(log) == [b"a"]
-    assert told, "waiters are notified"
+    assert notified, "waiters are notified"
 
 
 def test_end_of_a_transaction_notifies_waiters(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path).log
     writer = Writer(log)
     writer.send(1, b"a" * 5000)
-    told: list[int] = []
-    log.waiters.add(told.append)
+    notified: list[int] = []
+    log.waiters.add(notified.append)
     writer.end(1, is_commit=True)
-    assert sum(told) > 5000, "waiters for many bytes too"
+    assert sum(notified) > 5000, "waiters for many bytes too"
 
 
 ENTRIES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(0, 40)), max_size=12).map(

@@ -49,39 +49,39 @@ class TransactionPromises(Promises):
 class TransactionalLife(Life):
     def __init__(self, root: Path, fsync: FsyncMode) -> None:
         super().__init__(root, fsync)
-        self.told = self.promises = TransactionPromises()
+        self.promises = self.promises = TransactionPromises()
         self.sequences: dict[tuple[tuple[str, int], ProducerIdAndEpoch], int] = {}
 
     async def begin(
-        self, number: int, name: str, user: ProducerIdAndEpoch, *places: tuple[str, int], offset: int = -1
+        self, number: int, name: str, user: ProducerIdAndEpoch, *topic_partitions: tuple[str, int], offset: int = -1
     ) -> None:
         """Writes one record to each partition and commits an offset, in a transaction that stays open."""
-        self.told.seen[number], self.told.parts[number] = NEVER, {}
+        self.promises.seen[number], self.promises.parts[number] = NEVER, {}
         if offset >= 0:
-            self.told.offset_of[number] = offset
+            self.promises.offset_of[number] = offset
         coordinator = self.node.transactions
-        await coordinator.add_partitions(name, user, places)
-        for place in places:
-            sequence = self.sequences.get((place, user), 0)
-            self.sequences[place, user] = sequence + 1
+        await coordinator.add_partitions(name, user, topic_partitions)
+        for topic_partition in topic_partitions:
+            sequence = self.sequences.get((topic_partition, user), 0)
+            self.sequences[topic_partition, user] = sequence + 1
             value = b"%d" % number
-            self.told.parts[number][place] = value
-            coordinator.check_transactional_write(name, user, place)
+            self.promises.parts[number][topic_partition] = value
+            coordinator.check_transactional_write(name, user, topic_partition)
             raw = batch(value, producer_id=user.producer_id, epoch=user.epoch, sequence=sequence, is_transactional=True)
-            append(self.node.log(*place), raw)
-            self.node.flusher.mark_dirty(self.node.log(*place))
+            append(self.node.log(*topic_partition), raw)
+            self.node.flusher.mark_dirty(self.node.log(*topic_partition))
         if offset >= 0:
             await coordinator.add_partitions(name, user, [OFFSETS_PARTITION])
             await self.node.groups.commits.store_pending(
                 "g", {PLACES[0]: CommittedOffset(offset, -1, "", NOW_MS)}, *user
             )
-        self.told.open[number] = (name, user)
+        self.promises.open[number] = (name, user)
 
     async def end(self, number: int, name: str, user: ProducerIdAndEpoch, *, is_commit: bool) -> None:
-        self.told.open.pop(number, None)
-        self.told.seen[number] = PERHAPS if is_commit else NEVER
+        self.promises.open.pop(number, None)
+        self.promises.seen[number] = PERHAPS if is_commit else NEVER
         await self.node.transactions.end_transaction(name, user, is_commit=is_commit)
-        self.told.seen[number] = SURELY if is_commit else NEVER
+        self.promises.seen[number] = SURELY if is_commit else NEVER
 
 
 async def transactional_life(life: Life) -> None:
@@ -128,7 +128,7 @@ def check(root: Path, promises: TransactionPromises, fsync: FsyncMode) -> None:
     """
     clock = [NOW_MS + 20_000]
 
-    async def look() -> None:
+    async def check_broker() -> None:
         try:
             node = opened(root, fsync, 0)
         except Exception as error:
@@ -137,24 +137,24 @@ def check(root: Path, promises: TransactionPromises, fsync: FsyncMode) -> None:
         try:
             await node.transactions.run_maintenance()
             _check(node, promises)
-            told = await _gone_on(node, promises)
+            extended = await _continue_clients(node, promises)
             clock[0] += TIMEOUT_MS_MAX + 1
             await node.transactions.run_maintenance()
             await node.flusher.flush_dirty()
-            _check(node, told)
-            for place in (*PLACES, OFFSETS_PARTITION):
-                log = node.logs.get(place)
+            _check(node, extended)
+            for topic_partition in (*PLACES, OFFSETS_PARTITION):
+                log = node.logs.get(topic_partition)
                 if log is not None and log.last_stable_offset != log.log_end_offset:
-                    raise Lost(f"{place} is blocked at {log.last_stable_offset} of {log.log_end_offset}")
+                    raise Lost(f"{topic_partition} is blocked at {log.last_stable_offset} of {log.log_end_offset}")
         except RequestRefused as refused:
             raise Lost(f"it refuses: {refused}") from refused
         finally:
             abandon(node)
 
-    asyncio.run(look())
+    asyncio.run(check_broker())
 
 
-async def _gone_on(node: BrokerNode, promises: TransactionPromises) -> TransactionPromises:
+async def _continue_clients(node: BrokerNode, promises: TransactionPromises) -> TransactionPromises:
     """Clients that survived the broker commit their sent records, if permitted; returns the new guarantees."""
     seen = dict(promises.seen)
     for number, (name, user) in promises.open.items():
@@ -167,11 +167,14 @@ async def _gone_on(node: BrokerNode, promises: TransactionPromises) -> Transacti
 
 
 def _check(node: BrokerNode, promises: TransactionPromises) -> None:
-    found = {place: committed(node.logs[place]) if place in node.logs else [] for place in PLACES}
+    found = {
+        topic_partition: committed(node.logs[topic_partition]) if topic_partition in node.logs else []
+        for topic_partition in PLACES
+    }
     committed_offset = node.groups.offsets.of_group("g").get(PLACES[0])
     newest = committed_offset.offset if committed_offset is not None else -1
     for number, parts in promises.parts.items():
-        seen = [found[place].count(value) for place, value in parts.items()]
+        seen = [found[topic_partition].count(value) for topic_partition, value in parts.items()]
         allowed = {NEVER: (0,), SURELY: (1,), PERHAPS: (0, 1)}[promises.seen[number]]
         if len(set(seen)) > 1 or not set(seen) <= set(allowed):
             raise Lost(f"transaction {number} must be visible: {promises.seen[number]}; it is: {seen}")

@@ -91,11 +91,11 @@ async def create(address: str, topic: str, partitions: int = 1) -> None:
         assert created.to_object()["topic_errors"] == [{"topic": topic, "error_code": 0, "error_message": None}]
 
 
-async def read_to(consumer: AIOKafkaConsumer, place: TopicPartition, end: int) -> list[bytes | None]:
+async def read_to(consumer: AIOKafkaConsumer, topic_partition: TopicPartition, end: int) -> list[bytes | None]:
     """Reads from the current position up to `end`, exclusive; with `read_committed`, up to the last stable offset."""
     found: list[bytes | None] = []
-    while await consumer.position(place) < end:
-        for records in (await consumer.getmany(place, timeout_ms=100)).values():
+    while await consumer.position(topic_partition) < end:
+        for records in (await consumer.getmany(topic_partition, timeout_ms=100)).values():
             found += [record.value for record in records]
     return found
 
@@ -118,16 +118,18 @@ def test_every_codec_is_written_and_read(keeping_broker_address: str, codec: str
                 await producer.send(topic, value, key, number % 2, timestamp_ms, headers)
                 for number, (timestamp_ms, key, value, headers) in enumerate(sent)
             ]
-            told = [await future for future in futures]
-        assert [(each.partition, each.offset) for each in told] == [(number % 2, number // 2) for number in range(2000)]
+            result = [await future for future in futures]
+        assert [(each.partition, each.offset) for each in result] == [
+            (number % 2, number // 2) for number in range(2000)
+        ]
         async with consuming(keeping_broker_address) as consumer:
             for partition in range(2):
                 batches = stored_batches(keeping_broker_address, topic, partition)
                 assert codecs(batches) == {codec}
                 assert is_idempotent(batches) is is_idempotent_one
                 assert messages(batches) == sent[partition::2]
-                place = TopicPartition(topic, partition)
-                consumer.assign([place])
+                topic_partition = TopicPartition(topic, partition)
+                consumer.assign([topic_partition])
                 found = []
                 while len(found) < 1000:
                     found += [await consumer.getone()]
@@ -142,7 +144,7 @@ def test_every_codec_is_written_and_read(keeping_broker_address: str, codec: str
 def test_a_consumer_seeks(keeping_broker_address: str) -> None:
     async def test() -> None:
         topic, group = fresh("seek"), fresh("g")
-        place = TopicPartition(topic, 0)
+        topic_partition = TopicPartition(topic, 0)
         await create(keeping_broker_address, topic)
         async with producing(keeping_broker_address) as producer:
             for number in range(100):
@@ -150,26 +152,29 @@ def test_a_consumer_seeks(keeping_broker_address: str) -> None:
                     topic, b"%d" % number, partition=0, timestamp_ms=1_700_000_000_000 + number
                 )
         async with consuming(keeping_broker_address, group_id=group) as consumer:
-            consumer.assign([place])
+            consumer.assign([topic_partition])
             assert (await consumer.getone()).offset == 0
-            consumer.seek(place, 70)
+            consumer.seek(topic_partition, 70)
             assert (await consumer.getone()).value == b"70"
-            await consumer.commit({place: OffsetAndMetadata(30, "thirty")})
-            assert await consumer.seek_to_committed() == {place: 30}
+            await consumer.commit({topic_partition: OffsetAndMetadata(30, "thirty")})
+            assert await consumer.seek_to_committed() == {topic_partition: 30}
             assert (await consumer.getone()).value == b"30"
             await consumer.seek_to_end()
-            assert await consumer.position(place) == 100
+            assert await consumer.position(topic_partition) == 100
             await consumer.seek_to_beginning()
-            assert await consumer.position(place) == 0
-            assert (await consumer.beginning_offsets([place]), await consumer.end_offsets([place])) == (
-                {place: 0},
-                {place: 100},
+            assert await consumer.position(topic_partition) == 0
+            assert (
+                await consumer.beginning_offsets([topic_partition]),
+                await consumer.end_offsets([topic_partition]),
+            ) == (
+                {topic_partition: 0},
+                {topic_partition: 100},
             )
-            found = await consumer.offsets_for_times({place: 1_700_000_000_042})
-            assert (found[place].offset, found[place].timestamp) == (42, 1_700_000_000_042)
-            assert await consumer.offsets_for_times({place: 1_700_000_000_100}) == {place: None}
+            found = await consumer.offsets_for_times({topic_partition: 1_700_000_000_042})
+            assert (found[topic_partition].offset, found[topic_partition].timestamp) == (42, 1_700_000_000_042)
+            assert await consumer.offsets_for_times({topic_partition: 1_700_000_000_100}) == {topic_partition: None}
             # Beyond the end: the broker responds with an error, and the client uses its reset policy.
-            consumer.seek(place, 5000)
+            consumer.seek(topic_partition, 5000)
             assert (await consumer.getone()).offset == 0
 
     run(test())
@@ -178,7 +183,7 @@ def test_a_consumer_seeks(keeping_broker_address: str) -> None:
 def test_transactions_are_visible_after_commit(broker_address: str) -> None:
     async def test() -> None:
         topic, group = fresh("txn"), fresh("g")
-        place = TopicPartition(topic, 0)
+        topic_partition = TopicPartition(topic, 0)
         await create(broker_address, topic)
         async with (
             producing(broker_address, transactional_id=fresh("id"), compression_type="zstd") as producer,
@@ -186,27 +191,30 @@ def test_transactions_are_visible_after_commit(broker_address: str) -> None:
             consuming(broker_address, isolation_level="read_uncommitted") as uncommitted,
             consuming(broker_address, group_id=group) as member,
         ):
-            committed.assign([place])
-            uncommitted.assign([place])
+            committed.assign([topic_partition])
+            uncommitted.assign([topic_partition])
             for number in range(6):
                 await producer.begin_transaction()
                 for part in range(5):
                     await producer.send(topic, b"%d-%d" % (number, part), partition=0)
-                await producer.send_offsets_to_transaction({place: OffsetAndMetadata(number, "in it")}, group)
+                await producer.send_offsets_to_transaction({topic_partition: OffsetAndMetadata(number, "in it")}, group)
                 if number % 3 == 1:
                     await producer.abort_transaction()
                 else:
                     await producer.commit_transaction()
-                assert await member.committed(place) == (number - 1 if number % 3 == 1 else number)
+                assert await member.committed(topic_partition) == (number - 1 if number % 3 == 1 else number)
             expected = [b"%d-%d" % (number, part) for number in (0, 2, 3, 5) for part in range(5)]
             # Six times five records and a marker each.
-            assert await read_to(committed, place, 36) == expected
-            assert len(await read_to(uncommitted, place, 36)) == 30
+            assert await read_to(committed, topic_partition, 36) == expected
+            assert len(await read_to(uncommitted, topic_partition, 36)) == 30
             await producer.begin_transaction()
             await producer.send_and_wait(topic, b"open", partition=0)
-            assert await uncommitted.end_offsets([place]) == {place: 37}
-            assert [record.value for record in (await uncommitted.getmany(place, timeout_ms=5000))[place]] == [b"open"]
-            assert await committed.getmany(place, timeout_ms=500) == {}
+            assert await uncommitted.end_offsets([topic_partition]) == {topic_partition: 37}
+            assert [
+                record.value
+                for record in (await uncommitted.getmany(topic_partition, timeout_ms=5000))[topic_partition]
+            ] == [b"open"]
+            assert await committed.getmany(topic_partition, timeout_ms=500) == {}
             await producer.commit_transaction()
             assert (await committed.getone()).value == b"open"
         batches = stored_batches(broker_address, topic)
@@ -263,11 +271,11 @@ class Member:
         try:
             while not self._is_stopping:
                 found = await consumer.getmany(timeout_ms=100)
-                self.assigned = {place.partition for place in consumer.assignment()}
-                for place, records in found.items():
+                self.assigned = {topic_partition.partition for topic_partition in consumer.assignment()}
+                for topic_partition, records in found.items():
                     for record in records:
-                        self._take(place.partition, record.offset, record.value)
-                    uncommitted[place] = records[-1].offset + 1
+                        self._take(topic_partition.partition, record.offset, record.value)
+                    uncommitted[topic_partition] = records[-1].offset + 1
                 await self._commit(consumer, uncommitted)
         finally:
             await consumer.stop()
@@ -286,8 +294,8 @@ class Member:
             uncommitted.clear()  # another member has the partitions now, and continues from the committed offsets
         except KafkaError:
             return  # the broker is down
-        for place, offset in uncommitted.items():
-            self._committed[place.partition] = max(self._committed[place.partition], offset)
+        for topic_partition, offset in uncommitted.items():
+            self._committed[topic_partition.partition] = max(self._committed[topic_partition.partition], offset)
         uncommitted.clear()
 
     async def stop(self) -> None:
@@ -325,7 +333,9 @@ def test_two_members_share_partitions_and_take_over_from_each_other(broker_addre
             await second.stop()
             assert seen == [list(range(partition, 1200, 4)) for partition in range(4)]
             offsets = await admin.list_consumer_group_offsets(group)
-            assert {place.partition: found.offset for place, found in offsets.items()} == dict.fromkeys(range(4), 300)
+            assert {
+                topic_partition.partition: found.offset for topic_partition, found in offsets.items()
+            } == dict.fromkeys(range(4), 300)
             described = (await admin.describe_consumer_groups([group]))[0].to_object()["groups"][0]
             assert (described["state"], described["members"]) == ("Empty", [])
             await send(range(1200, 1204))
@@ -340,7 +350,7 @@ def test_two_members_share_partitions_and_take_over_from_each_other(broker_addre
 def test_topics_and_groups_are_administered(broker_address: str) -> None:
     async def test() -> None:
         topic, group = fresh("administered"), fresh("g")
-        place = TopicPartition(topic, 0)
+        topic_partition = TopicPartition(topic, 0)
         await create(broker_address, topic)
         async with (
             administering(broker_address) as admin,
@@ -366,12 +376,12 @@ def test_topics_and_groups_are_administered(broker_address: str) -> None:
                 for row in configs.to_object()["resources"][0]["config_entries"]
             }
             assert (rows["retention.ms"], rows["cleanup.policy"]) == ("60000", "delete")
-            consumer.assign([place])
-            await consumer.commit({place: OffsetAndMetadata(7, "why")})
+            consumer.assign([topic_partition])
+            await consumer.commit({topic_partition: OffsetAndMetadata(7, "why")})
             assert (group, "") in await admin.list_consumer_groups()
-            assert await admin.list_consumer_group_offsets(group) == {place: OffsetAndMetadata(7, "why")}
-            assert await admin.delete_records({place: RecordsToDelete(4)}) == {place: 4}
-            assert await consumer.beginning_offsets([place]) == {place: 4}
+            assert await admin.list_consumer_group_offsets(group) == {topic_partition: OffsetAndMetadata(7, "why")}
+            assert await admin.delete_records({topic_partition: RecordsToDelete(4)}) == {topic_partition: 4}
+            assert await consumer.beginning_offsets([topic_partition]) == {topic_partition: 4}
             await admin.delete_topics([topic])
             assert topic not in await admin.list_topics()
 
@@ -395,7 +405,7 @@ def test_idempotent_producer_survives_kills_and_stops(tmp_path: Path, start_serv
             while not is_stopping:
                 number = len(sent)
                 future = await producer.send("t", b"%d" % number, partition=number % 4)
-                future.add_done_callback(lambda done: done.exception() or taken(number_of[done], done.result()))
+                future.add_done_callback(lambda done: done.exception() or acknowledge(number_of[done], done.result()))
                 number_of[future] = number
                 sent.append((number, future))
                 if number % 50 == 0:
@@ -403,13 +413,13 @@ def test_idempotent_producer_survives_kills_and_stops(tmp_path: Path, start_serv
 
         number_of: dict[Any, int] = {}
 
-        def taken(number: int, told: Any) -> None:
-            acknowledged[number] = (told.partition, told.offset)
+        def acknowledge(number: int, result: Any) -> None:
+            acknowledged[number] = (result.partition, result.offset)
 
         async with producing(address, enable_idempotence=True, linger_ms=2) as producer:
             writing = asyncio.create_task(write(producer))
-            for turn, end in enumerate(shutdowns(2)):
-                enough = len(acknowledged) + 500 + turn % 17
+            for round_number, end in enumerate(shutdowns(2)):
+                enough = len(acknowledged) + 500 + round_number % 17
                 await until(lambda: writing.done() or len(acknowledged) >= enough)  # noqa: B023
                 assert not writing.done()
                 service = await asyncio.to_thread(start_again, service, end, start_service, tmp_path, port, **settings)

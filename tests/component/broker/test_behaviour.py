@@ -109,14 +109,14 @@ def create_with_defaults(talk: ProtocolClient) -> object:
 
 
 def assign_beside_counts(talk: ProtocolClient) -> object:
-    places = [{"partition_index": 0, "broker_ids": [1]}]
-    topic = {"name": fresh("assigned"), "num_partitions": 1, "replication_factor": 1, "assignments": places}
+    topic_partitions = [{"partition_index": 0, "broker_ids": [1]}]
+    topic = {"name": fresh("assigned"), "num_partitions": 1, "replication_factor": 1, "assignments": topic_partitions}
     return code_of(talk.request_once(CreateTopicsRequest, 7, topics=[topic], timeout_ms=10_000).topics[0].error_code)
 
 
 def grow(talk: ProtocolClient, name: str, count: int) -> object:
-    wanted = [{"name": name, "count": count, "assignments": None}]
-    response = talk.request_once(CreatePartitionsRequest, 3, topics=wanted, timeout_ms=10_000, validate_only=False)
+    requested = [{"name": name, "count": count, "assignments": None}]
+    response = talk.request_once(CreatePartitionsRequest, 3, topics=requested, timeout_ms=10_000, validate_only=False)
     return code_of(response.results[0].error_code)
 
 
@@ -179,8 +179,8 @@ def own_configs(talk: ProtocolClient, name: str) -> dict[str, str]:
 
 
 def describe(talk: ProtocolClient, name: str, kind: int = 2, keys: list[str] | None = None) -> Any:
-    wanted = [{"resource_type": kind, "resource_name": name, "configuration_keys": keys}]
-    return talk.request_once(DescribeConfigsRequest, 4, resources=wanted, include_synonyms=False).results
+    requested = [{"resource_type": kind, "resource_name": name, "configuration_keys": keys}]
+    return talk.request_once(DescribeConfigsRequest, 4, resources=requested, include_synonyms=False).results
 
 
 def appended_to_list(talk: ProtocolClient) -> object:
@@ -281,8 +281,8 @@ def leader_epochs(talk: ProtocolClient) -> object:
 
 
 def trimmed(talk: ProtocolClient, name: str, offset: int, partition: int = 0) -> object:
-    wanted = [{"name": name, "partitions": [{"partition_index": partition, "offset": offset}]}]
-    (one,) = talk.request_once(DeleteRecordsRequest, 2, topics=wanted, timeout_ms=10_000).topics[0].partitions
+    requested = [{"name": name, "partitions": [{"partition_index": partition, "offset": offset}]}]
+    (one,) = talk.request_once(DeleteRecordsRequest, 2, topics=requested, timeout_ms=10_000).topics[0].partitions
     return code_of(one.error_code), one.low_watermark
 
 
@@ -299,8 +299,8 @@ def by_time(talk: ProtocolClient) -> object:
     name, begin = talk.topic(), now_ms() - 10_000
     for offset in (0, 3):
         talk.produce(name, batch(b"1", b"2", b"3", timestamp_ms=begin + offset * 1000))
-    wanted = (begin - 1, begin + 1, begin + 2, begin + 3, begin + 3002, begin + 3003, -1, -2, -3)
-    return [talk.offset(name, each) for each in wanted]
+    requested = (begin - 1, begin + 1, begin + 2, begin + 3, begin + 3002, begin + 3003, -1, -2, -3)
+    return [talk.offset(name, each) for each in requested]
 
 
 def offsets_of_one_twice(talk: ProtocolClient) -> object:
@@ -325,10 +325,10 @@ def epoch_ends(talk: ProtocolClient) -> object:
     talk.produce(name, sample(b"1", b"2"))
     epoch = talk.request_once(MetadataRequest, 9, topics=[{"name": name}]).topics[0].partitions[0].leader_epoch
     found = []
-    for asked in (epoch, epoch + 5):
-        place = {"partition": 0, "current_leader_epoch": epoch, "leader_epoch": asked}
+    for requested_fields in (epoch, epoch + 5):
+        topic_partition = {"partition": 0, "current_leader_epoch": epoch, "leader_epoch": requested_fields}
         response = talk.request_once(
-            OffsetForLeaderEpochRequest, 4, replica_id=-1, topics=[{"topic": name, "partitions": [place]}]
+            OffsetForLeaderEpochRequest, 4, replica_id=-1, topics=[{"topic": name, "partitions": [topic_partition]}]
         )
         (one,) = response.topics[0].partitions
         found.append((code_of(one.error_code), one.leader_epoch == epoch, one.end_offset))
@@ -658,8 +658,8 @@ def transactions_described(talk: ProtocolClient) -> object:
     listed = talk.request_once(
         ListTransactionsRequest, 0, state_filters=["Ongoing"], producer_id_filters=[]
     ).transaction_states
-    places = [{"name": one.topic, "partition_indexes": [0]}]
-    (producers,) = talk.request_once(DescribeProducersRequest, 0, topics=places).topics[0].partitions
+    topic_partitions = [{"name": one.topic, "partition_indexes": [0]}]
+    (producers,) = talk.request_once(DescribeProducersRequest, 0, topics=topic_partitions).topics[0].partitions
     (active,) = producers.active_producers
     return {
         "described": [(code_of(each.error_code), each.transaction_state) for each in response.transaction_states],
@@ -681,8 +681,8 @@ def consumer_alone(talk: ProtocolClient) -> object:
     topic, group = talk.topic(2), fresh("g")
     member_id, epoch = talk.join_with_partitions(group, topic)
     plain = talk.heartbeat(group, member_id, epoch)
-    whole = {"rebalance_timeout_ms": 10_000, "subscribed_topic_names": [topic], "topic_partitions": []}
-    full = talk.heartbeat(group, member_id, epoch, **whole)
+    complete = {"rebalance_timeout_ms": 10_000, "subscribed_topic_names": [topic], "topic_partitions": []}
+    full = talk.heartbeat(group, member_id, epoch, **complete)
     again = talk.join_consumer_group(group, member_id, topic)
     left = talk.heartbeat(group, member_id, -1)
     found = [
@@ -720,33 +720,38 @@ def consumers_that_share(talk: ProtocolClient) -> object:
     """A partition goes to the second member only after the first has confirmed its revocation."""
     topic, group = talk.topic(4), fresh("g")
     first, _ = talk.join_with_partitions(group, topic)
-    whole = until(
+    complete = until(
         lambda: talk.join_consumer_group(group, first, topic), lambda response: len(indexes(response) or ()) == 4
     )
-    topic_id, epoch = whole.assignment.topic_partitions[0].topic_id, whole.member_epoch
+    topic_id, epoch = complete.assignment.topic_partitions[0].topic_id, complete.member_epoch
     joined = talk.join_consumer_group(group, "second", topic)
     less = until(lambda: talk.heartbeat(group, first, epoch), lambda response: indexes(response) is not None)
     waiting = until(
         lambda: talk.join_consumer_group(group, "second", topic), lambda response: response.member_epoch > epoch
     )
-    kept = indexes(less) or []
-    owned = [{"topic_id": topic_id, "partitions": kept}]
+    remaining = indexes(less) or []
+    owned = [{"topic_id": topic_id, "partitions": remaining}]
     ahead = talk.heartbeat(group, first, epoch, topic_partitions=owned)
     more = until(
         lambda: talk.heartbeat(group, "second", waiting.member_epoch), lambda response: indexes(response) is not None
     )
     return {
-        "asked to revoke": (joined.error_code, less.member_epoch - epoch, len(kept)),
+        "asked to revoke": (joined.error_code, less.member_epoch - epoch, len(remaining)),
         "waiting": indexes(waiting),
         "given up": ahead.member_epoch > epoch,
-        "in the end": sorted([*kept, *(indexes(more) or [])]),
+        "in the end": sorted([*remaining, *(indexes(more) or [])]),
     }
 
 
 def epochs_of_commits(talk: ProtocolClient) -> object:
     topic, group = talk.topic(), fresh("g")
     member_id, epoch = talk.join_with_partitions(group, topic)
-    place = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": ""}
+    topic_partition = {
+        "partition_index": 0,
+        "committed_offset": 5,
+        "committed_leader_epoch": -1,
+        "committed_metadata": "",
+    }
 
     def commit(member_id: str, epoch: int) -> object:
         response = talk.request_once(
@@ -756,15 +761,15 @@ def epochs_of_commits(talk: ProtocolClient) -> object:
             generation_id_or_member_epoch=epoch,
             member_id=member_id,
             group_instance_id=None,
-            topics=[{"name": topic, "partitions": [place]}],
+            topics=[{"name": topic, "partitions": [topic_partition]}],
         )
         return code_of(response.topics[0].partitions[0].error_code)
 
     def fetch(member_id: str | None, epoch: int) -> object:
         topics = [{"name": topic, "partition_indexes": [0]}]
-        wanted = {"group_id": group, "member_id": member_id, "member_epoch": epoch, "topics": topics}
+        requested = {"group_id": group, "member_id": member_id, "member_epoch": epoch, "topics": topics}
         return code_of(
-            talk.request_once(OffsetFetchRequest, 9, groups=[wanted], require_stable=False).groups[0].error_code
+            talk.request_once(OffsetFetchRequest, 9, groups=[requested], require_stable=False).groups[0].error_code
         )
 
     return {
@@ -848,8 +853,8 @@ def broker_topics_by_pattern(talk: ProtocolClient) -> object:
     """Returns how many topics are assigned for a pattern that matches an internal topic and another one."""
     group, topic = fresh("g"), talk.topic()
     talk.join_with_partitions(fresh("g"), topic)  # makes the coordinator load the topic
-    whole = {"subscribed_topic_names": None, "subscribed_topic_regex": f"__consumer_offsets|{topic}"}
-    return len(until(lambda: talk.join_consumer_group(group, "one", **whole).assignment.topic_partitions, bool))
+    complete = {"subscribed_topic_names": None, "subscribed_topic_regex": f"__consumer_offsets|{topic}"}
+    return len(until(lambda: talk.join_consumer_group(group, "one", **complete).assignment.topic_partitions, bool))
 
 
 # The connection
@@ -890,8 +895,8 @@ def too_new(talk: ProtocolClient) -> object:
     host, port = talk.address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as connection:
         connection.sendall(struct.pack(">ihhihb", 11, 18, 99, 5, -1, 0))
-        answer = connection.recv(10_000)
-    return struct.unpack_from(">ih", answer, 4)
+        response = connection.recv(10_000)
+    return struct.unpack_from(">ih", response, 4)
 
 
 def missing(request: Any, *path: str, version: int, **fields: object) -> Ask:

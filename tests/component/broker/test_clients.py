@@ -181,7 +181,10 @@ def test_a_group_shares_partitions_rebalances_and_goes_on_from_its_commits(broke
     wait_until(lambda: members[0].assigned == set(range(6)), "one member reads all partitions")
     members += [GroupMember(client, broker_address, group, topic) for _ in range(2)]
     wait_until(lambda: [len(member.assigned) for member in members] == [2, 2, 2], "three members share the partitions")
-    wait_until(lambda: len({place for member in members for place in member.seen}) == MESSAGES, "all messages are read")
+    wait_until(
+        lambda: len({topic_partition for member in members for topic_partition in member.seen}) == MESSAGES,
+        "all messages are read",
+    )
     members.pop().stop()
     wait_until(lambda: sum(len(member.assigned) for member in members) == 6, "the remaining two take over")
     for member in members:
@@ -190,12 +193,14 @@ def test_a_group_shares_partitions_rebalances_and_goes_on_from_its_commits(broke
     committed = admin.list_group_offsets([group])[group]
     assert sum(each.offset for each in committed.values()) == MESSAGES
     producer = KafkaProducer(bootstrap_servers=broker_address)
-    places = [producer.send(topic, b"later", partition=index).get(TIMEOUT_S) for index in range(6)]
+    topic_partitions = [producer.send(topic, b"later", partition=index).get(TIMEOUT_S) for index in range(6)]
     producer.close()
     again = GroupMember(client, broker_address, group, topic)
     wait_until(lambda: len(again.seen) >= 6, "the messages after the commit arrive")
     again.stop()
-    assert sorted(again.seen) == sorted((place.partition, place.offset) for place in places)
+    assert sorted(again.seen) == sorted(
+        (topic_partition.partition, topic_partition.offset) for topic_partition in topic_partitions
+    )
     assert admin.describe_groups([group])[group]["group_state"] == "Empty"
     admin.close()
 
@@ -208,13 +213,16 @@ def test_offsets_by_time(keeping_broker_address: str) -> None:
     producer.flush(TIMEOUT_S)
     producer.close()
     consumer = KafkaConsumer(bootstrap_servers=keeping_broker_address)
-    place = TopicPartition(topic, 0)
-    found = consumer.offsets_for_times({place: 1_700_000_041_500})[place]
+    topic_partition = TopicPartition(topic, 0)
+    found = consumer.offsets_for_times({topic_partition: 1_700_000_041_500})[topic_partition]
     with KafkaCluster(keeping_broker_address) as cluster:
         leader_epoch = cluster.metadata([topic]).topics[topic].partitions[0].leader_epoch
     assert (found.offset, found.timestamp, found.leader_epoch) == (42, 1_700_000_042_000, leader_epoch)
-    assert consumer.offsets_for_times({place: 1_700_000_100_000})[place] is None
-    assert (consumer.beginning_offsets([place])[place], consumer.end_offsets([place])[place]) == (0, 100)
+    assert consumer.offsets_for_times({topic_partition: 1_700_000_100_000})[topic_partition] is None
+    assert (
+        consumer.beginning_offsets([topic_partition])[topic_partition],
+        consumer.end_offsets([topic_partition])[topic_partition],
+    ) == (0, 100)
     consumer.close()
 
 
@@ -275,9 +283,9 @@ def test_recreated_topic_is_empty_and_has_a_new_id(broker_address: str) -> None:
 
 def commit(address: str, group: str, topic: str, offset: int) -> None:
     consumer = KafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
-    place = TopicPartition(topic, 0)
-    consumer.assign([place])
-    consumer.commit({place: OffsetAndMetadata(offset, "why", 0)})
+    topic_partition = TopicPartition(topic, 0)
+    consumer.assign([topic_partition])
+    consumer.commit({topic_partition: OffsetAndMetadata(offset, "why", 0)})
     consumer.close()
 
 
@@ -314,8 +322,8 @@ def test_deleted_records_are_not_readable(broker_address: str) -> None:
     topic = unique("trimmed")
     fill(broker_address, topic, 1, 100)
     admin = AdminClient({"bootstrap.servers": broker_address})
-    place = confluent_kafka.TopicPartition(topic, 0, 40)
-    deleted = admin.delete_records([place])
+    topic_partition = confluent_kafka.TopicPartition(topic, 0, 40)
+    deleted = admin.delete_records([topic_partition])
     assert next(iter(deleted.values())).result(TIMEOUT_S).low_watermark == 40
     consumer = KafkaConsumer(bootstrap_servers=broker_address)
     assert consumer.beginning_offsets([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 40}
@@ -354,8 +362,8 @@ def test_garbage_closes_only_its_own_connection(broker_address: str, raw: socket
 
 def test_unsupported_apiversions_gets_version_0_response(raw: socket.socket) -> None:
     raw.sendall(struct.pack(">ihhih", 10, 18, 99, 5, -1))
-    answer = raw.recv(1000)
-    assert struct.unpack(">iihihhh", answer) == (len(answer) - 4, 5, 35, 1, 18, 0, 4)
+    response = raw.recv(1000)
+    assert struct.unpack(">iihihhh", response) == (len(response) - 4, 5, 35, 1, 18, 0, 4)
 
 
 def test_messages_of_old_formats_are_refused(raw: socket.socket) -> None:
@@ -369,10 +377,10 @@ def test_messages_of_old_formats_are_refused(raw: socket.socket) -> None:
         + message_set
     )
     raw.sendall(struct.pack(">ihhih", 10 + len(body), 0, 2, 6, -1) + body)
-    answer = raw.recv(1000)
-    topics, length = struct.unpack_from(">ih", answer, 8)
-    assert (topics, answer[14 : 14 + length]) == (1, name)
-    assert struct.unpack_from(">iih", answer, 14 + length) == (1, 0, 35)
+    response = raw.recv(1000)
+    topics, length = struct.unpack_from(">ih", response, 8)
+    assert (topics, response[14 : 14 + length]) == (1, name)
+    assert struct.unpack_from(">iih", response, 14 + length) == (1, 0, 35)
 
 
 def test_confluent_kafka_over_tls_at_the_advertised_address(tmp_path: Path, start_service: Any) -> None:
@@ -417,8 +425,8 @@ def test_confluent_kafka_over_tls_at_the_advertised_address(tmp_path: Path, star
 def test_clients_see_log_append_time(broker_address: str) -> None:
     topic = unique("append-time")
     admin = AdminClient({"bootstrap.servers": broker_address})
-    wanted = NewTopic(topic, 1, 1, config={"message.timestamp.type": "LogAppendTime"})
-    admin.create_topics([wanted])[topic].result(TIMEOUT_S)
+    requested = NewTopic(topic, 1, 1, config={"message.timestamp.type": "LogAppendTime"})
+    admin.create_topics([requested])[topic].result(TIMEOUT_S)
     said: list[tuple[int, int]] = []
     producer = confluent_kafka.Producer({"bootstrap.servers": broker_address, "compression.type": "lz4"})
     before_ms = int(time.time() * 1000)
@@ -428,13 +436,13 @@ def test_clients_see_log_append_time(broker_address: str) -> None:
     assert kind == confluent_kafka.TIMESTAMP_LOG_APPEND_TIME
     assert before_ms <= taken_ms <= int(time.time() * 1000)
     consumer = KafkaConsumer(bootstrap_servers=broker_address, enable_auto_commit=False)
-    place = TopicPartition(topic, 0)
-    consumer.assign([place])
+    topic_partition = TopicPartition(topic, 0)
+    consumer.assign([topic_partition])
     consumer.seek_to_beginning()
-    (record,) = consumer.poll(timeout_ms=TIMEOUT_S * 1000)[place]
+    (record,) = consumer.poll(timeout_ms=TIMEOUT_S * 1000)[topic_partition]
     assert (record.timestamp, record.timestamp_type) == (taken_ms, 1)
-    assert consumer.offsets_for_times({place: taken_ms})[place].offset == 0
-    assert consumer.offsets_for_times({place: taken_ms + 1})[place] is None
+    assert consumer.offsets_for_times({topic_partition: taken_ms})[topic_partition].offset == 0
+    assert consumer.offsets_for_times({topic_partition: taken_ms + 1})[topic_partition] is None
     consumer.close()
 
 

@@ -85,11 +85,11 @@ def refusal(future: Future[Any]) -> KafkaError:
 
 
 def test_the_cluster_is_described(broker_address: str, admin: AdminClient) -> None:
-    told = admin.describe_cluster(include_authorized_operations=True).result(TIMEOUT_S)
-    assert [(node.id, f"{node.host}:{node.port}") for node in told.nodes] == [(1, broker_address)]
-    assert told.controller.id == 1
-    assert told.cluster_id == admin.list_topics(timeout=TIMEOUT_S).cluster_id
-    assert AclOperation.ALTER in told.authorized_operations
+    result = admin.describe_cluster(include_authorized_operations=True).result(TIMEOUT_S)
+    assert [(node.id, f"{node.host}:{node.port}") for node in result.nodes] == [(1, broker_address)]
+    assert result.controller.id == 1
+    assert result.cluster_id == admin.list_topics(timeout=TIMEOUT_S).cluster_id
+    assert AclOperation.ALTER in result.authorized_operations
 
 
 def test_groups_are_listed_and_described(
@@ -98,23 +98,23 @@ def test_groups_are_listed_and_described(
     group, consumer = member
 
     def listed(**options: Any) -> list[tuple[str, ConsumerGroupState, bool]]:
-        told = admin.list_consumer_groups(**options).result(TIMEOUT_S)
-        assert told.errors == []
-        return [(each.group_id, each.state, each.is_simple_consumer_group) for each in told.valid]
+        result = admin.list_consumer_groups(**options).result(TIMEOUT_S)
+        assert result.errors == []
+        return [(each.group_id, each.state, each.is_simple_consumer_group) for each in result.valid]
 
     as_stable = (group, ConsumerGroupState.STABLE, False)
     assert as_stable in listed()
     assert as_stable in listed(states={ConsumerGroupState.STABLE})
     assert group not in [name for name, *_ in listed(states={ConsumerGroupState.EMPTY})]
-    told = only(admin.describe_consumer_groups([group], include_authorized_operations=True))
-    assert (told.state, told.partition_assignor, told.coordinator.id) == (ConsumerGroupState.STABLE, "range", 1)
-    (only_member,) = told.members
+    result = only(admin.describe_consumer_groups([group], include_authorized_operations=True))
+    assert (result.state, result.partition_assignor, result.coordinator.id) == (ConsumerGroupState.STABLE, "range", 1)
+    (only_member,) = result.members
     assert (only_member.client_id, only_member.group_instance_id) == ("the member", None)
     assert [(each.topic, each.partition) for each in only_member.assignment.topic_partitions] == [
         (topic, 0),
         (topic, 1),
     ]
-    assert told.authorized_operations == [AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE]
+    assert result.authorized_operations == [AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE]
     assert refusal(admin.delete_consumer_groups([group])[group]).code() == KafkaError.NON_EMPTY_GROUP
     consumer.close()
     assert (group, ConsumerGroupState.EMPTY, False) in listed()
@@ -127,12 +127,12 @@ def test_offsets_of_a_group_are_listed_and_altered(
     at = [TopicPartition(topic, 0, 3)]
 
     def altered() -> list[int | None]:
-        told = only(admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, at)]))
-        return [each.error and each.error.code() for each in told.topic_partitions]
+        result = only(admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, at)]))
+        return [each.error and each.error.code() for each in result.topic_partitions]
 
     def offsets() -> dict[int, int]:
-        told = only(admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]))
-        return {each.partition: each.offset for each in told.topic_partitions}
+        result = only(admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]))
+        return {each.partition: each.offset for each in result.topic_partitions}
 
     assert altered() == [KafkaError.UNKNOWN_MEMBER_ID]
     consumer.close()
@@ -145,8 +145,8 @@ def test_offsets_of_a_group_are_listed_and_altered(
 
 def test_offsets_are_listed_by_spec_and_isolation_level(broker_address: str, admin: AdminClient, topic: str) -> None:
     def listed(spec: OffsetSpec, **options: Any) -> list[tuple[int, int]]:
-        told = admin.list_offsets({TopicPartition(topic, index): spec for index in range(2)}, **options)
-        found = {place.partition: future.result(TIMEOUT_S) for place, future in told.items()}
+        result = admin.list_offsets({TopicPartition(topic, index): spec for index in range(2)}, **options)
+        found = {topic_partition.partition: future.result(TIMEOUT_S) for topic_partition, future in result.items()}
         return [(found[index].offset, found[index].timestamp) for index in range(2)]
 
     assert listed(OffsetSpec.earliest()) == [(0, -1), (0, -1)]

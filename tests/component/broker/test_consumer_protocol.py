@@ -48,7 +48,7 @@ class Member:
         self.consumer.subscribe(list(topics), on_revoke=self._revoked)
 
     def _revoked(self, consumer: Any, partitions: list[TopicPartition]) -> None:
-        self.revoked += [place.partition for place in partitions]
+        self.revoked += [topic_partition.partition for topic_partition in partitions]
 
     def poll(self) -> None:
         for message in self.consumer.consume(500, 0.05):
@@ -60,7 +60,7 @@ class Member:
 
     @property
     def partitions(self) -> set[tuple[str, int]]:
-        return {(place.topic, place.partition) for place in self.consumer.assignment()}
+        return {(topic_partition.topic, topic_partition.partition) for topic_partition in self.consumer.assignment()}
 
 
 def poll_until(members: Sequence[Member], condition: Callable[[], bool], what: str) -> None:
@@ -202,12 +202,14 @@ def test_admin_tools_see_the_group(quick_broker: str) -> None:
             ConsumerGroupState.STABLE,
         )
         assert not admin.list_consumer_groups(types={ConsumerGroupType.CLASSIC}).result(TIMEOUT_S).valid
-        told = admin.describe_consumer_groups([group])[group].result(TIMEOUT_S)
-        assert (told.type, told.state, told.partition_assignor) == (listed.type, listed.state, "range")
-        (described,) = told.members
+        result = admin.describe_consumer_groups([group])[group].result(TIMEOUT_S)
+        assert (result.type, result.state, result.partition_assignor) == (listed.type, listed.state, "range")
+        (described,) = result.members
         assert described.client_id == "one"
         for assignment in (described.assignment, described.target_assignment):
-            assert {(place.topic, place.partition) for place in assignment.topic_partitions} == {("t", 0), ("t", 1)}
+            assert {
+                (topic_partition.topic, topic_partition.partition) for topic_partition in assignment.topic_partitions
+            } == {("t", 0), ("t", 1)}
         with pytest.raises(KafkaException) as refused:
             admin.delete_consumer_groups([group])[group].result(TIMEOUT_S)
         assert refused.value.args[0].code() == KafkaError.NON_EMPTY_GROUP

@@ -45,9 +45,9 @@ def test_full_round(keeping_broker_address: str, program: str) -> None:
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    told = {name: json.loads(text) for name, text in (line.split("\t") for line in done.stdout.splitlines())}
+    result = {name: json.loads(text) for name, text in (line.split("\t") for line in done.stdout.splitlines())}
     copied = [str(number) for number in range(30)]
-    assert told == {
+    assert result == {
         "created again": True,
         "created wrong": True,
         "metadata": [1, 1, [0, 1], False],
@@ -85,8 +85,8 @@ def test_idempotent_producer_survives_kills_and_stops(tmp_path: Path, start_serv
     service = serve(start_service, tmp_path, port, **settings)
     create(address, "t", 4)
     with Running(program, "write", address, "t") as writer:
-        for turn, end in enumerate(shutdowns(2)):
-            enough = len(writer.lines) + 500 + turn % 17
+        for round_number, end in enumerate(shutdowns(2)):
+            enough = len(writer.lines) + 500 + round_number % 17
             writer.wait_until(lambda: len(writer.lines) >= enough)  # noqa: B023
             service = start_again(service, end, start_service, tmp_path, port, **settings)
         enough = len(writer.lines) + 500
@@ -126,7 +126,7 @@ class Source:
 
 def committed(address: str, group: str) -> dict[int, int]:
     with KafkaCluster(address) as cluster:
-        return {place.partition: offset for place, offset in cluster.group_offsets(group).items()}
+        return {topic_partition.partition: offset for topic_partition, offset in cluster.group_offsets(group).items()}
 
 
 def seen_once(members: list[list[list[str]]], partitions: int) -> list[list[int]]:
@@ -154,7 +154,7 @@ def test_group_survives_kills_and_stops(tmp_path: Path, start_service: Any, prog
     with ExitStack() as stack:
         members = [stack.enter_context(Running(program, "read", address, "t", "g")) for _ in range(2)]
 
-        def told() -> int:
+        def result() -> int:
             """Returns the number of acknowledged commits."""
             ends = [0] * 4
             for member in members:
@@ -166,11 +166,11 @@ def test_group_survives_kills_and_stops(tmp_path: Path, start_service: Any, prog
         for end in shutdowns(2):
             source.send(2000)
             # Part of the messages has been read and committed.
-            members[0].wait_until(lambda: told() > source.sent - 1500)
-            before = told()
+            members[0].wait_until(lambda: result() > source.sent - 1500)
+            before = result()
             service = start_again(service, end, start_service, tmp_path, port)
             assert sum(committed(address, "g").values()) >= before, "offsets went back"
-        members[0].wait_until(lambda: told() == source.sent)
+        members[0].wait_until(lambda: result() == source.sent)
         for member in members:
             member.end()
     assert seen_once([member.lines for member in members], 4) == [
@@ -194,16 +194,16 @@ def test_transactions_copy_exactly_once_across_kills_and_stops(
             """Returns the acknowledged number; a response lost with the broker may have confirmed more."""
             return sum(int(count) for what, count, *_ in list(copier.lines) if what == "committed")
 
-        def place() -> int:
+        def topic_partition() -> int:
             return committed(address, "copier").get(0, 0)
 
         for end in shutdowns(2):
             source.send(1000)
-            copier.wait_until(lambda: place() > source.sent - 700)
-            before = max(copied(), place())
+            copier.wait_until(lambda: topic_partition() > source.sent - 700)
+            before = max(copied(), topic_partition())
             service = start_again(service, end, start_service, tmp_path, port)
-            assert place() >= before, "offsets went back"
-        copier.wait_until(lambda: place() == source.sent)
+            assert topic_partition() >= before, "offsets went back"
+        copier.wait_until(lambda: topic_partition() == source.sent)
         copier.end()
     assert is_transactional(stored_batches(address, "to"))
     assert committed(address, "copier") == {0: source.sent}

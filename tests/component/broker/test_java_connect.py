@@ -156,8 +156,8 @@ class Cluster:
         method = "GET" if body is None else "PUT"
         request = Request(f"{self._url}{path}", data, {"Content-Type": "application/json"}, method=method)
         try:
-            with urlopen(request, timeout=ASK_TIMEOUT_S) as answer:
-                return dict(json.load(answer))
+            with urlopen(request, timeout=ASK_TIMEOUT_S) as response:
+                return dict(json.load(response))
         except (URLError, OSError):
             return None
 

@@ -23,8 +23,8 @@ def send(address: str, numbers: range) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": address})
     for number in numbers:
         value, headers = b"order %d" % number, [("number", b"%d" % number)]
-        place = {"partition": number % PARTITIONS, "timestamp": TIMESTAMP_MS + number}
-        producer.produce("orders", value, b"%d" % (number % 7), headers=headers, **place)
+        topic_partition = {"partition": number % PARTITIONS, "timestamp": TIMESTAMP_MS + number}
+        producer.produce("orders", value, b"%d" % (number % 7), headers=headers, **topic_partition)
     assert producer.flush(TIMEOUT_S) == 0
 
 
@@ -54,14 +54,14 @@ class Cluster:
 
     def committed(self, group: str, topic: str) -> list[int]:
         consumer = confluent_kafka.Consumer({"bootstrap.servers": self.address, "group.id": group})
-        places = consumer.committed([TopicPartition(topic, index) for index in range(PARTITIONS)], TIMEOUT_S)
+        topic_partitions = consumer.committed([TopicPartition(topic, index) for index in range(PARTITIONS)], TIMEOUT_S)
         consumer.close()
-        return [place.offset for place in places]
+        return [topic_partition.offset for topic_partition in topic_partitions]
 
     def commit(self, group: str, topic: str, offsets: list[int]) -> None:
         consumer = confluent_kafka.Consumer({"bootstrap.servers": self.address, "group.id": group})
-        places = [TopicPartition(topic, index, offset) for index, offset in enumerate(offsets)]
-        consumer.commit(offsets=places, asynchronous=False)
+        topic_partitions = [TopicPartition(topic, index, offset) for index, offset in enumerate(offsets)]
+        consumer.commit(offsets=topic_partitions, asynchronous=False)
         consumer.close()
 
 

@@ -47,9 +47,12 @@ class Broker:
         assert self._producer.flush(TIMEOUT_S) == 0
 
     def offsets(self, topic: str, spec: OffsetSpec, isolation: IsolationLevel) -> list[int]:
-        places = {TopicPartition(topic, index): spec for index in range(PARTITIONS)}
-        answers = self._admin.list_offsets(places, isolation_level=isolation)
-        return [answers[place].result(TIMEOUT_S).offset for place in sorted(answers, key=lambda one: one.partition)]
+        topic_partitions = {TopicPartition(topic, index): spec for index in range(PARTITIONS)}
+        responses = self._admin.list_offsets(topic_partitions, isolation_level=isolation)
+        return [
+            responses[topic_partition].result(TIMEOUT_S).offset
+            for topic_partition in sorted(responses, key=lambda one: one.partition)
+        ]
 
     def ends(self, isolation: IsolationLevel) -> list[int]:
         """Returns the end offsets of the counts topic."""

@@ -39,8 +39,8 @@ def five_lines(tool: Tools, topic: str) -> None:
 
 def read(tool: Tools, topic: str, group: str, count: int) -> list[str]:
     shown = [word for name in ("partition", "offset", "key") for word in ("--formatter-property", f"print.{name}=true")]
-    wanted = ("--topic", topic, "--group", group, "--from-beginning", "--max-messages", str(count))
-    ran = tool.run(CONSUMER, *wanted, *shown)
+    requested = ("--topic", topic, "--group", group, "--from-beginning", "--max-messages", str(count))
+    ran = tool.run(CONSUMER, *requested, *shown)
     assert ran.code == "0", ran
     assert f"Processed a total of {count} messages" in ran.complained
     return sorted(ran.printed.splitlines())
@@ -155,8 +155,8 @@ def test_a_group_that_has_a_member_keeps_its_offsets(tool: Tools, broker_address
             GROUPS, "--reset-offsets", "--group", "holders", "--topic", "held", "--to-earliest", "--execute"
         )
         assert "can only be reset if the group 'holders' is inactive" in refused.printed + refused.complained
-        kept = tool.run(GROUPS, "--delete", "--group", "holders")
-        assert "GroupNotEmptyException" in kept.printed + kept.complained
+        remaining = tool.run(GROUPS, "--delete", "--group", "holders")
+        assert "GroupNotEmptyException" in remaining.printed + remaining.complained
     finally:
         member.close()
     rows = tool.run(GROUPS, "--describe", "--group", "holders").rows[1:]
@@ -211,9 +211,9 @@ def test_offsets_and_bytes_of_partitions(tool: Tools, broker_address: str) -> No
 def test_records_are_deleted(tool: Tools, broker_address: str, tmp_path: Path) -> None:
     new_topic(broker_address, "cut")
     five_lines(tool, "cut")
-    wanted = tmp_path / "offsets.json"
-    wanted.write_text(json.dumps({"version": 1, "partitions": [{"topic": "cut", "partition": 0, "offset": 3}]}))
-    assert tool.run("DeleteRecordsCommand", "--offset-json-file", str(wanted)).rows[-1] == [
+    requested = tmp_path / "offsets.json"
+    requested.write_text(json.dumps({"version": 1, "partitions": [{"topic": "cut", "partition": 0, "offset": 3}]}))
+    assert tool.run("DeleteRecordsCommand", "--offset-json-file", str(requested)).rows[-1] == [
         *("partition:", "cut-0", "low_watermark:", "3")
     ]
     assert read(tool, "cut", "cutters", 2) == ["Partition:0\tOffset:3\ta\tfive", "Partition:1\tOffset:0\td\tfour"]
@@ -227,24 +227,24 @@ def test_transactions(tool: Tools, broker_address: str) -> None:
     producer.produce("paid", b"1")
     assert producer.flush(TIMEOUT_S) == 0
 
-    def asked(*arguments: str) -> list[list[str]]:
+    def requested_fields(*arguments: str) -> list[list[str]]:
         ran = tool.run("TransactionsCommand", *arguments)
         assert ran.code == "0", ran
         return ran.rows[1:]
 
     def state() -> str:
-        return {row[0]: row[3] for row in asked("list")}["till"]
+        return {row[0]: row[3] for row in requested_fields("list")}["till"]
 
     assert state() == "Ongoing"
-    described = asked("describe", "--transactional-id", "till")
+    described = requested_fields("describe", "--transactional-id", "till")
     assert [(row[1], row[4], row[-1]) for row in described] == [("till", "Ongoing", "paid-0")]
-    producers = asked("describe-producers", "--topic", "paid", "--partition", "0")
+    producers = requested_fields("describe-producers", "--topic", "paid", "--partition", "0")
     assert [row[-1] for row in producers] == ["0"]
-    assert asked("find-hanging", "--broker-id", "1") == []
+    assert requested_fields("find-hanging", "--broker-id", "1") == []
     aborted = tool.run("TransactionsCommand", "abort", "--topic", "paid", "--partition", "0", "--start-offset", "0")
     assert (aborted.code, "does not support WRITE_TXN_MARKERS" in aborted.printed + aborted.complained) == ("1", True)
     assert state() == "Ongoing"
-    asked("forceTerminateTransaction", "--transactionalId", "till")
+    requested_fields("forceTerminateTransaction", "--transactionalId", "till")
     assert state() != "Ongoing"
     with pytest.raises(confluent_kafka.KafkaException) as fenced:
         producer.commit_transaction(TIMEOUT_S)

@@ -44,8 +44,8 @@ def topic(broker_address: str) -> str:
 
 
 def test_kcat_lists_broker_and_topics(broker_address: str, topic: str) -> None:
-    told = kcat(broker_address, "-L", "-t", topic).splitlines()
-    assert told == [
+    result = kcat(broker_address, "-L", "-t", topic).splitlines()
+    assert result == [
         f"Metadata for {topic} (from broker 1: {broker_address}/1):",
         " 1 brokers:",
         f"  broker 1 at {broker_address} (controller)",
@@ -71,9 +71,9 @@ def test_keys_values_and_headers_round_trip(broker_address: str, topic: str, cod
     expected = [(b"key %d" % number, b"value %d" % number, sent_headers) for number in range(500)]
     expected += [(None, b"no key", sent_headers), (b"deleted", None, sent_headers)]
     assert [tuple(message[1:]) for message in messages(batches)] == expected
-    told = kcat(broker_address, "-C", "-t", topic, "-p", "1", "-e", "-q", "-f", "%p %o %K %k %S %s %h\n").splitlines()
-    assert told[0] == "1 0 5 key 0 7 value 0 of=kcat,empty="
-    assert told[499:] == [
+    result = kcat(broker_address, "-C", "-t", topic, "-p", "1", "-e", "-q", "-f", "%p %o %K %k %S %s %h\n").splitlines()
+    assert result[0] == "1 0 5 key 0 7 value 0 of=kcat,empty="
+    assert result[499:] == [
         "1 499 7 key 499 9 value 499 of=kcat,empty=",
         "1 500 -1  6 no key of=kcat,empty=",
         "1 501 7 deleted -1  of=kcat,empty=",
@@ -83,9 +83,9 @@ def test_keys_values_and_headers_round_trip(broker_address: str, topic: str, cod
 def test_offsets_are_found_by_time(broker_address: str, topic: str) -> None:
     for number in range(3):
         kcat(broker_address, "-P", "-t", topic, "-p", "0", sent=f"{number}\n")
-    told = kcat(broker_address, "-C", "-t", topic, "-p", "0", "-e", "-q", "-f", "%o %T\n").split()
-    assert told[::2] == ["0", "1", "2"]
-    times_ms = [int(time) for time in told[1::2]]
+    result = kcat(broker_address, "-C", "-t", topic, "-p", "0", "-e", "-q", "-f", "%o %T\n").split()
+    assert result[::2] == ["0", "1", "2"]
+    times_ms = [int(time) for time in result[1::2]]
     assert times_ms[0] < times_ms[1] < times_ms[2]
 
     def offset_of(timestamp: int) -> str:

@@ -65,7 +65,7 @@ def rows(staging: Path, result: UnitResult) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: (row["kafka"]["partition"], row["kafka"]["offset"]))
 
 
-def whole(cluster: KafkaCluster, topic: str) -> list[OffsetRange]:
+def complete(cluster: KafkaCluster, topic: str) -> list[OffsetRange]:
     described = cluster.metadata([topic]).topics[topic]
     partitions = [TopicPartition(topic, partition) for partition in sorted(described.partitions)]
     starts, ends = cluster.offsets(partitions, "earliest"), cluster.offsets(partitions, "latest")
@@ -94,7 +94,7 @@ def test_messages_of_librdkafka_in_every_codec(
     for n in range(500):
         producer.produce(topic, message(n), key=b"k%d" % n, headers={"h": b"v"} if n % 7 == 0 else None)
     assert producer.flush(30) == 0
-    ranges = whole(cluster, topic)
+    ranges = complete(cluster, topic)
     assert all(r.topic_id for r in ranges)
     result = load(broker_address, tmp_path, *ranges)
     assert [r.error for r in result.ranges] == [""] * len(ranges)
@@ -111,7 +111,7 @@ def test_messages_of_kafka_python(
         producer.send(topic, message(n), partition=0)
     producer.flush(30)
     producer.close()
-    result = load(broker_address, tmp_path, *whole(cluster, topic))
+    result = load(broker_address, tmp_path, *complete(cluster, topic))
     assert [row["n"] for row in rows(tmp_path, result)] == list(range(100))
 
 
@@ -123,7 +123,7 @@ def test_a_range_in_the_middle_with_small_fetches(
         producer.send(topic, message(n), partition=0)
     producer.flush(30)
     producer.close()
-    first = whole(cluster, topic)[0]
+    first = complete(cluster, topic)[0]
     middle = OffsetRange(first.topic_partition, 333, 1777, first.topic_id, first.leader_epoch)
     result = load(broker_address, tmp_path, middle, fetch_bytes=4096)
     assert [row["kafka"]["offset"] for row in rows(tmp_path, result)] == list(range(333, 1777))
@@ -138,9 +138,9 @@ def test_range_beyond_the_end_returns_available_messages(
         producer.send(topic, message(n), partition=0)
     producer.flush(30)
     producer.close()
-    first = whole(cluster, topic)[0]
-    asked = OffsetRange(first.topic_partition, 0, 9, first.topic_id, first.leader_epoch)
-    (found,) = load(broker_address, tmp_path, asked, fetch_timeout_ms=600).ranges
+    first = complete(cluster, topic)[0]
+    requested_fields = OffsetRange(first.topic_partition, 0, 9, first.topic_id, first.leader_epoch)
+    (found,) = load(broker_address, tmp_path, requested_fields, fetch_timeout_ms=600).ranges
     assert found.done.end == 5 and f"topic {topic} partition 0 offset 5" in found.error
     lost = OffsetRange(first.topic_partition, 50, 60, first.topic_id, first.leader_epoch)
     (found,) = load(broker_address, tmp_path, lost, fetch_timeout_ms=600).ranges
@@ -164,7 +164,7 @@ def test_a_tail_without_records_is_read_as_a_gap(start_service: StartService, tm
     segment.with_name("00000000000000000009.log").touch()
     address = start_service(*serve).addresses["broker"]
     with KafkaCluster(address, timeout_s=10) as cluster:
-        ranges = whole(cluster, "orders")
+        ranges = complete(cluster, "orders")
     assert (ranges[0].start, ranges[0].end) == (0, 9)
     (found, *_) = load(address, tmp_path / "s", *ranges).ranges
     assert (found.error, found.done.end, found.counts.records, found.gaps) == ("", 9, 5, ((5, 9),))
@@ -175,7 +175,7 @@ def test_recreated_topic_is_refused(broker_address: str, cluster: KafkaCluster, 
     producer.send(topic, message(0), partition=0)
     producer.flush(30)
     producer.close()
-    first = whole(cluster, topic)[0]
+    first = complete(cluster, topic)[0]
     other = OffsetRange(first.topic_partition, 0, 1, str(uuid.UUID(int=99)), first.leader_epoch)
     (found,) = load(broker_address, tmp_path, other, fetch_timeout_ms=600).ranges
     assert found.done.end == 0 and "TOPIC_ID" in found.error
@@ -192,7 +192,7 @@ def test_a_broker_that_dies_is_an_error_of_the_range(start_service: StartService
     producer.flush(30)
     producer.close()
     with KafkaCluster(address, timeout_s=2) as cluster:
-        ranges = whole(cluster, "orders")
+        ranges = complete(cluster, "orders")
         service.kill()
         (found, *_) = load(address, tmp_path / "s", *ranges, fetch_timeout_ms=1000).ranges
         assert found.done.end == found.done.start

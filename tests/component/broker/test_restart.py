@@ -33,16 +33,16 @@ def produce(address: str, topic: str, values: range, **settings: Any) -> None:
 def values_of(address: str, topic: str, partitions: int = 1) -> list[list[int]]:
     """Returns all values of each partition, in order."""
     consumer = KafkaConsumer(bootstrap_servers=address, enable_auto_commit=False)
-    places = [TopicPartition(topic, index) for index in range(partitions)]
-    consumer.assign(places)
+    topic_partitions = [TopicPartition(topic, index) for index in range(partitions)]
+    consumer.assign(topic_partitions)
     consumer.seek_to_beginning()
-    ends = consumer.end_offsets(places)
+    ends = consumer.end_offsets(topic_partitions)
     found: dict[int, list[int]] = {index: [] for index in range(partitions)}
     deadline = time.monotonic() + TIMEOUT_S
-    while any(consumer.position(place) < ends[place] for place in places):
+    while any(consumer.position(topic_partition) < ends[topic_partition] for topic_partition in topic_partitions):
         assert time.monotonic() < deadline
-        for place, records in consumer.poll(timeout_ms=200, max_records=5000).items():
-            found[place.partition] += [int(record.value) for record in records]
+        for topic_partition, records in consumer.poll(timeout_ms=200, max_records=5000).items():
+            found[topic_partition.partition] += [int(record.value) for record in records]
             deadline = time.monotonic() + TIMEOUT_S  # per partition: there may be millions
     consumer.close()
     return [found[index] for index in range(partitions)]
@@ -51,13 +51,15 @@ def values_of(address: str, topic: str, partitions: int = 1) -> list[list[int]]:
 def commit(address: str, group: str, offsets: dict[TopicPartition, int]) -> None:
     consumer = KafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
     consumer.assign(list(offsets))
-    consumer.commit({place: OffsetAndMetadata(offset, "note", 0) for place, offset in offsets.items()})
+    consumer.commit(
+        {topic_partition: OffsetAndMetadata(offset, "note", 0) for topic_partition, offset in offsets.items()}
+    )
     consumer.close()
 
 
-def committed(address: str, group: str, places: list[TopicPartition]) -> list[int | None]:
+def committed(address: str, group: str, topic_partitions: list[TopicPartition]) -> list[int | None]:
     consumer = KafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
-    found = [consumer.committed(place) for place in places]
+    found = [consumer.committed(topic_partition) for topic_partition in topic_partitions]
     consumer.close()
     return found
 
@@ -76,8 +78,8 @@ def test_restart_preserves_everything(tmp_path: Path, start_service: Any, end: s
     admin = AdminClient({"bootstrap.servers": address})
     admin.create_topics([NewTopic("t", 2, config={"segment.bytes": "20000"})])["t"].result(TIMEOUT_S)
     produce(address, "t", range(5000), **{"enable.idempotence": True, "batch.num.messages": 100})
-    places = [TopicPartition("t", 0), TopicPartition("t", 1)]
-    commit(address, "g", {places[0]: 4321, places[1]: 0})
+    topic_partitions = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    commit(address, "g", {topic_partitions[0]: 4321, topic_partitions[1]: 0})
     before = topic_id(address, "t")
     if end == "stop":
         assert first.stop() == 0
@@ -87,7 +89,7 @@ def test_restart_preserves_everything(tmp_path: Path, start_service: Any, end: s
     second = serve(start_service, tmp_path, fsync=fsync)
     address = second.addresses["broker"]
     assert values_of(address, "t") == [list(range(5000))]
-    assert committed(address, "g", places) == [4321, 0]
+    assert committed(address, "g", topic_partitions) == [4321, 0]
     assert topic_id(address, "t") == before
     produce(address, "t", range(5000, 5010), **{"enable.idempotence": True})
     assert values_of(address, "t", 2) == [list(range(5010)), []]
@@ -167,18 +169,18 @@ class Writer:
         found = values_of(address, "t", 4)
         assert sorted(value for values in found for value in values) == list(range(self.sent))
         # If an acknowledgement was lost with the broker, the retry may be acknowledged without an offset, as -1.
-        places = self.acknowledged.items()
-        assert all(found[partition][offset] == value for value, (partition, offset) in places if offset >= 0)
+        topic_partitions = self.acknowledged.items()
+        assert all(found[partition][offset] == value for value, (partition, offset) in topic_partitions if offset >= 0)
         assert all(values == sorted(values) for values in found)
 
 
 def write_across_restarts(
-    tmp_path: Path, start_service: Any, turns: list[str], fsync: str, value_bytes: int, more: int
+    tmp_path: Path, start_service: Any, rounds: list[str], fsync: str, value_bytes: int, more: int
 ) -> None:
     port, settings = free_port(), {"fsync": fsync, "segment_bytes_max": "3000000"}
     service = serve(start_service, tmp_path, port, **settings)
     with Writer(f"127.0.0.1:{port}", value_bytes) as writer:
-        for number, end in enumerate(turns):
+        for number, end in enumerate(rounds):
             # Each time at another point of a batch, a roll or a flush.
             writer.wait_for(more + number % 17)
             service = start_again(service, end, start_service, tmp_path, port, **settings)
@@ -211,11 +213,11 @@ def test_commits_survive_a_kill_right_after_they_were_acknowledged(tmp_path: Pat
     for round_number in range(1, 4):
         address = service.addresses["broker"]
         produce(address, "t", range(100))
-        places = [TopicPartition("t", index) for index in range(4)]
-        commit(address, "g", dict.fromkeys(places, round_number * 10))
+        topic_partitions = [TopicPartition("t", index) for index in range(4)]
+        commit(address, "g", dict.fromkeys(topic_partitions, round_number * 10))
         service.kill()
         service = serve(start_service, tmp_path)
-        assert committed(service.addresses["broker"], "g", places) == [round_number * 10] * 4
+        assert committed(service.addresses["broker"], "g", topic_partitions) == [round_number * 10] * 4
 
 
 def test_a_group_member_survives_a_restart_of_the_broker(tmp_path: Path, start_service: Any) -> None:

@@ -139,8 +139,8 @@ class ClientThreads:
         """New values of a hundred keys, and occasional tombstones."""
         producer = self.producer()
         while not self.over.wait(0.002):
-            gone = random.random() < 0.05
-            producer.produce("keyed", None if gone else VALUE, key=b"%d" % random.randrange(KEYS))
+            deleted = random.random() < 0.05
+            producer.produce("keyed", None if deleted else VALUE, key=b"%d" % random.randrange(KEYS))
             producer.poll(0)
             yield 1
         assert producer.flush(TIMEOUT_S) == 0

@@ -67,13 +67,13 @@ def read_with_confluent(address: str, topic: str, isolation: str = "read_committ
 
 def read_with_kafka_python(address: str, topic: str, isolation: str = "read_committed") -> list[bytes]:
     consumer = KafkaConsumer(bootstrap_servers=address, enable_auto_commit=False, isolation_level=isolation)
-    place = TopicPartition(topic, 0)
-    consumer.assign([place])
+    topic_partition = TopicPartition(topic, 0)
+    consumer.assign([topic_partition])
     consumer.seek_to_beginning()
-    end = consumer.end_offsets([place])[place]
+    end = consumer.end_offsets([topic_partition])[topic_partition]
     values: list[bytes] = []
     deadline = time.monotonic() + TIMEOUT_S
-    while consumer.position(place) < end:
+    while consumer.position(topic_partition) < end:
         assert time.monotonic() < deadline
         values += [record.value for records in consumer.poll(timeout_ms=200).values() for record in records]
     consumer.close()
@@ -192,14 +192,14 @@ def test_read_committed_long_poll_returns_at_the_commit(broker_address: str) -> 
 def test_offsets_of_a_transaction_are_committed_with_it(broker_address: str) -> None:
     topic, group = unique("offsets"), unique("g")
     create(broker_address, **{topic: 1})
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     for kind, offset in (("kafka-python", 5), ("confluent", 7)):
         for is_commit in (False, True):
             producer = producer_of(kind, broker_address, unique("id"))
             producer.begin_transaction()
             send(producer, topic, b"x")
             if kind == "kafka-python":
-                producer.send_offsets_to_transaction({place: OffsetAndMetadata(offset, "", -1)}, group)
+                producer.send_offsets_to_transaction({topic_partition: OffsetAndMetadata(offset, "", -1)}, group)
             else:
                 reader = confluent_kafka.Consumer({"bootstrap.servers": broker_address, "group.id": group, **QUIET})
                 offsets = [confluent_kafka.TopicPartition(topic, 0, offset)]
@@ -211,7 +211,7 @@ def test_offsets_of_a_transaction_are_committed_with_it(broker_address: str) -> 
                 producer.abort_transaction()
             consumer = KafkaConsumer(bootstrap_servers=broker_address, group_id=group, enable_auto_commit=False)
             before = None if kind == "kafka-python" else 5
-            assert consumer.committed(place) == (offset if is_commit else before)
+            assert consumer.committed(topic_partition) == (offset if is_commit else before)
             consumer.close()
 
 
@@ -325,7 +325,7 @@ def committed_by_copier(address: str) -> int:
 
 
 def copy_across_restarts(
-    tmp_path: Path, start_service: Any, turns: list[str], fsync: str, value_bytes: int, batches: int
+    tmp_path: Path, start_service: Any, rounds: list[str], fsync: str, value_bytes: int, batches: int
 ) -> None:
     """Restarts the broker often during a copy; no record is lost, duplicated, reordered, or visible though aborted."""
     port, settings = free_port(), {"fsync": fsync, "segment_bytes_max": "3000000"}
@@ -335,7 +335,7 @@ def copy_across_restarts(
     source = confluent_kafka.Producer({"bootstrap.servers": address, "enable.idempotence": True, **QUIET})
     sent = 0
     with Copier(address) as copier:
-        for number, end in enumerate(turns):
+        for number, end in enumerate(rounds):
             for _ in range(batches * BATCH):
                 source.produce("in", (b"%d" % sent).ljust(value_bytes), partition=0)
                 sent += 1

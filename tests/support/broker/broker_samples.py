@@ -117,13 +117,13 @@ def contents(log: PartitionLog) -> list[tuple[int, bytes | None]]:
 
 def committed(log: PartitionLog) -> list[bytes]:
     """Returns the values of all committed records below the last stable offset."""
-    gone = log.aborted(0, log.log_end_offset)
+    deleted = log.aborted(0, log.log_end_offset)
     found = []
     for located, raw in log.batches(log.log_start_offset):
         header = located.header
         is_gone = any(
             one.producer_id == header.producer_id and one.first_offset <= header.base_offset <= one.last_offset
-            for one in gone
+            for one in deleted
         )
         if not header.attributes & CONTROL and not is_gone and header.last_offset < log.last_stable_offset:
             found += [value or b"" for _, _, _, value, _ in decode_records(raw)]

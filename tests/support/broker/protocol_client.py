@@ -107,8 +107,8 @@ class ProtocolClient:
 
     def create(self, name: str, partitions: int = 1, replicas: int = 1, **configs: str | None) -> ErrorCode | int:
         """Creates a topic. An underscore in a configuration's name stands for a dot."""
-        wanted = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
-        topic = {"name": name, "num_partitions": partitions, "replication_factor": replicas, "configs": wanted}
+        requested = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
+        topic = {"name": name, "num_partitions": partitions, "replication_factor": replicas, "configs": requested}
         response = self.request_once(
             CreateTopicsRequest, 7, topics=[topic], timeout_ms=TIMEOUT_S * 1000, validate_only=False
         )
@@ -160,7 +160,7 @@ class ProtocolClient:
 
     def fetch(self, topic: str, offset: int = 0, partition: int = 0, *, committed: bool = False, **more: int) -> Any:
         """Returns the partition of a fetch response; `more` sets other fields of the request's partition."""
-        wanted = {
+        requested = {
             "partition": partition,
             "fetch_offset": offset,
             "partition_max_bytes": 1 << 20,
@@ -179,7 +179,7 @@ class ProtocolClient:
             isolation_level=int(committed),
             session_id=0,
             session_epoch=-1,
-            topics=[{"topic": topic, "partitions": [wanted]}],
+            topics=[{"topic": topic, "partitions": [requested]}],
             forgotten_topics_data=[],
             rack_id="",
         )
@@ -282,7 +282,7 @@ class ProtocolClient:
         self, transactional_id: str, user: ProducerIdAndEpoch, group: str, topic: str, offset: int, **member: object
     ) -> ErrorCode | int:
         """Commits a group's offset as part of a transaction."""
-        place = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1}
+        topic_partition = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1}
 
         def send() -> ErrorCode | int:
             response = self.request_once(
@@ -292,7 +292,7 @@ class ProtocolClient:
                 group_id=group,
                 producer_id=user.producer_id,
                 producer_epoch=user.epoch,
-                topics=[{"name": topic, "partitions": [{**place, "committed_metadata": None}]}],
+                topics=[{"name": topic, "partitions": [{**topic_partition, "committed_metadata": None}]}],
                 **{"generation_id": -1, "member_id": "", "group_instance_id": None, **member},
             )
             return code_of(response.topics[0].partitions[0].error_code)
@@ -338,8 +338,8 @@ class ProtocolClient:
         """Sends a heartbeat of the consumer protocol (KIP-848)."""
 
         def send() -> Any:
-            asked = {"group_id": group, "member_id": member_id, "member_epoch": epoch, **fields}
-            return self.request_once(ConsumerGroupHeartbeatRequest, 1, **asked)
+            requested_fields = {"group_id": group, "member_id": member_id, "member_epoch": epoch, **fields}
+            return self.request_once(ConsumerGroupHeartbeatRequest, 1, **requested_fields)
 
         return until(send, _is_settled)
 
@@ -352,12 +352,12 @@ class ProtocolClient:
         """Joins an empty group and waits for its partitions; returns the member id and epoch."""
         member_id = fresh("m")
         response = self.join_consumer_group(group, member_id, topic, **fields)
-        whole = {"rebalance_timeout_ms": 10_000, "subscribed_topic_names": [topic], "topic_partitions": [], **fields}
+        complete = {"rebalance_timeout_ms": 10_000, "subscribed_topic_names": [topic], "topic_partitions": [], **fields}
 
         def again() -> Any:
             nonlocal response
             if not response.assignment.topic_partitions:
-                response = self.heartbeat(group, member_id, response.member_epoch, **whole)
+                response = self.heartbeat(group, member_id, response.member_epoch, **complete)
             return response
 
         return member_id, until(again, lambda response: response.assignment.topic_partitions).member_epoch
@@ -393,7 +393,7 @@ class ProtocolClient:
         metadata: str = "",
         partition: int = 0,
     ) -> ErrorCode | int:
-        place = {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": -1}
+        topic_partition = {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": -1}
 
         def send() -> ErrorCode | int:
             response = self.request_once(
@@ -403,7 +403,7 @@ class ProtocolClient:
                 generation_id_or_member_epoch=generation,
                 member_id=member_id,
                 group_instance_id=None,
-                topics=[{"name": topic, "partitions": [{**place, "committed_metadata": metadata}]}],
+                topics=[{"name": topic, "partitions": [{**topic_partition, "committed_metadata": metadata}]}],
             )
             return code_of(response.topics[0].partitions[0].error_code)
 

@@ -73,5 +73,5 @@ def check_written_once(address: str, topic: str, acknowledged: Mapping[int, tupl
             number for number, topic_partition in acknowledged.items() if topic_partition[0] == partition
         )
         # If an acknowledgement was lost with the broker, the retry may be acknowledged without an offset, as -1.
-        told = {offset: number for number, (of, offset) in acknowledged.items() if of == partition and offset >= 0}
-        assert told == {offset: found[offset] for offset in told}
+        result = {offset: number for number, (of, offset) in acknowledged.items() if of == partition and offset >= 0}
+        assert result == {offset: found[offset] for offset in result}
