@@ -99,7 +99,7 @@ def _configure_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the export to read; - is standard input")
     parser.add_argument("--dry-run", action="store_true", help="show the changes without making them")
     parser.add_argument(
-        "--skip-refused",
+        "--skip-rejected",
         action="store_true",
         help="omit versions that the target rejects, and the versions that reference them",
     )
@@ -163,7 +163,7 @@ def run_import(args: argparse.Namespace) -> int:
         except RegistryError as error:
             raise CommandError(f"nothing was imported: {error}") from error
         plan = plan_import(snapshot, target)
-        if args.skip_refused:
+        if args.skip_rejected:
             snapshot, plan, skipped = plan_importable(snapshot, target)
         if plan.problems:
             return _report_problems(args, plan.problems)
@@ -184,23 +184,23 @@ def _import_actions(
 
     try:
         with TransferProgress() as progress:
-            outcome = execute_actions(remote, actions, progress.show, skip_refused=args.skip_refused)
-            refused = [*skipped, *outcome.refused]
+            result = execute_actions(remote, actions, progress.show, skip_rejected=args.skip_rejected)
+            rejected = [*skipped, *result.rejected]
             differing = (
-                find_missing_versions(remote, snapshot, progress.show, {item.key for item in refused if item.key})
-                if actions and outcome.is_finished
+                find_missing_versions(remote, snapshot, progress.show, {item.key for item in rejected if item.key})
+                if actions and result.is_finished
                 else []
             )
     except RegistryError as error:
         raise CommandError(
             f"the import stopped: {error}; the imported versions remain; import the same file again to continue"
         ) from error
-    _report_outcome(args, _action_facts(outcome.done), refused, differing, outcome.is_finished)
-    if not outcome.is_finished:
-        refusals = _count(len(outcome.refused), "version")
+    _report_outcome(args, _action_facts(result.done), rejected, differing, result.is_finished)
+    if not result.is_finished:
+        refusals = _count(len(result.rejected), "version")
         raise CommandError(
             f"the target rejected {refusals}; configurations and modes are unchanged; fix the versions and import "
-            "again, or omit them with --skip-refused",
+            "again, or omit them with --skip-rejected",
             EXIT_FINDINGS,
         )
     if differing:
@@ -218,7 +218,7 @@ def _report_problems(args: argparse.Namespace, problems: Sequence[ImportProblem]
     else:
         for problem in problems:
             print(styled(problem.sentence, "bad"))
-    advice = "; --skip-refused leaves them out" if all(problem.can_be_skipped for problem in problems) else ""
+    advice = "; --skip-rejected leaves them out" if all(problem.can_be_skipped for problem in problems) else ""
     raise CommandError(f"nothing was imported, because of {_count(len(problems), 'problem')}{advice}", EXIT_FINDINGS)
 
 
@@ -241,16 +241,16 @@ def _report_plan(args: argparse.Namespace, actions: Sequence[ImportAction], skip
 def _report_outcome(
     args: argparse.Namespace,
     facts: dict[str, int],
-    refused: Sequence[ImportProblem],
+    rejected: Sequence[ImportProblem],
     differing: Sequence[str],
     finished: bool,
 ) -> None:
     if args.format == "json":
         print_json(
-            {"dry_run": False, **facts, "finished": finished, "skipped": _sentences(refused), "wrong": differing}
+            {"dry_run": False, **facts, "finished": finished, "skipped": _sentences(rejected), "wrong": differing}
         )
         return
-    for problem in refused:
+    for problem in rejected:
         print_report_line(f"left out: {problem.sentence}")
     for sentence in differing:
         print(styled(sentence, "bad"))

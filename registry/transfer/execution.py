@@ -37,19 +37,19 @@ from headrace.registry.transfer.plan import (
 from headrace.registry.transfer.remote import RemoteRegistry
 from headrace.registry.transfer.snapshot import Snapshot, scopes_of
 
-REFUSED_MAX: Final = 1000  # more rejected versions stop the import: the target is wrong, not single versions
+REJECTED_MAX: Final = 1000  # more rejected versions stop the import: the target is wrong, not single versions
 FATAL_ERRORS: Final = (RegistryUnavailable, StoreError, AccessDenied, InvalidResponse, ImportStopped)
 """Errors that do not concern a single version, so that the next version would fail as well."""
 
 
 @dataclass
 class ImportResult:
-    """The result of an import. `refused` are the versions that the target rejected; `is_finished` says that
+    """The result of an import. `rejected` are the versions that the target rejected; `is_finished` says that
     configurations and modes were set.
     """
 
     done: list[ImportAction] = field(default_factory=list)
-    refused: list[ImportProblem] = field(default_factory=list)
+    rejected: list[ImportProblem] = field(default_factory=list)
     is_finished: bool = False
 
 
@@ -79,40 +79,40 @@ def plan_importable(snapshot: Snapshot, target: TargetContent) -> tuple[Snapshot
 
 
 def execute_actions(
-    remote: RemoteRegistry, actions: Sequence[ImportAction], steps: ProgressCallback, *, skip_refused: bool
+    remote: RemoteRegistry, actions: Sequence[ImportAction], steps: ProgressCallback, *, skip_rejected: bool
 ) -> ImportResult:
     """Runs actions in order, those on versions in parallel.
 
-    Versions that the target rejects are skipped, with those that refer to them. Unless `skip_refused`, configurations
+    Versions that the target rejects are skipped, with those that refer to them. Unless `skip_rejected`, configurations
     and modes are then left to the next import: the target stays in IMPORT mode, in which no other client takes the
     missing ids.
 
     Raises:
         RegistryError: an error that does not concern a single version.
     """
-    outcome = ImportResult()
+    result = ImportResult()
     attempt = _VersionImporter(remote)
 
     def progress(done: int) -> None:
-        steps("importing", len(outcome.done) + done, len(actions))
+        steps("importing", len(result.done) + done, len(actions))
 
     for is_content, group in itertools.groupby(actions, lambda action: isinstance(action, VersionAction)):
         if is_content:
             tasks = [action for action in group if isinstance(action, VersionAction)]
             run_parallel(tasks, attempt.do, progress)
-            refused = attempt.refused
-            keys = dict.fromkeys(action.version.key for action in tasks if action.version.key in refused)
-            outcome.refused += [refused[key] for key in keys]
-            outcome.done += [action for action in tasks if action.version.key not in refused]
-        elif outcome.refused and not skip_refused:
-            return outcome
+            rejected = attempt.rejected
+            keys = dict.fromkeys(action.version.key for action in tasks if action.version.key in rejected)
+            result.rejected += [rejected[key] for key in keys]
+            result.done += [action for action in tasks if action.version.key not in rejected]
+        elif result.rejected and not skip_rejected:
+            return result
         else:
             for action in group:
                 _set(remote, action)
-                outcome.done.append(action)
+                result.done.append(action)
                 progress(0)
-    outcome.is_finished = not outcome.refused or skip_refused
-    return outcome
+    result.is_finished = not result.rejected or skip_rejected
+    return result
 
 
 def find_missing_versions(
@@ -139,7 +139,7 @@ class _VersionImporter:
 
     def __init__(self, remote: RemoteRegistry) -> None:
         self._remote = remote
-        self.refused: dict[SubjectVersion, ImportProblem] = {}
+        self.rejected: dict[SubjectVersion, ImportProblem] = {}
 
     def do(self, action: VersionAction) -> None:
         """Runs one action.
@@ -148,7 +148,7 @@ class _VersionImporter:
             RegistryError: an error that does not concern a single version, so that the next would fail as well.
         """
         key = action.version.key
-        if key in self.refused:
+        if key in self.rejected:
             return  # the version was not registered
         try:
             reason = self._missing_target(action) if isinstance(action, RegisterVersion) else ""
@@ -163,10 +163,10 @@ class _VersionImporter:
             reason = str(error)
         except RegistryError as error:
             reason = str(error)
-        self.refused[key] = ImportProblem(f"{describe_version(key)}: {reason}", key)
-        if len(self.refused) > REFUSED_MAX:
+        self.rejected[key] = ImportProblem(f"{describe_version(key)}: {reason}", key)
+        if len(self.rejected) > REJECTED_MAX:
             raise ImportStopped(
-                f"the target rejected more than {REFUSED_MAX} versions; the last was {describe_version(key)}: {reason}"
+                f"the target rejected more than {REJECTED_MAX} versions; the last was {describe_version(key)}: {reason}"
             )
 
     def _call(self, action: VersionAction) -> None:
@@ -176,7 +176,7 @@ class _VersionImporter:
             self._remote.soft_delete(action.version.key)
 
     def _missing_target(self, action: VersionAction) -> str:
-        cause = next((target for target in action.version.targets if target in self.refused), None)
+        cause = next((target for target in action.version.targets if target in self.rejected), None)
         return "" if cause is None else f"refers to {describe_version(cause)}"
 
 

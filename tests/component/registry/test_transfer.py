@@ -228,17 +228,17 @@ def test_unsupported_versions_are_skipped_on_request(
     stopped = run("import", file, target)
     assert stopped.exit_code == 1
     assert re.search(r"^subject mixed-p version 1 .*PROTOBUF.*AVRO\n$", stopped.out)
-    assert "--skip-refused" in stopped.err
+    assert "--skip-rejected" in stopped.err
     assert target.get("/subjects?subjectPrefix=mixed").json == []
-    done = run("import", file, target, "--skip-refused", "--format", "json")
+    done = run("import", file, target, "--skip-rejected", "--format", "json")
     assert done.exit_code == 0, done.err
     assert (done.json["registered"], done.json["finished"], len(done.json["skipped"])) == (1, True, 2)
     assert done.json["skipped"][1].startswith("subject mixed-a version 1: ")
     assert target.get("/subjects/mixed-b/versions").json == [7]
     assert target.get("/mode/mixed-b").status == 404
-    refused = run("import", file, target, "--subject", "mixed-a")
-    assert refused.exit_code == 1
-    assert re.search(r"^headrace: .*\b1 version\b", refused.err.splitlines()[-1])
+    rejected = run("import", file, target, "--subject", "mixed-a")
+    assert rejected.exit_code == 1
+    assert re.search(r"^headrace: .*\b1 version\b", rejected.err.splitlines()[-1])
 
 
 @pytest.mark.parametrize("content", [None, b"", b'{"kind":"header","what":"schema registry export","format":1}\n'])

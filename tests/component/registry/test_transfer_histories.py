@@ -123,8 +123,8 @@ def imported(content: bytes, registry: RegistryInProcess, actions_max: int | Non
     snapshot = read_snapshot(io.BytesIO(content), "e")
     plan = plan_import(snapshot, read_target(remote, snapshot, ignore_progress))
     assert not plan.problems
-    result = execute_actions(remote, plan.actions[:actions_max], ignore_progress, skip_refused=False)
-    assert not result.refused
+    result = execute_actions(remote, plan.actions[:actions_max], ignore_progress, skip_rejected=False)
+    assert not result.rejected
 
 
 def ignore_progress(step: str, done: int, total: int) -> None:

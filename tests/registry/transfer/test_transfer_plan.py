@@ -50,8 +50,8 @@ def imported(content: bytes, registry: ReferenceRegistry, *, actions_max: int | 
     """Plans an import and runs its first actions; returns the number of planned actions."""
     plan = planned(content, registry)
     assert not plan.problems
-    result = execute_actions(RemoteRegistry(registry), plan.actions[:actions_max], ignore_progress, skip_refused=False)
-    assert not result.refused
+    result = execute_actions(RemoteRegistry(registry), plan.actions[:actions_max], ignore_progress, skip_rejected=False)
+    assert not result.rejected
     return len(plan.actions)
 
 
@@ -300,7 +300,7 @@ def test_conflicts_are_reported_before_anything_is_written(shop: ReferenceRegist
     target.stored["orders", 1]["id"] = 100
     other_id = problems(content, target)
     assert (len(other_content), len(other_id)) == (1, 1)
-    check_lines("problems_of_clashes", [*other_content, *other_id])
+    check_lines("problems_of_conflicts", [*other_content, *other_id])
     target = ReferenceRegistry()
     target.register("a", fixed(3))
     target.stored["a", 1]["id"] = 100
@@ -364,13 +364,13 @@ def test_circular_references_are_reported(shop: ReferenceRegistry) -> None:
 class Rejecting(ReferenceRegistry):
     """Rejects one schema, or assigns its own ids."""
 
-    def __init__(self, refused: str = "", ids_from: int = 0) -> None:
+    def __init__(self, rejected: str = "", ids_from: int = 0) -> None:
         super().__init__()
-        self.refused = refused
+        self.rejected = rejected
         self.ids_from = ids_from
 
     def _post_subjects(self, rest: list[str], query: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
-        if self.refused and body["schema"] == self.refused:
+        if self.rejected and body["schema"] == self.rejected:
             raise errors.InvalidSchema(message="not today")
         answer = super()._post_subjects(rest, query, body)
         return {**answer, "id": answer["id"] + self.ids_from}
@@ -378,27 +378,27 @@ class Rejecting(ReferenceRegistry):
 
 def test_rejected_versions_leave_target_in_import_mode_unless_skipped(shop: ReferenceRegistry) -> None:
     content = exported(shop)
-    target = Rejecting(refused=fixed(1))
+    target = Rejecting(rejected=fixed(1))
     result = execute_actions(
-        RemoteRegistry(target), planned(content, target).actions, ignore_progress, skip_refused=False
+        RemoteRegistry(target), planned(content, target).actions, ignore_progress, skip_rejected=False
     )
     assert not result.is_finished
-    assert [problem.key for problem in result.refused] == [SubjectVersion("z-money", 1), SubjectVersion("orders", 1)]
-    assert "not today" in result.refused[0].sentence and "z-money version 1" in result.refused[1].sentence
+    assert [problem.key for problem in result.rejected] == [SubjectVersion("z-money", 1), SubjectVersion("orders", 1)]
+    assert "not today" in result.rejected[0].sentence and "z-money version 1" in result.rejected[1].sentence
     assert target.modes[":.:"] == "IMPORT"
     assert not target.configs
     result = execute_actions(
-        RemoteRegistry(target), planned(content, target).actions, ignore_progress, skip_refused=True
+        RemoteRegistry(target), planned(content, target).actions, ignore_progress, skip_rejected=True
     )
     assert result.is_finished
     assert target.modes[":.:"] == "READWRITE"
-    skipped = {problem.key for problem in result.refused if problem.key}
+    skipped = {problem.key for problem in result.rejected if problem.key}
     assert find_missing_versions(RemoteRegistry(target), snapshot_of(content), ignore_progress, skipped) == []
     check_lines(
         "problems_after_an_import",
         find_missing_versions(RemoteRegistry(target), snapshot_of(content), ignore_progress, ()),
     )
-    target.refused = ""
+    target.rejected = ""
     target.modes["z-money"] = "READWRITE"
     imported(content, target)
     assert exported(target) == content
@@ -408,12 +408,12 @@ def test_rejected_version_is_reported_once_and_not_deleted() -> None:
     source = ReferenceRegistry()
     source.register("a", fixed(1))
     source.delete("a", 1)
-    target = Rejecting(refused=fixed(1))
+    target = Rejecting(rejected=fixed(1))
     result = execute_actions(
-        RemoteRegistry(target), planned(exported(source), target).actions, ignore_progress, skip_refused=True
+        RemoteRegistry(target), planned(exported(source), target).actions, ignore_progress, skip_rejected=True
     )
-    assert [problem.key for problem in result.refused] == [SubjectVersion("a", 1)]
-    check_lines("actions_beside_a_refused_version", result.done)
+    assert [problem.key for problem in result.rejected] == [SubjectVersion("a", 1)]
+    check_lines("actions_with_a_rejected_version", result.done)
     assert not [call for call in target.calls if call[0] == "DELETE"]
 
 
@@ -497,9 +497,9 @@ def test_errors_of_an_export_file_name_the_line() -> None:
     }
     messages = {}
     for case, content in contents.items():
-        with pytest.raises(ExportFileInvalid) as refused:
+        with pytest.raises(ExportFileInvalid) as rejected:
             read_snapshot(io.BytesIO(content.encode()), "e")
-        messages[case] = str(refused.value)
+        messages[case] = str(rejected.value)
     found = case_lines(messages.items())
     assert found == golden("messages/registry_export_file.txt", found)
 
