@@ -1,22 +1,23 @@
-"""How the broker does beside Apache Kafka and other baselines, in one run, on the same machine, by the same clients.
+"""Compares the broker with Apache Kafka and other baselines: same run, same machine, same clients.
 
     python -m bench.broker [--brokers headrace kafka] [--what rates latency connections idle metadata recovery]
                            [--fsync none] [--tls]
 
-What is measured:
-  rates        messages a second that confluent-kafka (librdkafka) produces and consumes, and the broker's CPU for one;
-               brokers take turns, and of their rounds the best counts
+Measurements:
+  rates        messages per second that confluent-kafka (librdkafka) produces and consumes, and the broker's CPU time
+  per
+               message; the brokers run alternately, and the best round counts
   latency      milliseconds from a message to its acknowledgement and to its consumer, at a steady rate
-  connections  what a thousand connections cost: time, memory, and the latency beside them
-  idle         CPU of the broker while a consumer waits for 5,000 partitions in which nothing happens
-  metadata     CPU of the broker for one answer to a client that asks for all topics, which have 5,000 partitions
-  recovery     seconds until it serves again after `kill -9` with so many megabytes in its logs
+  connections  time and memory of a thousand connections, and the latency while they are open
+  idle         CPU of the broker while a consumer waits on 5,000 partitions without new messages
+  metadata     CPU of the broker per metadata response for all topics, with 5,000 partitions
+  recovery     seconds until it serves again after `kill -9`, by megabytes in its logs
 
-Client and broker share the cores that are named, so a rate is of both together; the CPU is the broker's own. Baselines
-of the rates: the same client producing to librdkafka's own in-memory mock broker (C, keeps next to nothing); batches as
-large as those in the bundled broker's log, received from a loopback socket, checked and written to as many files; and
-its log files sent over one. The last two are without any protocol. The first start of an Apache Kafka includes
-formatting its directory. `--brokers kafka` needs Java and Maven.
+Client and broker share the given cores, so that rates depend on both; the CPU time is the broker's alone. Baselines of
+the rates: the same client producing to librdkafka's in-memory mock broker (C, stores almost nothing); batches of the
+sizes in the bundled broker's log, received from a loopback socket, checked, and written to as many files; and its log
+files sent over a loopback socket. The last two use no protocol. The first start of an Apache Kafka includes formatting
+its directory. `--brokers kafka` needs Java and Maven.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from bench.support.brokers import BROKERS, Broker, Bundled  # noqa: E402
 from headrace.broker.log.segment import walk_file  # noqa: E402
 from headrace.kafka_wire.connection import Connection  # noqa: E402
-from headrace.kafka_wire.receive_room import ReceiveRoom  # noqa: E402
+from headrace.kafka_wire.receive_buffers import ReceiveBuffers  # noqa: E402
 from headrace.kafka_wire.security import UNSECURED  # noqa: E402
 
-PATIENCE_S = 120
+TIMEOUT_S = 120
 CONNECTIONS = 1000
 IDLE_PARTITIONS = 5000
 IDLE_S = 8
@@ -60,14 +61,14 @@ _SENT_AT = struct.Struct(">d")
 def make_topic(broker: Broker, name: str, partitions: int) -> str:
     admin = AdminClient(broker.client)
     topic = NewTopic(name, partitions, 1, config=dict(broker.topic_config()))
-    admin.create_topics([topic])[name].result(PATIENCE_S)
-    # A cluster says that a topic is made before its partitions can be used.
-    places = {confluent_kafka.TopicPartition(name, index): OffsetSpec.latest() for index in range(partitions)}
-    deadline = time.monotonic() + PATIENCE_S
+    admin.create_topics([topic])[name].result(TIMEOUT_S)
+    # A cluster acknowledges a new topic before its partitions can be used.
+    partition_specs = {confluent_kafka.TopicPartition(name, index): OffsetSpec.latest() for index in range(partitions)}
+    deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
-            for found in admin.list_offsets(places).values():
-                found.result(PATIENCE_S)
+            for found in admin.list_offsets(partition_specs).values():
+                found.result(TIMEOUT_S)
             return name
         except confluent_kafka.KafkaException:
             if time.monotonic() > deadline:
@@ -76,7 +77,7 @@ def make_topic(broker: Broker, name: str, partitions: int) -> str:
 
 
 def payload(record_bytes: int) -> bytes:
-    """Text that compresses about as well as JSON events do."""
+    """Returns text that compresses about as well as JSON events."""
     return (b'{"flight": %d, "carrier": "UA", "origin": "EWR"} ' * (record_bytes // 20 + 1))[:record_bytes]
 
 
@@ -84,7 +85,7 @@ def payload(record_bytes: int) -> bytes:
 
 
 def produce(settings: dict[str, object], topic: str, partitions: int, value: bytes, messages: int) -> float:
-    """Seconds that it took until all was acknowledged."""
+    """Produces messages and returns the seconds until all are acknowledged."""
     producer = confluent_kafka.Producer(
         {"linger.ms": 5, "batch.size": 1_000_000, "queue.buffering.max.messages": 1_000_000, **settings}
     )
@@ -98,7 +99,7 @@ def produce(settings: dict[str, object], topic: str, partitions: int, value: byt
                 producer.poll(0.05)
         if number % 1024 == 0:
             producer.poll(0)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     return time.perf_counter() - began
 
 
@@ -124,12 +125,12 @@ def consume(broker: Broker, topic: str, partitions: int, messages: int) -> float
 
 
 def send_files(directory: Path) -> tuple[float, float]:
-    """Has the kernel send the log files over a loopback socket from its page cache, as both brokers do, and nothing
-    else; returns the seconds, and those of CPU that the sender took."""
+    """Sends the log files from the page cache over a loopback socket with sendfile, as both brokers do, without a
+    protocol. Returns the seconds, and the sender's CPU seconds."""
     listener = socket.create_server(("127.0.0.1", 0))
     cpu_s = []
 
-    def give() -> None:
+    def send_all() -> None:
         connection, _ = listener.accept()
         began = time.thread_time()
         with connection:
@@ -139,7 +140,7 @@ def send_files(directory: Path) -> tuple[float, float]:
                         pass
         cpu_s.append(time.thread_time() - began)
 
-    sender = threading.Thread(target=give, daemon=True)
+    sender = threading.Thread(target=send_all, daemon=True)
     sender.start()
     began = time.perf_counter()
     buffer = bytearray(1 << 20)
@@ -152,45 +153,45 @@ def send_files(directory: Path) -> tuple[float, float]:
 
 
 def receive_and_write(
-    batches: Sequence[int], partitions: int, byte_count: int, directory: Path, *, is_forced: bool
+    batches: Sequence[int], partitions: int, byte_count: int, directory: Path, *, with_fsync: bool
 ) -> tuple[float, float]:
-    """Receives so many bytes from a loopback socket, looks at the checksum of each batch of them and writes it to the
-    file of its partition, and nothing else: what no broker can leave undone.
+    """Receives bytes from a loopback socket, checks the checksum of each batch and writes it to the file of its
+    partition: the minimum work of any broker.
 
     Args:
-        batches: sizes in bytes, over and over again, for partitions in turn.
-        is_forced: the files are forced to disk at the end.
+        batches: sizes in bytes, repeated, for the partitions in turn.
+        with_fsync: whether to fsync the files at the end.
 
     Returns:
-        The seconds, and those of CPU that it took.
+        The seconds and the CPU seconds.
     """
     listener = socket.create_server(("127.0.0.1", 0))
 
-    def give() -> None:
+    def send_all() -> None:
         with socket.create_connection(listener.getsockname()) as connection:
             chunk = memoryview(os.urandom(1 << 18))
             for start in range(0, byte_count, len(chunk)):
                 connection.sendall(chunk[: byte_count - start])
 
-    sender = threading.Thread(target=give, daemon=True)
+    sender = threading.Thread(target=send_all, daemon=True)
     sender.start()
     buffer = memoryview(bytearray(max(1 << 18, 2 * max(batches))))
-    sizes, turns, ends = itertools.cycle(batches), itertools.cycle(range(partitions)), [0] * partitions
-    with contextlib.ExitStack() as opened:
-        files = [opened.enter_context((directory / str(index)).open("wb", buffering=0)) for index in range(partitions)]
-        connection = opened.enter_context(listener.accept()[0])
+    sizes, partition_cycle, ends = itertools.cycle(batches), itertools.cycle(range(partitions)), [0] * partitions
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context((directory / str(index)).open("wb", buffering=0)) for index in range(partitions)]
+        connection = stack.enter_context(listener.accept()[0])
         began, began_cpu = time.perf_counter(), time.thread_time()
         size, end = next(sizes), 0
         while received := connection.recv_into(buffer[end:]):
             at, end = 0, end + received
             while end - at >= size:
-                batch, index = buffer[at : at + size], next(turns)
+                batch, index = buffer[at : at + size], next(partition_cycle)
                 crc32c(batch)
                 ends[index] += os.pwrite(files[index].fileno(), batch, ends[index])
                 at, size = at + size, next(sizes)
             buffer[: end - at] = buffer[at:end]
             end -= at
-        for file in files if is_forced else ():
+        for file in files if with_fsync else ():
             os.fdatasync(file.fileno())
         found = time.perf_counter() - began, time.thread_time() - began_cpu
     sender.join()
@@ -198,7 +199,7 @@ def receive_and_write(
 
 
 def batch_sizes(directory: Path) -> list[int]:
-    """Of the batches of a log, in bytes and in their order."""
+    """Returns the sizes of the batches of a log, in bytes, in order."""
     sizes: list[int] = []
     for path in sorted(directory.glob("*.log")):
         with path.open("rb") as file:
@@ -207,12 +208,12 @@ def batch_sizes(directory: Path) -> list[int]:
 
 
 def show_rate(
-    what: str, who: str, record_bytes: int, messages: int, seconds: float, cpu_s: float | None = None
+    label: str, name: str, record_bytes: int, messages: int, seconds: float, cpu_s: float | None = None
 ) -> None:
     per_second = messages / seconds
     cpu = "" if cpu_s is None else f"{cpu_s / messages * 1e6:>12.2f}"
     megabytes = per_second * record_bytes / 1e6
-    print(f"{what:<37}{who:<10}{record_bytes:>6}{per_second:>14,.0f}{megabytes:>8,.0f}{cpu}", flush=True)
+    print(f"{label:<37}{name:<10}{record_bytes:>6}{per_second:>14,.0f}{megabytes:>8,.0f}{cpu}", flush=True)
 
 
 def rates(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
@@ -239,9 +240,9 @@ def rates_of(brokers: Sequence[Broker], args: argparse.Namespace, record_bytes: 
 
         directories = [broker.log_directory(topic) for broker in brokers if isinstance(broker, Bundled)]
         before = [len(batch_sizes(directory)) for directory in directories]
-        what = f"produce{', idempotent' if is_idempotent else ''}, {partitions} partitions"
+        label = f"produce{', idempotent' if is_idempotent else ''}, {partitions} partitions"
         for broker, best in _rounds(brokers, args.rounds, take, args.messages * record_bytes):
-            show_rate(what, broker.name, record_bytes, args.messages, *best)
+            show_rate(label, broker.name, record_bytes, args.messages, *best)
         for directory, count in zip(directories, before, strict=True):
             show_write(batch_sizes(directory)[count:], args, record_bytes, partitions, directory.parent)
     stored = 2 * args.rounds * args.messages
@@ -257,25 +258,26 @@ def rates_of(brokers: Sequence[Broker], args: argparse.Namespace, record_bytes: 
 def show_write(
     batches: Sequence[int], args: argparse.Namespace, record_bytes: int, partitions: int, directory: Path
 ) -> None:
-    """What it takes to keep such batches: the best of as many rounds as brokers have, on the disk that they have."""
+    """Measures receiving and writing such batches, on the brokers' disk: the best of as many rounds as the brokers
+    have."""
     byte_count = sum(batches) * partitions // args.rounds
     found = []
     for _ in range(args.rounds):
         _make_ready(byte_count)
         with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
-            is_forced = args.fsync != "none"
-            found.append(receive_and_write(batches, partitions, byte_count, Path(scratch), is_forced=is_forced))
-    what = f"baseline: keep {sum(batches) / len(batches) / 1000:,.1f} KB batches"
-    show_rate(what, "-", record_bytes, args.messages, *min(found))
+            with_fsync = args.fsync != "none"
+            found.append(receive_and_write(batches, partitions, byte_count, Path(scratch), with_fsync=with_fsync))
+    label = f"baseline: write {sum(batches) / len(batches) / 1000:,.1f} KB batches"
+    show_rate(label, "-", record_bytes, args.messages, *min(found))
 
 
 def _make_ready(byte_count: int) -> None:
-    """Leaves the disk nothing to do, and memory for so many bytes of files that the machine has given away before.
+    """Flushes the disk, and touches enough memory for the files of a round.
 
-    To a virtual machine its host gives a page when it is touched for the first time, which takes ten times as long as
-    to write it; whoever comes first would pay for that.
+    A virtual machine's host allocates a page at its first use, which takes ten times as long as writing it. Without
+    this, the first broker would bear that cost.
     """
-    os.sync()  # or the round would wait for what the one before has written
+    os.sync()  # otherwise the round waits for writes of the previous one
     chunk = bytes(1 << 20)
     with tempfile.TemporaryFile() as file:
         for _ in range(TOUCHED_SHARE * byte_count // len(chunk) + 1):
@@ -285,10 +287,11 @@ def _make_ready(byte_count: int) -> None:
 def _rounds(
     brokers: Sequence[Broker], rounds: int, work: Callable[[Broker], float], byte_count: int = 0
 ) -> list[tuple[Broker, tuple[float, float]]]:
-    """The best seconds of each broker, which take turns, and its CPU in that round.
+    """Runs the rounds of the brokers alternately. Returns the best seconds of each broker, and its CPU seconds in that
+    round.
 
     Args:
-        byte_count: that one writes in a round.
+        byte_count: bytes that a round writes.
     """
     found: dict[str, tuple[float, float]] = {}
     for _ in range(rounds):
@@ -312,20 +315,20 @@ def latency(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
             show_latency(broker, rate, args.seconds)
 
 
-def show_latency(broker: Broker, rate: int, seconds: float, what: str = "") -> None:
+def show_latency(broker: Broker, rate: int, seconds: float, label: str = "") -> None:
     topic = make_topic(broker, f"latency-{rate}-{time.time_ns()}", 1)
-    steadily(broker, topic, rate, 2.0)  # warms both sides
+    steadily(broker, topic, rate, 2.0)  # warms up client and broker
     before = broker.cpu_s()
     acknowledged, arrived = steadily(broker, topic, rate, seconds)
     cpu = (broker.cpu_s() - before) / len(acknowledged) * 1e6
-    for name, found in ((f"{what}acknowledged", acknowledged), (f"{what}consumed", arrived)):
+    for name, found in ((f"{label}acknowledged", acknowledged), (f"{label}consumed", arrived)):
         found.sort()
         points = "".join(f"{found[int(len(found) * share)] * 1000:>9.2f}" for share in (0.5, 0.99, 0.999))
         print(f"{name:<34}{broker.name:<10}{rate:>8,}{points}{cpu:>12.1f}", flush=True)
 
 
 def steadily(broker: Broker, topic: str, rate: int, seconds: float) -> tuple[list[float], list[float]]:
-    """Sends so many messages a second of 100 bytes; the seconds until each was acknowledged, and consumed."""
+    """Sends 100-byte messages at a steady rate. Returns the seconds until each was acknowledged, and consumed."""
     count, acknowledged, arrived = int(rate * seconds), list[float](), list[float]()
     producer = confluent_kafka.Producer({**broker.client, "linger.ms": 0, "acks": "all"})
     consumer = confluent_kafka.Consumer(
@@ -337,17 +340,17 @@ def steadily(broker: Broker, topic: str, rate: int, seconds: float) -> tuple[lis
         }
     )
     (place,) = [confluent_kafka.TopicPartition(topic, 0)]
-    place.offset = consumer.get_watermark_offsets(place, timeout=PATIENCE_S)[1]
+    place.offset = consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)[1]
     consumer.assign([place])
 
-    def listen() -> None:
+    def receive() -> None:
         while len(arrived) < count:
-            # One by one: `consume` would wait for as many as it may give.
+            # One at a time: `consume` would wait until it has the requested number.
             message = consumer.poll(0.1)
             if message is not None and message.error() is None:
                 arrived.append(time.perf_counter() - _SENT_AT.unpack_from(message.value() or b"")[0])
 
-    listener = threading.Thread(target=listen)
+    listener = threading.Thread(target=receive)
     listener.start()
     time.sleep(1.0)
     filler = b"x" * 92
@@ -367,25 +370,25 @@ def steadily(broker: Broker, topic: str, rate: int, seconds: float) -> tuple[lis
             producer.poll(min(early, 0.001))
         send()
         producer.poll(0)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     listener.join()
     consumer.close()
     return acknowledged, arrived
 
 
-# Many of something
+# Large numbers of connections and partitions
 
 
 def connections(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
     for broker in brokers:
         host, _, port = broker.address.rpartition(":")
         before, began = broker.memory_mb(), time.perf_counter()
-        room = ReceiveRoom()
-        opened = [Connection(host, int(port), PATIENCE_S, UNSECURED, room) for _ in range(CONNECTIONS)]
+        room = ReceiveBuffers()
+        stack = [Connection(host, int(port), TIMEOUT_S, UNSECURED, room) for _ in range(CONNECTIONS)]
         seconds, grown = time.perf_counter() - began, broker.memory_mb() - before
         print(f"{broker.name}: {CONNECTIONS} connections in {seconds:.2f} s, {grown:,.1f} MB more in memory")
-        show_latency(broker, 1000, args.seconds, "beside them: ")
-        for connection in opened:
+        show_latency(broker, 1000, args.seconds, "with them open: ")
+        for connection in stack:
             connection.close()
 
 
@@ -419,10 +422,10 @@ def metadata(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
     for broker in brokers:
         make_topic(broker, "told", IDLE_PARTITIONS)
         admin = AdminClient(broker.client)
-        partitions = sum(len(topic.partitions) for topic in admin.list_topics(timeout=PATIENCE_S).topics.values())
+        partitions = sum(len(topic.partitions) for topic in admin.list_topics(timeout=TIMEOUT_S).topics.values())
         before = broker.cpu_s()
         for _ in range(METADATA_TIMES):
-            admin.list_topics(timeout=PATIENCE_S)
+            admin.list_topics(timeout=TIMEOUT_S)
         each_ms = (broker.cpu_s() - before) / METADATA_TIMES * 1000
         print(f"{broker.name}: metadata of {partitions:,} partitions takes {each_ms:.1f} ms of CPU")
 
@@ -437,7 +440,7 @@ def recovery(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
         print(f"{broker.name}: killed with {args.recovery_mb:,} MB, served again after {broker.start_s:.2f} s")
 
 
-MEASURED = {
+MEASUREMENTS = {
     "rates": rates,
     "latency": latency,
     "connections": connections,
@@ -450,20 +453,20 @@ MEASURED = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--brokers", nargs="+", choices=tuple(BROKERS), default=["headrace"])
-    parser.add_argument("--what", nargs="+", choices=tuple(MEASURED), default=["rates", "latency"])
+    parser.add_argument("--what", nargs="+", choices=tuple(MEASUREMENTS), default=["rates", "latency"])
     parser.add_argument("--fsync", choices=("none", "interval", "always"), default="interval")
-    parser.add_argument("--messages", type=int, default=500_000, help="of each round of the rates")
+    parser.add_argument("--messages", type=int, default=500_000, help="messages per round of the rates")
     parser.add_argument("--bytes", type=int, nargs="+", default=[100, 1000], help="sizes of a record's value")
     parser.add_argument("--partitions", type=int, nargs="+", default=[1])
     parser.add_argument("--codec", default="none", help="none, gzip, snappy, lz4 or zstd")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--latency-rates", type=int, nargs="+", default=[1000, 20_000], help="messages a second")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement of latency")
+    parser.add_argument("--seconds", type=float, default=5.0, help="duration of each latency measurement")
     parser.add_argument("--recovery-mb", type=int, default=500)
     parser.add_argument("--tls", action="store_true", help="all clients over TLS; rates, latency and recovery only")
     args = parser.parse_args()
     if args.tls and not {"rates", "latency", "recovery"}.issuperset(args.what):
-        parser.error("--tls goes with --what rates latency recovery")
+        parser.error("--tls requires --what rates latency recovery")
     print(
         f"cores={len(os.sched_getaffinity(0))} load={os.getloadavg()[0]:.1f} fsync={args.fsync} codec={args.codec} "
         f"tls={args.tls} client=confluent-kafka {confluent_kafka.__version__} python={sys.version.split()[0]}"
@@ -473,8 +476,8 @@ def main() -> None:
         try:
             for name in args.brokers:
                 brokers.append(BROKERS[name](Path(directory) / name, args.fsync, args.tls))
-            for what in args.what:
-                MEASURED[what](brokers, args)
+            for label in args.what:
+                MEASUREMENTS[label](brokers, args)
         finally:
             for broker in brokers:
                 broker.stop()

@@ -1,12 +1,11 @@
-"""The whole command over 1,000 schemas of 40 fields and 7 KB, and where its time goes.
+"""Measures `headrace compat check` with 1,000 schemas of 40 fields and 7 KB, and the share of each phase.
 
     python -m bench.compat [--schemas 1000] [--runs 3]
 
-Each row is the shortest of some cold runs of `headrace compat check` in a process of its own: against a directory, a
-git branch and a registry of as many subjects, once where every schema changed and once where one in fifty did. Beside
-them, in the same run: the interpreter alone, which nothing can beat, and a bare `json.loads` of every text. The last
-rows divide the work inside one process, in processor time. A machine that others use doubles the figures, so compare
-rows of one run.
+Each row is the shortest of several cold runs of `headrace compat check` in a new process: against a directory, a git
+branch and a registry with as many subjects, with all schemas changed and with one in fifty. The same run measures the
+interpreter's start, as a lower bound, and a bare `json.loads` of every text. The last rows divide the CPU time of one
+process by phase. Other load on the machine doubles the figures, so compare only rows of one run.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ FIELDS = 40
 CHANGED_EVERY = 50
 DOC = "in which unit it is given and when it is left out."
 PHASES = 300
-"""Schemas whose phases are timed."""
+"""The number of schemas in the measurement of phases."""
 
 TYPES: tuple[Any, ...] = (
     "long",
@@ -47,7 +46,7 @@ TYPES: tuple[Any, ...] = (
 
 
 def schema_text(number: int, *, is_new: bool) -> str:
-    """A schema as people lay them out; the new one has a further field and other documentation."""
+    """Returns a formatted schema; the new version has an additional field and other documentation."""
     fields: list[dict[str, Any]] = []
     for index in range(FIELDS - 1):
         node = TYPES[(number + index) % len(TYPES)]
@@ -80,7 +79,7 @@ def write_schemas(directory: Path, count: int, is_new: Callable[[int], bool]) ->
 
 
 def seconds(arguments: list[str], directory: Path, runs: int) -> tuple[float, float]:
-    """The shortest time of some cold runs, by the clock and of the processor, children included."""
+    """Returns the shortest wall-clock and CPU time of several cold runs, including child processes."""
     best, best_cpu = float("inf"), float("inf")
     for _ in range(runs):
         begin, cpu = time.perf_counter(), os.times()
@@ -105,7 +104,7 @@ def commit(directory: Path) -> None:
 
 @contextmanager
 def registry(directory: Path) -> Iterator[str]:
-    """The URL of a registry that holds the released schemas."""
+    """Starts a registry with the released schemas, and yields its URL."""
     command = [sys.executable, "-m", "headrace", "registry", "serve"]
     command += ["--data-dir", str(directory / "data"), "--registry-listen", "127.0.0.1:0"]
     with (
@@ -125,12 +124,12 @@ def registry(directory: Path) -> Iterator[str]:
 def phase(name: str, work: Callable[[], Any], count: int) -> Any:
     begin = time.process_time()
     result = work()
-    print(f"  {name:<34} {(time.process_time() - begin) * 1000 / count:8.3f} ms a schema")
+    print(f"  {name:<34} {(time.process_time() - begin) * 1000 / count:8.3f} ms per schema")
     return result
 
 
 def phases() -> None:
-    """One process, schema by schema, without garbage collection as in the command."""
+    """Measures the phases in one process, schema by schema, without garbage collection, as the command does."""
     gc.disable()
     news = [schema_text(number, is_new=True) for number in range(PHASES)]
     olds = [schema_text(number, is_new=False) for number in range(PHASES)]
@@ -152,7 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The compatibility check over many schemas.")
     parser.add_argument("--schemas", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--no-registry", action="store_true", help="leave the registry's rows out")
+    parser.add_argument("--no-registry", action="store_true", help="omit the rows of the registry")
     args = parser.parse_args()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     print(f"{args.schemas} schemas of {FIELDS} fields, {cores} cores, shortest of {args.runs} cold runs")
@@ -188,7 +187,7 @@ def main() -> None:
 
 def row(label: str, arguments: list[str], directory: Path, runs: int) -> None:
     elapsed, used = seconds(arguments, directory, runs)
-    print(f"  {label:<34} {elapsed:8.2f} s {used:8.2f} s of processor", flush=True)
+    print(f"  {label:<34} {elapsed:8.2f} s {used:8.2f} s of CPU", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""What fetching costs a task, and what other sizes and orders of fetches would change: `python -m bench.fetch`.
+"""Measures the cost of fetching in a task, with other sizes and orders of fetches: `python -m bench.fetch`.
 
-One task, in a process of its own on one core, reads a topic from a real broker on the other cores: page views in a few
-large partitions, or the same number in thousands of small ones, or in as many topics. In turn:
+One task, in a process on one core, reads page views from a real broker on the other cores: from a few large partitions,
+from thousands of small ones, or from as many topics. The table shows:
 
-- the bytes of a fetch: whether a size that adapts itself could be any faster than the one there is;
-- whether the next fetch is asked for, in this partition or the next, while the last answer is worked on (`ahead`);
-- `busy`: the task's CPU in its time. What is missing to 100 % is waiting, for the broker and for the disk, and all
-  that threads which compress or write beside the task could win on its core.
+- the rate by bytes per fetch: whether adaptive sizes could be faster than the fixed one;
+- `ahead`: whether the next fetch, of this or the next partition, is sent while the last response is processed;
+- `busy`: the task's CPU time in its wall-clock time. The rest is waiting for broker and disk, which is the most that
+  compression or writing in further threads could gain on its core.
 
     python -m bench.fetch [--brokers bundled kafka] [--messages 1000000] [--rounds 3] [--keep]
 
-The best of some rounds counts, which take turns. `--brokers kafka` needs Java and Maven. `--keep` adds the table to
-`bench/results/fetch.md`.
+The cases run alternately, and the best round counts. `--brokers kafka` needs Java and Maven. `--keep` appends the table
+to `bench/results/fetch.md`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """So many messages lie in `topics` topics of `partitions` partitions each."""
+    """The distribution of the messages: `topics` topics with `partitions` partitions each."""
 
     topics: int
     partitions: int
@@ -86,7 +86,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds of the clock and of this process."""
+    """Wall-clock seconds and CPU seconds of the process."""
 
     seconds: float
     cpu_s: float
@@ -108,7 +108,7 @@ def cases_of(brokers: str, messages: int) -> Iterator[Case]:
 
 
 def fill(brokers: str, spread: Spread, messages: int) -> None:
-    """Every partition gets the same messages."""
+    """Produces the same messages into every partition."""
     admin = AdminClient({"bootstrap.servers": brokers})
     wanted = [NewTopic(name, spread.partitions, 1, config={"retention.ms": "-1"}) for name in spread.names()]
     for future in admin.create_topics(wanted).values():
@@ -131,13 +131,13 @@ def fill(brokers: str, spread: Spread, messages: int) -> None:
                     break
         producer.poll(0)
     if producer.flush(300):
-        raise RuntimeError(f"{brokers} did not take all messages")
+        raise RuntimeError(f"{brokers} did not acknowledge all messages")
 
 
 def measure(case: Case) -> Cost:
-    """One task over all partitions of a case."""
+    """Runs one task over all partitions of a case."""
     if not case.is_ahead:
-        KafkaCluster.fetch_ahead = lambda *_, **__: None  # type: ignore[method-assign]
+        KafkaCluster.prefetch = lambda *_, **__: None  # type: ignore[method-assign]
     schema = SHAPE.text()
     policy = replace(POLICY, time_fields=("header.time",))
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:

@@ -1,9 +1,9 @@
-"""What an idle run costs after years of runs: `python -m bench.history`; a hundred thousand runs are two years.
+"""Measures an idle load after years of loads: `python -m bench.history`; 100,000 runs are two years.
 
-Makes logs of 1,000 topics with 10 partitions each, in which every run committed two topics, and measures for each
-length, in a process of its own: the start (reading the newest checkpoint and what came after), a whole pass over
-appliers that have nothing to do, cleaning, the peak of memory, and the bytes of the checkpoint. Flat is the goal:
-the last column is each figure beside that of the shortest log.
+Creates logs of 1,000 topics with 10 partitions, in which every run committed two topics. For each length it measures,
+in a new process: the start (reading the newest checkpoint and later commits), a pass over appliers without work,
+cleaning, the peak memory, and the size of the checkpoint. The figures should not depend on the length; the last column
+is the ratio to the shortest log.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SCHEMA = LoadSchema(1, "", 1, "{}", json.dumps({"type": "record", "name": "R", "
 
 @dataclass
 class Idle:
-    """A applier that does nothing."""
+    """An applier without work."""
 
     name: str
     is_advisory: bool = False
@@ -76,7 +76,7 @@ def committed(run: int, topic: str, state: LoaderState) -> TopicCommit:
 
 
 def make_log(root: Path, runs: int) -> None:
-    """Writes the commit numbers, archives and checkpoints of that many runs; in the first one all topics come to be."""
+    """Writes the commits, archives and checkpoints of the runs. The first run creates all topics."""
     storage = LocalCommitStorage(root)
     log = CommitLog(storage)
     log.open()
@@ -104,7 +104,7 @@ def make_log(root: Path, runs: int) -> None:
         if run % CHECKPOINT_EVERY == 0 and runs - run < 2 * CHECKPOINT_EVERY:
             storage.replace(checkpoint_path(run), write_document(state))
     storage.replace("head.json", json.dumps({"commit_number": runs}).encode())
-    # As after the last of these runs: appliers that begin anew would read all of them.
+    # The positions after the last run: new appliers would read all commits.
     for name in APPLIERS:
         storage.replace(cursor_path(name), write_document(Cursor(runs, sha256=state.sha256)))
 
@@ -114,7 +114,7 @@ def engine(log: CommitLog) -> ApplierEngine:
 
 
 def measure(root: Path) -> dict[str, float]:
-    """An idle run in this process."""
+    """Measures an idle run in this process."""
     log = CommitLog(LocalCommitStorage(root))
     started = time.perf_counter()
     log.check_format(writing=False)
@@ -129,7 +129,7 @@ def measure(root: Path) -> dict[str, float]:
     checkpoints = sorted((root / "checkpoint").glob("*.json")) if (root / "checkpoint").exists() else []
     return {
         "start, s": read - started,
-        "appliers with nothing to do, s": applied - read,
+        "appliers without work, s": applied - read,
         "cleaning, s": cleaned - applied,
         "status, s": asked - cleaned,
         "peak memory, MB": peak_memory_mb(),
@@ -139,7 +139,7 @@ def measure(root: Path) -> dict[str, float]:
 
 
 def peak_memory_mb() -> float:
-    """Of this program; what getrusage says includes the process that started it."""
+    """Returns the peak memory of this program; getrusage would include the process that started it."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) / 1024
 

@@ -1,16 +1,16 @@
-"""What partitions cost beside the metastore call that adds them: `python -m bench.hive`.
+"""Measures adding partitions against the bare metastore call: `python -m bench.hive`.
 
-Hive's own metastore code on Derby, in Spark's JVM, gets tables, and then a day of partitions for each, the way a load
-brings those that its log knows to be new, after the look at the table that it begins with: the plan and its operations.
-Beside it the same number of partitions goes to other tables by one bulk call for each, made ready beforehand, and
-nothing else. Both take turns, table by table, so that what the metastore is slow with hits both; the median of their
-rounds is compared. Derby forces every change to the disk: `TMPDIR=/dev/shm` measures what is left without.
+Hive's metastore code on Derby in Spark's JVM gets tables, and then a day of partitions for each, added as a load adds
+partitions that its log knows to be new: after a read of the table, by plan and operations. As a baseline, one prepared
+bulk call per table adds the same number of partitions to other tables. Both alternate table by table, so that delays of
+the metastore affect both; the medians of their rounds are compared. Derby fsyncs every change; `TMPDIR=/dev/shm`
+measures without the disk.
 
-    --tables 1000 --partitions 24    as many tables, and partitions of each
+    --tables 1000 --partitions 24    number of tables, and of partitions per table
 
-`--keep` adds what is printed to `bench/results/hive.md`.
+`--keep` appends the output to `bench/results/hive.md`.
 
-Exit 1: a partition takes more than 1.2 times the bulk call alone.
+Exit code 1: a partition takes more than 1.2 times as long as in the bulk call alone.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ def table(base: Path, name: str) -> TableState:
     )
 
 
-def day(wanted: TableState, partitions: int) -> dict[PartitionValues, str]:
-    """The partitions of a table, whose directories are there, as when a load has put its files."""
+def day(state: TableState, partitions: int) -> dict[PartitionValues, str]:
+    """Returns the partitions of a table, whose directories exist as after a load."""
     values = [(f"2026-01-{1 + n // 24:02}", f"{n % 24:02}") for n in range(partitions)]
-    locations: dict[PartitionValues, str] = {one: f"{wanted.location}/dt={one[0]}/hr={one[1]}" for one in values}
+    locations: dict[PartitionValues, str] = {one: f"{state.location}/dt={one[0]}/hr={one[1]}" for one in values}
     for location in locations.values():
         Path(location.removeprefix("file://")).mkdir(parents=True)
     return locations
 
 
-def bring(executor: SparkExecutor, wanted: TableState, places: dict[PartitionValues, str]) -> float:
-    executor.table(wanted.database, wanted.name)  # which a load does first, whether there are partitions or not
+def add_as_a_load(executor: SparkExecutor, state: TableState, locations: dict[PartitionValues, str]) -> float:
+    executor.table(state.database, state.name)  # a load does this first, even without new partitions
     began = time.perf_counter()
-    for op in plan_partitions(wanted, {}, places):
+    for op in plan_partitions(state, {}, locations):
         executor.execute(op)
     return time.perf_counter() - began
 
 
-def bulk(executor: SparkExecutor, wanted: TableState, places: dict[PartitionValues, str]) -> float:
-    known = executor._get_table(wanted.database, wanted.name)
-    made = executor._values.partitions(known, list(places.items()), int(time.time()))
+def add_in_bulk(executor: SparkExecutor, state: TableState, locations: dict[PartitionValues, str]) -> float:
+    known = executor._get_table(state.database, state.name)
+    made = executor._values.partitions(known, list(locations.items()), int(time.time()))
     began = time.perf_counter()
     executor._client.add_partitions(made, True, False)
     return time.perf_counter() - began
@@ -101,28 +101,28 @@ def main() -> int:
 
 
 def measure(executor: SparkExecutor, base: Path, tables: int, partitions: int) -> tuple[float, list[str]]:
-    """By how much a partition takes longer than the bulk call alone, and what is to be said of it."""
+    """Returns the ratio of the time per partition to the bulk call, and the lines of the report."""
     executor.ensure_database(DATABASE)
     ours, alone, created = [], [], []
     for number in range(tables):
         pair = [table(base, f"{kind}_{number}") for kind in ("ours", "bulk")]
-        for wanted in pair:
+        for state in pair:
             began = time.perf_counter()
-            executor.execute(CreateTable(wanted))
+            executor.execute(CreateTable(state))
             created.append(time.perf_counter() - began)
-        places = [day(wanted, partitions) for wanted in pair]
+        locations = [day(state, partitions) for state in pair]
         if number % 2:
-            alone.append(bulk(executor, pair[1], places[1]))
-        ours.append(bring(executor, pair[0], places[0]))
+            alone.append(add_in_bulk(executor, pair[1], locations[1]))
+        ours.append(add_as_a_load(executor, pair[0], locations[0]))
         if not number % 2:
-            alone.append(bulk(executor, pair[1], places[1]))
+            alone.append(add_in_bulk(executor, pair[1], locations[1]))
     in_ms = 1000 / partitions
     size = max(1, tables // ROUNDS)
     starts = range(0, tables - tables % size, size)
     ratios = [sum(ours[start : start + size]) / sum(alone[start : start + size]) for start in starts]
     ratio = statistics.median(ratios)
     lines = [f"{tables:,} tables x {partitions} partitions, ms for each partition (median, mean, 99 %):"]
-    for name, seconds in (("as a load brings them", ours), ("bulk call alone", alone)):
+    for name, seconds in (("as a load adds them", ours), ("bulk call alone", alone)):
         ordered = sorted(seconds)
         last = ordered[int(0.99 * (len(ordered) - 1))]
         lines.append(
@@ -130,7 +130,7 @@ def measure(executor: SparkExecutor, base: Path, tables: int, partitions: int) -
             f" {last * in_ms:6.2f}"
         )
     lines.append(f"  a table {statistics.median(created) * 1000:.1f} ms")
-    lines.append(f"ratio: {ratio:.2f} in the middle of {len(ratios)} rounds, {min(ratios):.2f} to {max(ratios):.2f}")
+    lines.append(f"ratio: {ratio:.2f} median of {len(ratios)} rounds, {min(ratios):.2f} to {max(ratios):.2f}")
     return ratio, lines
 
 

@@ -1,17 +1,17 @@
-"""From a broker to committed files and Hive partitions, beside what else does a part of it: `python -m bench.load`.
+"""Compares whole loads, from a broker to committed files and Hive partitions, with partial alternatives: `python -m
+bench.load`.
 
-Each row is one whole load of a topic with eight partitions whose messages lie over two hours. Contenders, each in a
-process of its own, pinned to the cores that are named, while the broker has the others where there are any:
+Each row is a load of a topic with eight partitions and two hours of messages. The contenders run in their own
+processes, pinned to the given cores; the broker has the other cores, if there are any:
 
-- `core`: `headrace load` as installed, from its plan to the last table. Compiled core, audit, hourly partitions.
-- `reference`: the same by the Python reference, on a part of the messages.
-- `naive`: kafka-python and fastavro in a loop, on a part of the messages, on one core.
-- `spark`: Spark's own Kafka source, `from_avro` and Avro sink, without times, partitions, audit and tables.
+- `core`: `headrace load` as installed, with compiled core, audit and hourly partitions. - `reference`: the same with
+the Python reference, on fewer messages. - `naive`: kafka-python and fastavro in a loop, on fewer messages and one core.
+- `spark`: Spark's Kafka source, `from_avro` and Avro sink, without times, partitions, audit and tables.
 
-Spark is warm in all of them: a topic of another name was loaded before the clock started. Where the schema is
-`evolved`, the registry has a later version than the messages: a field added, one widened, one renamed, a record grown.
-Apache Kafka and Spark's Kafka source come from Maven Central. `--keep` adds the table to `bench/results/load.md`, below
-those of earlier runs; all of it at 10 M messages takes hours, and a part of it can be asked for.
+Spark is warm in all of them: another topic is loaded before the measurement. With an `evolved` schema, the registry has
+a later version than the messages: a field added, one widened, one renamed, a record grown. Apache Kafka and Spark's
+Kafka source come from Maven Central. `--keep` appends the table to `bench/results/load.md`. All rows with 10 M messages
+take hours; arguments select a part.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from support.servers.maven_jars import classpath_of  # noqa: E402
 PARTITIONS = 8
 WARM_MESSAGES = 20_000
 PART = {"naive": 20, "reference": 10}
-"""By how much fewer messages the slow ones get."""
+"""The factor by which slow contenders get fewer messages."""
 SPARK_JARS = ("spark-sql-kafka", "spark-token-provider", "spark-avro", "kafka-clients", "commons-pool2")
 HEADER = (
     "| broker | shape | bytes | fields | schema | cores | contender | messages | seconds | in tasks "
@@ -57,7 +57,7 @@ HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic in a broker, with its smaller ones for who is slow and for warming up."""
+    """A topic in a broker, with smaller ones for slow contenders and for warming up."""
 
     shape: Shape
     is_later: bool
@@ -68,7 +68,7 @@ class Topic:
         return f"{self.shape.name}-{'evolved' if self.is_later else 'same'}"
 
     def of(self, contender: str) -> tuple[str, int]:
-        """Name and size of the topic for a contender."""
+        """Returns the name and size of a contender's topic."""
         part = PART.get(contender, 1)
         return (self.name, self.messages) if part == 1 else (f"{self.name}-{contender}", self.messages // part)
 
@@ -99,7 +99,7 @@ BROKERS = {"bundled": bundled_broker, "kafka": apache_kafka}
 
 
 def fill(brokers: str, registry: str, topic: Topic) -> float:
-    """Produces what the contenders of a topic will load; returns the mean size of a body."""
+    """Produces the messages of all contenders, and returns the mean size of a body."""
     with RegistryClient(registry) as client:
         for name in topic.sizes:
             schema_id = client.register(f"{name}-value", topic.shape.text()).schema_id
@@ -127,7 +127,7 @@ def fill(brokers: str, registry: str, topic: Topic) -> float:
                 producer.poll(0)
             size += len(body)
     if producer.flush(300):
-        raise RuntimeError(f"{brokers} did not take all messages of {topic.name}")
+        raise RuntimeError(f"{brokers} did not acknowledge all messages of {topic.name}")
     return size / sum(topic.sizes.values())
 
 
@@ -149,7 +149,7 @@ def run(job: Job, pinned: set[int]) -> Timing:
 def rows_of(
     args: argparse.Namespace, broker: str, brokers: str, registry: str, topic: Topic, jars: str
 ) -> Iterator[str]:
-    """The lines of one topic, each as soon as it is known."""
+    """Yields the rows of a topic, each as soon as it is measured."""
     body_bytes = fill(brokers, registry, topic)
     versions = topic.shape.text(), topic.shape.text(is_later=topic.is_later)
     cpus = sorted(os.sched_getaffinity(0))
@@ -191,7 +191,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=SHAPES)
     parser.add_argument("--schemas", nargs="+", default=["same", "evolved"], choices=("same", "evolved"))
     parser.add_argument("--cores", nargs="+", type=int, default=[1, 2])
-    # The core comes first, since the others are told by it.
+    # The core runs first: the ratios of the others refer to it.
     parser.add_argument("--contenders", nargs="+", default=["core", "spark", "reference", "naive"])
     add_keep_flag(parser, "load")
     args = parser.parse_args()

@@ -1,10 +1,10 @@
-"""How many messages per second one task loads, beside plain fastavro doing a part of the same work.
+"""Measures the messages per second of one task, and of plain fastavro doing a part of the work.
 
     python bench/loader_task.py [--messages N] [--codec snappy]
 
-The messages come from memory, in record batches as a broker holds them, so that only this process is measured: batch
-parsing, checksum, decompression, projection, audit counting, container files, fsync. One core. The baseline decodes
-and encodes the same bodies with fastavro and does nothing else.
+The messages come from memory, in record batches as in a broker, so that only this process is measured: batch parsing,
+checksum, decompression, projection, audit counting, container files, fsync; on one core. The baseline decodes and
+encodes the same bodies with fastavro.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--codec", default="snappy", choices=("null", "deflate", "snappy"))
     parser.add_argument("--kafka-codec", default="none", choices=sorted(KAFKA_CODECS))
-    parser.add_argument("--days", type=int, default=1, help="over how many days the message times spread")
+    parser.add_argument("--days", type=int, default=1, help="number of days of message time")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     bodies = make_bodies(args.messages, args.days)
@@ -129,7 +129,7 @@ def make_bodies(count: int, days: int) -> list[bytes]:
 
 
 def make_log(bodies: list[bytes], codec: int) -> list[tuple[int, bytes]]:
-    """(base offset, batch) of every batch."""
+    """Returns the batches with their base offsets."""
     log = []
     for base in range(0, len(bodies), BATCH_RECORDS):
         builder = DefaultRecordBatchBuilder(2, codec, False, -1, -1, -1, 1 << 24)
@@ -142,7 +142,7 @@ def make_log(bodies: list[bytes], codec: int) -> list[tuple[int, bytes]]:
 
 
 class MemoryCluster:
-    """Serves a log from memory in slices of a few batches, where a task expects a cluster."""
+    """A cluster that serves a log from memory in slices of a few batches."""
 
     log: tuple[tuple[int, bytes], ...] = ()
     batches_per_fetch = 40
@@ -150,7 +150,7 @@ class MemoryCluster:
     def __init__(self, bootstrap_servers: str, timeout_s: float, **named: object) -> None:
         pass
 
-    def fetch_ahead(self, *where: object, **named: object) -> None:
+    def prefetch(self, *where: object, **named: object) -> None:
         pass
 
     def expect(self, topics: object) -> None:
@@ -166,7 +166,7 @@ class MemoryCluster:
 
 
 def load(log: list[tuple[int, bytes]], messages: int, load_schema: str, codec: str) -> float:
-    task_module.KafkaCluster = MemoryCluster  # type: ignore[assignment]  # which it stands in for
+    task_module.KafkaCluster = MemoryCluster  # type: ignore[assignment] # replaces the real cluster
     MemoryCluster.log = tuple(log)
     policy = TopicPolicy(
         partition_by="hour",

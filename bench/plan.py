@@ -1,19 +1,19 @@
-"""How long a plan of 10,000 partitions takes, and how evenly it spreads them: `python -m bench.plan`.
+"""Measures the time of a plan for 10,000 partitions, and how evenly it distributes them: `python -m bench.plan`.
 
-For each distribution of bytes over the partitions (1,000 topics with 10 each; the seed is fixed) and each amount to
-read it packs the same ranges four ways, for a pool of 100 tasks, and prints of each: the imbalance, which is the
-heaviest task (or worker) beside the mean of the pool; the tasks; and how often a topic is in a task, each of which
-makes at least one file.
+For each distribution of bytes over the partitions (1,000 topics with 10 each, fixed seed) and each amount of data,
+packs the same ranges in four ways for a pool of 100 tasks. Prints for each the imbalance (the largest task or worker
+relative to the mean of the pool), the number of tasks, and the number of topics summed over the tasks, since a task
+writes at least one file per topic.
 
-    headrace   `loader.plan.packing`: large ranges split, small ones together by topic
-    camus      `BaseAllocator`: the heaviest range first, each to the lightest of a fixed number of splits; none is cut
-    spark      a task for each partition; the pool takes them in order, each to the worker that is free first
-    spark min  `KafkaOffsetRangeCalculator` with `minPartitions` of twice the partitions: each cut into
-               round(its part of all offsets x minPartitions), then as above
+    headrace   `loader.plan.packing`: splits large ranges, and combines small ones by topic
+    camus      `BaseAllocator`: largest range first, each into the smallest of a fixed number of splits; none is cut
+    spark      one task per partition; workers take them in order as they become free
+    spark min  `KafkaOffsetRangeCalculator` with `minPartitions` of twice the partitions: cuts each into
+               round(its share of all offsets x minPartitions), then as above
 
-Camus and Spark are written down here from their descriptions. No range is cut below `loader.file_bytes_target`, so
-where a worker's share is less than a file of that size, the least imbalance that this allows is printed too, and
-ours is judged beside it. Below the table is the time of a whole plan, but for what registry and brokers take to answer.
+Camus and Spark are reimplemented here from their descriptions. No range is cut below `loader.file_bytes_target`. Where
+a worker's share is smaller than such a file, the least possible imbalance is printed too, and ours is compared with it.
+The last line is the time of a whole plan, without the time of registry and brokers.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def uniform(draw: random.Random) -> list[float]:
 
 
 def lognormal(draw: random.Random) -> list[float]:
-    """Partitions of a topic are alike, topics are not: a few have a thousand times the usual."""
+    """Equal partitions within a topic; few topics have a thousand times the usual size."""
     topics = [draw.lognormvariate(0, 2) for _ in range(TOPICS)]
     return [topic * draw.uniform(0.8, 1.2) for topic in topics for _ in range(PARTITIONS)]
 
 
 def zipf(exponent: float) -> Callable[[random.Random], list[float]]:
-    """Partitions by rank, without regard to topics, as keys that many share make them."""
+    """Partitions by rank across topics, as produced by skewed keys."""
 
     def weights(draw: random.Random) -> list[float]:
         ranks = list(range(1, TOPICS * PARTITIONS + 1))
@@ -69,7 +69,7 @@ def zipf(exponent: float) -> Callable[[random.Random], list[float]]:
 
 
 def one_half(draw: random.Random) -> list[float]:
-    """Half of all is in one partition."""
+    """One partition has half of all bytes."""
     return [float(TOPICS * PARTITIONS - 1), *[1.0] * (TOPICS * PARTITIONS - 1)]
 
 
@@ -116,7 +116,7 @@ def spark(ranges: Sequence[OffsetRange], min_partitions: int = 0) -> Tasks:
 
 
 def in_order(tasks: Tasks) -> list[int]:
-    """What each worker of the pool has read when it takes the next task as soon as it is free."""
+    """Returns the bytes read by each worker, if each takes the next task as soon as it is free."""
     heap = [0] * TASKS
     for task in tasks:
         heapq.heapreplace(heap, heap[0] + sum(map(weight, task)))
@@ -151,13 +151,13 @@ def rows_of(ranges: Sequence[OffsetRange], file_bytes_target: int) -> list[Row]:
 
 
 def least_imbalance(ranges: Sequence[OffsetRange], file_bytes_target: int) -> float:
-    """With no range cut into less than files of the target."""
+    """Returns the least imbalance without cutting ranges below the target file size."""
     mean = sum(map(weight, ranges)) / TASKS
     return max(1.0, min(file_bytes_target, max(map(weight, ranges))) / mean)
 
 
 class Answered:
-    """A registry that has answered already."""
+    """A registry client whose responses are all cached."""
 
     outage = ""
 
@@ -172,7 +172,7 @@ class Answered:
 
 
 def plan_seconds(ranges: Sequence[OffsetRange], file_bytes_target: int) -> float:
-    """A whole plan of these ranges, after a state in which every partition is known."""
+    """Measures a whole plan of these ranges, with a state that knows every partition."""
     topics: dict[str, list[OffsetRange]] = {}
     for one in ranges:
         topics.setdefault(one.topic_partition.topic, []).append(one)
@@ -227,7 +227,7 @@ def main() -> None:
                     f"{row.topics_in_tasks:16,}"
                 )
     print(f"\nslowest plan: {slowest:.2f} s (goal: under {SECONDS_MAX:.0f} s)")
-    print(f"headrace beside the least imbalance, at worst: {worst:.2f} (goal: under {IMBALANCE_MAX})")
+    print(f"headrace relative to the least imbalance, worst case: {worst:.2f} (goal: under {IMBALANCE_MAX})")
 
 
 if __name__ == "__main__":

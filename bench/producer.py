@@ -1,12 +1,12 @@
-"""Producer and consumer, audited, beside confluent-kafka's own Avro clients without an audit, in one run.
+"""Compares the audited producer and consumer with confluent-kafka's Avro clients without an audit, in one run.
 
     python -m bench.producer [--messages 100000] [--rounds 3] [--compression snappy]
 
-Starts a registry and a broker of its own, or takes `--registry-url` and `--bootstrap-servers`. Prints for each client
-the best of its rounds, which take turns: messages a second from the first send to the last acknowledgement (or from the
-first message to the last), the CPU time of this process for one message, and the ratios to the baseline. Encoding of
-the same values by the same schema is in all of them. Broker and registry take their share of the cores, which is why
-the CPU time says more about the clients than the rate where cores are few.
+Starts a registry and a broker, unless `--registry-url` and `--bootstrap-servers` are given. The clients run
+alternately. Prints for each the best round: messages per second from the first send to the last acknowledgement (or
+from the first to the last received message), CPU time of this process per message, and the ratios to the baseline. All
+encode the same values with the same schema. Broker and registry share the cores; with few cores the CPU time says more
+about the clients than the rate.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ Sample = list[tuple[str, dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Of one round."""
+    """The rate of one round."""
 
     messages_per_s: float
-    cpu_us: float  # of this process, per message
+    cpu_us: float  # CPU time of this process per message
 
 
 def page_views(count: int) -> Sample:
-    """`count` events of 12 fields spread over a week of message time in order, with their keys."""
+    """Returns `count` events of 12 fields over a week of message time, in order, with their keys."""
     return [
         (
             f"user-{n % 5000}",
@@ -106,7 +106,7 @@ def produce_headrace(settings: Settings, topic: str, sample: Sample, compression
 
 
 def produce_baseline(settings: Settings, topic: str, sample: Sample, compression: str) -> None:
-    """As its documentation says to, with the durability that ours has; what failed is counted as ours counts it."""
+    """Produces as confluent-kafka's documentation shows, with the same durability and counting of failures as ours."""
     registry = SchemaRegistryClient({"url": settings.registry.url})
     serializer = AvroSerializer(registry, SCHEMA)
     context = SerializationContext(topic, MessageField.VALUE)
@@ -176,23 +176,23 @@ def timed(run: Callable[[], None], messages: int) -> Rate:
 
 @contextmanager
 def servers(directory: Path) -> Iterator[tuple[str, str]]:
-    """The addresses of a registry and a broker that are there for this run."""
+    """Starts a registry and a broker for this run, and yields their addresses."""
     started = []
     try:
-        for room in ("registry", "broker"):
-            command = [sys.executable, "-m", "headrace", room, "serve", "--data-dir", str(directory)]
+        for name in ("registry", "broker"):
+            command = [sys.executable, "-m", "headrace", name, "serve", "--data-dir", str(directory)]
             process = subprocess.Popen(
-                [*command, f"--{room}-listen", "127.0.0.1:0"],
+                [*command, f"--{name}-listen", "127.0.0.1:0"],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
             )
-            started.append((room, process))
+            started.append((name, process))
         found = []
-        for room, process in started:
+        for name, process in started:
             assert process.stdout is not None
-            ready = re.search(rf"{room}=(\S+)", process.stdout.readline())
-            assert ready is not None, f"the {room} did not start"
+            ready = re.search(rf"{name}=(\S+)", process.stdout.readline())
+            assert ready is not None, f"the {name} did not start"
             found.append(ready[1])
         yield found[0], found[1]
     finally:
@@ -203,7 +203,7 @@ def servers(directory: Path) -> Iterator[tuple[str, str]]:
 
 def measure(settings: Settings, args: argparse.Namespace) -> None:
     sample = page_views(args.messages)
-    gc.freeze()  # or each client would pay for walks through values that an application does not keep
+    gc.freeze()  # otherwise collections would traverse the sample, which an application does not hold
     run = time.time_ns()
     topics = {name: f"bench-{name}-{run}" for name in ("headrace", "baseline")}
     pairs: dict[str, dict[str, Callable[[], None]]] = {
@@ -240,8 +240,8 @@ def measure(settings: Settings, args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--registry-url", default="", help="an own one where this is not given")
-    parser.add_argument("--bootstrap-servers", default="", help="an own broker where this is not given")
+    parser.add_argument("--registry-url", default="", help="URL of a registry (default: start one)")
+    parser.add_argument("--bootstrap-servers", default="", help="address of a broker (default: start one)")
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--compression", default="", help="gzip, snappy, lz4 or zstd; none")
@@ -262,7 +262,7 @@ def main() -> None:
 
 
 def encoded_bytes(settings: Settings) -> int:
-    """Of a value as it is sent, in the middle of the sample."""
+    """Returns the encoded size of a value in the middle of the sample."""
     with Producer(settings, app="bench") as producer:
         _, value = page_views(1000)[500]
         return producer.send(f"bench-size-{time.time_ns()}", value, schema=SCHEMA).size_bytes

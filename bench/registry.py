@@ -1,11 +1,11 @@
-"""How fast the registry answers, beside the same Flask views without what is kept, in one run on one machine.
+"""Measures the registry's rates, and those of the same Flask views without caches, in one run on one machine.
 
     python -m bench.registry [--seconds 3] [--clients 1,32,100] [--workers 2] [--databases sqlite,postgresql]
                              [--parts reads,beside,registrations,servers,memory]
 
-Clients run on the same machine as the registry and its database. The load that others make is printed with each part,
-as is the CPU time of the registry's processes for one request, which does not depend on it. PostgreSQL is started with
-fsync from the system's package.
+The clients run on the same machine as the registry and its database. Each part prints the load of the machine before
+it, and the CPU time of the registry's processes per request, which does not depend on that load. PostgreSQL runs with
+fsync, from the system's package.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from headrace.registry.storage.models import ContextRow, SchemaRow, SubjectRow, 
 SUBJECTS = 10_000
 SCHEMAS_IN_MEMORY = 50_000
 CHECKERS = 50
-CHECKERS_START_S = 8  # until the processes that check are there and have more than they can do
+CHECKERS_START_S = 8  # until the checking processes run and are saturated
 READY_TIMEOUT_S = 60
-OPTIONAL = ("a2wsgi", "gunicorn", "uvicorn", "waitress")  # servers that the registry does not need itself
+OPTIONAL = ("a2wsgi", "gunicorn", "uvicorn", "waitress")  # servers that the registry does not use
 PARTS = ("reads", "beside", "registrations", "servers", "memory")
 
 
 def schema_text(name: str) -> str:
-    """A record of usual size."""
+    """Returns the schema of a record of typical size."""
     fields = [
         {"name": f"field_{number}", "type": "string", "doc": "what the field holds, in a sentence"}
         for number in range(7)
@@ -77,7 +77,7 @@ class Running:
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def resident_mb(self) -> list[float]:
-        """Of each worker."""
+        """Returns the resident memory of each worker."""
         return [
             int(line.split()[1]) / 1024
             for process in self._processes()[1:]
@@ -102,7 +102,7 @@ class Running:
 
 @contextmanager
 def running(command: list[str], url: str) -> Iterator[Running]:
-    """A server that answers."""
+    """Starts a server and waits until it responds."""
     environment = {**os.environ, "HEADRACE_LOG_LEVEL": "ERROR"}
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT, env=environment)
     server = Running(url, process.pid)
@@ -121,7 +121,7 @@ def running(command: list[str], url: str) -> Iterator[Running]:
         process.send_signal(signal.SIGTERM)
         try:
             process.wait(30)
-        except subprocess.TimeoutExpired:  # a2wsgi's threads may never end
+        except subprocess.TimeoutExpired:  # a2wsgi's threads may not end
             process.kill()
             process.wait()
 
@@ -151,7 +151,7 @@ def free_port() -> int:
 
 @contextmanager
 def database(kind: str) -> Iterator[str]:
-    """The URL of an empty database of this version."""
+    """Yields the URL of an empty, migrated database."""
     with ExitStack() as stack:
         if kind == "sqlite":
             url = f"sqlite:///{stack.enter_context(tempfile.TemporaryDirectory())}/registry.db"
@@ -168,7 +168,7 @@ def database(kind: str) -> Iterator[str]:
 
 
 def fill(url: str, count: int) -> None:
-    """Adds subjects `s1`… with one schema each, whose ids count from 1."""
+    """Adds subjects `s1`… with one schema each; ids start at 1."""
     engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     numbers = range(1, count + 1)
     schemas = [
@@ -219,7 +219,7 @@ def heading(title: str) -> None:
 
 
 def known_schema(server: Running) -> tuple[str, str]:
-    """A subject with a schema registered by its API, and the body that does so."""
+    """Returns a subject with a schema registered through the API, and the request body."""
     content = body("Known")
     assert server.call("/subjects/known-value/versions", "POST", content)[0] == 200
     return "known-value", content
@@ -239,33 +239,34 @@ def reads(kind: str, clients: list[int], seconds: float, workers: int) -> None:
                 "POST .../versions (register again)": Load(f"/subjects/{subject}/versions", "POST", content),
                 f"GET /subjects ({SUBJECTS:,} of them)": Load("/subjects"),
             }
-            heading(f"Reads on {kind}, {workers} workers, asked for before; baseline: the same without what is kept")
+            heading(f"Reads on {kind}, {workers} workers, cached; baseline: without caches")
             for what, load in loads.items():
-                # Each worker keeps what it was asked for itself.
+                # Each worker has its own cache.
                 run_load(ours.url, load, 32, max(1, load.count / 250))
                 measure(ours, what, load, clients, seconds)
                 measure(baseline, "   baseline", load, clients[-2:-1] or clients, seconds)
 
 
 def beside(kind: str, clients: list[int], seconds: float, workers: int) -> None:
-    """Reads that are kept while others have large schemas compared, each of them from an address of its own."""
+    """Measures cached reads while other clients, each with its own address, have large schemas compared."""
     with database(kind) as url:
         fill(url, 100)
         with served(url, workers) as server:
             assert server.call("/subjects/large/versions", "POST", large_body("W"))[0] == 200
             heading(
-                f"Kept reads beside {CHECKERS} who have schemas of {len(large_body('R')) // 1000} KB compared, {kind}"
+                f"Cached reads beside {CHECKERS} clients with comparisons of {len(large_body('R')) // 1000} KB schemas, {kind}"
             )
             load = Load("/schemas/ids/7")
             run_load(server.url, load, 32, 1)
             measure(server, "GET /schemas/ids/{id}, alone", load, clients, seconds)
             with checkers(server.url):
                 time.sleep(CHECKERS_START_S)
-                measure(server, "GET /schemas/ids/{id}, beside them", load, clients, seconds)
+                measure(server, "GET /schemas/ids/{id}, meanwhile", load, clients, seconds)
 
 
 def large_body(name: str) -> str:
-    """Of a schema that takes as long to compare with another one as is allowed: unions of many records."""
+    """Returns the request body with a schema that takes the permitted maximum time to compare: unions of many
+    records."""
     branches = [
         {"type": "record", "name": f"{name}{n}", "fields": [{"name": f"{name}f{n}", "type": "int"}]} for n in range(700)
     ]
@@ -274,7 +275,7 @@ def large_body(name: str) -> str:
 
 @contextmanager
 def checkers(url: str) -> Iterator[None]:
-    """In a process of their own, for as long as the block lasts."""
+    """Runs checking clients in a separate process while the context is open."""
     command = [sys.executable, str(ROOT / "bench" / "support" / "registry_checkers.py"), url, str(CHECKERS)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
     assert process.stdin is not None
@@ -293,9 +294,9 @@ def registrations(kind: str, clients: list[int], seconds: float, workers: int) -
         for number in clients:
             first = number * 1_000_000
             new = Load("/subjects/n{n}-value/versions", "POST", body("New{n}"), first=first)
-            measure(server, "register new, each in a subject of its own", new, [number], seconds)
+            measure(server, "register new, one per subject", new, [number], seconds)
         for number in clients:
-            # The next version each time: compatible, since a name in the documentation differs.
+            # A new version each time: compatible, since only the documentation differs.
             text = schema_text("Next").replace("what the field holds", "what {n} holds")
             known = Load(
                 "/subjects/next-value/versions", "POST", json.dumps({"schema": text}), first=number * 1_000_000
@@ -342,7 +343,7 @@ def memory(kind: str) -> None:
 
 
 def load_from(load: Load, start: int) -> Load:
-    """The same numbers, beginning elsewhere."""
+    """Returns the load with another first number."""
     return Load(load.path, first=1 + start % load.count, count=max(1, load.count - start % load.count))
 
 

@@ -1,16 +1,16 @@
-"""How time and memory of a task grow: `python -m bench.scale`. Linear in what is read, and else flat, is the goal.
+"""Measures how time and memory of a task grow: `python -m bench.scale`. The goal is linear time and constant memory.
 
-One dimension at a time, each case in a process of its own on one core: the messages, the bytes of a body, its fields,
-the partitions that the messages lie in, the topics. Batches come from memory as a broker holds them, with the same
-bodies again and again, so that the process holds no log; the last cases therefore measure what they read and write,
-and not what they were made from. Each case is a whole task: checksums, projection, audit counts, snappy files, fsync.
+Varies one dimension at a time, each case in a process on one core: the messages, the bytes of a body, its fields, the
+partitions with messages, the topics. Batches come from memory as in a broker, with repeated bodies, so that the process
+holds no log; the largest cases therefore measure reading and writing only. Each case is a whole task: checksums,
+projection, audit counts, snappy files, fsync.
 
     python -m bench.scale [--dimensions messages bytes fields partitions topics] [--messages 1000000] [--rounds 3]
                           [--keep]
 
-CPU is that of the process, user and system, of the best round; memory is its peak beyond what it had before the task
-began. `beside` is the time of a message (of a MB where bytes or fields grow) beside that of the first case. `--keep`
-adds the table to `bench/results/scale.md`.
+CPU is the user and system time of the process in the best round; memory is its peak above the memory before the task.
+`beside` is the time per message (per MB for bytes and fields) relative to the first case. `--keep` appends the table to
+`bench/results/scale.md`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ POLICY = TopicPolicy(
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One task: so many messages of `topics` topics with `partitions` partitions each; a body has `fields` strings."""
+    """A task: messages of `topics` topics with `partitions` partitions each; a body has `fields` strings."""
 
     messages: int
     body_bytes: int = 150
@@ -81,7 +81,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of a whole case: its bodies' bytes, seconds of this process and of the clock, and peak memory of the task."""
+    """The cost of a case: bytes of its bodies, CPU and wall-clock seconds, and peak memory of the task."""
 
     body_bytes: int
     cpu_s: float
@@ -90,7 +90,7 @@ class Cost:
 
 
 def cases_of(messages: int) -> dict[str, tuple[str, tuple[Case, ...]]]:
-    """By dimension: what is told of a case, and the cases. Where bodies grow there are fewer, so that a case ends."""
+    """Returns the cases by dimension, with the attribute to print. Cases with larger bodies have fewer messages."""
     usual = Case(messages)
     megabytes = messages * usual.body_bytes
     return {
@@ -130,7 +130,7 @@ def bodies(case: Case, count: int) -> list[bytes]:
 
 
 class RepeatedBatch:
-    """Serves one batch again and again, with the offset that it would have, where a task expects a cluster."""
+    """A cluster that serves one batch repeatedly, with the proper offsets."""
 
     batch = b""
     records = 0
@@ -139,7 +139,7 @@ class RepeatedBatch:
     def __init__(self, bootstrap_servers: str, timeout_s: float, **named: object) -> None:
         pass
 
-    def fetch_ahead(self, *where: object, **named: object) -> None:
+    def prefetch(self, *where: object, **named: object) -> None:
         pass
 
     def expect(self, topics: object) -> None:
@@ -149,7 +149,7 @@ class RepeatedBatch:
         first = offset - offset % self.records
         count = max(1, FETCH_BYTES // len(self.batch))
         bases = range(first, min(first + count * self.records, self.in_partition), self.records)
-        # The base offset stands before what the checksum covers.
+        # The base offset precedes the bytes that the checksum covers.
         answer = b"".join(base.to_bytes(8, "big") + self.batch[8:] for base in bases)
         return FetchSlice(answer, self.in_partition, self.in_partition, 0, (), "memory")
 
@@ -158,7 +158,7 @@ class RepeatedBatch:
 
 
 def make_batch(case: Case) -> tuple[bytes, int, int]:
-    """A batch, how many records it has, and the bytes of their bodies."""
+    """Returns a batch, its number of records, and the bytes of their bodies."""
     room = max(1, FETCH_BYTES // case.body_bytes)
     records = max(1, min(BATCH_RECORDS, case.in_partition, room))
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 26)
@@ -172,7 +172,7 @@ def measure(case: Case) -> Cost:
     batch, records, batch_bytes = make_batch(case)
     in_partition = case.in_partition - case.in_partition % records
     RepeatedBatch.batch, RepeatedBatch.records, RepeatedBatch.in_partition = batch, records, in_partition
-    task_module.KafkaCluster = RepeatedBatch  # type: ignore[assignment]  # which it stands in for
+    task_module.KafkaCluster = RepeatedBatch  # type: ignore[assignment]  # replaces the real cluster
     topics = [f"topic-{number}" for number in range(case.topics)]
     schema = case.schema()
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
@@ -202,7 +202,7 @@ def measure(case: Case) -> Cost:
 
 
 def apart(case: Case, rounds: int) -> Cost:
-    """The cost in a process of its own; the best of some."""
+    """Returns the cost in a new process; the best of several rounds."""
     costs = (Cost(**measured_apart("bench.scale", case)) for _ in range(rounds))
     return min(costs, key=lambda cost: cost.cpu_s)
 
@@ -228,7 +228,9 @@ def rows_of(dimension: str, messages: int, rounds: int) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dimensions", nargs="+", default=list(cases_of(1)), choices=list(cases_of(1)))
-    parser.add_argument("--messages", type=int, default=1_000_000, help="of a case, where nothing else is said")
+    parser.add_argument(
+        "--messages", type=int, default=1_000_000, help="messages per case, unless the case has its own number"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--case", help=argparse.SUPPRESS)
     add_keep_flag(parser, "scale")

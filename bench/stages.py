@@ -1,14 +1,14 @@
-"""Where the time of a task goes, each stage beside what it costs alone: `python -m bench.stages`.
+"""Measures the stages of a task, and each stage's minimum: `python -m bench.stages`.
 
-A task loads page views from memory, as in `bench.loader_task`, with a clock around each stage. Right after it the same
-bytes go through the function alone that the stage cannot do without: a copy of the rows for the core, which has to read
-and write them once, the checksum, the compressor, one file and its fsync. `rest` is what no clock was around: Python
-between the batches, joining rows, opening files. Receiving is not part of a task from memory: its row has a socket
-alone, through which another process sends the same bytes.
+A task loads page views from memory, as in `bench.loader_task`, with a clock around each stage. Right afterwards the
+same bytes pass through the minimum work of the stage: a copy of the rows for the core, which must read and write them
+once; the checksum; the compressor; one file and its fsync. `rest` is the time without a clock: Python between the
+batches, joining rows, opening files. A task from memory receives nothing; that row measures a socket through which
+another process sends the same bytes.
 
     python -m bench.stages [--messages 1000000] [--rounds 3] [--keep]
 
-`--keep` adds the table to `bench/results/stages.md`.
+`--keep` appends the table to `bench/results/stages.md`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.write import container, task_files
 
 PIECE_BYTES = 1 << 20
-PIECES_MAX = 64  # of rows, for the functions alone
+PIECES_MAX = 64  # bytes of rows, for the minimum of a stage
 CHECKSUM = "checksums of files"
-ROW_SUFFIX_BYTES = 10  # partition and offset, behind each row
+ROW_SUFFIX_BYTES = 10  # partition and offset after each row
 
 Seconds = defaultdict[str, float]
 
@@ -59,7 +59,7 @@ def timed(seconds: Seconds, stage: str, work: Callable[..., Any]) -> Callable[..
 
 
 class TimedChecksum(Checksum):
-    """One with a clock around what it is given."""
+    """A checksum with a clock."""
 
     def __init__(self, seconds: Seconds) -> None:
         super().__init__()
@@ -68,9 +68,9 @@ class TimedChecksum(Checksum):
 
 @contextmanager
 def clocks(seconds: Seconds, blocks: list[bytes]) -> Iterator[None]:
-    """Clocks around the stages of all tasks; `blocks` are the first rows that were compressed."""
+    """Adds clocks to the stages of all tasks. `blocks` receives the first rows that were compressed."""
     core = avro_codec.the_core()
-    assert core is not None, "the core is not built: make setup-dev"
+    assert core is not None, "the core is not compiled; run make setup-dev"
 
     def compressed(data: bytes, room: bytearray) -> Any:
         if len(blocks) < PIECES_MAX:
@@ -114,7 +114,7 @@ def _with_checksum(seconds: Seconds) -> Callable[..., None]:
 
 
 def best(work: Callable[[], object], rounds: int) -> float:
-    """Seconds of the fastest of some rounds."""
+    """Returns the seconds of the fastest of several rounds."""
 
     def once() -> float:
         began = time.perf_counter()
@@ -132,7 +132,7 @@ def written(pieces: Sequence[bytes]) -> None:
 
 
 def received(pieces: Sequence[bytes]) -> None:
-    """All pieces through a loopback socket, sent by another process."""
+    """Sends all pieces through a loopback socket from another process."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         sender = os.fork()
         if not sender:
@@ -171,7 +171,7 @@ def main() -> None:
     whole_s, inside = min(runs, key=lambda run: run[0])
 
     batches = [batch for _, batch in log]
-    # All rows, by those of the first blocks, as often as they are needed.
+    # All rows, approximated by repeating the first blocks.
     row_bytes = int(args.messages * (body_bytes + ROW_SUFFIX_BYTES))
     blocks = [rows[number % len(rows)] for number in range(max(1, round(row_bytes / len(rows[0]))))]
     small = [bytes(cramjam.snappy.compress_raw(block)) for block in rows]
@@ -191,7 +191,7 @@ def main() -> None:
         f"{args.messages:,} messages of {body_bytes:.0f} bytes and {len(loader_task.FIELDS)} fields",
         f"snappy, best of {args.rounds}",
     )
-    lines = ["| stage | in the task, µs a message | alone |", "|---|---|---|"]
+    lines = ["| stage | in the task, µs/message | minimum |", "|---|---|---|"]
 
     def row(name: str, in_task: float | None, by_itself: float | None) -> None:
         cells = ("" if one is None else f"{one / args.messages * 1e6:.3f}" for one in (in_task, by_itself))

@@ -1,16 +1,15 @@
-"""MB/s of finished Avro files onto HDFS and into a time partition, beside Spark's own Avro sink: `python -m
-bench.storage`.
+"""Measures MB/s of finished Avro files on HDFS and in a bucket, and of Spark's Avro sink: `python -m bench.storage`.
 
-Both write the same rows (12 fields, some 150 bytes of Avro each) to the same hours with the same codec, from memory, in
-one Spark session on one core, and the better of some rounds counts. `headrace` makes blocks in Python workers and has
-Spark's text sink write them, as loads do (`loader.job.write_rows`), and then gives every file its name. `spark avro`
-is `df.write.partitionBy("hour").format("avro")`. The files of both are counted and compared by their rows. Python
-workers and the JVM use the machine together, so pin the bench to one core (`taskset -c 0`) to compare strictly.
+Both write the same rows (12 fields, about 150 bytes of Avro each) to the same hours with the same codec, from memory,
+in one Spark session on one core; the best of several rounds counts. `headrace` makes blocks in Python workers and
+writes them with Spark's text sink, as loads do (`loader.job.write_rows`), and then renames every file. `spark avro` is
+`df.write.partitionBy("hour").format("avro")`. The rows in the files of both are counted and compared. Python workers
+and the JVM share the machine, so pin the benchmark to one core (`taskset -c 0`) for a strict comparison.
 
 HDFS and S3 are those of the tests, on this machine: NameNode and DataNode from Maven Central, S3 in this process.
-`--keep` adds what is printed to `bench/results/storage.md`.
+`--keep` appends the output to `bench/results/storage.md`.
 
-Exit 1: on one of the targets ours is slower than Spark's own sink, each at its fastest round.
+Exit code 1: on a target, ours is slower than Spark's sink, each in its fastest round.
 """
 
 from __future__ import annotations
@@ -36,7 +35,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from bench.support.results import add_keep_flag, as_printed, keep, surroundings  # noqa: E402
-from headrace.hive_ddl.executors.session import close_session, open_session_without_metastore, session_properties, shared_jvm  # noqa: E402
+from headrace.hive_ddl.executors.session import (  # noqa: E402
+    close_session,
+    open_session_without_metastore,
+    session_properties,
+    shared_jvm,
+)
 from headrace.loader.job import Results, write_rows  # noqa: E402
 from headrace.loader.storage.hadoop import hadoop_storage  # noqa: E402
 from headrace.loader.storage.hadoop.file_system import RemoteFileSystem  # noqa: E402
@@ -50,7 +54,7 @@ from headrace.pipeline.java import ensure_java  # noqa: E402
 from support.servers.hdfs import Hdfs  # noqa: E402
 from support.servers.s3_server import BUCKET, S3Server, s3a_jars  # noqa: E402
 
-SPARK_AVRO = "4.1.1"  # the newest that Maven Central has for Scala 2.13; Spark's sources of it do not differ since
+SPARK_AVRO = "4.1.1"  # the newest release on Maven Central for Scala 2.13; Spark's sources of it have not changed since
 FIELDS = [
     *({"name": f"id{number}", "type": "long"} for number in range(4)),
     *({"name": f"name{number}", "type": "string"} for number in range(5)),
@@ -59,8 +63,8 @@ FIELDS = [
 SCHEMA = json.dumps({"type": "record", "name": "Row", "fields": FIELDS})
 BLOCK_BYTES = 1024 * 1024
 RATIO_MIN = 1.0
-"""Of our rate to that of Spark's own sink."""
-CHUNK_ROWS = 2_000  # made once and written again and again: what is measured is writing
+"""Ratio of our rate to that of Spark's sink."""
+CHUNK_ROWS = 2_000  # created once and written repeatedly: only writing is measured
 
 
 def values(number: int) -> dict[str, Any]:
@@ -81,7 +85,7 @@ def encoded() -> list[bytes]:
 
 
 def headrace_rows(bodies: list[bytes], chunks: int, hours: int, sync: str, files: list[Any]) -> Iterator[Row]:
-    """A task: rows that are encoded already, in chunks of one hour after the other, to the files of the hours."""
+    """A task: writes encoded rows, in chunks of one hour each, to the files of the hours."""
 
     def work(put: Callable[[Row], None]) -> None:
         formats = ContainerFormat(SCHEMA, "snappy", sync.encode())
@@ -108,7 +112,7 @@ def run_headrace(session: Any, storage: Storage, bodies: list[bytes], chunks: in
         results.add(tuple(files))
 
     write_rows(session, session.sparkContext.parallelize([0], 1).mapPartitions(task), sync, directory)
-    written = storage.staging.written(directory)  # of the kind that Spark writes for
+    written = storage.staging.written(directory)  # the type that Spark writes for
     storage.files.publish(
         [
             Publication(
@@ -120,7 +124,7 @@ def run_headrace(session: Any, storage: Storage, bodies: list[bytes], chunks: in
 
 
 def measured(write: Callable[[], None], size: Callable[[], int], rounds: int) -> tuple[float, int]:
-    """Seconds of the fastest round, and how many bytes it left."""
+    """Returns the seconds of the fastest round, and the bytes that it wrote."""
     seconds, length = [], 0
     for _ in range(rounds):
         before, began = size(), time.monotonic()
@@ -133,7 +137,7 @@ def measured(write: Callable[[], None], size: Callable[[], int], rounds: int) ->
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=200, help="of encoded rows")
-    parser.add_argument("--hours", type=int, default=24, help="that they are spread over")
+    parser.add_argument("--hours", type=int, default=24, help="hours of the rows")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--targets", default="hdfs,s3a")
     add_keep_flag(parser, "storage")
@@ -160,12 +164,12 @@ def main() -> int:
 
 
 def slower_than_spark(ratios: Mapping[str, float]) -> list[str]:
-    """The targets to which ours is slower."""
+    """Returns the targets on which ours is slower."""
     return [target for target, ratio in ratios.items() if ratio < RATIO_MIN]
 
 
 def _run(args: argparse.Namespace, directory: Path, stack: ExitStack) -> Iterator[tuple[str, str, float, str]]:
-    """Target, contender and MB/s of rows with the line that says so; a line about all of them has none."""
+    """Yields target, contender, MB/s of rows and a line of output; lines about all targets have no rate."""
     extra = {"driver.memory": "1g"}
     bases = {}
     if "hdfs" in args.targets:
@@ -183,7 +187,7 @@ def _run(args: argparse.Namespace, directory: Path, stack: ExitStack) -> Iterato
         jars += s3a_jars()
     extra["jars"] = ",".join(jars)
     ensure_java(directory)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers are whatever `python3` is
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the first `python3` on the PATH
     properties = session_properties(
         app_name="bench", master="local[1]", metastore_uri=None, data_dir=directory, warehouse_uri=f"file://{directory}",
         extra=extra,
@@ -221,7 +225,7 @@ def _run(args: argparse.Namespace, directory: Path, stack: ExitStack) -> Iterato
 
 
 def _frame(session: Any, chunks: int, hours: int) -> Any:
-    """The same rows for Spark, in its memory."""
+    """Returns the same rows in Spark's memory."""
     rows = session.createDataFrame([tuple(values(n).values()) for n in range(CHUNK_ROWS)], [f["name"] for f in FIELDS])
     rows = rows.selectExpr(
         *(

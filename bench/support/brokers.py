@@ -1,4 +1,4 @@
-"""The brokers of `bench/broker.py`: the bundled one and an Apache Kafka, processes of their own that can be killed."""
+"""The brokers of `bench/broker.py`, the bundled one and an Apache Kafka, as processes that can be killed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Broker:
-    """A running broker; `start_s` is how long its last start took, until it served.
+    """A running broker. `start_s` is the duration of its last start, until it served.
 
-    Where it serves over TLS, `ca_file` has the authority that its clients are to trust.
+    With TLS, `ca_file` has the certificate authority for its clients.
     """
 
     name = ""
@@ -31,7 +31,7 @@ class Broker:
 
     @property
     def client(self) -> dict[str, Any]:
-        """What librdkafka needs to reach it."""
+        """Returns the connection settings of librdkafka."""
         trust = {} if self.ca_file is None else {"security.protocol": "ssl", "ssl.ca.location": str(self.ca_file)}
         return {"bootstrap.servers": self.address, **trust}
 
@@ -40,7 +40,7 @@ class Broker:
         raise NotImplementedError
 
     def topic_config(self) -> Mapping[str, str]:
-        """Of a topic whose batches are forced to disk as the run wants it."""
+        """Returns the configuration of a topic for the fsync mode of the run."""
         return {}
 
     def kill(self) -> None:
@@ -53,12 +53,12 @@ class Broker:
         raise NotImplementedError
 
     def cpu_s(self) -> float:
-        """Seconds of CPU that it took so far, of all cores."""
+        """Returns the CPU seconds so far, on all cores."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
     def memory_mb(self) -> float:
-        """What it has in memory."""
+        """Returns its resident memory."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) / 1024
@@ -112,7 +112,7 @@ class Bundled(Broker):
 
 
 class Kafka(Broker):
-    """Forces to disk what a topic's configuration says, as the bundled one's setting does for all of them."""
+    """An Apache Kafka, whose fsync mode is a topic configuration; the bundled broker has a setting for all topics."""
 
     name = "kafka"
 

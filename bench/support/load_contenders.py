@@ -1,7 +1,7 @@
-"""The contenders of the loader's benchmark, each in a process of its own: `load_contenders.py JOB`, a `Job` as JSON.
+"""The contenders of the loader's benchmark, each in a new process: `load_contenders.py JOB`, with a `Job` as JSON.
 
-Prints a `Timing` as JSON. All read the topic `Job.topic` from its first to its last message and write snappy Avro files
-to a local disk; before the clock starts, those with a JVM have done all of it once for the topic `Job.warm`.
+Prints a `Timing` as JSON. All read the whole topic `Job.topic` and write snappy Avro files to a local disk. Those with
+a JVM load the topic `Job.warm` before the measurement.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`later` is the schema text that messages are read as; it is `schema` where the topic has one version."""
+    """`later` is the text of the reader schema; for a topic with one version it equals `schema`."""
 
     contender: str
     brokers: str
@@ -40,8 +40,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """`seconds` from the first question to the brokers to the last change of a table; `task_seconds` what the slowest
-    task took of it, 0 where there are no tasks. `bytes` is the size of the files."""
+    """`seconds` from the first request to the brokers to the last change of a table; `task_seconds` of the slowest
+    task, or 0 without tasks. `bytes` is the size of the files."""
 
     seconds: float
     task_seconds: float
@@ -49,7 +49,7 @@ class Timing:
 
 
 def naive(job: Job) -> Timing:
-    """kafka-python and fastavro, in a loop: no offsets kept, nothing counted, no tables."""
+    """Loads with kafka-python and fastavro in a loop, without storing offsets, counting, or tables."""
     import fastavro
     from kafka import KafkaConsumer, TopicPartition
 
@@ -78,12 +78,12 @@ def naive(job: Job) -> Timing:
 
 
 def core(job: Job) -> Timing:
-    """A whole load: plan, tasks, commit, files in their places, audit, tables and partitions."""
+    """Runs a whole load: plan, tasks, commit, files in place, audit, tables and partitions."""
     return _headrace(job, None)
 
 
 def reference(job: Job) -> Timing:
-    """The same without the compiled core."""
+    """Runs the same load without the compiled core."""
     from headrace.hive_ddl.executors.session import SparkSession
     from headrace.loader.job import run_on_pool
 
@@ -134,8 +134,7 @@ def _headrace(job: Job, run_units: Callable[[Any], Any] | None) -> Timing:
 
 
 def spark(job: Job) -> Timing:
-    """Spark's own source of Kafka, `from_avro` and its Avro sink, all in the JVM: one directory, no times, no
-    tables."""
+    """Loads with Spark's Kafka source, `from_avro` and Avro sink, in the JVM: one directory, no times, no tables."""
     from headrace.hive_ddl.executors.session import close_session, open_session_without_metastore, session_properties
     from headrace.pipeline.java import ensure_java
 

@@ -1,4 +1,4 @@
-"""What the messages of the loader's benchmark look like: how large, how many fields, how deep, and a later version."""
+"""The messages of the loader's benchmark: sizes, fields, nesting, and a later schema version."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import fastavro
 
 START_MS = 1_357_000_000_000
 SPAN_MS = 2 * 3_600_000
-"""Over how much message time a topic spreads: some twelve loads, two or three hourly time partitions."""
+"""Message time of a topic: about twelve loads, two or three hourly time partitions."""
 DISTINCT = 50_000
-"""Bodies that are made; a topic repeats them with the time of each moved on."""
+"""Number of generated bodies; a topic repeats them with later times."""
 
 Schema = dict[str, Any]
 Value = dict[str, Any]
@@ -25,8 +25,8 @@ Value = dict[str, Any]
 class Shape:
     """Messages of one schema.
 
-    `schema` begins with a record `header` whose first field is `time`, a long, so that its place in a body is known.
-    `later` is a version of the schema that the messages are read as where the load schema has moved on; None: never.
+    `schema` begins with a record `header` whose first field is `time`, a long, so that its position in a body is fixed.
+    `later` is the later version with which messages are read; None: they are read with `schema`.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Shape:
     later: Schema | None = None
 
     def bodies(self, count: int) -> Iterator[bytes]:
-        """`count` Avro bodies, in the order of their times."""
+        """Yields `count` Avro bodies, in the order of their times."""
         parsed = fastavro.parse_schema(self.schema)
         chance = random.Random(7)
         rests = []
@@ -52,7 +52,7 @@ class Shape:
 
 
 def _long(value: int) -> bytes:
-    """A positive Avro long."""
+    """Encodes a positive Avro long."""
     n = value << 1
     out = bytearray()
     while n > 127:
@@ -89,7 +89,7 @@ def _page_fields(place: Schema) -> list[Schema]:
 
 
 def _later_page() -> Schema:
-    """A field added, one widened, one renamed, a record grown."""
+    """Returns a later version: a field added, one widened, one renamed, a record grown."""
     fields = _page_fields({**PLACE, "fields": [*PLACE["fields"], {"name": "city", "type": "string", "default": ""}]})
     for field in fields:
         if field["name"] == "session":
@@ -146,7 +146,7 @@ SMALL = Shape(
 
 
 def _part(level: int, number: int) -> Schema:
-    """A record of five fields, the last a record again above level 1."""
+    """Returns a record of five fields; above level 1 the last one is a record too."""
     fields: list[Schema] = [
         {"name": "id", "type": "long"},
         {"name": "name", "type": "string"},

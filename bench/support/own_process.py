@@ -1,4 +1,4 @@
-"""A case of a bench in a process of its own, so that none finds what another left in memory."""
+"""Runs a case of a benchmark in a new process, so that no case sees memory of another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def measured_apart(module: str, case: Any) -> dict[str, Any]:
-    """What `python -m module --case CASE` prints, a JSON object, on one core; the case is a data class."""
+    """Runs `python -m module --case CASE` on one core, and returns the JSON object that it prints. The case is a data
+    class."""
     pinned = {min(os.sched_getaffinity(0))}
     done = subprocess.run(
         [sys.executable, "-m", module, "--case", json.dumps(asdict(case))],

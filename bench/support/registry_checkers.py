@@ -1,8 +1,7 @@
-"""Clients that do nothing but have one schema checked, again and again: `registry_checkers.py URL CLIENTS`.
+"""Clients that have one schema checked repeatedly: `registry_checkers.py URL CLIENTS`.
 
-The body is read from standard input.
-
-Each has an address of its own, as far as 127.0.0.0/8 goes, since a registry without users tells clients apart by it.
+The request body is read from standard input. Each client has its own address in 127.0.0.0/8, since a registry without
+users distinguishes clients by address.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 def check_for_ever(host: str, port: int, address: str, body: bytes) -> None:
     for number in itertools.count():
         connection = http.client.HTTPConnection(host, port, timeout=120, source_address=(address, 0))
-        # Another one each time, since what was answered once is kept.
+        # A different schema each time, since the registry caches results.
         asked = body.replace(b"{n}", f"{address}/{number}".encode())
         try:
             connection.request("POST", "/compatibility/subjects/large/versions", asked, {"Content-Type": CONTENT_TYPE})
             connection.getresponse().read()
         except (OSError, http.client.HTTPException):
-            pass  # a hostile client is not put off
+            pass  # a hostile client ignores errors
         finally:
             connection.close()
 

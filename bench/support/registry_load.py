@@ -1,6 +1,7 @@
-"""Clients of the registry's benchmark: wrk where it is installed, else connections of this process.
+"""Clients of the registry's benchmark: wrk if it is installed, otherwise connections of this process.
 
-A load is one request whose path and body may hold `{n}`, which counts from `first`, and after `count` requests again.
+A load is one request. Its path and body may contain `{n}`, which counts from `first` and restarts after `count`
+requests.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What `clients` got; latencies in milliseconds, `failed` answers other than 200."""
+    """Results of `clients` clients: latencies in milliseconds; `failed` counts responses other than 200."""
 
     clients: int
     per_second: float
@@ -49,7 +50,7 @@ class Rate:
 
 
 def run_load(url: str, load: Load, clients: int, seconds: float) -> Rate:
-    """Sends a load from so many connections, each with one request under way."""
+    """Sends a load over a number of connections, each with one request at a time."""
     return _run_wrk(url, load, clients, seconds) if WRK else asyncio.run(_run_asyncio(url, load, clients, seconds))
 
 
@@ -67,7 +68,7 @@ def _run_wrk(url: str, load: Load, clients: int, seconds: float) -> Rate:
 
 
 def _lua(load: Load) -> str:
-    # Built before the measuring where nothing is counted, so that the generator costs as little as it can.
+    # Built before the measurement if nothing is counted, to minimize the cost of the generator.
     counted = f"{load.first} + {f'n % {load.count}' if load.count else 'n'}"
     return f"""
 local path, body = {_lua_text(load.path)}, {_lua_text(load.body)}

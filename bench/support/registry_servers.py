@@ -1,6 +1,6 @@
-"""The registry behind other servers, for `bench/registry.py`: `python bench/support/registry_servers.py NAME URL PORT`.
+"""The registry on other servers, for `bench/registry.py`: `python bench/support/registry_servers.py NAME URL PORT`.
 
-All but `front` serve the Flask application alone, which reads the database for every answer.
+All but `front` serve the Flask application alone, which reads the database for every response.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _application(url: str) -> Any:
 
 
 def front_without_cache(url: str, port: int, workers: int) -> None:
-    """What `headrace registry serve` runs, but nothing is kept."""
+    """Runs the server of `headrace registry serve`, without caches."""
     from headrace.registry.api.asgi_front import AsgiFront
     from headrace.registry.api.server import ReservedPort, serve
     from headrace.registry.storage.revision_check import open_revision_reader
@@ -73,14 +73,14 @@ def gunicorn_gthread(url: str, port: int, workers: int) -> None:
 
 
 def waitress(url: str, port: int, workers: int) -> None:
-    """One process: it has no others."""
+    """Runs one process; waitress has no others."""
     import waitress as server
 
     server.serve(_application(url), listen=f"127.0.0.1:{port}", threads=THREADS, clear_untrusted_proxy_headers=True)
 
 
 def uvicorn_a2wsgi(url: str, port: int, workers: int) -> None:
-    """One process, as embedded."""
+    """Runs one process, as an embedded server."""
     import uvicorn
     from a2wsgi import WSGIMiddleware
 

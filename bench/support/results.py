@@ -1,4 +1,4 @@
-"""What a bench measured, kept in `bench/results` below what earlier runs did: the flag `--keep`."""
+"""Appends the results of a benchmark to `bench/results`: the flag `--keep`."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
 def add_keep_flag(parser: argparse.ArgumentParser, name: str) -> None:
-    parser.add_argument("--keep", action="store_true", help=f"add what is measured to bench/results/{name}.md")
+    parser.add_argument("--keep", action="store_true", help=f"append the results to bench/results/{name}.md")
 
 
 def surroundings(*more: str) -> str:
-    """When and on what this runs, in one line."""
+    """Returns date and machine in one line."""
     here = (f"{os.cpu_count()} cores", platform.machine(), f"Python {platform.python_version()}")
     return ", ".join((time.strftime("%Y-%m-%d"), *here, *more))
 
 
 def keep(name: str, about: str, body: str, directory: Path = RESULTS) -> None:
-    """Adds what was measured, as Markdown; `about` is a line above it."""
+    """Appends results as Markdown, after the line `about`."""
     directory.mkdir(exist_ok=True)
     with (directory / f"{name}.md").open("a", encoding="utf-8") as file:
         file.write(f"{about}\n\n{body.rstrip()}\n\n")
 
 
 def as_printed(lines: list[str]) -> str:
-    """Lines that are no table."""
+    """Formats plain lines as Markdown."""
     return "\n".join(("```", *lines, "```"))
