@@ -153,7 +153,7 @@ class MemoryCluster:
     def prefetch(self, *where: object, **named: object) -> None:
         pass
 
-    def expect(self, topics: object) -> None:
+    def expect_topics(self, topics: object) -> None:
         pass
 
     def fetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: object) -> FetchSlice:

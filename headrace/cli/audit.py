@@ -233,7 +233,7 @@ def _ingest_counts(store: AuditStore, settings: Settings) -> tuple[IngestResult,
     from headrace.audit.ingest import IngestResult, ingest
     from headrace.audit.spool import leftover_spools
     from headrace.clients.audit_publisher import spool_directories
-    from headrace.kafka_wire.of_settings import NotLetIn, client_options
+    from headrace.kafka_wire.from_settings import LoginRejected, client_options
     from headrace.registry.client.of_settings import registry_client
     from headrace.registry.errors import RegistryError
 
@@ -246,7 +246,7 @@ def _ingest_counts(store: AuditStore, settings: Settings) -> tuple[IngestResult,
             topic=settings.audit.topic,
             schema_text=lambda schema_id: registry.schema_by_id(schema_id).text,
         )
-    except (IngestFailed, NotLetIn, RegistryError) as error:
+    except (IngestFailed, LoginRejected, RegistryError) as error:
         outage = str(error)
     finally:
         registry.close()

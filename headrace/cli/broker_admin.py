@@ -108,7 +108,7 @@ def _cluster(args: argparse.Namespace) -> Iterator[KafkaCluster]:
     """
     from headrace.kafka_wire.cluster import KafkaCluster
     from headrace.kafka_wire.errors import KafkaError
-    from headrace.kafka_wire.of_settings import kafka_security
+    from headrace.kafka_wire.from_settings import kafka_security
 
     settings = settings_from(args)
     try:
@@ -141,8 +141,8 @@ def run_topics(args: argparse.Namespace) -> int:
 def _topic_rows(
     cluster: KafkaCluster, metadata: ClusterMetadata, *, with_internal: bool
 ) -> tuple[list[TopicRow], list[str]]:
-    from headrace.kafka_wire.admin import log_sizes, own_configs
-    from headrace.kafka_wire.errors import RequestRefused
+    from headrace.kafka_wire.admin import log_sizes, topic_configs
+    from headrace.kafka_wire.errors import ErrorResponse
     from headrace.kafka_wire.topic_partition import TopicPartition
 
     topics = {name: one for name, one in sorted(metadata.topics.items()) if with_internal or not one.is_internal}
@@ -150,11 +150,11 @@ def _topic_rows(
     topic_partitions = [TopicPartition(name, index) for name, one in topics.items() for index in sorted(one.partitions)]
     starts, start_notes = _offsets(cluster, topic_partitions, "earliest")
     ends, _ = _offsets(cluster, topic_partitions, "latest")
-    sizes, errors = cluster.ask_all(log_sizes)
+    sizes, errors = cluster.request_all(log_sizes)
     notes += [*start_notes, *(f"sizes of node {node}: {error}" for node, error in errors.items())]
     try:
-        configs = cluster.ask_any(lambda connection: own_configs(connection, list(topics)))
-    except RequestRefused as refused:
+        configs = cluster.request_any(lambda connection: topic_configs(connection, list(topics)))
+    except ErrorResponse as refused:
         configs = {}
         notes.append(f"configuration: {refused}")
     rows = []
@@ -171,7 +171,7 @@ def _topic_rows(
 def _offsets(
     cluster: KafkaCluster, topic_partitions: Iterable[TopicPartition], position: Any
 ) -> tuple[Mapping[TopicPartition, int], list[str]]:
-    responses = cluster.offset_answers(topic_partitions, position, read_committed=False)
+    responses = cluster.lookup_offsets(topic_partitions, position, read_committed=False)
     return responses.offsets, [f"{tp.topic}-{tp.partition}: {reason}" for tp, reason in responses.errors.items()]
 
 
@@ -241,7 +241,7 @@ def run_groups(args: argparse.Namespace) -> int:
 
     with _cluster(args) as cluster:
         cluster.metadata(())
-        by_node, errors = cluster.ask_all(lambda connection: groups(connection, args.group))
+        by_node, errors = cluster.request_all(lambda connection: groups(connection, args.group))
         found = sorted((one for some in by_node.values() for one in some), key=lambda one: one.group_id)
         notes = [f"groups of node {node}: {error}" for node, error in errors.items()]
         notes += [f"group {one.group_id}: {one.error}" for one in found if one.error]

@@ -335,7 +335,7 @@ def _exit_code(differences_found: DifferencesByTopic, *, is_dry: bool) -> int:
     from headrace.loader.apply.repair import Trouble
 
     every = [item for differences in differences_found.values() for item in differences]
-    if every and all(item.trouble is Trouble.UNTOLD for item in every) and all(differences_found.values()):
+    if every and all(item.trouble is Trouble.UNKNOWN for item in every) and all(differences_found.values()):
         return EXIT_FAILED
     return EXIT_FINDINGS if any(is_dry or not item.is_mendable for item in every) else EXIT_OK
 

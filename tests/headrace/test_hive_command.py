@@ -116,7 +116,7 @@ def test_failure_of_one_topic_does_not_prevent_the_repair_of_others(
     assert counts(capsys.readouterr().out) == (1, 1)
     assert hive(two_topics, "apply", "--format", "json") == 1
     found = json.loads(capsys.readouterr().out)["topics"]
-    assert [(one["trouble"], one["repairable"]) for one in found["orders"]] == [("untold", False)]
+    assert [(one["trouble"], one["repairable"]) for one in found["orders"]] == [("unknown", False)]
     assert [(one["trouble"], one["repairable"]) for one in found["others"]] == [("partitions", True)]
     assert two_topics.hive.parts["headrace", "others"]
     assert hive(two_topics, "repair") == 1
