@@ -28,7 +28,7 @@ def metrics() -> Response:
 
 def _stored() -> tuple[Mapping[str, int] | None, ReplicationState | None]:
     try:
-        return services().database.read(lambda repository: (repository.totals(), repository.replication_state()))
+        return services().database.read(lambda repository: (repository.counts(), repository.replication_state()))
     except StoreError:
         # The request metrics matter most while the database is down.
         return None, None

@@ -49,13 +49,13 @@ def get_schema_text(schema_id: int) -> Response:
 
 @blueprint.get("/schemas/ids/<number:schema_id>/subjects")
 def list_subjects_of_schema(schema_id: int) -> Response:
-    users = services().lookup.users(schema_id, subject=_subject(), deleted=query_flag("deleted"))
+    users = services().lookup.versions_using(schema_id, subject=_subject(), deleted=query_flag("deleted"))
     return json_response(paginate(sorted({user.subject for user in users})))
 
 
 @blueprint.get("/schemas/ids/<number:schema_id>/versions")
 def list_versions_of_schema(schema_id: int) -> Response:
-    users = services().lookup.users(schema_id, subject=_subject(), deleted=query_flag("deleted"))
+    users = services().lookup.versions_using(schema_id, subject=_subject(), deleted=query_flag("deleted"))
     return json_response(paginate([{"subject": user.subject, "version": user.version} for user in users]))
 
 
@@ -79,5 +79,5 @@ def _subject() -> str | None:
 
 def _entity(found: FoundSchema) -> dict[str, object]:
     return schema_entity(
-        found.schema, profile(), as_shown(found.schema), used=found.used, schema_id_max=found.schema_id_max
+        found.schema, profile(), as_shown(found.schema), used=found.newest_version, schema_id_max=found.schema_id_max
     )

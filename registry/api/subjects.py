@@ -31,7 +31,7 @@ def list_subjects() -> Response:
 @blueprint.post("/subjects/<subject:subject>")
 def look_up(subject: str) -> Response:
     schema = read_body(SchemaPayload, SchemaRequest)
-    found = services().lookup.registered(
+    found = services().lookup.find_version(
         subject_name(subject), schema, normalize=query_flag("normalize"), deleted=query_flag("deleted")
     )
     return json_response(version_entity(found, profile(), as_shown(found.schema)))
@@ -101,7 +101,7 @@ def get_latest_with_metadata(subject: str) -> Response:
 
 @blueprint.get("/subjects/<subject:subject>/versions/<segment:version>/referencedby")
 def list_referencing(subject: str, version: str) -> Response:
-    found = services().lookup.referencing(subject_name(subject), parse_version(version), deleted=query_flag("deleted"))
+    found = services().lookup.referencing_ids(subject_name(subject), parse_version(version), deleted=query_flag("deleted"))
     return json_response(paginate(found))
 
 

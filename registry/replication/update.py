@@ -142,7 +142,7 @@ def _row_key(repository: Repository, context: str, version: ReplicatedVersion, u
             f"the schema of id {version.schema_id} in context {context} was deleted in the source meanwhile"
         )
     schema = response.schema
-    is_copy = repository.schema_of(context, schema.content) is not None
+    is_copy = repository.schema_with_content(context, schema.content) is not None
     row_key = repository.add_schema(
         context, schema.schema_id, schema.content, response.lookup_key, schema.created_ms, is_copy=is_copy
     )

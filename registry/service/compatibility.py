@@ -95,20 +95,20 @@ class Compatibility:
         self._parser = parser
         self._configuration = configuration
 
-    def verdict(
+    def check(
         self,
         repository: Repository,
         settings: SubjectSettings,
         candidate: Candidate,
         budget: ComparisonBudget | None = None,
     ) -> CompatibilityVerdict:
-        """The verdict of a registration: on the latest version, or on all versions at a transitive level."""
+        """Checks a candidate as a registration does: with the latest version, or with all at a transitive level."""
         return self._compare(repository, settings, candidate, _compared_with(repository, settings), budget)
 
-    def verdict_or_defer(
+    def check_or_defer(
         self, repository: Repository, settings: SubjectSettings, candidate: Candidate, offload: ComparisonOffload
     ) -> CompatibilityVerdict:
-        """Returns `verdict` if it is fast to compute or `offload` has it.
+        """Runs `check` if it is fast or `offload` has its result.
 
         Raises:
             ComparisonDeferred: the comparison is slow.
@@ -159,7 +159,7 @@ class Compatibility:
     def check_subject(
         self, subject: str, request: SchemaRequest, *, normalize: bool, verbose: bool
     ) -> CompatibilityVerdict:
-        """Returns `verdict` for a schema without registering it.
+        """Runs `check` for a schema without registering it.
 
         Raises:
             InvalidSchema: the schema is malformed; with `verbose` the error is a verdict instead.
@@ -206,7 +206,7 @@ class Compatibility:
         ends_at = self._clock() + CHECK_S
         budget = ComparisonBudget(lambda: self._clock() >= ends_at)
         if version is None:
-            verdict = self.verdict(repository, settings, candidate, budget)
+            verdict = self.check(repository, settings, candidate, budget)
         else:
             verdict = self._compare(repository, settings, candidate, [] if found is None else [found], budget)
         return replace(verdict, is_final=self._clock() < ends_at)
@@ -230,7 +230,9 @@ class Compatibility:
             history = []
         elif not _is_transitive(level):
             history = history[-1:]
-        versioned = [VersionedSchema(item.version, self._parser.parsed(repository, item.schema)) for item in history]
+        versioned = [
+            VersionedSchema(item.version, self._parser.parse_stored(repository, item.schema)) for item in history
+        ]
         try:
             report = check_level(candidate.schema, versioned, level, budget=budget)
         except ComparisonTooLarge as error:

@@ -55,7 +55,7 @@ class Deletion:
                 raise VersionSoftDeleted(subject=name, version=number)
             require_writable(repository, name)
             _claim(repository, name, state, [number])
-            if repository.referencing(name, number, deleted=permanent):
+            if repository.referencing_schemas(name, number, deleted=permanent):
                 raise ReferenceExists(subject=name, version=number)
             if permanent and not is_deleted:
                 raise VersionNotSoftDeleted(subject=name, version=number)

@@ -35,10 +35,10 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FoundSchema:
-    """A schema by id. `used` is its newest version under the requested subject, if it has one there."""
+    """A schema by id. `newest_version` is its newest version under the requested subject, if it has one there."""
 
     schema: StoredSchema
-    used: StoredVersion | None = None
+    newest_version: StoredVersion | None = None
     schema_id_max: int | None = None
 
 
@@ -181,7 +181,7 @@ class Lookup:
         """Whether lists may contain a subject; see `RestrictedLookup`."""
         return True
 
-    def registered(self, subject: str, request: SchemaRequest, *, normalize: bool, deleted: bool) -> StoredVersion:
+    def find_version(self, subject: str, request: SchemaRequest, *, normalize: bool, deleted: bool) -> StoredVersion:
         """The version of a subject that has the request's schema.
 
         Raises:
@@ -194,12 +194,12 @@ class Lookup:
             # Read first, because the same statement reads the revision of the configuration.
             repository.subject_view(subject)
             name = resolve_alias(repository, subject)
-            found = self._registered(repository, name, request, normalize, deleted)
+            found = self._find_version(repository, name, request, normalize, deleted)
             if found is not None:
                 return found
             for other in self._in_other_contexts(repository, name):
                 try:
-                    found = self._registered(repository, other, request, normalize, deleted)
+                    found = self._find_version(repository, other, request, normalize, deleted)
                 except InvalidSchema:
                     continue  # a reference does not exist in that context
                 if found is not None:
@@ -209,7 +209,7 @@ class Lookup:
 
         return self._database.read(read)
 
-    def _registered(
+    def _find_version(
         self, repository: Repository, subject: str, request: SchemaRequest, normalize: bool, deleted: bool
     ) -> StoredVersion | None:
         view = repository.subject_view(subject)
@@ -236,7 +236,7 @@ class Lookup:
             repository, self._parser, subject, view, dataclasses.replace(candidate, content=content), deleted=deleted
         )
 
-    def referencing(self, subject: str, version: int, *, deleted: bool) -> list[int]:
+    def referencing_ids(self, subject: str, version: int, *, deleted: bool) -> list[int]:
         """Sorted ids of the schemas that refer to a version; unless `deleted`, only of those with a live version.
 
         Raises:
@@ -252,7 +252,7 @@ class Lookup:
             if found is None:
                 _require_subject(repository, name, deleted=True)
                 raise VersionNotFound(subject=name, version=version)
-            schemas = repository.referencing(found.subject, found.version, deleted=deleted)
+            schemas = repository.referencing_schemas(found.subject, found.version, deleted=deleted)
             schemas = [schema for schema in schemas if self._is_readable(repository, schema)]
             return sorted({schema.schema_id for schema in schemas})
 
@@ -295,7 +295,7 @@ class Lookup:
         found = self._database.read(lambda repository: self._by_guid(repository, guid))
         return sorted((stored.context, stored.schema_id) for stored in found)
 
-    def users(self, schema_id: int, *, subject: str | None, deleted: bool) -> list[SubjectVersion]:
+    def versions_using(self, schema_id: int, *, subject: str | None, deleted: bool) -> list[SubjectVersion]:
         """The versions that use a schema; none if all are soft-deleted. The id is one of the context of `subject`.
 
         Raises:
@@ -306,7 +306,7 @@ class Lookup:
             stored, _ = self._by_id(repository, schema_id, subject)
             if stored is None:
                 raise SchemaNotFound
-            return repository.users(stored, deleted=deleted)
+            return repository.versions_using(stored, deleted=deleted)
 
         return self._database.read(read)
 
@@ -422,8 +422,8 @@ class RestrictedLookup(Lookup):
     def _is_shown(self, subject: str) -> bool:
         return self._may_read(subject)
 
-    def users(self, schema_id: int, *, subject: str | None, deleted: bool) -> list[SubjectVersion]:
-        found = super().users(schema_id, subject=subject, deleted=deleted)
+    def versions_using(self, schema_id: int, *, subject: str | None, deleted: bool) -> list[SubjectVersion]:
+        found = super().versions_using(schema_id, subject=subject, deleted=deleted)
         return [user for user in found if self._may_read(user.subject)]
 
     def _in_other_contexts(self, repository: Repository, subject: str) -> Iterator[str]:

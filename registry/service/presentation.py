@@ -57,9 +57,9 @@ class Presentation:
 
         def read(repository: Repository) -> PresentedSchema:
             return PresentedSchema(
-                self._parser.formatted(repository, stored, options.text_format),
+                self._parser.format_text(repository, stored, options.text_format),
                 _qualified(stored) if options.reference_format.lower() == QUALIFIED else None,
-                entities_with(self._parser.parsed(repository, stored), options.tags) if options.tags else (),
+                entities_with(self._parser.parse_stored(repository, stored), options.tags) if options.tags else (),
             )
 
         return self._database.read(read)

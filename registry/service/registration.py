@@ -289,14 +289,14 @@ class Registration:
         is_deferred_to_insert = not (
             self._database.is_sqlite or self._known_contents.get((plan.context, content.fingerprint))
         )
-        known = None if is_deferred_to_insert else repository.schema_of(plan.context, content)
+        known = None if is_deferred_to_insert else repository.schema_with_content(plan.context, content)
         revives = known is not None and repository.is_soft_deleted_for(known.row_key, plan.subject)
         return replace(plan, known=known, revives=plan.revives or revives)
 
     def _with_requested_tags(self, repository: Repository, subject: str, request: SchemaRequest) -> SchemaRequest:
         if not (request.tags_to_add or request.tags_to_remove or request.propagates_tags):
             return request
-        return self._parser.tagged(repository, subject, request, repository.version(subject, LATEST))
+        return self._parser.apply_tags(repository, subject, request, repository.version(subject, LATEST))
 
     def _parse_request(
         self,
@@ -332,9 +332,9 @@ class Registration:
         offload: ComparisonOffload | None,
     ) -> None:
         if offload is None:
-            verdict = self._compatibility.verdict(repository, settings, candidate)
+            verdict = self._compatibility.check(repository, settings, candidate)
         else:
-            verdict = self._compatibility.verdict_or_defer(repository, settings, candidate, offload)
+            verdict = self._compatibility.check_or_defer(repository, settings, candidate, offload)
         if not verdict.is_compatible:
             raise IncompatibleSchema(verdict.messages, subject=settings.subject)
 
@@ -437,7 +437,7 @@ def _new_schema(repository: Repository, plan: _RegistrationPlan, now_ms: int) ->
     else:
         schema_id = plan.imposed_id
         repository.advance_next_id(context, schema_id)
-        is_copy = repository.schema_of(context, content) is not None
+        is_copy = repository.schema_with_content(context, content) is not None
     row_key = repository.add_schema(context, schema_id, content, plan.candidate.lookup_key, now_ms, is_copy=is_copy)
     if row_key is None:
         raise WriteConflict("the schema was added by another request")
@@ -472,11 +472,11 @@ def refresh_lookup_keys(repository: Repository, subject: str, version: int) -> N
     parser = SchemaParser()
     pending, visited = [(subject, version)], set[int]()
     while pending:
-        for referrer in repository.referencing(*pending.pop(), deleted=True):
+        for referrer in repository.referencing_schemas(*pending.pop(), deleted=True):
             if referrer.row_key in visited:
                 continue
             visited.add(referrer.row_key)
-            pending += [(user.subject, user.version) for user in repository.users(referrer, deleted=True)]
+            pending += [(user.subject, user.version) for user in repository.versions_using(referrer, deleted=True)]
             lookup_key = parser.lookup_key(repository, referrer)
             if lookup_key is not None:
                 repository.set_lookup_key(referrer.row_key, lookup_key)
@@ -491,7 +491,7 @@ def _remove_replaced_versions(
         for found in repository.versions(subject=plan.subject, schema_key=schema.row_key, deleted=True)
         if found.deleted
         and found.version < plan.version
-        and not repository.referencing(plan.subject, found.version, deleted=True)
+        and not repository.referencing_schemas(plan.subject, found.version, deleted=True)
     ]
     if replaced:
         repository.remove_versions(subject_id, replaced)

@@ -161,7 +161,7 @@ class SchemaParser:
             self._parsed_requests.put((read.canonical, False, key[2]), read, len(read.canonical))
         return read
 
-    def tagged(
+    def apply_tags(
         self, repository: Repository, subject: str, request: SchemaRequest, latest: StoredVersion | None
     ) -> SchemaRequest:
         """Returns the request with its tags to add, to remove and to propagate from the latest version applied to its
@@ -177,7 +177,7 @@ class SchemaParser:
             request = replace(request, text=latest.schema.content.text, references=latest.schema.content.references)
         propagated: list[TaggedEntity] = []
         if request.propagates_tags and latest is not None:
-            propagated = tagged_entities(self.parsed(repository, latest.schema))
+            propagated = tagged_entities(self.parse_stored(repository, latest.schema))
         text = self.parse_candidate(repository, subject, request, normalize=False, strict=False).content.text
         try:
             text = with_tags(text, request.tags_to_add, request.tags_to_remove)
@@ -190,13 +190,13 @@ class SchemaParser:
             version = LATEST
         return replace(request, text=text, version=version, tags_to_add=(), tags_to_remove=(), propagates_tags=False)
 
-    def formatted(self, repository: Repository, stored: StoredSchema, format_name: str) -> str:
+    def format_text(self, repository: Repository, stored: StoredSchema, format_name: str) -> str:
         """The schema's text. The format `resolved` contains every referenced type; other formats change nothing."""
         if format_name.lower() != RESOLVED_FORMAT:
             return stored.content.text
-        return self_contained_text(self.parsed(repository, stored))
+        return self_contained_text(self.parse_stored(repository, stored))
 
-    def parsed(self, repository: Repository, stored: StoredSchema) -> Schema:
+    def parse_stored(self, repository: Repository, stored: StoredSchema) -> Schema:
         """Parses a stored schema leniently, because it may be older than today's rules.
 
         Raises:
@@ -223,7 +223,7 @@ class SchemaParser:
     def lookup_key(self, repository: Repository, stored: StoredSchema) -> bytes | None:
         """The lookup key of a stored schema; None if it cannot be parsed with its current references."""
         try:
-            return _lookup_key(self.parsed(repository, stored), bool(stored.content.references))
+            return _lookup_key(self.parse_stored(repository, stored), bool(stored.content.references))
         except (InvalidSchema, _UnusableReference):
             return None
 
@@ -233,7 +233,7 @@ class SchemaParser:
         if (content.text, content.references) == (candidate.content.text, candidate.content.references):
             return True
         try:
-            stored_text = _comparable_text(self.parsed(repository, stored), bool(content.references))
+            stored_text = _comparable_text(self.parse_stored(repository, stored), bool(content.references))
         except (InvalidSchema, _UnusableReference):
             return False
         return stored_text == _comparable_text(candidate.schema, bool(candidate.content.references))

@@ -76,7 +76,7 @@ class ScopeValues(Generic[T]):
     values: dict[str | None, T | None]
     is_complete: bool
 
-    def of(
+    def select(
         self, scopes: Sequence[str | None], read: Callable[[list[str | None]], Mapping[str | None, T]]
     ) -> dict[str | None, T]:
         """Returns the rows of the scopes. `read` loads uncached ones, and its results are not added."""

@@ -244,7 +244,7 @@ class Repository:
         """The random name that the database was given by its first migration."""
         return self._connection.scalar(sa.select(IdentityRow.identity)) or ""
 
-    def totals(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         """The numbers of subjects, schemas, versions and soft-deleted versions."""
         deleted = sa.select(sa.func.count()).select_from(VersionRow).where(VersionRow.deleted.is_(True))
         counted = {
@@ -335,7 +335,7 @@ class Repository:
         cache = self._cache.scopes.at(self.revision())
         if cache.configs is None:
             cache.configs = _scope_values(self._configs(statements.FIRST_CONFIGS))
-        return cache.configs.of(scopes, lambda missing: self._configs(statements.CONFIGS, missing))
+        return cache.configs.select(scopes, lambda missing: self._configs(statements.CONFIGS, missing))
 
     def _configs(
         self, query: sa.Executable, scopes: Sequence[str | None] | None = None
@@ -372,7 +372,7 @@ class Repository:
         cache = self._cache.scopes.at(self.revision())
         if cache.modes is None:
             cache.modes = _scope_values(self._modes(statements.FIRST_MODES))
-        return cache.modes.of(scopes, lambda missing: self._modes(statements.MODES, missing))
+        return cache.modes.select(scopes, lambda missing: self._modes(statements.MODES, missing))
 
     def _modes(self, query: sa.Executable, scopes: Sequence[str | None] | None = None) -> dict[str | None, Mode]:
         rows = self._connection.execute(query, None if scopes is None else {"scopes": scope_keys(scopes)})
@@ -399,7 +399,7 @@ class Repository:
             return None
         return next(iter(self._schemas(statements.SCHEMA, {"context": context, "id": schema_id})), None)
 
-    def schema_of(self, context: str, content: SchemaContent) -> StoredSchema | None:
+    def schema_with_content(self, context: str, content: SchemaContent) -> StoredSchema | None:
         """The schema with this content. Of several, which only imports create, returns the first."""
         found = self._schemas(statements.SCHEMA_OF, {"context": context, "fingerprint": content.fingerprint})
         same = (schema for schema in found if schema.content.parts == content.parts)
@@ -489,7 +489,7 @@ class Repository:
                 found[row.schema_key] = (*found.get(row.schema_key, ()), reference)
         return found
 
-    def referencing(self, subject: str, version: int, *, deleted: bool) -> list[StoredSchema]:
+    def referencing_schemas(self, subject: str, version: int, *, deleted: bool) -> list[StoredSchema]:
         """Schemas that refer to a version, by id. Unless `deleted`, only those with a live version."""
         if not is_storable(subject):
             return []
@@ -516,7 +516,7 @@ class Repository:
         rows = self._connection.execute(query)
         return sorted((target, SubjectVersion(name, version)) for target, name, version in rows)
 
-    def users(self, schema: StoredSchema, *, deleted: bool) -> list[SubjectVersion]:
+    def versions_using(self, schema: StoredSchema, *, deleted: bool) -> list[SubjectVersion]:
         """The versions that use a schema, sorted."""
         query = (
             sa.select(SubjectRow.name, VersionRow.version)

@@ -195,11 +195,14 @@ def _conflicting_ids(snapshot: Snapshot, target: TargetContent) -> Iterator[Impo
     One schema with several ids is no conflict: merged registries have these, and every id is in use by messages.
     """
     contents = ContentIndex(target.versions, {version.key: version for version in snapshot.versions})
-    owners = {(version.context, version.schema_id): contents.of_target(version) for version in target.versions.values()}
+    owners = {
+        (version.context, version.schema_id): contents.content_in_target(version)
+        for version in target.versions.values()
+    }
     taken = dict(owners)
     for version in snapshot.versions:
         yield from _conflicting_version_id(version, target)
-        in_file = contents.of_file(version)
+        in_file = contents.content_in_file(version)
         owner = taken.setdefault((version.context, version.schema_id), in_file)
         if not owner.equals(in_file):
             where = "target" if (version.context, version.schema_id) in owners else "file"
@@ -368,10 +371,10 @@ class ContentIndex:
         self._target = _Schemas(in_target)
         self._file = _Schemas({**in_target, **in_file})
 
-    def of_target(self, version: ExportedVersion) -> VersionContent:
+    def content_in_target(self, version: ExportedVersion) -> VersionContent:
         return VersionContent(version, self._target)
 
-    def of_file(self, version: ExportedVersion) -> VersionContent:
+    def content_in_file(self, version: ExportedVersion) -> VersionContent:
         return VersionContent(version, self._file)
 
 
@@ -398,7 +401,7 @@ class VersionContent:
     @cached_property
     def identity(self) -> tuple[object, ...]:
         """The comparable content, with the text in Avro's canonical form, which not every registry stores."""
-        schema = self.schemas.parsed(self.version) if self.version.schema_type == "AVRO" else None
+        schema = self.schemas.parse(self.version) if self.version.schema_type == "AVRO" else None
         return (self.version.text if schema is None else canonical_text(schema), *self._written[1:])
 
 
@@ -409,12 +412,12 @@ class _Schemas:
         self._versions = versions
         self._parsed: dict[SubjectVersion, Schema | None] = {}
 
-    def parsed(self, version: ExportedVersion, depth: int = DEPTH_MAX) -> Schema | None:
+    def parse(self, version: ExportedVersion, depth: int = DEPTH_MAX) -> Schema | None:
         """The parsed schema; None if it cannot be parsed, when its text is compared instead."""
         if version.key not in self._parsed:
             self._parsed[version.key] = None  # also while it is being parsed, because references may be circular
             targets = [self._versions.get(key) for key in version.targets]
-            referenced = [self.parsed(item, depth - 1) if item and depth else None for item in targets]
+            referenced = [self.parse(item, depth - 1) if item and depth else None for item in targets]
             known = [schema for schema in referenced if schema is not None]
             if len(known) == len(referenced):
                 with contextlib.suppress(AvroSchemaError):

@@ -117,8 +117,8 @@ def test_lookup_by_fingerprint_compares_contents(database_url: str, monkeypatch:
     database = Database(database_url)
     one, other = SAME_GUID[0]
     row_key = database.write(lambda repository: repository.add_schema(".", SchemaId(1), one, b"k" * 16, 0))
-    found = database.read(lambda repository: repository.schema_of(".", one))
+    found = database.read(lambda repository: repository.schema_with_content(".", one))
     assert found is not None
     assert found.row_key == row_key
-    assert database.read(lambda repository: repository.schema_of(".", other)) is None
+    assert database.read(lambda repository: repository.schema_with_content(".", other)) is None
     database.close()

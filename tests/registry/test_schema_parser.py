@@ -56,9 +56,9 @@ def test_long_reference_chain_is_parsed_without_recursion() -> None:
     for number in range(1, 550):
         versions.fixed(number - 1)
     schemas = SchemaParser()
-    assert len(schemas.parsed(versions, versions.schemas[-1]).names) == 550  # type: ignore[arg-type]
+    assert len(schemas.parse_stored(versions, versions.schemas[-1]).names) == 550  # type: ignore[arg-type]
     queries = versions.queries
-    schemas.parsed(versions, versions.schemas[-1])  # type: ignore[arg-type]
+    schemas.parse_stored(versions, versions.schemas[-1])  # type: ignore[arg-type]
     assert versions.queries == queries, "parsed schemas are cached"
 
 
@@ -68,7 +68,7 @@ def test_schema_referenced_twice_is_parsed_once() -> None:
     versions.fixed(0)
     versions.fixed(0)
     versions.fixed(1, 2)
-    assert len(SchemaParser().parsed(versions, versions.schemas[-1]).names) == 4  # type: ignore[arg-type]
+    assert len(SchemaParser().parse_stored(versions, versions.schemas[-1]).names) == 4  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("targets", [[(0,)], [(1,), (0,)], [(1,), (2,), (3, 1), ()]])
@@ -78,7 +78,7 @@ def test_circular_references_are_rejected(targets: list[tuple[int, ...]]) -> Non
     for row in targets:
         versions.fixed(*row)
     with pytest.raises(InvalidSchema):
-        SchemaParser().parsed(versions, versions.schemas[0])  # type: ignore[arg-type]
+        SchemaParser().parse_stored(versions, versions.schemas[0])  # type: ignore[arg-type]
     request = SchemaRequest('"int"', references=(SchemaReference("N0", "s0", 1),))
     with pytest.raises(InvalidSchema):
         candidate(versions, request)
@@ -88,7 +88,7 @@ def test_missing_reference_of_stored_schema_is_reported() -> None:
     versions = Versions()
     versions.fixed(7)
     with pytest.raises(InvalidSchema, match='No schema reference found for subject "s7" and version 1'):
-        SchemaParser().parsed(versions, versions.schemas[0])  # type: ignore[arg-type]
+        SchemaParser().parse_stored(versions, versions.schemas[0])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("bound", "is_rejected"), [(4, True), (5, False)])
@@ -129,7 +129,7 @@ def test_schema_is_parsed_with_current_references() -> None:
     request = SchemaRequest('{"type":"array","items":"N2"}', references=(SchemaReference("N2", "s2", 1),))
 
     def sizes() -> tuple[str, bytes]:
-        text = schemas.formatted(versions, versions.schemas[2], "resolved")  # type: ignore[arg-type]
+        text = schemas.format_text(versions, versions.schemas[2], "resolved")  # type: ignore[arg-type]
         tried = schemas.parse_candidate(versions, "s", request, normalize=False, strict=True)  # type: ignore[arg-type]
         return text.partition('"size":')[2][:1], tried.lookup_key
 
@@ -148,11 +148,11 @@ def test_schema_is_parsed_with_current_references() -> None:
 def test_parsed_schema_of_another_history_is_not_used() -> None:
     versions = Versions()
     schemas = SchemaParser()
-    parsed = schemas.parsed(versions, versions.fixed())  # type: ignore[arg-type]
-    assert schemas.parsed(versions, versions.schemas[0]) is parsed  # type: ignore[arg-type]
+    parsed = schemas.parse_stored(versions, versions.fixed())  # type: ignore[arg-type]
+    assert schemas.parse_stored(versions, versions.schemas[0]) is parsed  # type: ignore[arg-type]
     again = StoredSchema(SchemaId(0), SchemaContent('{"type":"fixed","name":"N0","size":7}'), 0, row_key=0)
     versions.now = Revision(1, 0)
-    assert schemas.parsed(versions, again) != parsed  # type: ignore[arg-type]
+    assert schemas.parse_stored(versions, again) != parsed  # type: ignore[arg-type]
 
 
 def test_new_revision_without_changed_references_needs_no_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,10 +160,10 @@ def test_new_revision_without_changed_references_needs_no_parsing(monkeypatch: p
     versions.fixed()
     versions.fixed(0)
     schemas = SchemaParser()
-    parsed = schemas.parsed(versions, versions.schemas[1])  # type: ignore[arg-type]
+    parsed = schemas.parse_stored(versions, versions.schemas[1])  # type: ignore[arg-type]
     versions.now = Revision(0, 1)
     monkeypatch.setattr(schema_parser, "parse_schema", None)
-    assert schemas.parsed(versions, versions.schemas[1]) is parsed  # type: ignore[arg-type]
+    assert schemas.parse_stored(versions, versions.schemas[1]) is parsed  # type: ignore[arg-type]
 
 
 def test_tags_are_propagated_to_existing_fields_only() -> None:
@@ -178,7 +178,7 @@ def test_tags_are_propagated_to_existing_fields_only() -> None:
         propagates_tags=True,
     )
     schemas = SchemaParser()
-    tagged = schemas.tagged(versions, "s", request, StoredVersion("s", 1, latest, 0))  # type: ignore[arg-type]
+    tagged = schemas.apply_tags(versions, "s", request, StoredVersion("s", 1, latest, 0))  # type: ignore[arg-type]
     text = candidate(versions, tagged).content.text
     assert text == (
         '{"type":"record","name":"R","fields":[{"name":"a","type":"int","confluent:tags":["A"]},'
@@ -186,7 +186,7 @@ def test_tags_are_propagated_to_existing_fields_only() -> None:
     )
     assert tagged.version == LATEST
     plain = SchemaRequest('"int"')
-    assert schemas.tagged(versions, "s", plain, None) is plain  # type: ignore[arg-type]
+    assert schemas.apply_tags(versions, "s", plain, None) is plain  # type: ignore[arg-type]
 
 
 def test_text_is_parsed_once_per_references_and_strictness(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_text_is_parsed_once_per_references_and_strictness(monkeypatch: pytest.M
     read(text, strict=False)
     assert parsed == [text], "a text that passed the strict check passes the lenient one"
     stored = versions.add(text)
-    assert schemas.parsed(versions, stored).root.props == (("b", 1), ("a", 2))  # type: ignore[arg-type]
+    assert schemas.parse_stored(versions, stored).root.props == (("b", 1), ("a", 2))  # type: ignore[arg-type]
     assert parsed == [text], "a registered text is not parsed again for the comparison with the next version"
     spaced = '{ "type": "long", "x": 1 }'
     read(spaced, strict=True)

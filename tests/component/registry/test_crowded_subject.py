@@ -110,7 +110,7 @@ def test_known_subject_reads_only_new_versions(processes: list[Services]) -> Non
     sa.event.listen(reader.database._engine, "before_cursor_execute", note)
     for number in range(3):
         writer.registration.register("s", request(number), normalize=False)
-        reader.lookup.registered("s", request(number), normalize=False, deleted=False)
+        reader.lookup.find_version("s", request(number), normalize=False, deleted=False)
     assert asked == [0, 1, 2]
 
 

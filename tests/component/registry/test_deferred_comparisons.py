@@ -165,10 +165,10 @@ def test_comparison_with_uncacheable_history_is_deferred_without_reading_it(
         register(here, request, ComparisonOffload())
     monkeypatch.setattr(compatibility, "CACHED_CHARS_MAX", stored - 1)
     with monkeypatch.context() as patch:
-        patch.setattr(SchemaParser, "parsed", None)
+        patch.setattr(SchemaParser, "parse_stored", None)
         comparison = deferred_comparison(here, request)
     offload = comparison_result(there, comparison)
-    monkeypatch.setattr(SchemaParser, "parsed", None)
+    monkeypatch.setattr(SchemaParser, "parse_stored", None)
     assert outcome(here, request, offload)[0] is IncompatibleSchema
 
 
