@@ -141,7 +141,7 @@ class _Task:
         self._cluster = KafkaCluster(
             self._settings.bootstrap_servers, self._settings.fetch_timeout_ms / 1000, security=self._settings.security
         )
-        self._cluster.expect(unit.topics)
+        self._cluster.expect_topics(unit.topics)
         self._sink = new_sink(unit.settings.staging, unit.task)
         self._files = self._new_files(self._sink)
         self._finished: list[StagedFile] = []
@@ -302,13 +302,13 @@ class _Task:
             batch_bytes_max=self._unit.topics[offsets.topic_partition.topic].policy.record_bytes_max,
             patience_s=self._settings.fetch_timeout_ms / 1000,
             pass_over=pass_over,
-            take_apart=None if self._core is None else RecordColumns(self._core),
-            fetch_ahead=partial(self._fetch_ahead, offsets),
+            record_parser=None if self._core is None else RecordColumns(self._core),
+            prefetch=partial(self._fetch_ahead, offsets),
             fetch_following=None if following is None else partial(self._fetch_ahead, following, following.start),
         )
 
     def _fetch_ahead(self, offsets: OffsetRange, position: int) -> None:
-        self._cluster.fetch_ahead(
+        self._cluster.prefetch(
             offsets.topic_partition,
             position,
             self._settings.fetch_bytes,

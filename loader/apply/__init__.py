@@ -1,2 +1,4 @@
-"""Appliers bring about what was committed, in commit number order and each with its own cursor: table schema, files,
-partitions, audit, group offsets. `engine` runs them, per topic; each may do again what it did before."""
+"""Appliers carry out commits, in commit order: table schema, files, partitions, audit, group offsets.
+
+`engine` runs them topic by topic. Each applier has a position of its own, and applying a commit again changes nothing.
+"""

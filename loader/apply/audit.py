@@ -1,6 +1,6 @@
-"""Hands the counts of committed work to the audit, once the rows they count can be queried.
+"""Adds the counts of a commit to the audit, once the counted rows can be queried.
 
-How far it has got stands in the audit's own database and changes in the transaction that adds the rows.
+The position of this applier is in the audit's database and changes in the transaction that adds the rows.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ OUTCOMES = {"": AuditOutcome.STORED, "written": AuditOutcome.WRITTEN, "quarantin
 
 @dataclass(frozen=True, slots=True)
 class AuditApplier:
-    """`store` opens the audit's database; `sha256` is that of the commit in a commit number. `unaudited`
-    are topics that are not counted: the audit's own would count itself for ever."""
+    """`store` opens the audit's database; `sha256` returns the checksum of a commit. Topics in `unaudited` are not
+    counted: the audit's own topic would count itself forever."""
 
     store: Callable[[], AuditStore]
     sha256: Callable[[int], str]
@@ -55,7 +55,7 @@ def positions_in(store: AuditStore) -> dict[str, Position]:
 
 
 def audit_rows(topic: str, commit: Commit, host: str) -> Iterator[AuditRow]:
-    """The rows of one commit; the same commit always gives the same ids."""
+    """Returns the audit rows of one commit. The same commit always has the same row ids."""
     committed = commit.topics[topic]
     ranges = {offsets.partition: offsets for offsets in committed.ranges}
     for offsets in committed.ranges:
@@ -69,7 +69,7 @@ def audit_rows(topic: str, commit: Commit, host: str) -> Iterator[AuditRow]:
 def _skipped_row(
     topic: str, commit: Commit, committed: TopicCommit, offsets: CommittedRange, passed: SkippedOffsets, host: str
 ) -> AuditRow:
-    """Counts offsets under the time of the commit: of the messages in them, if any, nothing is known."""
+    """Counts skipped offsets in the window of the commit, because their messages, if any, are unknown."""
     start_ms = window_start(commit.committed_at_ms)
     tier, outcome, partition, log_id = Tier.LOADER, AuditOutcome.SKIPPED, offsets.partition, _log_id(committed, offsets)
     return AuditRow(
@@ -92,7 +92,8 @@ def _skipped_row(
 
 
 def _log_id(committed: TopicCommit, offsets: CommittedRange) -> str:
-    """Offsets that are read again from a log which was cut back and grew are counted again: they are other messages."""
+    """Returns the id of the log that was read. Offsets read again after the log was truncated are other messages and
+    are counted separately."""
     return f"{committed.topic_id}/{offsets.incarnation}" if offsets.incarnation else committed.topic_id
 
 

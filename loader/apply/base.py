@@ -1,4 +1,4 @@
-"""What a applier is: it makes one part of the world agree with what has been committed of a topic."""
+"""The interface of appliers: each keeps one part of the world in the state that the commits of a topic describe."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from headrace.loader.commit.state import TopicState
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a applier is asked to apply.
+    """The commits of one topic that an applier applies in one call.
 
-    `commits` are the next ones after the commit number `since` that speak of the topic, oldest first; where they are
-    many, later steps have the rest. `state` is the topic as of the newest commit number of all, `commit_number`.
-    `works` are the ids of committed work that may still have files in staging. `rewind` makes another applier, one
-    whose cursor the engine keeps, begin again at the first commit of this topic, and is on disk when it returns, else
-    raises `OSError`; `warn` takes a sentence for the report.
+    `commits` are the topic's next commits after `since`, oldest first; if there are many, later steps have the rest.
+    `state` is the topic as of the newest commit of the log, `commit_number`. `works` are ids of committed runs that may
+    still have files in staging. `rewind` resets another applier, whose cursor the engine stores, to the topic's first
+    commit; it is fsynced on return, and raises `OSError` otherwise. `warn` adds a sentence to the report.
     """
 
     topic: str
@@ -32,26 +31,26 @@ class Step:
 
 
 class Applier(Protocol):
-    """Applying a step again, or in two processes at once, changes nothing more."""
+    """Applying a step twice, or in two processes at once, has the same result as applying it once."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def is_advisory(self) -> bool:
-        """Whether a failure is only a warning, because nothing is held back by it."""
+        """Whether a failure is only a warning and holds nothing back."""
         ...
 
     def apply(self, step: Step) -> None:
-        """Raises whatever keeps the topic from going on; its message is for people."""
+        """Applies a step. An exception stops the topic; its message is shown to the user."""
         ...
 
 
 @runtime_checkable
 class AppliesTogether(Protocol):
-    """A applier each of whose calls waits for somebody's disk, so that it is given the steps of many topics at once.
+    """An applier whose calls are round trips, so that it gets the steps of many topics at once.
 
-    Applying them again changes nothing more.
+    Applying them twice has the same result as applying them once.
     """
 
     @property
@@ -61,12 +60,12 @@ class AppliesTogether(Protocol):
     def is_advisory(self) -> bool: ...
 
     def apply_together(self, steps: Sequence[Step]) -> Mapping[str, str]:
-        """Returns by topic what keeps it from going on, for people; raises whatever keeps all of them from it."""
+        """Returns, by topic, the problem that stops it. An exception stops all of them."""
         ...
 
 
 class Position(NamedTuple):
-    """A commit number up to which commits are applied, and the checksum of the commit in it."""
+    """The newest applied commit and its checksum."""
 
     commit_number: int
     sha256: str
@@ -74,15 +73,17 @@ class Position(NamedTuple):
 
 @runtime_checkable
 class KeepsPositions(Protocol):
-    """A applier that keeps how far it has got beside what it applies, and changes both at once.
+    """An applier that stores its positions in the same place as its results and changes both in one transaction.
 
-    So what it applies to is never lost, or put back from a backup, without its positions: it says what it lacks.
+    If those results are lost or restored from a backup, the positions are too, so the applier knows which commits it
+    lacks.
     """
 
     def positions(self) -> Mapping[str, Position]:
-        """By topic; one that is not named is at its very beginning. Raises whatever keeps them from being read."""
+        """Returns the positions by topic; a topic that is not listed is at its beginning. Raises if they cannot be
+        read."""
         ...
 
     def forget(self) -> None:
-        """Puts every topic at its beginning. Raises likewise."""
+        """Resets all topics to their beginning. Raises if that fails."""
         ...

@@ -1,5 +1,5 @@
-"""The appliers of a warehouse, in the order that loads are safe by: whoever makes something visible comes after
-whatever that needs."""
+"""The appliers of a warehouse in their safe order: an applier that makes something visible comes after the appliers
+that create its prerequisites."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.loader.storage.protocols import Storage
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The engine, with what others than loads need of its appliers."""
+    """The engine, and the appliers that other commands than loads use."""
 
     engine: ApplierEngine
     index: FileIndex
@@ -36,10 +36,11 @@ def chain_of(
     audit: AuditApplier,
     committer: OffsetCommitter,
 ) -> Chain:
-    """
+    """Builds the appliers of a warehouse.
+
     Args:
-        executor: of what is done to tables; asked for when it is first needed.
-        committer: of the offsets that lag tools are shown.
+        executor: returns the executor of table operations; called on first use.
+        committer: commits the group offsets that lag tools show.
     """
     index = FileIndex(log)
     partitions = PartitionsApplier(executor, tables, index)

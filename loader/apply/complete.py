@@ -1,18 +1,18 @@
-"""Says on each table up to when it is complete: the table property `headrace.complete_until`.
+"""Sets the table property `headrace.complete_until`: the time up to which the table is complete.
 
-The property is an instant, a whole hour in UTC: every message that the brokers showed before it has been read, and
-its rows can be queried (or it is counted as quarantined, as a tombstone, or as a gap). It is the clock of the machine
-that loads, and not the time in the messages: one that is sent later may carry an earlier time, and goes to its own
-time partition all the same. It goes back only where it is later than the clock, which was wrong then.
+The property is an instant, a whole hour in UTC. Every message that the brokers had before it has been read, and its row
+can be queried (or it is counted as quarantined, as a tombstone, or in a gap). The instant comes from the loader's
+clock, not from the messages: a message that is sent later may have an earlier time, and goes to that time partition.
+The property only moves back if it is in the future, because then the clock was wrong.
 
-A load asks the brokers for the ends of the partitions at some instant. When everything before those ends is committed
-and followed, the table is complete up to that instant. Where that takes more than one load (a backlog, a partition that
-fails, a transaction that stays open) the ends are remembered, and no newer ones are looked at until they are reached.
+A load fetches the log end offsets of the partitions at some instant. Once everything before these offsets is committed
+and applied, the table is complete up to that instant. If that takes more than one load (a backlog, a failing partition,
+an open transaction), the offsets are stored and no newer ones are fetched until they are reached.
 
-    complete.json   by topic what was reached, what the table says, and the ends to be reached: a hint. Lost, it is
-                    found again by the next load of each topic, and the table goes on saying what it said.
+    complete.json   by topic: the instant reached, the instant in the table, and the offsets to reach. A hint: if it is
+                    lost, the next load of each topic restores it, and the table keeps its property.
 
-Nothing is committed here, so it also moves on while no message comes. The tables are opened for it at most once an
+Nothing is committed here, so the property also advances while no messages arrive. Tables are altered at most once an
 hour.
 """
 
@@ -47,10 +47,10 @@ TABLES_PER_RUN_MAX: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class TopicCompleteness:
-    """Instants in ms since 1970, 0 for none. The table is complete up to `until_ms`, and says `told_ms`.
+    """Instants in ms since 1970, 0 for none. The table is complete up to `until_ms`; its property says `told_ms`.
 
-    `refused_ms` is what it was to say last, if it could not be told. `ends` are offsets after the last messages of the
-    partitions at `asked_ms`, where these have not been reached yet.
+    `refused_ms` is the last value that could not be set. `ends` are the log end offsets at `asked_ms`, if they have not
+    been reached yet.
     """
 
     topic_id: str
@@ -74,11 +74,11 @@ def advanced(
     *,
     is_followed: bool,
 ) -> TopicCompleteness:
-    """How complete the topic is after a run. Pure.
+    """Returns the completeness of a topic after a run. Pure.
 
     Args:
-        found: what the brokers said after the instant `asked_ms`; None when they did not speak of the topic.
-        is_followed: whether all that is committed of the topic can be queried.
+        found: the topic on the brokers, fetched after `asked_ms`; None if it was not fetched.
+        is_followed: whether all committed rows of the topic can be queried.
     """
     known = before or TopicCompleteness(state.topic_id)
     if max(known.until_ms, known.told_ms, known.asked_ms) > asked_ms:
@@ -98,10 +98,10 @@ def advanced(
 
 
 def _ends(found: DiscoveredTopic | None) -> Mapping[int, int] | None:
-    """Of the partitions that hold anything; None when not all could be asked."""
+    """Returns the log end offsets of the partitions with messages, None if not all were fetched."""
     if found is None or found.errors:
         return None
-    # What an open transaction holds back can be seen by nobody yet, but it was there.
+    # Messages of an open transaction are not visible yet, but they were there.
     ends = {one.partition: max(one.high_watermark, one.start) for one in found.partitions}
     return {one.partition: ends[one.partition] for one in found.partitions if ends[one.partition] > one.start}
 
@@ -118,7 +118,7 @@ def _until(known: TopicCompleteness, instant_ms: int) -> TopicCompleteness:
 
 
 def instant_text(instant_ms: int) -> str:
-    """As the property has it, such as `2026-01-31T07:00:00Z`: later instants are greater texts."""
+    """Formats the property, such as `2026-01-31T07:00:00Z`. Later instants compare greater as text."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(instant_ms / 1000))
 
 
@@ -133,7 +133,7 @@ def read_completeness(storage: CommitStorage) -> Completeness:
 
 @dataclass(frozen=True, slots=True)
 class CompleteUntil:
-    """Keeps the property of the tables in `database`; `head` is the newest commit number."""
+    """Maintains the property of the tables in `database`; `head` returns the newest commit number."""
 
     executor: Callable[[], Executor]
     storage: CommitStorage
@@ -149,14 +149,14 @@ class CompleteUntil:
         failed: frozenset[str],
         run_id: str,
     ) -> tuple[str, ...]:
-        """Moves on what can be moved on, and tells the tables.
+        """Advances the completeness of each topic and alters the tables.
 
         Args:
-            failed: topics of which something committed cannot be queried.
-            run_id: of this run, which has no other.
+            failed: topics with committed rows that cannot be queried yet.
+            run_id: of this run.
 
         Returns:
-            Sentences about what did not work; nothing depends on it, and the next run tries again.
+            Warnings. Nothing depends on the property, and the next run tries again.
         """
         before = read_completeness(self.storage)
         topics = {
@@ -165,7 +165,7 @@ class CompleteUntil:
             )
             for topic, known in state.topics.items()
         }
-        # Those that would not be told come behind those that wait for as long: others' trouble is not theirs.
+        # Tables that could not be altered come after the others, so that they do not delay them.
         due = sorted(
             (max(one.told_ms, one.refused_ms), topic) for topic, one in topics.items() if one.until_ms > one.told_ms
         )
@@ -179,13 +179,13 @@ class CompleteUntil:
                 try:
                     is_told = self._tell(topic, state.topics[topic], known.until_ms, asked_ms, run_id)
                 except (MetastoreUnavailable, SessionFailed):
-                    raise  # every further table would wait for it as long
+                    raise  # every further table would wait for as long
                 except Exception as error:
                     logger.debug("complete_until_failed topic=%s", topic, exc_info=True)
-                    refused.append(f"topic {topic}: {error}")  # its own trouble; the other tables are told
+                    refused.append(f"topic {topic}: {error}")  # concerns this table only
                 told_ms, refused_ms = (known.until_ms, 0) if is_told else (known.told_ms, known.until_ms)
                 topics[topic] = dataclasses.replace(known, told_ms=told_ms, refused_ms=refused_ms)
-        # Whatever it is, the files are where they belong, and the sentence goes to the report.
+        # The files are published, so any failure here is only a warning.
         except Exception as error:
             logger.debug("complete_until_failed", exc_info=True)
             warnings = (f"headrace.complete_until of {len(due)} tables is not up to date: {error}",)
@@ -201,7 +201,7 @@ class CompleteUntil:
         return warnings
 
     def _tell(self, topic: str, state: TopicState, until_ms: int, now_ms: int, run_id: str) -> bool:
-        """Whether the table says so now, or needs not: another process was faster, or knows better."""
+        """Whether the table has the property now, or another process set a newer one."""
         executor = self.executor()
         table = executor.table(self.database, state.table)
         if table is None or table.topic != topic:
@@ -210,8 +210,8 @@ class CompleteUntil:
         if text <= table.properties.get(COMPLETE_UNTIL, "") <= instant_text(now_ms):
             return True
         if state.commit_number < _slot(table.revision) <= self.head():
-            return False  # of a later load of this log, which tells it
-        # Two changes may not have one revision, and the schema's in this run has the work's.
+            return False  # set by a later load of this log
+        # Two changes must not have the same revision, and the schema's change has the run id alone.
         changes = ((COMPLETE_UNTIL, text), (REVISION, f"{state.commit_number}-{run_id}-complete"))
         try:
             executor.execute(SetProperties(self.database, state.table, table.revision, changes, (), ()))

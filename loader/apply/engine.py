@@ -1,13 +1,13 @@
 """Brings every applier up to the newest commit, topic by topic.
 
-The order is the safety: index, table schema, files, partitions, audit, group offsets. A file becomes visible only when
-its table can read it. A topic stops at the first applier that fails for it and goes on there in the next run; other
-topics are not touched by that. How far each applier has got is a hint in `cursor/<applier>.json`: a lost or old
-one means that commits are applied again, which changes nothing. A applier whose work can be lost apart from the log
-keeps its positions itself, beside its work (`KeepsPositions`).
+The order ensures safety: index, table schema, files, partitions, audit, group offsets. A file becomes visible only when
+its table can read it. A topic stops at the first applier that fails for it and continues there in the next run; other
+topics are not affected. The positions are hints in `cursor/<applier>.json`: if one is lost or old, commits are applied
+again, which changes nothing. An applier whose results can be lost separately from the log stores its positions itself
+(`KeepsPositions`).
 
-Where the storage as a whole cannot be used, nothing more is asked: a thousand topics would each wait as long as Hadoop
-tries again. Whatever is left to apply is held back with the one reason, and no cursor is written.
+If the storage as a whole is unavailable, the run stops at once: a thousand topics would each wait for Hadoop's retries.
+The remaining topics are held back with the same reason, and no cursor is written.
 """
 
 from __future__ import annotations
@@ -39,11 +39,10 @@ FILES = "files"
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """All commits up to the commit number `upto` are applied, but for the topics in `behind`, which are at their own
-    commit number.
+    """All commits up to `upto` are applied, except for the topics in `behind`, which are at their own commit numbers.
 
-    `sha256` is the checksum of the commit in that commit number (`run_id` its work in format 1): a cursor beside a log
-    that was put back from a backup, and has other commits there now, would pass over files that were never published.
+    `sha256` is the checksum of commit `upto`. If the log was restored from a backup, it may have other commits with
+    these numbers, and without the checksum their files would never be published.
     """
 
     upto: int = 0
@@ -66,8 +65,8 @@ class TopicFailure:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """`failures` by topic; `warnings` are sentences; `topics` are those that had something to apply; `outage` is why
-    the rest of it was not tried, None where all was."""
+    """`failures` by topic; `warnings` are sentences; `topics` had commits to apply; `outage` is the reason why the rest
+    was not tried, None if everything was."""
 
     commit_number: int
     topics: tuple[str, ...]
@@ -81,7 +80,7 @@ def cursor_path(applier: str) -> str:
 
 
 def read_cursor(storage: CommitStorage, applier: str) -> Cursor:
-    """The cursor, or the very beginning where it is lost or damaged."""
+    """Returns the cursor, or the beginning if it is lost or damaged."""
     content = storage.read(cursor_path(applier))
     if content is None:
         return Cursor()
@@ -93,7 +92,7 @@ def read_cursor(storage: CommitStorage, applier: str) -> Cursor:
 
 
 def cursor_of(positions: Mapping[str, Position], topics: Iterable[str]) -> Cursor:
-    """What a applier says of its own positions, as a cursor over these topics."""
+    """Converts an applier's own positions to a cursor over these topics."""
     newest = max(positions.values(), default=Position(0, ""))
     behind = {topic: positions[topic].commit_number if topic in positions else 0 for topic in topics}
     return Cursor(newest.commit_number, behind, newest.sha256)
@@ -106,10 +105,10 @@ class ApplierEngine:
         self._appliers = appliers
 
     def follow(self, *, also: Sequence[str] = ()) -> Applied:
-        """Applies all that is pending.
+        """Applies all pending commits.
 
         Args:
-            also: topics whose table is looked at even though nothing is pending.
+            also: topics whose table is compared even if nothing is pending.
         """
         state = self._log.read_state()
         cursors, unread = self._cursors(state)
@@ -128,7 +127,7 @@ class ApplierEngine:
         return Applied(state.commit_number, tuple(sorted(behind)), run.failures, tuple(run.warnings), run.outage)
 
     def _cursors(self, state: LoaderState) -> tuple[dict[str, Cursor], dict[str, str]]:
-        """The cursors by applier, and of those that keep positions which cannot be read, why."""
+        """Returns the cursors by applier, and the reasons why stored positions could not be read."""
         cursors: dict[str, Cursor] = {}
         unread: dict[str, str] = {}
         for applier in self._appliers:
@@ -138,7 +137,7 @@ class ApplierEngine:
             try:
                 cursors[applier.name] = self._own_cursor(applier, state)
             except LoaderError:
-                raise  # the log cannot be read, which is nobody's position
+                raise  # the log itself cannot be read
             except Exception as error:
                 cursors[applier.name] = Cursor(state.commit_number)
                 unread[applier.name] = _said(error)
@@ -146,35 +145,35 @@ class ApplierEngine:
 
     def _cursor(self, name: str, state: LoaderState) -> Cursor:
         cursor = read_cursor(self._log.storage, name)
-        # It may be of a commit number that another process has added since the state was read: then all is done up to
-        # the state.
+        # It may be ahead of the state if another process has committed since: then everything up to the state is
+        # applied.
         if self._is_of_this_log(cursor):
             return cursor
         logger.warning("cursor_ignored applier=%s reason=of another log", name)
-        return Cursor()  # beginning again is always right
+        return Cursor()  # applying again is always safe
 
     def _own_cursor(self, applier: KeepsPositions, state: LoaderState) -> Cursor:
         if not state.topics:
             return Cursor()
         cursor = cursor_of(applier.positions(), state.topics)
-        # Commits are a chain: where the newest position is of this log, so are the older ones. It may be of a commit
-        # number that another process has added since the state was read.
+        # Commits are a chain: if the newest position belongs to this log, so do the older ones. It may be ahead of the
+        # state if another process has committed since.
         if self._is_of_this_log(cursor):
             return cursor
         logger.warning("positions_forgotten reason=of another log")
-        applier.forget()  # first, so that no topic keeps such a position if this process ends before it is applied
+        applier.forget()  # first: if this process dies now, no topic keeps a position of the other log
         return Cursor()
 
     def _is_of_this_log(self, cursor: Cursor) -> bool:
         return not cursor.upto or cursor.sha256 == self._log.sha256(cursor.upto)
 
     def _remove_staging(self, run: _Run) -> None:
-        """Staging of work whose every file has been published; done before the cursor says so."""
+        """Deletes staging of runs whose files are all published, before the cursor is written."""
         if FILES not in run.cursors:
             return
         published = {run_id for run_id, topics in run.met.items() if all(run.passed(FILES, topic) for topic in topics)}
         if all(run.passed(FILES, topic) for topic in run.state.topics):
-            # A loss of power may have brought back what was removed before the cursor passed it.
+            # A power loss may restore staging that was deleted before the cursor passed its commit.
             published |= self._staging.works() & run.state.works
         for run_id in sorted(published):
             self._staging.drop(run_id)
@@ -188,7 +187,7 @@ def _said(error: Exception) -> str:
 
 
 def _applied(applier: Applier, step: Step) -> Exception | None:
-    """What keeps the topic from going on."""
+    """Applies a step and returns the exception that stops the topic, None if there is none."""
     try:
         applier.apply(step)
     except Exception as error:
@@ -198,12 +197,12 @@ def _applied(applier: Applier, step: Step) -> Exception | None:
 
 
 def _advised(message: str) -> str:
-    """With what to do, where the error itself does not say it."""
+    """Adds the remedy to a message that has none."""
     return message if message.endswith("load again") else f"{message}; what was read is kept, and the next load goes on"
 
 
 def _by_topic(commits: Sequence[Commit], positions: Mapping[str, int]) -> dict[str, list[Commit]]:
-    """By topic those of later commit numbers than its position, in the order of the topics' names."""
+    """Returns, by topic in the order of names, the commits after its position."""
     found: dict[str, list[Commit]] = defaultdict(list)
     for commit in commits:
         for topic in commit.topics:
@@ -213,9 +212,9 @@ def _by_topic(commits: Sequence[Commit], positions: Mapping[str, int]) -> dict[s
 
 
 class _Run:
-    """One pass over the appliers. `topics` are those that any of them has to look at; `met` are the topics of committed
-    work that may have files in staging, by its id, as far as any applier had it to apply. `outage` is what the storage
-    said when it could not be used any more."""
+    """One pass over the appliers. `topics` are those with pending commits for any applier; `met` maps run ids to
+    topics, for runs that may have files in staging and that any applier had to apply. `outage` is the error of an
+    unavailable storage."""
 
     def __init__(
         self,
@@ -240,7 +239,7 @@ class _Run:
 
     def apply(self, applier: Applier | AppliesTogether, *, also: frozenset[str]) -> None:
         if applier.name in self.unread:
-            # Which topics it lacks cannot be told, so none passes for followed.
+            # The positions are unknown, so no topic counts as applied.
             for topic in sorted(self.state.topics.keys() - self.failures.keys()):
                 self._fail(applier, topic, self.unread[applier.name])
             return
@@ -283,7 +282,7 @@ class _Run:
         )
 
     def _apply_steps(self, applier: Applier | AppliesTogether, steps: Sequence[Step]) -> None:
-        """Applies them. Whatever is wrong with one topic must not hold the others; the sentence goes to the report."""
+        """Applies the steps. A failure of one topic does not stop the others; its message goes to the report."""
         refused: Mapping[str, str] = {}
         if isinstance(applier, AppliesTogether):
             try:
@@ -299,11 +298,11 @@ class _Run:
                 self._fail(applier, step.topic, refused[step.topic])
 
     def _refused(self, applier: Applier, steps: Sequence[Step]) -> Mapping[str, str]:
-        """By topic what keeps it from going on."""
+        """Returns the problems by topic."""
         refused = {}
         for step in steps:
             if self.outage is not None and not step.commits:
-                continue  # its table was only to be looked at
+                continue  # nothing is pending, its table was only to be compared
             error = self.outage or _applied(applier, step)
             if isinstance(error, StorageUnavailable):
                 self.outage = error
@@ -314,7 +313,7 @@ class _Run:
     def _hold_back(
         self, applier: Applier | AppliesTogether, positions: Mapping[str, int], outage: StorageUnavailable
     ) -> None:
-        """Whatever is left for it to apply; what only advises may come later without a word."""
+        """Holds back the remaining topics. Advisory appliers are tried again later without a message."""
         for topic, position in sorted(positions.items()):
             if (
                 not applier.is_advisory
@@ -343,7 +342,7 @@ class _Run:
         for name in names:
             before = self.cursors[name]
             after = Cursor(self.state.commit_number, self._behind[name], self.state.sha256)
-            # A process that woke up late leaves a newer cursor alone.
+            # A driver that resumes late must not overwrite a newer cursor.
             if after == before or read_cursor(self.log.storage, name).upto > after.upto:
                 continue
             try:

@@ -1,4 +1,4 @@
-"""Gives committed files their final names, in the directory of their time partition's newest generation."""
+"""Gives committed files their final names, in the directory of the newest generation of their time partition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ Added = Mapping[str, tuple[str, CommittedFile]]
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A file that must be at `name`: as `publication` says, or brought from where it was in earlier generations."""
+    """A file that must exist at `name`: published from staging (`publication`), or linked from an earlier
+    generation."""
 
     time_partition: TimePartition
     name: str
@@ -33,12 +34,11 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True)
 class FilesApplier:
-    """Publishes what was staged, and, where a time partition was rewritten, brings what lives on of it to the directory
-    of the new generation under a second name.
+    """Publishes staged files. If a time partition was rewritten, links its live files into the directory of the new
+    generation.
 
-    What counts is where the files are in the end, and not the way there: commits may be applied again after their
-    files were rewritten, brought elsewhere or removed. A file that is nowhere although it had been published was
-    removed by hand; that is told, and holds nothing up.
+    Only the final location counts: commits may be applied again after their files were rewritten, moved or deleted. A
+    published file that no longer exists was deleted by somebody; that is reported and holds nothing back.
     """
 
     files: WarehouseFiles
@@ -58,8 +58,8 @@ class FilesApplier:
             step.warn(_gone_by_hand(step.topic, time_partition, files))
 
     def _wanted(self, step: Step) -> Iterator[_Wanted]:
-        """The live files of every time partition that the step changes; those of a time partition that was not
-        rewritten only as far as the step adds them, since the others are where they were."""
+        """Returns the live files of every time partition that the step changes. For a time partition that was not
+        rewritten, returns only the files that the step adds: the others are in place."""
         rewritten = {
             (rewrite.kind, rewrite.time_partition)
             for commit in step.commits
@@ -72,19 +72,18 @@ class FilesApplier:
             yield from _wanted_of(step, time_partition, indexed, added.get(time_partition, {}), names)
 
     def _bring(self, topic: str, one: _Wanted) -> bool:
-        """Whether the file is at its name, if need be from one of its earlier ones."""
+        """Links the file to its name, if necessary from an earlier generation. Returns False if it does not exist."""
         for source in (one.name, *one.earlier):
             if self.files.length(source) is not None:
-                # Also where it is there: whoever brought it may have been killed before its name was on the disk, and
-                # the earlier ones go a day later.
+                # Also if it exists: the process that linked it may have been killed before the fsync, and the files of
+                # earlier generations are deleted a day later.
                 self.files.bring(topic, source, one.name)
                 return True
         return False
 
     def _refuse_undelivered(self, step: Step, one: _Wanted) -> None:
-        """
-        Raises:
-            PublishedFileLost: the file is not known to have been published ever.
+        """Raises:
+        PublishedFileLost: the file was never published, as far as is known.
         """
         if one.publication is not None and one.publication.run_id in step.works:
             raise PublishedFileLost(step.topic, self.files.describe(one.name), "nor is it in staging")
@@ -99,8 +98,7 @@ def _added(step: Step) -> dict[TimePartition, dict[str, tuple[str, CommittedFile
 
 
 def _wanted_at_first(step: Step) -> Iterator[_Wanted]:
-    """Of a topic that was never rewritten: whatever was added, in the first directories, without a look at the
-    index."""
+    """Returns the files that commits add to a topic that was never rewritten, without reading the index."""
     for (kind, time_partition), files in _added(step).items():
         directory = time_partition_directory(step.state.directory, kind, time_partition, 0)
         for name, (run_id, file) in files.items():
@@ -110,7 +108,7 @@ def _wanted_at_first(step: Step) -> Iterator[_Wanted]:
 def _wanted_of(
     step: Step, time_partition: TimePartition, indexed: IndexedTimePartition, added: Added, names: frozenset[str] | None
 ) -> Iterator[_Wanted]:
-    """The live files of a time partition, all or those of these names; what later commits add is for later steps."""
+    """Returns the live files of a time partition, all or those with these names. Excludes files of later commits."""
     kind, where = time_partition
     upto = step.commits[-1].commit_number
     newest = generation_at(indexed, step.commit_number)
@@ -136,6 +134,6 @@ def _gone_by_hand(topic: str, time_partition: TimePartition, files: int) -> str:
     kind, where = time_partition
     quarantine = " --quarantine" if kind is FileKind.QUARANTINE else ""
     return (
-        f"{topic}: published files of {where} are gone, {files:,} of them; put them back, or accept it with "
+        f"{topic}: {files:,} published files of {where} are missing; restore them, or accept the loss with "
         f"`headrace accept-missing {topic} --time-partition {where}{quarantine}`"
     )

@@ -1,6 +1,6 @@
-"""Tells the brokers how far the tables are, as offsets of a consumer group, so that lag tools show the loader.
+"""Commits the loaded offsets for a consumer group, so that lag tools show the loader's progress.
 
-Nothing reads them back: what is loaded is what is committed.
+Headrace does not read these offsets back; the commit log decides where a load continues.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ OFFSETS_AT_ONCE: Final = 1_000
 
 class OffsetCommitter(Protocol):
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
-        """Returns why, for the partitions that were refused."""
+        """Returns the reasons, for the partitions that were refused."""
         ...
 
 
 class GroupOffsetsApplier:
-    """Commits the next offsets of the partitions that the commits moved, as of the newest commit number: forward
-    only."""
+    """Commits the next offsets of the partitions that changed, as of the newest commit. Never moves an offset back."""
 
     name = "group_offsets"
     is_advisory = True
@@ -50,7 +49,7 @@ class GroupOffsetsApplier:
 
 
 def _moved(step: Step) -> list[tuple[TopicPartition, int]]:
-    """The partitions that a step moved, and their next offsets."""
+    """Returns the next offsets of the partitions that a step changes."""
     moved = {offsets.partition for commit in step.commits for offsets in commit.topics[step.topic].ranges}
     return [
         (TopicPartition(step.topic, partition), state.next_offset)

@@ -1,5 +1,4 @@
-"""Keeps the index of which files are live. It makes nothing visible, and goes first: later appliers ask it where the
-files of a time partition belong."""
+"""Maintains the index of live files. It comes first, because later appliers look up the directories of files in it."""
 
 from __future__ import annotations
 

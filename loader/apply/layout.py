@@ -1,10 +1,10 @@
-"""Where a topic's files lie in the warehouse.
+"""Directories of a topic's files in the warehouse.
 
-<warehouse>/_headrace/                      the commit log
-<warehouse>/<directory>/dt=…/hr=…/<file>       rows of a topic
-<warehouse>/<directory>/_g3/dt=…/hr=…/<file>   the same of time partitions that were rewritten, by generation
-<warehouse>/<directory>/_schema/               its load schemas
-<warehouse>/_quarantine/<directory>/dt=…/…     messages of it that could not be loaded
+<warehouse>/_headrace/                        the commit log
+<warehouse>/<directory>/dt=…/hr=…/<file>      rows of a topic
+<warehouse>/<directory>/_g3/dt=…/hr=…/<file>  rows of rewritten time partitions, by generation
+<warehouse>/<directory>/_schema/              its load schemas
+<warehouse>/_quarantine/<directory>/dt=…/…    its messages that could not be loaded
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ PARTITION_COLUMNS: Mapping[str, tuple[str, ...]] = {"hour": ("dt", "hr"), "day":
 
 
 def topic_directory(directory: str, kind: FileKind) -> str:
-    """Below the warehouse."""
+    """The directory of a topic's files of this kind, relative to the warehouse."""
     return f"{QUARANTINE_DIRECTORY}/{directory}" if kind is FileKind.QUARANTINE else directory
 
 
 def time_partition_directory(directory: str, kind: FileKind, time_partition: str, generation: int) -> str:
-    """Where the files of a time partition are, below the warehouse.
+    """The directory of a time partition, relative to the warehouse.
 
     Args:
-        directory: the topic's.
-        generation: of the time partition, 0 where it was never rewritten.
+        directory: of the topic.
+        generation: of the time partition, 0 if it was never rewritten.
     """
     parts = (
         QUARANTINE_DIRECTORY if kind is FileKind.QUARANTINE else "",
@@ -41,5 +41,5 @@ def time_partition_directory(directory: str, kind: FileKind, time_partition: str
 
 
 def partition_values(time_partition: str) -> tuple[str, ...]:
-    """The values of the partition columns, `("2026-01-31", "07")` for `dt=2026-01-31/hr=07`."""
+    """The values of the partition columns: `("2026-01-31", "07")` for `dt=2026-01-31/hr=07`."""
     return tuple(part.partition("=")[2] for part in time_partition.split("/"))

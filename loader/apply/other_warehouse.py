@@ -1,4 +1,4 @@
-"""Finds tables whose files another warehouse has, before a first load reads everything once more for nothing."""
+"""Finds tables whose files are in another warehouse, before a first load reads all messages again."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TablesOfOtherWarehouse:
-    """Looks at one table for each topic, so it is for a load that begins a warehouse."""
+    """Reads one table per topic, and is used only by the load that creates a warehouse."""
 
     executor: Callable[[], Executor]
     files: WarehouseFiles
     database: str
 
     def refuse(self, works: Mapping[str, TopicWork]) -> None:
-        """
+        """Rejects the load if such a table exists.
+
         Raises:
             EarlierWarehouse: there is such a table.
         """
@@ -45,9 +46,8 @@ class TablesOfOtherWarehouse:
         )
 
     def _found(self, works: Mapping[str, TopicWork]) -> Mapping[str, str]:
-        """The locations of such tables by their topics; none while the metastore cannot be asked, since reading goes on
-        without it. A table that it refuses to show is that topic's trouble, which is told when the table is brought up
-        to date."""
+        """Returns the locations of such tables by topic; none if the metastore is unavailable, because loads continue
+        without it. A table that cannot be read is reported later, when it is brought up to date."""
         found: dict[str, str] = {}
         try:
             executor = self.executor()

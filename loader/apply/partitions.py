@@ -1,5 +1,4 @@
-"""Makes the time partitions of published files partitions of their tables; a time partition appears when it has its
-files, and a partition goes when its time partition has none left."""
+"""Adds the time partitions of published files to their tables, and drops those without files."""
 
 from __future__ import annotations
 
@@ -40,12 +39,12 @@ class PartitionsApplier:
         commit_number: int,
         since: int = -1,
     ) -> None:
-        """Makes the partitions of these time partitions agree with what is committed up to a commit number.
+        """Brings the table's partitions to the state of a commit.
 
         Args:
-            since: the commit number up to which they do already. A time partition that had no files then has no
-            partition, and none is
-                looked for; one that is there all the same, as when this is done twice, is left alone.
+            since: the commit whose state they have now. A time partition without files at `since` has no partition yet,
+            so none
+                is looked up; one that exists anyway, because this runs twice, is left unchanged.
         """
         if not time_partitions:
             return
@@ -76,7 +75,7 @@ class PartitionsApplier:
 
 
 def _time_partitions(step: Step, kind: FileKind) -> set[str]:
-    """Those of the commits to apply, which are all of the topic's when it begins again."""
+    """Returns the time partitions of the pending commits; those of all commits if the topic begins again."""
     committed = [commit.topics[step.topic] for commit in step.commits]
     files = {file.time_partition for one in committed for file in one.files if file.kind is kind}
     return files | {rewrite.time_partition for one in committed for rewrite in one.rewrites if rewrite.kind is kind}

@@ -1,7 +1,7 @@
-"""The commits that appliers have yet to apply, some at a time, oldest first.
+"""The commits that appliers have yet to apply, in portions, oldest first.
 
-Mostly these are the few of the last run, read once for all appliers. But a cursor that is lost, or the audit's
-database, begins again with the first commit of all, and those of a year do not fit into memory together.
+Usually these are the few commits of the last run, read once for all appliers. But after a lost cursor or a lost audit
+database an applier begins with the first commit, and the commits of a year do not fit into memory.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ BYTES_TOGETHER = 64 * 1024 * 1024
 
 
 class PendingCommits:
-    """Those that speak of the topics given to `add`, as of `state`.
+    """Commits of the topics given to `add`, as of `state`.
 
     Raises:
-        CorruptCommit, UnsupportedFormat: one cannot be read; so in all methods.
+        CorruptCommit, UnsupportedFormat: a commit cannot be read. Applies to all methods.
     """
 
     def __init__(self, log: CommitLog, state: LoaderState, since: Mapping[str, int]) -> None:
@@ -33,7 +33,7 @@ class PendingCommits:
         self.add(since)
 
     def add(self, since: Mapping[str, int]) -> None:
-        """Those of the commit numbers after the given ones, by topic."""
+        """Adds the commits after the given commit numbers, by topic."""
         for found in self._log.back_of(since, self._state):
             commit_number = found.value.commit_number
             self._commits.add(commit_number)
@@ -42,7 +42,7 @@ class PendingCommits:
                 self._kept_bytes += found.length
 
     def after(self, commit_number: int) -> Iterator[Sequence[Commit]]:
-        """Those of later commit numbers, in portions that fit into memory."""
+        """Yields the later commits in portions that fit into memory."""
         portion: list[Commit] = []
         size = 0
         for later in sorted(one for one in self._commits if one > commit_number):

@@ -1,17 +1,15 @@
-"""Compares what a metastore and the directories of a topic hold with what is committed, and mends what can be mended.
+"""Compares the metastore and the directories of a topic with the commits, and repairs the differences.
 
-The appliers apply each commit once. What others do to a table, its partitions or its directories afterwards is found
-here: a table that was altered, dropped or never made in this metastore, partitions that were dropped, moved or added
-by hand, files in a partition that nothing committed, directories that were removed.
+The appliers apply each commit once. Later changes by others are found here: a table that was altered, dropped or never
+created in this metastore; partitions that were dropped, moved or added; files that no commit contains; deleted
+directories.
 
-Safe beside loads: what is there is listed before the commits are read, so whatever a load adds in between is known
-to be committed; and a topic of which something committed is still to be followed is left to the next load. Nothing is
-deleted: a foreign file or directory is moved to the topic's directory `_foreign`, below its time's name, and numbered
-where another one has its name.
+Safe while loads run: directories are listed before the commits are read, so files of a concurrent load are known to be
+committed. A topic with pending commits is left to the next load. Nothing is deleted: a foreign file or directory is
+moved to the topic's directory `_foreign`, below the name of its time partition, with a number if the name is taken.
 
-What is the matter with one topic, or with one thing of it, keeps nothing else from being compared and mended: it is a
-difference that is left to people. What ends everything is that nothing can be told of any topic: no metastore, no
-storage, damaged commits.
+A problem with one topic or object does not stop the others; it becomes a difference without a repair. Only a failure
+that affects all topics stops the command: no metastore, no storage, corrupt commits.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ LOST_NOTE = "_files_are_gone"
 
 HIDDEN = (".", "_")
 TIME_PARTITIONS_NAMED_MAX = 5
-NAMES_TRIED_MAX = 10  # each was free a moment before; where it goes on like that, no name can be had
+NAMES_TRIED_MAX = 10  # each name was free a moment before
 
 ENDING = (MetastoreUnavailable, SessionFailed, StorageUnavailable, CommitLogError)
 """Where these are met, nothing can be told of any other topic either."""
@@ -76,20 +74,20 @@ Directories = Mapping[str, tuple[str, frozenset[str]]]
 
 
 class Trouble(StrEnum):
-    """What differs from the commits."""
+    """Kinds of differences."""
 
-    TABLE = "table"  # is not there, or was altered
-    PARTITIONS = "partitions"  # are missing, elsewhere, or committed by nobody
-    FOREIGN = "foreign"  # files that nothing committed, where readers find them
-    LOST = "lost"  # committed files that are not there
-    PENDING = "pending"  # something committed is still to be followed
-    UNTOLD = "untold"  # what differs cannot be told
+    TABLE = "table"  # missing or altered
+    PARTITIONS = "partitions"  # missing, at another location, or in no commit
+    FOREIGN = "foreign"  # files in no commit, visible to readers
+    LOST = "lost"  # missing committed files
+    PENDING = "pending"  # commits that are not applied yet
+    UNKNOWN = "unknown"  # the comparison failed
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`where` is a table, or a file or directory below the warehouse; `ops` and `moves` (from, to) mend it, as far as
-    anything does: `message` says what to do about the rest."""
+    """A difference from the commits. `where` is a table, or a path below the warehouse; `ops` and `moves` (from, to)
+    are the repair; `message` is the remedy for the rest."""
 
     topic: str
     trouble: Trouble
@@ -105,7 +103,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """`deep` also looks for partitions and files that nothing committed, and for files that are gone."""
+    """With `deep`, also finds partitions and files that no commit contains, and missing files."""
 
     log: CommitLog
     executor: Callable[[], Executor]
@@ -114,11 +112,11 @@ class Repair:
     deep: bool
 
     def compare(self, topic: str) -> tuple[Difference, ...]:
-        """What differs, in the order in which it is to be mended.
+        """Returns the differences of a topic, in the order of repair.
 
         Raises:
             MetastoreUnavailable, SessionFailed: the metastore cannot be reached.
-            CommitLogError, OSError: nor can the commits be read, or the storage as a whole.
+            CommitLogError, OSError: the commits or the storage cannot be read.
         """
         state = self.log.read_state().topics[topic]
         found: list[Difference] = []
@@ -131,14 +129,14 @@ class Repair:
             except OF_ONE_TOPIC as error:
                 suffix = QUARANTINE_DATABASE_SUFFIX if kind is FileKind.QUARANTINE else ""
                 where = f"{self.settings.database}{suffix}.{state.table}"
-                found.append(Difference(topic, Trouble.UNTOLD, where, f"what differs cannot be told: {_said(error)}"))
+                found.append(Difference(topic, Trouble.UNKNOWN, where, f"the comparison failed: {_said(error)}"))
         return tuple(found)
 
     def mend(self, topic: str, tell: Callable[[Difference], object] = lambda one: None) -> tuple[Difference, ...]:
-        """Mends what can be, and returns what differed, with what became of it; what is left to people comes last.
+        """Repairs a topic. Returns the differences with the results; those without a repair come last.
 
         Args:
-            tell: is given each of them as soon as that is known.
+            tell: called with each result.
 
         Raises:
             As `compare`.
@@ -156,16 +154,16 @@ class Repair:
                         left.append(became)
                 break
             except StaleRevision:
-                continue  # the others are found again
+                continue  # the others are compared again
         for difference in left:
             tell(difference)
         return (*done, *left)
 
     def drop(self, topic: str) -> tuple[DropTable, ...]:
-        """The operations that take the topic's tables out of the metastore.
+        """Returns the operations that drop the topic's tables.
 
         Raises:
-            ForeignTable: one of that name is not the topic's.
+            ForeignTable: a table of this name does not belong to the topic.
         """
         state = self.log.read_state().topics[topic]
         ops = []
@@ -178,10 +176,11 @@ class Repair:
         return tuple(ops)
 
     def _mended(self, topic: str, difference: Difference, *, is_last: bool) -> Difference:
-        """What became of the difference.
+        """Returns the difference with the result of its repair.
 
         Raises:
-            StaleRevision: the table was changed meanwhile and is to be looked at again; not by the last attempt.
+            StaleRevision: the table was changed concurrently and must be compared again; not raised by the last
+            attempt.
         """
         try:
             return self._mend(topic, difference)
@@ -190,11 +189,9 @@ class Repair:
         except OF_ONE_TOPIC as error:
             if isinstance(error, StaleRevision) and not is_last:
                 raise
-            message = f"{difference.message}; not mended: {_said(error)}"
+            message = f"{difference.message}; not repaired: {_said(error)}"
             if difference.trouble is Trouble.FOREIGN:
-                message = (
-                    f"nothing committed this, and readers find it; move it away, since that failed: {_said(error)}"
-                )
+                message = f"no commit contains this, and readers find it; move it away, because the move failed: {_said(error)}"
             return dataclasses.replace(difference, message=message, ops=(), moves=())
 
     def _mend(self, topic: str, difference: Difference) -> Difference:
@@ -206,12 +203,12 @@ class Repair:
                 executor.ensure_database(op.table.database)
             executor.execute(op)
         if difference.trouble is Trouble.LOST:
-            note = "The files of this directory are gone: see headrace verify, headrace backfill and headrace accept-missing.\n"
+            note = "The files are missing: see headrace verify, headrace backfill and headrace accept-missing.\n"
             files.put(f"{difference.where}/{LOST_NOTE}", note.encode())
         return self._set_aside(difference) if difference.moves else difference
 
     def _set_aside(self, difference: Difference) -> Difference:
-        """With where it is now."""
+        """Moves foreign files, and returns the difference with their new location."""
         files, ((source, wanted),) = self.settings.files, difference.moves
         directory = wanted.rpartition("/")[0]
         for tried in range(NAMES_TRIED_MAX):
@@ -223,7 +220,7 @@ class Repair:
             except FileExistsError:
                 if tried == NAMES_TRIED_MAX - 1:
                     raise
-        message = _said_of_foreign(target) if is_there else "nothing committed this, and it is gone by itself"
+        message = _said_of_foreign(target) if is_there else "no commit contained this, and it no longer exists"
         return dataclasses.replace(difference, message=message, moves=((source, target),))
 
     def _compare_kind(self, topic: str, kind: FileKind) -> Iterator[Difference]:
@@ -245,7 +242,7 @@ class Repair:
         if ops:
             yield Difference(topic, Trouble.TABLE, named.full_name, _said_of_table(ops), ops)
         if read_cursor(self.log.storage, FILES).position(topic) < state.topics[topic].commit_number:
-            message = "something committed is not in its place yet; the next load goes on"
+            message = "commits are pending; the next load applies them"
             yield Difference(topic, Trouble.PENDING, named.full_name, message)
             return
         committed = self._directories(topic, state, kind)
@@ -265,7 +262,7 @@ class Repair:
             yield Difference(topic, Trouble.PARTITIONS, table.full_name, _said_of_partitions(op), (op,))
 
     def _listed(self, topic: str, state: LoaderState, kind: FileKind) -> dict[str, tuple[str, ...]]:
-        """By directory the names that readers find in it."""
+        """Returns the names that readers find, by directory."""
         directories = (directory for directory, _ in self._directories(topic, state, kind).values())
         children = self.settings.files.children
         return {
@@ -295,7 +292,7 @@ class Repair:
     ) -> Iterator[Difference]:
         for time_partition, (directory, names) in sorted(committed.items()):
             if directory not in directories:
-                continue  # made since the directories were listed, or not looked at
+                continue  # created after the directories were listed, or not listed
             for name in sorted(set(directories[directory]) - names):
                 target = f"{topic_directory(state.directory, kind)}/{FOREIGN_DIRECTORY}/{time_partition}/{name}"
                 moves = ((f"{directory}/{name}", target),)
@@ -303,8 +300,9 @@ class Repair:
             lost = [name for name in sorted(names) if self.settings.files.length(f"{directory}/{name}") is None]
             if lost:
                 message = (
-                    f"{len(lost)} of {len(names)} committed files are gone: put them back, or make them again with "
-                    f"`headrace backfill {topic}`, or accept it with `headrace accept-missing {topic} --time-partition {time_partition}`"
+                    f"{len(lost)} of {len(names)} committed files are missing: restore them, recreate them with "
+                    f"`headrace backfill {topic}`, or accept the loss with `headrace accept-missing {topic} "
+                    f"--time-partition {time_partition}`"
                 )
                 yield Difference(topic, Trouble.LOST, directory, message)
 
@@ -313,7 +311,7 @@ class Repair:
         return made(topic, state, self.settings, f"{state.commit_number}-{self.new_run_id()}")
 
     def _with_instant(self, topic: str, current: TableState | None, wanted: TableState) -> TableState:
-        """With what a table that is made anew should say at once; others are told by loads."""
+        """Adds `headrace.complete_until` to a table that is created again; loads set it on other tables."""
         known = read_completeness(self.log.storage).topics.get(topic)
         if current is not None or known is None or not known.told_ms:
             return wanted
@@ -337,7 +335,7 @@ def _said(error: Exception) -> str:
 
 
 def _said_of_foreign(target: str) -> str:
-    return f"nothing committed this, and readers find it; moved to {target}"
+    return f"no commit contains this, and readers found it; moved to {target}"
 
 
 def _said_of_table(ops: tuple[Op, ...]) -> str:
@@ -351,11 +349,11 @@ def _said_of_table(ops: tuple[Op, ...]) -> str:
 def _said_of_partitions(op: Op) -> str:
     match op:
         case AddPartitions(partitions=partitions):
-            return f"{_counted(len(partitions))} not there: {_named([one.values for one in partitions])}"
+            return f"{_counted(len(partitions))} missing: {_named([one.values for one in partitions])}"
         case SetPartitionLocation(partition=partition):
-            return f"the partition {_named([partition.values])} is elsewhere and belongs to {partition.location}"
+            return f"the partition {_named([partition.values])} has another location than {partition.location}"
         case DropPartitions(values=values):
-            return f"nothing committed {_named(values)}: {_counted(len(values))} taken out, and files are left"
+            return f"no commit contains {_named(values)}: {_counted(len(values))} dropped; the files stay"
     raise AssertionError(f"no operation on partitions: {op!r}")
 
 

@@ -1,4 +1,4 @@
-"""Brings the Hive tables of a topic to its load schema, before any file of that schema becomes visible."""
+"""Brings the Hive tables of a topic to its load schema, before any file with that schema becomes visible."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from headrace.loader.work_unit import FileKind
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS_MAX = 3  # a table changed under our hands so often in one second is somebody's loop, not a race
+ATTEMPTS_MAX = 3  # a table that changes this often within a second is being changed by a loop, not by a race
 CURRENT_SCHEMA = "current.avsc"
 
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """`table_schema` gives the schema of a topic's table, with the column `kafka`; `quarantine_schema` is one for all
-    topics. `latest_view` gives the view by a topic's newest schema, where there is to be one and it can be told.
-    """
+    """`table_schema` returns the schema of a topic's table, with the `kafka` column; `quarantine_schema` is the same
+    for all topics. `latest_view` returns the view for a topic's newest schema, None if there is to be none."""
 
     files: WarehouseFiles
     database: str
@@ -39,11 +38,10 @@ class TableSettings:
 
 
 class SchemaApplier:
-    """Creates and evolves the table of a topic, and of its quarantine once there is something in it.
+    """Creates and evolves the table of a topic, and of its quarantine once it has files.
 
-    Each change is a compare-and-set on the table's revision, `<commit_number>-<run id>`. Whoever finds a table at a
-    later commit number than its own leaves it alone: the load schema only ever widens, so the later one reads the older
-    files too.
+    Each change is a compare-and-set on the table's revision, `<commit_number>-<run id>`. A table with a newer commit
+    number is left unchanged: the load schema only widens, so the newer schema also reads the older files.
     """
 
     name = SCHEMA
@@ -67,7 +65,7 @@ class SchemaApplier:
             self._bring_view(view, step)
 
     def _bring(self, wanted: TableState, step: Step) -> bool:
-        """Whether the table is of a later commit number, and so was left alone."""
+        """Returns whether the table has a newer commit number and was left unchanged."""
         executor = self._executor()
         if wanted.database not in self._databases:
             executor.ensure_database(wanted.database)
@@ -78,7 +76,7 @@ class SchemaApplier:
             if current is not None and self._is_late(current, step.state.commit_number):
                 return True
             if current is None and step.since > 0:
-                # The table was there and is gone: its partitions went with it, so they are made again, all of them.
+                # The table was dropped with its partitions, so all partitions are created again.
                 step.rewind("partitions")
             try:
                 for operation in operations:
@@ -91,27 +89,27 @@ class SchemaApplier:
         return False
 
     def _bring_view(self, view: ReplaceView, step: Step) -> None:
-        """What keeps the view from being made keeps no row from being loaded."""
+        """Creates the view. A failure is only a warning, because no row depends on it."""
         executor = self._executor()
         try:
             for operation in plan_view(executor.table(view.database, view.name), view):
                 executor.execute(operation)
         except ForeignTable as error:
             step.warn(
-                f"topic {step.topic}: its view {view.database}.{view.name} is not made, since what has that name is "
-                f"somebody else's ({error.reason}); rename that, or set hive.latest_views = false"
+                f"topic {step.topic}: its view {view.database}.{view.name} was not created, because the object of that name is "
+                f"not Headrace's ({error.reason}); rename it, or set hive.latest_views = false"
             )
         except StatementRefused as error:
-            step.warn(f"topic {step.topic}: its view {view.database}.{view.name} is not made: {error.reason}")
+            step.warn(f"topic {step.topic}: its view {view.database}.{view.name} was not created: {error.reason}")
 
     def _is_late(self, current: TableState, commit_number: int) -> bool:
-        """Whether the table is of a later commit number of this log; a commit number that the log does not have is of a
-        lost one."""
+        """Whether the table has a newer commit number of this log. A commit number that the log does not have belongs
+        to a lost log."""
         return commit_number < _slot(current.revision) <= self._head()
 
 
 def publish_schema(topic: str, state: TopicState, settings: TableSettings) -> None:
-    """Beside the data: for Pig and for people, and for tables that name it by `avro.schema.url`."""
+    """Writes the schema next to the data: for Pig, for people, and for tables with `avro.schema.url`."""
     text = settings.table_schema(topic, state)
     directory = f"{topic_directory(state.directory, FileKind.DATA)}/{SCHEMA_DIRECTORY}"
     for name in (schema_file_name(text), CURRENT_SCHEMA):

@@ -1,2 +1,5 @@
-"""The commit log, on which exactly-once rests: `commit_log` puts a `commit` into the next commit number if it is free
-and `conflict` finds nothing against it; `state` is what all commits add up to. Imports no other stage."""
+"""The commit log, the basis of exactly-once loading.
+
+`reconcile`, `revalidate` and `findings` check the results of the tasks, `prepare` builds a `commit` from them, and
+`commit_log` appends it as a numbered file if `conflict` finds no reason against it. `state` is the sum of all commits.
+"""

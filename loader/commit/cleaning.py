@@ -1,9 +1,8 @@
-"""Deletes staging that nobody can decide any more.
+"""Deletes staging directories of runs that can no longer commit.
 
-Age alone proves nothing: a driver may be paused for longer, a clock may jump. So cleaning is a commit. It names
-the run ids whose uncommitted staging it voids, which is a conflict for them from then on, and it is itself in
-conflict with any of them that was committed in between. Only what a commit has voided is deleted; age only says
-when to offer that.
+Age proves nothing: a driver may be paused for longer, and a clock may jump. Cleaning is therefore a commit. It voids
+the runs whose staging it wants to delete: they can no longer commit, and the cleaning itself conflicts if one of them
+has committed in the meantime. Only voided staging is deleted; age only decides when to void.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """Run ids whose staging was deleted."""
+    """Ids of the runs whose staging was deleted."""
 
     works: tuple[str, ...]
 
 
 def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: int, age_ms: int) -> Cleaned:
-    """Voids uncommitted work that nothing has touched for `age_ms`, and deletes all voided staging.
+    """Voids uncommitted runs whose staging is older than `age_ms`, and deletes all voided staging.
 
     Args:
         run_id: of the cleaning itself.
@@ -36,7 +35,7 @@ def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: 
     """
     staged = staging.works()
     state = log.read_state()
-    # Asked before the offer: what is committed in between makes the offer a conflict.
+    # Listed before the commit: a run that commits in between makes the cleaning conflict.
     uncommitted = {work for work in staged - state.works if not state.is_voided(work)}
     old = frozenset(work for work in uncommitted if staging.is_older(work, now_ms, age_ms))
     if old:
@@ -58,9 +57,9 @@ def _voiding(works: frozenset[str], run_id: str, build: str, now_ms: int, planne
 
 
 def published_works(log: CommitLog, staging: Staging) -> frozenset[str]:
-    """Committed work that has nothing left in staging, for the next commit to say so.
+    """Returns committed runs that have nothing left in staging, to be listed in the next commit.
 
-    Staging is looked at after the state was read: what is committed has been staged before.
+    Reads the state before staging: a run stages its files before it commits.
     """
     works = log.read_state().works
     return works - staging.works()

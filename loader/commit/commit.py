@@ -1,12 +1,11 @@
-"""A commit is the loader's commit: one small file in one commit number of the log, put if absent and never changed.
+"""A commit: one small, immutable file that records the result of one run.
 
-It says what one piece of work adds: per partition the offsets `[start, end)`, the files they went to, a change of
-the load schema, the counts per audit window, declared gaps. Only what changed is in it, so that it stays small.
+A commit holds, for each topic partition, the offsets `[start, end)` that were read, the files with their rows, a change
+of the load schema, the counts per audit window, and declared gaps. It holds only what changed, so it stays small.
 
-A commit is offered for the commit number after the newest one. When that commit number is taken,
-`loader.commit.conflict` judges it against what came between: without a conflict the next commit number is tried, with
-one the work is thrown away. Nothing is reserved beforehand, so a zombie, a second driver and a retry are all the same
-case.
+A run writes its commit with the number after the newest commit, by put-if-absent. If another run has taken that number,
+`loader.commit.conflict` compares the two: without a conflict the run tries the next number, with a conflict its work is
+discarded. Nothing is reserved in advance, so a retry, a second driver and a driver that resumes late are the same case.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from headrace.loader.commit.document import MATTERS
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.work_unit import FileKind, FileRange, RangeCounts, SkippedOffsets
 
-RUN_ID_DIGITS = 8  # the last of the run id, in the names of files: they tell apart what two logs put in one commit
+RUN_ID_DIGITS = 8  # last digits of the run id in file names: they distinguish two logs with the same commit number
 
 
 class CommitKind(StrEnum):
@@ -37,10 +36,10 @@ class CommitKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommittedFile:
-    """A file that belongs to the topic from this commit number on.
+    """A file that belongs to the topic from this commit on.
 
-    `name` is the final one, in the directory of `time_partition`; in an offer that has no commit number yet it is the
-    part after the commit number. `staged` is its path below `staging/<run id>/`.
+    `name` is the final name in the directory of `time_partition`; in a commit without a number yet, the part after the
+    number. `staged` is the path below `staging/<run id>/`. `length` is in bytes.
     """
 
     kind: FileKind
@@ -55,11 +54,11 @@ class CommittedFile:
 
 @dataclass(frozen=True, slots=True)
 class TimePartitionRewrite:
-    """Files of a time partition that belong to the topic no more from this commit number on.
+    """Files of a time partition that this commit removes from the topic.
 
-    Whatever else is live in the time partition goes on with it, in the directory of the new generation. `replaced` are
-    final names, with `records` rows and `bytes` in all of them. A time partition that has no file left is no partition
-    any more.
+    The other live files of the time partition move to the directory of the new generation. `replaced` are final file
+    names; together these files have `records` rows and `bytes` bytes. A time partition without files is removed from
+    the table.
     """
 
     kind: FileKind
@@ -71,17 +70,17 @@ class TimePartitionRewrite:
 
 @dataclass(frozen=True, slots=True)
 class CommittedRange:
-    """What became of the offsets `[start, end)` of one partition.
+    """The outcome of the offsets `[start, end)` of one topic partition.
 
-    `previous` is the next offset that the plan found in the log, None for a partition that was not there. It
-    differs from `start` only where ground was lost or passed over: `[previous, start)` is then among `gaps`; or where
-    the log of a partition never read ends before the start that was chosen for it.
-    `skipped` are the offsets that were not read on purpose, within the range or before it.
+    `previous` is the next offset that the plan found in the log, None for a new partition. It differs from `start` in
+    three cases: data was lost before it was read, or offsets were skipped (`[previous, start)` is then among `gaps`);
+    or a chosen start offset lies after the log start of a partition that was never read. `skipped` are the offsets that
+    were deliberately not read, within the range or before it.
 
-    But where the broker's log no longer held what was read of it from `diverged_at` on, it was taken up there: `start`
-    is below `previous` then (or `[diverged_at, start)` is among `gaps`), and `replaced` says which rows of earlier
-    commits were read from a log that is no more. `incarnation` counts these divergences, this one included: offsets
-    are committed once in each. `epochs` are of the batches that were read.
+    If the broker's log has diverged from the log that was read earlier, reading resumed at `diverged_at`. Then `start`
+    is below `previous` (or `[diverged_at, start)` is among `gaps`), and `replaced` are the offsets whose rows came from
+    the log that no longer exists. `incarnation` counts these divergences, including this one. An offset is committed
+    once per incarnation. `epochs` are the leader epochs of the batches that were read.
     """
 
     partition: int
@@ -99,15 +98,15 @@ class CommittedRange:
 
     @property
     def replaced(self) -> tuple[int, int] | None:
-        """The offsets `[from, to)` of the log that is no more, None where it is the same log."""
+        """The offsets `[from, to)` read from a log that no longer exists, None if the log is the same."""
         if self.diverged_at is None or self.previous is None:
             return None
         return self.diverged_at, self.previous
 
 
 class WindowCount(NamedTuple):
-    """Messages of one ten-minute window; `fingerprint` is a sum modulo 2**64. A list in JSON, since a load of old
-    events may touch the windows of a whole year."""
+    """Messages of one ten-minute window. `fingerprint` is a sum modulo 2**64. Stored as a JSON list, because a load of
+    old events may touch all windows of a year."""
 
     window_start_ms: int
     messages: int
@@ -117,9 +116,10 @@ class WindowCount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CountSeries:
-    """The counts of one tier and partition, by window in the order of time.
+    """The counts of one tier and topic partition, ordered by window.
 
-    `outcome` is `written` or `quarantined` for tier `loader` and "" for tier `broker`. `hash` is of the fingerprints.
+    `outcome` is `written` or `quarantined` for the tier `loader`, "" for the tier `broker`. `hash` names the hash of
+    the fingerprints.
     """
 
     tier: str
@@ -131,11 +131,11 @@ class CountSeries:
 
 @dataclass(frozen=True, slots=True)
 class LoadSchema:
-    """The schema that a topic's files are written in, as far as folded.
+    """The schema of a topic's files, after the versions folded in so far.
 
-    `fold` is the fold's own state as canonical JSON text, `text` the Avro schema of the files. `revision` counts
-    the changes from 1. `version` is the newest subject version folded in, `writer_ids` are the schema ids of the
-    versions, `time_property` is the subject's metadata property `headrace.time` or "".
+    `fold` is the state of the fold as canonical JSON, `text` the Avro schema of the files. `revision` counts the
+    changes from 1. `version` is the newest subject version folded in, `writer_ids` are the schema ids of all of them.
+    `time_property` is the subject's metadata property `headrace.time`, or "".
     """
 
     revision: int
@@ -149,22 +149,20 @@ class LoadSchema:
 
 @dataclass(frozen=True, slots=True)
 class TopicCommit:
-    """What a commit says of one topic.
+    """The part of a commit that concerns one topic.
 
-    `topic_id_before` and `revision_before` are what the plan found in the log (None and 0 for a topic that was not
-    there); the files were written under them. `load_schema` is set when it changes; a new topic always has it.
-    `table`, `directory` and `partition_by` repeat what was chosen when the topic was first committed. `kafka_column` is
-    what its files have of the column `kafka`, "" where an earlier release does not tell. `asked_ids` are
-    registered schema ids met for the first time that the plan did not know. `previous_commit_number` is the newest
-    earlier commit
-    that speaks of the topic and `previous_quarantine_commit_number` the newest that has quarantine files of it, 0 for
-    none, so that a topic's commits are found without reading the others'; None where format 1 does not tell.
+    `topic_id_before` and `revision_before` are the values that the plan found in the log (None and 0 for a new topic);
+    the files were written under them. `load_schema` is set if it changes; a new topic always has it. `table`,
+    `directory` and `partition_by` repeat the choice of the topic's first commit. `kafka_column` is the variant of the
+    `kafka` column in its files. `asked_ids` are registered schema ids that the plan did not know.
+    `previous_commit_number` is the topic's previous commit and `previous_quarantine_commit_number` its previous commit
+    with quarantine files, 0 for none: readers follow these links and read no other topic's commits.
 
-    `continues` says that the topic's partitions go on although its id is another: it is the same topic, whose id was
-    not told before, or cannot be told any more, since brokers that tell no ids have another log of it.
+    `continues` means that the partitions continue although the topic id changed: it is the same topic, whose id the
+    brokers did not report before or no longer report.
 
-    `rewrites` begin a new generation of their time partitions, which is the topic's next: `generation_before + 1`.
-    Files of these time partitions, of this commit and later ones, belong into the directories of that generation.
+    `rewrites` begin the next generation of their time partitions, `generation_before + 1`. Files of these time
+    partitions, of this commit and of later ones, are stored in the directories of that generation.
     """
 
     topic_id: str
@@ -188,18 +186,18 @@ class TopicCommit:
 
     @property
     def starts_again(self) -> bool:
-        """Whether the topic was found re-created, so that nothing of its partitions has been committed yet."""
+        """Whether the topic was re-created, so that no offset of its partitions is committed yet."""
         return self.topic_id_before not in (None, self.topic_id) and not self.continues
 
     @property
     def generation(self) -> int:
-        """Of the files that this commit adds: a part of their names; 0 for all that loads add."""
+        """The generation in the names of the added files: 0 for files of loads."""
         return self.generation_before + 1 if self.rewrites else 0
 
 
 @dataclass(frozen=True, slots=True)
 class StartOffset:
-    """Where the first load of a partition begins. Its topic may have no table yet."""
+    """The offset at which the first load of a topic partition begins. The topic may have no table yet."""
 
     topic: str
     partition: int
@@ -208,14 +206,14 @@ class StartOffset:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """`commit_number` is 0 while it is only an offer. `voided` names work that may never be committed (kind clean).
+    """One commit. `commit_number` is 0 until the log assigns one.
 
-    `published` names committed work that has nothing left in staging, so that nobody needs to remember it. `previous`
-    is the checksum of the commit in the commit number before, "" in commit number 1 and in format 1: commits are a
-    chain, and one that stands after another than it was made for is noticed. `retired` names commit numbers of rewrites
-    whose replaced files are gone from the disk. `reason` is why an operator made it (kind offsets), and `starts` say
-    where the first load of partitions begins of which nothing was loaded. `planned_after` is the newest commit number
-    that had been read when the work was begun; None where an earlier release does not tell.
+    `voided` are ids of runs that can no longer commit (kind clean). `published` are ids of committed runs with nothing
+    left in staging, so the state can drop them. `previous` is the checksum of the preceding commit, "" for commit 1:
+    commits form a chain, which reveals a commit from another log. `retired` are numbers of rewrites whose replaced
+    files have been deleted. `reason` is the operator's reason (kind offsets), and `starts` are start offsets of
+    partitions without a load. `planned_after` is the newest commit that the plan had read; None for a commit without a
+    plan.
     """
 
     commit_number: int
@@ -233,7 +231,7 @@ class Commit:
     planned_after: int | None = None
 
     def at(self, commit_number: int, previous: str = "") -> Commit:
-        """This offer as the commit of a commit number, with the final names of its files."""
+        """Returns the commit with this number, the checksum of its predecessor, and the final names of its files."""
         topics = {}
         for topic, committed in self.topics.items():
             start = f"{committed.generation}-{commit_number}-{self.run_id[-RUN_ID_DIGITS:]}"

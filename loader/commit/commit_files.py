@@ -1,12 +1,11 @@
-"""The commit numbers of the log: which holds what, whether it stands alone or in an archive.
+"""The numbered files of the log: single commits, and archives of older ones.
 
-    log/000000107.json          the content of one commit number, put if absent and never changed
-    archive/000000100.jsonl     the contents of `ARCHIVE_COMMITS` commit numbers up to that one, each a line, byte for byte
+    log/000000107.json          one commit, written by put-if-absent and never changed
+    archive/000000100.jsonl     the `ARCHIVE_COMMITS` commits up to that number, one per line, byte for byte
 
-Fifty thousand commits a year would be as many small files, so packs of older commit numbers become archives. A pack is
-put if absent as a whole, and only then do the files of its commit numbers go. A writer that slept since before then
-finds the name of its commit number free again, and what it puts there counts for nothing. So a commit number's file is
-believed only where, after it was read or put, there is no archive.
+A year has fifty thousand commits, so older ones are packed into archives. An archive is written by put-if-absent, and
+only then are its single files deleted. A driver that was paused since before then finds its file name free again, and
+its write does not count. A single file is therefore valid only if no archive exists after the file was read or written.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from headrace.loader.storage.protocols import CommitStorage
 logger = logging.getLogger(__name__)
 
 ARCHIVE_COMMITS = 100
-LOOSE_COMMITS_MIN = 200  # the newest stay files of their own: appliers and late drivers read these
+LOOSE_COMMITS_MIN = 200  # the newest commits stay single files: appliers and late drivers read these
 ARCHIVE_BYTES_MAX = 64 * 1024 * 1024  # a pack of larger commits stays as it is: its files are few for their size
-PUT_ATTEMPTS_MAX = 3  # on one commit number, when the storage refuses the put and then shows no file there
+PUT_ATTEMPTS_MAX = 3  # per number, if the storage refuses the put and then shows no file
 LOG_DIRECTORY = "log"
 
 
@@ -32,7 +31,7 @@ def commit_path(commit_number: int) -> str:
 
 
 def archive_path(commit_number: int) -> str:
-    """Of the pack that the commit number belongs to; named by the pack's last commit number."""
+    """The archive that holds this commit. It is named by its last commit number."""
     return f"archive/{_pack_end(commit_number):09d}.jsonl"
 
 
@@ -46,7 +45,7 @@ class CommitFiles:
         self._newest_archive: tuple[int, list[bytes]] = (0, [])
 
     def path(self, commit_number: int) -> str:
-        """Where a commit number is, for messages."""
+        """The file that holds a commit, for messages."""
         archived = not self._storage.exists(commit_path(commit_number)) and self._storage.exists(
             archive_path(commit_number)
         )
@@ -56,10 +55,10 @@ class CommitFiles:
         return self._storage.exists(commit_path(commit_number)) or self._storage.exists(archive_path(commit_number))
 
     def read(self, commit_number: int) -> bytes | None:
-        """The content of a commit number, None when nothing was committed in it.
+        """Returns the content of a commit, None if there is none.
 
         Raises:
-            CorruptCommit: its archive is cut.
+            CorruptCommit: its archive is truncated.
         """
         is_known = self._newest_archive[0] == _pack_end(commit_number)
         content = None if is_known else self._storage.read(commit_path(commit_number))
@@ -67,22 +66,22 @@ class CommitFiles:
         return content if archived is None else archived
 
     def keep(self, commit_number: int) -> None:
-        """Makes a commit number that was read survive a loss of power; see `CommitStorage.keep`.
+        """Fsyncs a commit that was read; see `CommitStorage.keep`.
 
         Raises:
-            OSError: it cannot be made to.
+            OSError: the fsync failed.
         """
         for path in (commit_path(commit_number), archive_path(commit_number)):
             if self._storage.exists(path):
                 self._storage.keep(path)
 
     def put(self, commit_number: int, content: bytes) -> bytes:
-        """Puts the content if the commit number is free, and returns what the commit number holds then: this, or a
-        faster writer's. That survives a loss of power.
+        """Writes the content if the number is free. Returns the content of that number: this one, or that of a faster
+        writer. Either is fsynced.
 
         Raises:
-            StorageError: the storage neither takes the content nor shows what refused it.
-            OSError: the storage failed, and it is not known whether the content was taken.
+            StorageError: the storage neither takes the content nor shows the file that prevents it.
+            OSError: the storage failed, and it is unknown whether the content was taken.
         """
         path = commit_path(commit_number)
         failure: OSError | None = None
@@ -92,7 +91,7 @@ class CommitFiles:
                 made = self._storage.put_if_absent(path, content)
                 failure = None
             except OSError as error:
-                # The file may have been made although the call failed: only the commit number itself can tell.
+                # The file may exist although the call failed, so read it.
                 failure = error
             found = content if made else self._storage.read(path)
             archived = self._archived(commit_number)
@@ -109,13 +108,12 @@ class CommitFiles:
         raise StorageError(f"{self._storage.describe(path)} is refused as taken but cannot be found")
 
     def pack(self, head: int) -> int:
-        """Makes archives of the packs that are wholly older than the newest commit numbers, and removes their commit
-        numbers' files.
+        """Archives the commits that are older than the newest `LOOSE_COMMITS_MIN`, and deletes their single files.
 
-        Any number of processes may pack at once, and be killed while they do.
+        Any number of processes may pack concurrently, and may be killed at any point.
 
         Returns:
-            How many files were removed.
+            The number of files deleted.
         """
         removed = 0
         loose = {int(name[:9]) for name in self._storage.children(LOG_DIRECTORY) if name[:9].isdecimal()}
@@ -130,9 +128,9 @@ class CommitFiles:
             contents = [self._storage.read(commit_path(commit_number)) or b"" for commit_number in commits]
             content = b"".join(contents)
             if len(content) > ARCHIVE_BYTES_MAX or not all(map(_is_whole, contents)):
-                return 0  # a damaged commit number stays a file of its own, which can be restored alone
+                return 0  # a damaged commit stays a single file, which can be restored alone
             self._storage.put_if_absent(archive_path(end), content)
-        # Whoever put the archive may have been killed before its name was on the disk.
+        # The writer of the archive may have been killed before it fsynced the directory.
         self._storage.keep(archive_path(end))
         removed = 0
         for commit_number in commits:
@@ -144,7 +142,7 @@ class CommitFiles:
         return removed
 
     def _archived(self, commit_number: int) -> bytes | None:
-        """What the archive of its pack says of a commit number, None when there is no archive."""
+        """Returns the content of a commit in its archive, None if there is no archive."""
         end = _pack_end(commit_number)
         if self._newest_archive[0] != end:
             content = self._storage.read(archive_path(commit_number))
@@ -159,7 +157,7 @@ class CommitFiles:
 
 
 def _is_whole(content: bytes) -> bool:
-    """Whether it is one line and the document that it says it is."""
+    """Whether the content is one line and a valid document."""
     try:
         read_document(content, Commit)
     except ValueError:

@@ -1,24 +1,23 @@
-"""The log of commits in `<warehouse>/_headrace/`, from which everything else can be rebuilt.
+"""The log of commits in `<warehouse>/_headrace/`. Everything else can be rebuilt from it.
 
-    format.json                format number, least format that may read and that may write
-    log/000000107.json         one commit: put if absent, never changed
-    archive/000000100.jsonl    older ones, a hundred in a file, byte for byte
-    head.json                  hint of the newest commit number
-    checkpoint/000000100.json  the state folded up to there
-    index/<directory>/<kind>/…    which files each time partition has, by day: hints
-    cursor/<applier>.json     how far each applier has got: a hint (the audit's is in its own database)
-    schemas/<id>.avsc          writer schemas met so far
-    schemas/registry.json      which registry they were compared with: a hint
-    complete.json              up to when the tables are complete: a hint
-    staging/<run id>/         files of work in progress; plan.json in it is for people
-    lease.json                 politeness between two loads
-    tmp/                       files on their way to a name
+    format.json                format number, and the least formats that may read and write
+    log/000000107.json         one commit, written by put-if-absent and never changed
+    archive/000000100.jsonl    older commits, a hundred per file, byte for byte
+    head.json                  hint: the newest commit number
+    checkpoint/000000100.json  the state up to that commit
+    index/<directory>/<kind>/… hint: the files of each time partition, by day
+    cursor/<applier>.json      hint: the position of each applier (the audit's is in its own database)
+    schemas/<id>.avsc          writer schemas seen so far
+    schemas/registry.json      hint: the registry that they were compared with
+    complete.json              hint: the time up to which the tables are complete
+    staging/<run id>/          files of running loads; its plan.json is for people
+    lease.json                 lets a second load wait; not needed for correctness
+    tmp/                       files before their rename
 
-Invariants: commit numbers have no holes, since an offer goes only to the commit number after one that was read; a
-commit number that exists is whole; what a commit number says never changes. So the newest commit number is found by
-probing whether names exist, and no directory is ever listed to learn what was committed. Commits are a chain, each
-naming the checksum of the one before, and a checkpoint names its commit number's: an older copy of the log that was put
-back, or files of two logs, are noticed.
+Invariants: commit numbers have no holes, because a commit is only written with the number after one that was read; a
+commit file is complete; its content never changes. The newest commit is therefore found by probing names, and no
+directory is listed. Each commit holds the checksum of its predecessor, and a checkpoint that of its commit: an older
+copy of the log restored from a backup, or files of two logs, are detected.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ from headrace.loader.storage.protocols import CommitStorage
 
 logger = logging.getLogger(__name__)
 
-CHECKPOINT_EVERY = 100  # commit numbers; folding that many commits at start takes well under a second
-CHECKPOINTS_KEPT = 2  # the newest may be damaged; older ones can be made again
+CHECKPOINT_EVERY = 100  # commits; folding that many at start takes well under a second
+CHECKPOINTS_KEPT = 2  # the newest may be damaged; older ones can be rebuilt
 
 FORMAT_PATH = "format.json"
 HEAD_PATH = "head.json"
@@ -52,7 +51,7 @@ CHECKPOINT_DIRECTORY = "checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class LogFormat:
-    """`read_min` and `write_min` are the least formats a program must know to read from or write to this log."""
+    """`read_min` and `write_min` are the least formats that a release must know to read or to write this log."""
 
     format: int = FORMAT
     read_min: int = FORMAT
@@ -61,9 +60,10 @@ class LogFormat:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The answer to an offer: the commit as it stands in the log, or the conflict that refused all of it.
+    """The result of `CommitLog.try_commit`: the commit as the log has it, or the conflict that rejected all of it.
 
-    `state` is the newest state read, with the commit in it. `refused` are the topics that were left out, with why.
+    `state` is the newest state read, with the commit in it. `refused` are the topics that were left out, with the
+    reasons.
     """
 
     state: LoaderState
@@ -77,10 +77,10 @@ def checkpoint_path(commit_number: int) -> str:
 
 
 class CommitLog:
-    """Reads and extends the log. Holds the newest state it has read, so that reading on is cheap.
+    """Reads and extends the log. Caches the newest state that it has read, so that reading further commits is cheap.
 
-    With `looks_only` nothing is written, not even to make what is read survive: for whoever acts on no commit, and
-    may have to look where nothing can be written.
+    Args:
+        looks_only: writes and fsyncs nothing, for commands that show the log and may lack write permission.
     """
 
     def __init__(self, storage: CommitStorage, *, looks_only: bool = False) -> None:
@@ -93,14 +93,15 @@ class CommitLog:
 
     @property
     def state(self) -> LoaderState:
-        """The newest that was read."""
+        """The newest state that was read."""
         return self._state
 
     def open(self) -> None:
-        """Makes the log where there is none, and refuses one of a format this release does not know.
+        """Creates the log if it is missing.
 
         Raises:
-            UnwritableWarehouse, NoHardLinks, UnsupportedFormat, CorruptCommit.
+            UnwritableWarehouse, NoHardLinks, CorruptCommit.
+            UnsupportedFormat: only a newer release can write the log.
         """
         self.storage.prepare()
         if self.storage.read(FORMAT_PATH) is None:
@@ -108,10 +109,11 @@ class CommitLog:
         self.check_format(writing=True)
 
     def check_format(self, *, writing: bool) -> LogFormat:
-        """The format of the log, that of this release where there is no log yet.
+        """Returns the format of the log, or this release's format if there is no log yet.
 
         Raises:
-            UnsupportedFormat: a newer release is needed. CorruptCommit: the file cannot be read.
+            UnsupportedFormat: a newer release is needed.
+            CorruptCommit: the file cannot be read.
         """
         content = self.storage.read(FORMAT_PATH)
         if content is None:
@@ -123,11 +125,11 @@ class CommitLog:
             raise CorruptCommit(path, str(error)) from error
         needed = found.write_min if writing else found.read_min
         if needed > FORMAT:
-            raise UnsupportedFormat(path, f"it asks for format {needed} and this release knows {FORMAT}")
+            raise UnsupportedFormat(path, f"it needs format {needed} and this release knows {FORMAT}")
         return found
 
     def head(self) -> int:
-        """The newest commit number, 0 when nothing has been committed."""
+        """Returns the newest commit number, 0 if nothing has been committed."""
         known = max(self._state.commit_number, self._hint())
         if not self._exists(known):
             known = self._state.commit_number
@@ -135,7 +137,7 @@ class CommitLog:
         while self._exists(known + step):
             known += step
             step *= 2
-        # The first absent commit number is in (known, known + step]: halve what is left.
+        # The first absent number is in (known, known + step]: binary search.
         absent = known + step
         while absent - known > 1:
             middle = (known + absent) // 2
@@ -150,10 +152,10 @@ class CommitLog:
         return self.document(commit_number).value
 
     def document(self, commit_number: int) -> Document[Commit]:
-        """The commit of a commit number with its checksum; the newest one is read once.
+        """Returns a commit with its checksum. The newest commit is read once.
 
         Raises:
-            CorruptCommit: the commit number is missing, cut or changed.
+            CorruptCommit: the commit is missing, truncated or changed.
             UnsupportedFormat: only a newer release can read it.
         """
         if self._newest is not None and self._newest.value.commit_number == commit_number:
@@ -164,8 +166,8 @@ class CommitLog:
         return self._parse(commit_number, content)
 
     def back(self, topic: str, state: LoaderState, since: int = 0) -> Iterator[Document[Commit]]:
-        """The commits that speak of a topic, from the newest back to the commit number after `since`; each is read when
-        it is asked for.
+        """Yields the commits of one topic, from the newest back to the one after `since`. Each is read when the
+        iterator reaches it.
 
         Raises:
             CorruptCommit, UnsupportedFormat: see `document`.
@@ -173,12 +175,11 @@ class CommitLog:
         return self.back_of({topic: since}, state)
 
     def back_of(self, since: Mapping[str, int], state: LoaderState) -> Iterator[Document[Commit]]:
-        """The commits of later commit numbers that speak of any of these topics, the newest first; each is read once,
-        and no others are.
+        """Yields the commits of any of these topics, newest first. Reads each once, and no other commits.
 
         Args:
-            since: by topic, the commit number after which.
-            state: as of the newest commit number.
+            since: by topic, the commit number to stop before.
+            state: as of the newest commit.
 
         Raises:
             CorruptCommit, UnsupportedFormat: see `document`.
@@ -203,13 +204,14 @@ class CommitLog:
             yield found
 
     def read_state(self) -> LoaderState:
-        """The state as of the newest commit number, which survives a loss of power. Leaves the checkpoints that are due
-        behind. Neither is so with `looks_only`.
+        """Returns the state as of the newest commit, after fsyncing that commit. Writes the checkpoints that are due.
+
+        With `looks_only` it neither fsyncs nor writes.
 
         Raises:
             CorruptCommit, UnsupportedFormat: see `document`.
-            LogReplaced: another log stands there now.
-            OSError: the newest commit number cannot be made to survive.
+            LogReplaced: the log is another one than the log that was read before.
+            OSError: the newest commit cannot be fsynced.
         """
         self._check_timeline()
         head = self.head()
@@ -218,21 +220,21 @@ class CommitLog:
         while self._state.commit_number < head:
             self._advance(self.document(self._state.commit_number + 1))
         if self._state.commit_number > self._kept and not self._looks_only:
-            # Its writer may have been killed before its name was on the disk. Whoever acts on a commit that may yet
-            # be lost publishes what nobody committed.
+            # The writer may have been killed before it fsynced the directory. An applier that acts on a commit that can
+            # still be lost would publish uncommitted files.
             self.commits.keep(self._state.commit_number)
             self._kept = self._state.commit_number
         return self._state
 
     def _check_timeline(self) -> None:
-        """What was read before must still be there: a copy of the log that was put back may be shorter, or go on
+        """Checks that the newest commit read before is unchanged: a restored copy of the log may be shorter or continue
         differently."""
         commit_number = self._state.commit_number
         if commit_number and self._said_sha256(commit_number) != self._state.sha256:
             raise LogReplaced(self.commits.path(commit_number))
 
     def sha256(self, commit_number: int) -> str:
-        """The checksum that the commit of a commit number says it has, "" for none: enough to tell two logs apart."""
+        """The checksum stated in a commit, "" for number 0. Enough to distinguish two logs."""
         return self._state.sha256 if commit_number == self._state.commit_number else self._said_sha256(commit_number)
 
     def _said_sha256(self, commit_number: int) -> str:
@@ -240,13 +242,12 @@ class CommitLog:
         return said_sha256(content) if content is not None else ""
 
     def try_commit(self, proposal: Commit) -> CommitResult:
-        """Puts a commit into the first free commit number, without the topics that conflict with what is committed
-        before it.
+        """Writes a commit with the first free number, without the topics that conflict with earlier commits.
 
         Raises:
-            CorruptCommit: what came between cannot be read.
-            StorageError: the storage neither takes the commit nor shows what refused it.
-            OSError: the storage failed and it is not known whether the commit was taken; a later run will see.
+            CorruptCommit: a commit of another run cannot be read.
+            StorageError: the storage neither takes the commit nor shows the file that prevents it.
+            OSError: the storage failed, and it is unknown whether the commit was taken. The next run finds out.
         """
         state = self.read_state()
         refused: dict[str, Conflict] = {}
@@ -276,10 +277,10 @@ class CommitLog:
         commit = found.value
         path = self.commits.path(commit.commit_number)
         if commit.previous != self._state.sha256:
-            raise CorruptCommit(path, "it was made after another commit than the one that is before it now")
+            raise CorruptCommit(path, "its predecessor is not the commit before it in this log")
         conflict = find_conflict(self._state, commit)
         if conflict is not None:
-            raise CorruptCommit(path, f"it does not follow from the commits before it: {conflict}")
+            raise CorruptCommit(path, f"it conflicts with the commits before it: {conflict}")
         self._state = fold(self._state, commit, found.sha256)
         self._newest = found
         if self._state.commit_number % CHECKPOINT_EVERY == 0 and not self._looks_only:
@@ -295,11 +296,12 @@ class CommitLog:
         except ValueError as error:
             raise CorruptCommit(path, str(error)) from error
         if found.value.commit_number != commit_number:
-            raise CorruptCommit(path, f"it says it is slot {found.value.commit_number}")
+            raise CorruptCommit(path, f"it states commit number {found.value.commit_number}")
         return found
 
     def _newest_checkpoint(self, head: int) -> LoaderState:
-        """A checkpoint can be rebuilt, so one that is damaged, or of another log, is passed over for an older one."""
+        """Returns the newest usable checkpoint. Ignores damaged ones and those of another log: the state can be
+        rebuilt."""
         for commit_number in range(head - head % CHECKPOINT_EVERY, 0, -CHECKPOINT_EVERY):
             content = self.storage.read(checkpoint_path(commit_number))
             if content is None:
@@ -325,7 +327,7 @@ class CommitLog:
 
     def _leave_checkpoint(self, state: LoaderState) -> None:
         try:
-            # Not put if absent: one of this name that is of another log must give way.
+            # Replaces the file: a checkpoint of another log may have this name.
             self.storage.replace(checkpoint_path(state.commit_number), write_document(state))
             for name in self.storage.children(CHECKPOINT_DIRECTORY):
                 number = name.removesuffix(".json")
@@ -338,4 +340,4 @@ class CommitLog:
         try:
             self.storage.replace(HEAD_PATH, canonical({"commit_number": commit_number}) + b"\n")
         except OSError as error:
-            logger.warning("hint_not_written commit=%d error=%s", commit_number, error)
+            logger.warning("head_hint_not_written commit=%d error=%s", commit_number, error)

@@ -1,6 +1,6 @@
-"""May this commit still follow what has been committed? Pure, and the heart of exactly-once.
+"""Decides whether a commit may follow the commits before it. Pure; exactly-once depends on these rules.
 
-Safety rests on these rules and on put-if-absent alone; no lease, clock or clean-up takes part in it.
+Safety depends only on these rules and on put-if-absent, not on a lease, a clock or cleaning.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from headrace.loader.commit.state import PLAN_COMMITS_MAX, LoaderState
 
 
 class ConflictRule(StrEnum):
-    """Why an offer can no longer be committed."""
+    """Reasons why a commit is rejected."""
 
-    WORK_VOIDED = "the work was voided"
+    WORK_VOIDED = "the run was voided"
     PLAN_TOO_OLD = "the plan is too old"
-    RUN_COMMITTED = "work to be voided was committed"
+    RUN_COMMITTED = "a run to be voided has committed"
     TOPIC_COMMITTED = "a new topic was committed first"
     TOPIC_RECREATED = "the topic was re-created"
-    LOAD_SCHEMA_MOVED = "the load schema moved on"
-    TABLE_TAKEN = "the table name was given to another topic"
-    START_LOADED = "a partition that is to be given a start was loaded first"
+    LOAD_SCHEMA_MOVED = "the load schema changed"
+    TABLE_TAKEN = "the table name belongs to another topic"
+    START_LOADED = "a partition was loaded before its start offset was set"
     OFFSETS_COMMITTED = "a start is no longer the partition's next offset"
     FILES_REPLACED = "the files of the topic were rewritten"
-    LOG_DIVERGED = "the log of a partition is another than the one that was read"
+    LOG_DIVERGED = "the log of a partition diverged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +39,17 @@ class Conflict:
 
 
 def find_conflict(state: LoaderState, commit: Commit) -> Conflict | None:
-    """The first reason why this commit, as a whole, cannot follow this state, or None. Pure."""
+    """Returns the first reason why this commit cannot follow this state, None if there is none."""
     return run_conflict(state, commit) or next(iter(topic_conflicts(state, commit).values()), None)
 
 
 def run_conflict(state: LoaderState, commit: Commit) -> Conflict | None:
-    """Why nothing of the work can be committed, or None."""
+    """Returns the reason why nothing of the run can be committed, None if there is none."""
     if state.is_voided(commit.run_id):
         return Conflict(ConflictRule.WORK_VOIDED, commit.run_id)
     planned_after = commit.planned_after
     if planned_after is not None and planned_after < state.commit_number - PLAN_COMMITS_MAX:
-        at = f"{commit.run_id} was planned after slot {planned_after}, and {state.commit_number} is committed"
+        at = f"{commit.run_id} was planned after commit {planned_after}, and the newest is {state.commit_number}"
         return Conflict(ConflictRule.PLAN_TOO_OLD, at)
     committed = sorted(commit.voided & state.works)
     if committed:
@@ -58,7 +58,7 @@ def run_conflict(state: LoaderState, commit: Commit) -> Conflict | None:
 
 
 def topic_conflicts(state: LoaderState, commit: Commit) -> dict[str, Conflict]:
-    """The topics that cannot be committed, each with the first reason; the others can, without them."""
+    """Returns the topics that cannot be committed, each with the first reason. The other topics can be."""
     found = {}
     owner_of_table = {known.table: topic for topic, known in state.topics.items()}
     for topic, wanted in commit.topics.items():
@@ -88,11 +88,11 @@ def _topic_conflicts(topic: str, state: LoaderState, wanted: TopicCommit) -> Ite
         yield Conflict(ConflictRule.LOAD_SCHEMA_MOVED, f"{topic} from {wanted.revision_before} to {revision}")
     generation = known.generation if known else 0
     if wanted.rewrites and generation != wanted.generation_before:
-        # One number for the whole topic and not which files live: that would be a state that grows with history.
+        # One number per topic, not the set of live files: the state must not grow with history.
         yield Conflict(
             ConflictRule.FILES_REPLACED, f"{topic} from generation {wanted.generation_before} to {generation}"
         )
-    # A topic that this commit finds re-created starts again, so nothing is committed of its partitions.
+    # A re-created topic starts again: no offset of its partitions is committed.
     starts_again = topic_id != wanted.topic_id and not wanted.continues
     for offsets in wanted.ranges:
         next_offset = None if known is not None and starts_again else state.next_offset(topic, offsets.partition)
@@ -101,8 +101,8 @@ def _topic_conflicts(topic: str, state: LoaderState, wanted: TopicCommit) -> Ite
                 ConflictRule.OFFSETS_COMMITTED,
                 f"{topic}-{offsets.partition} was {offsets.previous} and is {next_offset}",
             )
-        # Offsets may be the same again in a log that was cut back and grew, and the messages are others. Where nothing
-        # was read, nothing can be read again.
+        # A log that was truncated and grew again has other messages at the same offsets. A partition without committed
+        # offsets cannot be affected.
         partition = None if known is None or starts_again else known.partitions.get(offsets.partition)
         incarnation = partition.incarnation if partition else 0
         took_up = offsets.replaced is not None

@@ -23,12 +23,12 @@ from headrace.loader.commit.json_values import canonical, dataclasses_in, from_j
 T = TypeVar("T")
 
 FORMAT = 1
-"""Of what this release writes. It reads every format that asks for no field it does not know."""
+"""The format that this release writes. It reads every format that needs no unknown field."""
 
 BODY, FORMAT_KEY, NEEDS, CHECKSUM = "body", "format", "needs", "sha256"
 
 MATTERS = {"matters": True}
-"""Metadata of a dataclass field that no reader may pass over where it has another value than its default."""
+"""Metadata of a dataclass field that a reader must know if its value is not the default."""
 
 
 class FieldNotKnown(ValueError):
@@ -41,7 +41,8 @@ class FieldNotKnown(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Document(Generic[T]):
-    """What was read. `sha256` names it in other documents; `format` is its writer's; `length` is in bytes."""
+    """A document that was read. `sha256` identifies it in other documents, `format` is its writer's, `length` is in
+    bytes."""
 
     value: T
     sha256: str
@@ -50,18 +51,18 @@ class Document(Generic[T]):
 
 
 def write_document(value: Any) -> bytes:
-    """A dataclass as the content of a file."""
+    """Returns the content of a file with this dataclass."""
     needs = sorted(set(_needs(value))) if _may_need(typing.cast(Any, type(value))) else []
     document = {BODY: to_json(value), FORMAT_KEY: FORMAT, NEEDS: needs}
     return canonical({**document, CHECKSUM: _sha256(document)}) + b"\n"
 
 
 def read_document(content: bytes, wanted: type[T]) -> Document[T]:
-    """Reads what `write_document` wrote, of this or any other release.
+    """Reads a document written by `write_document`, of this or any other release.
 
     Raises:
         FieldNotKnown: only a newer release can read it.
-        ValueError: it is no such document, or its checksum is wrong; the message says which.
+        ValueError: it is no such document, or its checksum is wrong; the message has the reason.
     """
     try:
         document = json.loads(content)
@@ -81,7 +82,7 @@ def read_document(content: bytes, wanted: type[T]) -> Document[T]:
 
 
 def said_sha256(content: bytes) -> str:
-    """The checksum that a document says it has, which is the last thing in it, without reading the rest."""
+    """Returns the checksum at the end of a document, without reading the rest."""
     return content.rstrip()[-66:-2].decode("ascii", "replace")
 
 
@@ -96,13 +97,13 @@ def _sha256(value: Any) -> str:
 
 @functools.cache
 def _may_need(kind: Any) -> bool:
-    """Whether any field in values of this type matters."""
+    """Whether values of this type have fields that a reader must know."""
     return any(field.metadata.get("matters") for inner in dataclasses_in(kind) for field in dataclasses.fields(inner))
 
 
 @functools.cache
 def _looked_at(kind: Any) -> tuple[tuple[dataclasses.Field[Any], bool], ...]:
-    """The fields of a dataclass that matter, or may hold values with one that does, and whether they may."""
+    """Returns the fields of a dataclass that matter or may contain such fields, and whether they may contain them."""
     hints = typing.get_type_hints(kind)
     fields = [(field, _may_need(hints[field.name])) for field in dataclasses.fields(kind)]
     return tuple((field, leads_on) for field, leads_on in fields if leads_on or field.metadata.get("matters"))

@@ -1,13 +1,12 @@
-"""The documents of the index of files, beside the commits they are folded from.
+"""Reads and writes the documents of the file index, next to the commits they are folded from.
 
-    index/<directory>/days.json                     the days of a topic, and up to which commit number they are told
+    index/<directory>/days.json                     the days of a topic, and the newest commit they cover
     index/<directory>/data/dt=2026-01-31.json       the time partitions of a day
     index/<directory>/quarantine/dt=2026-01-31.json
 
-Invariants: a day's document is written before the one that names its commit number, so that what is older than
-`days.json` says has been lost, or overwritten by a process that woke up late. What is missing, damaged, old or of
-another log is never answered from: it is folded again from the topic's commits, all of them if need be. So nothing here
-is forced to disk: a load of a year would wait for hundreds of documents.
+Invariant: a day's document is written before the `days.json` that lists it, so a document older than `days.json` states
+was lost, or overwritten by a driver that resumed late. A missing, damaged, stale or foreign document is folded again
+from the topic's commits. The documents are therefore not fsynced: the load of a year would wait for hundreds of them.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ T = TypeVar("T")
 
 
 def index_directory(directory: str) -> str:
-    """Where the index of a topic is, below the directory of the log.
+    """The directory of a topic's index, below the directory of the log.
 
     Args:
         directory: of the topic's files.
@@ -57,7 +56,7 @@ def index_directory(directory: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What one commit says of a topic's files, by day."""
+    """The changes of one commit to a topic's files, by day."""
 
     commit_number: int
     sha256: str
@@ -67,9 +66,8 @@ class _Change:
 
 @dataclass(slots=True)
 class _Topic:
-    """What is known of a topic's index: `days` as their documents tell them, `missing` the changes that they lack, by
-    day and in order. `commit_number` and `sha256` are those of the newest commit, `loaded` the days that were asked
-    for."""
+    """The index of a topic. `days` is the content of its documents, `missing` the changes that they lack, by day and in
+    order. `commit_number` and `sha256` are of the newest commit, `loaded` are the days read so far."""
 
     days: IndexedDays
     commit_number: int
@@ -82,9 +80,10 @@ class _Topic:
 
 
 class FileIndex:
-    """Answers which files are live as of the newest state that the log has read, and keeps the documents.
+    """Returns the live files as of the newest state that the log has read, and maintains the documents.
 
-    A document is read once. `mends` writes what had to be folded again; without it only `bring_up` writes.
+    Reads each document once. With `mends` it writes every document that had to be folded again; otherwise only
+    `bring_up` writes.
     """
 
     def __init__(self, log: CommitLog, *, mends: bool = False) -> None:
@@ -94,16 +93,16 @@ class FileIndex:
         self._sha256s: dict[int, str] = {}
 
     def days(self, topic: str, kind: FileKind) -> tuple[str, ...]:
-        """The days that a topic has, or had, files of, in order: `dt=2026-01-31`.
+        """Returns the days for which the topic has or had files, in order: `dt=2026-01-31`.
 
         Raises:
-            CorruptCommit, UnsupportedFormat: what must be folded again cannot be read; so in all of these.
+            CorruptCommit, UnsupportedFormat: the commits of the topic cannot be read. Applies to all methods.
         """
         prefix = day_key(kind, "")
         return tuple(key.removeprefix(prefix) for key in self._topic(topic).all_days() if key.startswith(prefix))
 
     def day(self, topic: str, kind: FileKind, day: str) -> DayIndex:
-        """The time partitions of a day; none where the topic has no such day."""
+        """Returns the time partitions of a day, none if the topic has no such day."""
         key = day_key(kind, day)
         known = self._topic(topic)
         if key not in known.loaded:
@@ -118,7 +117,7 @@ class FileIndex:
         return known.loaded[key]
 
     def day_once(self, topic: str, kind: FileKind, day: str) -> DayIndex:
-        """As `day`, and not kept: for whoever looks at every day of a long history."""
+        """As `day`, but not cached: for callers that iterate over the days of a long history."""
         found = self.day(topic, kind, day)
         self._topics[topic].loaded.pop(day_key(kind, day), None)
         return found
@@ -127,7 +126,7 @@ class FileIndex:
         return self.day(topic, kind, day_of(time_partition)).time_partitions.get(time_partition, NO_FILES)
 
     def generation_at(self, topic: str, kind: FileKind, time_partition: str, commit_number: int) -> int:
-        """The generation of a time partition as of a commit number; 0, without a look, for topics that were never
+        """Returns the generation of a time partition as of a commit. Reads nothing for topics that were never
         rewritten."""
         known = self._log.state.topics.get(topic)
         if known is None or not known.generation:
@@ -137,18 +136,18 @@ class FileIndex:
     def live(
         self, topic: str, kind: FileKind, time_partition: str, commit_number: int | None = None
     ) -> tuple[IndexedFile, ...]:
-        """The files of a time partition as of a commit number, the newest by default. Commit numbers before a rewrite
-        whose replaced files were deleted tell nothing of these any more."""
+        """Returns the files of a time partition as of a commit, by default the newest. For commits before a rewrite
+        whose replaced files have been deleted, the result lacks those files."""
         return live_at(
             self.time_partition(topic, kind, time_partition),
             self._log.state.commit_number if commit_number is None else commit_number,
         )
 
     def bring_up(self, topic: str, commits: Sequence[Commit] = ()) -> None:
-        """Writes what the documents of a topic lack; all anew where one that is needed was lost.
+        """Writes the documents of a topic that lack changes, or all of them if one was lost.
 
         Args:
-            commits: the newest of the topic, oldest first, as far as somebody has read them already.
+            commits: the topic's newest commits, oldest first, if the caller has already read them.
 
         Raises:
             OSError: a document cannot be written.
@@ -187,7 +186,7 @@ class FileIndex:
         return [_change(one.value, topic, one.sha256) for one in found][::-1]
 
     def _folded(self, topic: str, known: _Topic, kind: FileKind, day: str) -> DayIndex | None:
-        """The day with all that is committed of it; None when its document is not to be trusted."""
+        """Returns the day with all its commits applied, None if its document is unusable."""
         key = day_key(kind, day)
         index: DayIndex | None = DayIndex(kind, day)
         if key in known.days.days:
@@ -207,7 +206,7 @@ class FileIndex:
         return without_dead(index, gone) if gone else index
 
     def _write(self, topic: str, known: _Topic) -> bool:
-        """The documents that lack something, and then that of all days; False when one of them is not to be trusted."""
+        """Writes the documents that lack changes, then `days.json`. Returns False if one of them is unusable."""
         commits = dict(known.days.days)
         for key in known.missing:
             kind, _, day = key.partition("/")
@@ -224,7 +223,7 @@ class FileIndex:
         return f"{index_directory(self._log.state.topics[topic].directory)}/{key}.json"
 
     def _read(self, path: str, kind: type[T]) -> T | None:
-        """A document of this log, or None."""
+        """Returns a document of this log, or None."""
         content = self._log.storage.read(path)
         if content is None:
             return None
@@ -240,7 +239,7 @@ class FileIndex:
         return found
 
     def _sha256(self, commit_number: int) -> str:
-        """Of the commit in a commit number; read once, since many days are of one commit number."""
+        """Returns the checksum of a commit. Cached, because many days have the same commit number."""
         if commit_number not in self._sha256s:
             self._sha256s[commit_number] = self._log.sha256(commit_number)
         return self._sha256s[commit_number]

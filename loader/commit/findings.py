@@ -1,8 +1,8 @@
-"""What to tell of a topic although its work is committed: bad messages and times that cannot be meant. Pure.
+"""Problems and notes about a topic that is committed anyway: bad messages and implausible times. Pure.
 
-Nothing here holds a topic back. A share of bad messages over the limit is a problem in every run that meets it,
-however few they were; `doubts` alone says when there are so many that nothing is loaded. So no state is needed to see
-that each of many small runs was bad.
+Findings hold no topic back; only `revalidate` rejects a topic with too many bad messages. A share of bad messages over
+the limit is a problem in every run, however few messages the run read. No state is needed to notice many small bad
+runs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from headrace.loader.project.topic_projection import FUTURE_TIME, RECORD_TIME
 from headrace.loader.work_unit import OddTimes, SkippedOffsets, TimeOddity
 
 SLOW_MIN = 10_000
-"""Fewer messages are done in a moment either way; the first of each schema in a range is always among them."""
+"""Fewer slow messages are not reported. The first message of each schema in a range is always slow."""
 UNIT_NAMES = {"seconds": "seconds", "millis": "milliseconds", "micros": "microseconds", "nanos": "nanoseconds"}
 
 
 def with_findings(
     reconciled: Mapping[str, ReconciledTopic], policies: Mapping[str, TopicPolicy]
 ) -> dict[str, ReconciledTopic]:
-    """The topics with their findings: problems where more messages are concerned than the topic's policy allows."""
+    """Adds the findings to the topics. More bad messages than the topic's policy allows are a problem, fewer are a
+    note."""
     return {
         topic: _with_findings(topic, one, policies[topic].quarantine_ratio_max) for topic, one in reconciled.items()
     }
@@ -39,7 +40,7 @@ def _with_findings(topic: str, one: ReconciledTopic, share_max: float) -> Reconc
         problems.append(
             f"{counts.quarantined:,} of {count_text(messages, 'message')} cannot be loaded, more than "
             f"loader.quarantine_ratio_max ({share_max:.0%}) allows; the others were loaded, and these are in the "
-            f"quarantine: mend what `headrace quarantine list {topic}` shows, or raise the limit"
+            f"quarantine: repair the causes that `headrace quarantine list {topic}` shows, or raise the limit"
         )
     problems += [_skipped_problem(offsets.partition, passed) for offsets in one.ranges for passed in offsets.skipped]
     for odd in one.odd_times:
@@ -51,23 +52,23 @@ def _with_findings(topic: str, one: ReconciledTopic, share_max: float) -> Reconc
     slow = one.by_reference - counts.quarantined
     if slow >= SLOW_MIN and slow > share_max * messages:
         notes.append(
-            f"{topic}: {slow:,} of {count_text(messages, 'message')} took several times as long as the others, since the "
-            "compiled core leaves them to Python: of a recursive type, with odd times, or with their schema in a header"
+            f"{topic}: {slow:,} of {count_text(messages, 'message')} took several times as long as the others, because "
+            "the C core leaves them to Python: they have a recursive type, odd times, or their schema in a header"
         )
     future = one.time_sources.get(FUTURE_TIME, 0)
     if future:
         notes.append(
             f"{topic}: {future:,} of {count_text(messages, 'message')} are dated further after their arrival than "
-            "loader.future_max allows, and are filed by the time of that"
+            "loader.future_max allows, and are filed by their time of arrival"
         )
     return dataclasses.replace(one, problems=tuple(problems), notes=tuple(notes))
 
 
 def _skipped_problem(partition: int, passed: SkippedOffsets) -> str:
-    where = "and its bytes are in the quarantine" if passed.is_kept else "and its bytes are kept nowhere"
+    where = "its bytes are in the quarantine" if passed.is_kept else "its bytes are not stored"
     return (
-        f"partition {partition}: {count_text(passed.end - passed.start, 'offset')} from {passed.start} on passed over, as "
-        f"corrupt_batches says, {where}: {passed.reason}"
+        f"partition {partition}: skipped {count_text(passed.end - passed.start, 'offset')} from {passed.start}, because of "
+        f"corrupt_batches; {where}: {passed.reason}"
     )
 
 
@@ -94,11 +95,11 @@ def _what_is_odd(odd: OddTimes) -> str:
 
 
 def _mend(odd: OddTimes, unit: str) -> str:
-    """What to do about the unit. The type of the field says it, and Avro knows none of seconds."""
+    """The remedy for a wrong unit. The logical type of the field states the unit, and Avro has none for seconds."""
     if odd.source == RECORD_TIME:
         return "its producer must give milliseconds"
     if not unit:
-        return f"mend what writes it, or {_another_field(odd)}"
+        return f"repair its producer, or {_another_field(odd)}"
     if unit == "seconds":
         return f"there is no logical type for seconds: write milliseconds, or {_another_field(odd)}"
     return f"give it the logical type timestamp-{unit} in the next version of the schema, or {_another_field(odd)}"

@@ -1,12 +1,11 @@
-"""Frozen dataclasses to canonical JSON and back, strictly.
+"""Converts frozen dataclasses to canonical JSON and back, strictly.
 
-A value is read only if it says what its type says: a value of another type is a `ValueError`, and so is a missing key,
-but of a field with a default, which later releases add. Keys that the type does not know are read past (`document`
-says which must not be). Canonical means one spelling per value (sorted keys, no spaces, ASCII), so that equal values
-are equal bytes and a checksum over them means something.
+A value of the wrong type is a `ValueError`, and so is a missing key, unless the field has a default (later releases add
+such fields). Unknown keys are ignored (`document` lists those that must not be). Canonical means one spelling per value
+(sorted keys, no spaces, ASCII), so equal values are equal bytes and can be compared by checksum.
 
 Supported: bool, int, str, StrEnum, dataclasses, NamedTuples (as lists), `X | None`, `tuple[X, ...]`, `tuple[X, Y]`,
-`frozenset[X]`, `Mapping[str, X]` and `Mapping[int, X]`. Floats are left out on purpose: they have several spellings.
+`frozenset[X]`, `Mapping[str, X]` and `Mapping[int, X]`. Floats are excluded, because they have several spellings.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ T = TypeVar("T")
 
 
 def canonical(value: Any) -> bytes:
-    """The one spelling of a JSON value."""
+    """Returns the canonical spelling of a JSON value."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 
 
 def to_json(value: Any) -> Any:
-    """A dataclass (or any value of the supported types) as a JSON value."""
+    """Converts a dataclass, or any value of the supported types, to a JSON value."""
     kind = type(value)
     if kind is int or kind is str or kind is bool or value is None:
         return value
@@ -47,10 +46,10 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any, wanted: type[T], where: str = "") -> T:
-    """Reads a JSON value as the type it should have.
+    """Converts a JSON value to the given type.
 
     Raises:
-        ValueError: it does not fit; the message says where.
+        ValueError: the value does not fit; the message has its JSON pointer.
     """
     try:
         return typing.cast(T, _reader(typing.cast(Any, wanted))(value))
@@ -63,7 +62,7 @@ Reader = Callable[[Any], Any]
 
 
 class _Misfit(ValueError):
-    """A value that does not fit its type. `path` grows from the inside out, only when something is wrong."""
+    """A value that does not fit its type. `path` is built from the inside out, only on failure."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -72,7 +71,8 @@ class _Misfit(ValueError):
 
 @functools.cache
 def _reader(wanted: Any) -> Reader:
-    """The function that reads values of a type; made once per type, since a commit may hold many thousands."""
+    """Returns the function that reads values of a type. Cached per type, because a commit may hold thousands of
+    values."""
     origin = typing.get_origin(wanted)
     arguments = typing.get_args(wanted)
     if origin in (typing.Union, types.UnionType):
@@ -184,7 +184,7 @@ def _field_types(wanted: type) -> Mapping[str, Any]:
 
 @functools.cache
 def dataclasses_in(wanted: Any) -> frozenset[type]:
-    """The dataclasses that values of a type are made of, itself included."""
+    """Returns the dataclasses in values of a type, itself included."""
     is_dataclass: bool = dataclasses.is_dataclass(wanted)
     inner = _field_types(wanted).values() if is_dataclass else typing.get_args(wanted)
     found = {kind for argument in inner if argument is not ... for kind in dataclasses_in(argument)}

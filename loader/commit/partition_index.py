@@ -1,9 +1,8 @@
-"""Which files of a time partition are live: what all commits up to a commit number say of the time partitions of one
-day. Pure.
+"""The live files of each time partition, folded from the commits by day. Pure.
 
-The state keeps no files, since it must not grow with history; so each topic has an index, a document for every day
-of each kind of its files and one that tells of all days. The index is never the truth: it is folded from the
-commits, and any document of it may be thrown away.
+The state holds no files, since it must not grow with history. Each topic therefore has an index: one document per day
+and kind of files, and one that lists the days. The index is a cache: any of its documents may be deleted and is folded
+again from the commits.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from headrace.loader.work_unit import FileKind, FileRange
 
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
-    """A file that commit number `since` added to its time partition and commit number `until` took away again, 0 while
-    it is live."""
+    """A file that commit `since` added to its time partition and commit `until` removed; `until` is 0 while the file is
+    live."""
 
     name: str
     since: int
@@ -33,8 +32,8 @@ class IndexedFile:
 
 @dataclass(frozen=True, slots=True)
 class IndexedTimePartition:
-    """`generations` are the commit numbers that rewrote the time partition, each with the generation that began there;
-    `files` are in the order of their commit numbers. Both grow only."""
+    """`generations` are the commits that rewrote the time partition, each with the generation that began there; `files`
+    are in commit order. Both only grow."""
 
     generations: tuple[tuple[int, int], ...] = ()
     files: tuple[IndexedFile, ...] = ()
@@ -45,8 +44,8 @@ NO_FILES = IndexedTimePartition()
 
 @dataclass(frozen=True, slots=True)
 class DayIndex:
-    """The time partitions of one day, as of `commit_number`: the newest that changed one of them. `sha256` is the
-    checksum of the commit in it, by which an index of another log is known."""
+    """The time partitions of one day as of `commit_number`, the newest commit that changed one of them. `sha256` is the
+    checksum of that commit, which identifies the log."""
 
     kind: FileKind
     day: str
@@ -60,8 +59,8 @@ class IndexedDays:
     """The days of a topic, each with the commit number of its document: `data/dt=2026-01-31` or
     `quarantine/dt=2026-01-31`.
 
-    All commits of the topic up to `commit_number` are in it, and `sha256` is the checksum of the one there. So a day
-    that is not in it has no files, and a document that is older than it says is a document that was lost.
+    Covers all commits of the topic up to `commit_number`, whose checksum is `sha256`. A day that is not listed has no
+    files, and a document older than listed here is stale.
     """
 
     commit_number: int
@@ -82,8 +81,8 @@ def day_key(kind: FileKind, day: str) -> str:
 
 
 def by_day(committed: TopicCommit) -> dict[tuple[FileKind, str], TopicCommit]:
-    """The days whose time partitions a commit changes, each with the part of it that does: once for all days, since the
-    load of a year has thousands of files."""
+    """Splits a topic's commit by the days whose time partitions it changes. Done once for all days, because the load of
+    a year has thousands of files."""
     files, rewrites = defaultdict(list), defaultdict(list)
     for file in committed.files:
         files[file.kind, day_of(file.time_partition)].append(file)
@@ -97,10 +96,11 @@ def by_day(committed: TopicCommit) -> dict[tuple[FileKind, str], TopicCommit]:
 
 
 def apply(index: DayIndex, committed: TopicCommit, commit_number: int, sha256: str) -> DayIndex:
-    """The day after one more commit of its topic; as it was when the commit is in it already, or not of this day.
+    """Returns the day after one more commit of its topic. Unchanged if the commit is already applied or concerns other
+    days.
 
     Args:
-        sha256: the checksum of the commit.
+        sha256: checksum of the commit.
     """
     if commit_number <= index.commit_number:
         return index
@@ -124,13 +124,12 @@ def apply(index: DayIndex, committed: TopicCommit, commit_number: int, sha256: s
 
 
 def generation_at(time_partition: IndexedTimePartition, commit_number: int) -> int:
-    """The generation whose directory holds the time partition as of a commit number, 0 before it was first
-    rewritten."""
+    """Returns the generation whose directory holds the time partition as of a commit, 0 before the first rewrite."""
     return max((generation for since, generation in time_partition.generations if since <= commit_number), default=0)
 
 
 def live_at(time_partition: IndexedTimePartition, commit_number: int) -> tuple[IndexedFile, ...]:
-    """The files that belong to the topic as of a commit number; of commit numbers before a rewrite only until
+    """Returns the files of the topic as of a commit. Files replaced by a rewrite are known only until
     `without_dead`."""
     return tuple(
         file
@@ -140,7 +139,7 @@ def live_at(time_partition: IndexedTimePartition, commit_number: int) -> tuple[I
 
 
 def without_dead(index: DayIndex, commits: Collection[int]) -> DayIndex:
-    """The day without the files that these commit numbers took away, for whoever has deleted them."""
+    """Returns the day without the files that these commits removed, after those files have been deleted."""
     time_partitions = {
         name: dataclasses.replace(
             time_partition, files=tuple(file for file in time_partition.files if file.until not in commits)
@@ -151,7 +150,7 @@ def without_dead(index: DayIndex, commits: Collection[int]) -> DayIndex:
 
 
 def commits_with_deleted_files(index: DayIndex) -> frozenset[int]:
-    """The commit numbers whose replaced files it still names."""
+    """Returns the commits whose replaced files the index still lists."""
     return frozenset(file.until for file in _files(index) if file.until)
 
 

@@ -17,7 +17,7 @@ from headrace.loader.storage.protocols import Staged
 
 COMMIT_BYTES_MAX = 16 * 1024 * 1024  # read and folded in about half a second; an ordinary run takes a tenth of it
 
-# What each takes in a commit, measured on real ones and rounded up.
+# Bytes of each in a commit, measured on real commits and rounded up.
 TOPIC_BYTES, RANGE_BYTES, FILE_BYTES, FILE_RANGE_BYTES, WINDOW_BYTES = 800, 350, 350, 70, 60
 
 
@@ -29,11 +29,11 @@ def new_load_commit(
     now_ms: int,
     build: str,
 ) -> Commit:
-    """The offer: only what changed.
+    """Builds the commit of a load. It holds only what changed.
 
     Args:
-        registered_ids: by topic, ids that the plan did not know and the registry has.
-        published: committed work that has nothing left in staging.
+        registered_ids: by topic, schema ids that the plan did not know and the registry has.
+        published: ids of committed runs with nothing left in staging.
     """
     topics = {}
     for topic, work in plan.works.items():
@@ -71,7 +71,8 @@ def _topic_commit(work: TopicWork, one: ReconciledTopic, asked_ids: frozenset[in
 
 
 def split_commit(proposal: Commit, new_run_id: Callable[[], str]) -> list[Commit]:
-    """The offer in as few commits as the bound allows; topics keep their order, and the first keeps the run id."""
+    """Splits a commit into as few commits as the size limit allows. Topics stay in order; the first part keeps the run
+    id."""
     chunks: list[dict[str, TopicCommit]] = [{}]
     size = 0
     for topic, committed in proposal.topics.items():
@@ -87,12 +88,12 @@ def split_commit(proposal: Commit, new_run_id: Callable[[], str]) -> list[Commit
 
 
 def staged_files(chunk: Commit) -> list[Staged]:
-    """The files of a chunk, to be moved to its own work."""
+    """Returns the files of a part, to be moved to the staging directory of its own run."""
     return [Staged(file.staged, file.length) for committed in chunk.topics.values() for file in committed.files]
 
 
 def estimated_bytes(committed: TopicCommit) -> int:
-    """About what a topic takes in a commit."""
+    """Estimates the size of a topic in a commit, in bytes."""
     schema = committed.load_schema
     return (
         TOPIC_BYTES

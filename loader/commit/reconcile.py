@@ -1,8 +1,8 @@
-"""From what the tasks returned to what can be committed. Pure.
+"""Reduces the results of the tasks to what can be committed. Pure.
 
-Of every partition the contiguous prefix that was read whole is committed. Files mix partitions, so a range that
-cannot be committed takes the files it shares with it, those files take the other ranges in them, and so on until
-nothing changes: what is left is whole.
+Of each topic partition, the contiguous prefix of completely read ranges can be committed. Files mix partitions: if a
+range cannot be committed, its files cannot either, nor can the other ranges in these files, and so on until nothing
+changes.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from headrace.loader.work_unit import (
 TIMES_OF_RECORDS = frozenset({RECORD_TIME, NULL_TIME, ABSURD_TIME, FUTURE_TIME})
 NO_COUNTS = RangeCounts()
 READ_AGAIN = (
-    "nothing of it was committed and the next load reads it again; if this comes back, it is a defect of the loader"
+    "nothing of it was committed and the next load reads it again; if this problem recurs, it is a defect of the loader"
 )
-ROOM_NEEDED = "what it read is not loaded; make room there or mend the disk, and the next load reads it again"
+SPACE_NEEDED = "its messages were not loaded; free space there or repair the disk, and the next load reads them again"
 
 
 @dataclass(frozen=True, slots=True)
 class ReconciledTopic:
-    """What of a topic's work can be committed, `problems` that somebody must act on, and `notes` that need no action.
-    `by_reference` are messages that the compiled core left to the reference."""
+    """The part of a topic's work that can be committed. `problems` need action, `notes` do not. `by_reference` counts
+    the messages that the C core left to Python."""
 
     ranges: tuple[CommittedRange, ...] = ()
     files: tuple[CommittedFile, ...] = ()
@@ -60,7 +60,7 @@ class ReconciledTopic:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A planned range as one task had it, and what the task says became of it."""
+    """A planned range as one task had it, and the task's result."""
 
     task: int
     planned: OffsetRange
@@ -98,10 +98,10 @@ def reconcile(
     results: Sequence[UnitResult],
     moved: Mapping[str, Collection[int]],
 ) -> dict[str, ReconciledTopic]:
-    """What can be committed of each planned topic.
+    """Returns what can be committed of each planned topic.
 
     Args:
-        moved: by topic, partitions that changed their leader meanwhile: what was read of them does not count.
+        moved: by topic, partitions whose leader changed meanwhile; their results are discarded.
     """
     by_task = {result.task: result for result in results}
     pieces: dict[str, list[_Piece]] = defaultdict(list)
@@ -122,14 +122,14 @@ def reconcile(
 
 
 def _pieces(unit: WorkUnit, result: UnitResult | None) -> Iterator[tuple[_Piece, str]]:
-    """The ranges of a unit with what became of each, and a sentence where nothing did, "" elsewhere."""
+    """Yields the ranges of a unit with their results, and a problem where there is no result, "" otherwise."""
     disk_error = result.disk_error if result else ""
     returned = {(one.done.topic_partition, one.done.start): one for one in result.ranges} if result else {}
     for offsets in unit.ranges:
         found = returned.get((offsets.topic_partition, offsets.start))
         failure = ""
         if disk_error:
-            failure = f"task {unit.task} {disk_error}; {ROOM_NEEDED}"
+            failure = f"task {unit.task} {disk_error}; {SPACE_NEEDED}"
         elif found is None:
             failure = f"task {unit.task} returned nothing for {_name(offsets)}; {READ_AGAIN}"
         if found is None or failure:
@@ -145,7 +145,7 @@ def _reconcile_topic(
     moved: Collection[int],
 ) -> ReconciledTopic:
     problems = [
-        f"partition {number} changed its leader while it was read; the next load reads again"
+        f"partition {number} changed its leader during the read; the next load reads it again"
         for number in sorted(moved)
     ]
     problems += failures
@@ -189,7 +189,7 @@ def _reconcile_topic(
 
 
 def _advice(piece: _Piece) -> str:
-    """What to do about a range that stopped."""
+    """The remedy for a range that stopped."""
     stop = piece.result.corrupt_stop
     if stop is None:
         return TRIED_AGAIN
@@ -207,7 +207,8 @@ def _advice(piece: _Piece) -> str:
 def _whole(
     pieces: Sequence[_Piece], files: Sequence[_TaskFile], wrong: Sequence[_Piece]
 ) -> tuple[list[_Piece], list[_TaskFile]]:
-    """The largest set of pieces and files that is contiguous per partition and shares no file with what is left out."""
+    """Returns the largest set of pieces and files that is contiguous per partition and shares no file with an excluded
+    piece."""
     partitions: dict[int, list[_Piece]] = defaultdict(list)
     for piece in sorted(pieces, key=lambda piece: piece.planned.start):
         partitions[piece.planned.topic_partition.partition].append(piece)
@@ -231,7 +232,8 @@ def _whole(
 
 
 def _accounting(pieces: Sequence[_Piece], files: Sequence[_TaskFile]) -> str:
-    """ "" when the files hold exactly the records that the ranges say they wrote, by task and partition."""
+    """Returns "" if the files hold exactly the records that the ranges report, by task and partition, else the
+    problem."""
     for kind in FileKind:
         expected: dict[tuple[int, int], int] = defaultdict(int)
         for piece in pieces:
@@ -255,7 +257,7 @@ def _accounting(pieces: Sequence[_Piece], files: Sequence[_TaskFile]) -> str:
 
 
 def _committed_range(planned: PlannedRange, pieces: Sequence[_Piece]) -> CommittedRange:
-    """What the pieces of one partition, all of which can be committed, add up to."""
+    """Merges the pieces of one partition, all of which can be committed."""
     pieces = sorted(pieces, key=lambda piece: piece.planned.start)
     gaps = [gap for piece in pieces for gap in piece.result.gaps]
     due = planned.previous if planned.diverged_at is None else planned.diverged_at
@@ -294,10 +296,11 @@ def _committed_files(files: Sequence[_TaskFile]) -> tuple[CommittedFile, ...]:
 
 
 def _series(pieces: Sequence[_Piece]) -> tuple[tuple[CountSeries, ...], Mapping[int, int]]:
-    """The counts by tier, partition and window; of windows that are too many, those of the fewest messages are one.
+    """Returns the counts by tier, partition and window. Beyond the limit of windows, those with the fewest messages are
+    merged.
 
-    Also says how many messages these had. What the tasks did for themselves is done here for all of them, since a
-    commit holds what a thousand ranges may have opened.
+    Also returns the number of merged messages by window. The tasks apply the same limit, but a commit merges the
+    windows of up to a thousand ranges.
     """
     read: dict[int, int] = defaultdict(int)
     for piece in pieces:
@@ -323,7 +326,8 @@ def _series(pieces: Sequence[_Piece]) -> tuple[tuple[CountSeries, ...], Mapping[
 def _odd_times(
     pieces: Sequence[_Piece], scattered: Mapping[int, int], time_sources: Mapping[str, int]
 ) -> tuple[OddTimes, ...]:
-    """What the ranges noted, added up; windows that all of them together had too many of go by the commonest source."""
+    """Sums the notes of the ranges. Windows merged because of the limit are attributed to the most frequent time
+    source."""
     notes = [one for piece in pieces for one in piece.result.odd_times]
     if scattered:
         fields = [name for name in time_sources if name not in TIMES_OF_RECORDS]

@@ -1,7 +1,7 @@
-"""Reasons not to commit what the tasks brought back, found between reading and committing.
+"""Checks, between reading and committing, whether the results may still be committed.
 
-`fetch_changes` asks what became of the topics meanwhile, before the work is settled, since a partition that changed its
-leader takes only its own ranges out; `revalidate` then drops whole topics.
+`fetch_changes` finds topics and partitions that changed on the brokers; a partition with a new leader only loses its
+own ranges. `revalidate` then drops whole topics.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from headrace.loader.storage.protocols import Staged, Staging
 if TYPE_CHECKING:
     from headrace.kafka_wire.cluster import TopicMetadata
 
-QUARANTINED_MIN = 100  # messages; so few are no reason to hold back the others, and `findings` tells of them
+QUARANTINED_MIN = 100  # fewer bad messages never hold back a topic; `findings` reports them
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What changed while it was read: topics that were re-created, and, by topic, partitions with a new leader."""
+    """Changes during the read: re-created topics, and partitions with a new leader, by topic."""
 
     recreated: frozenset[str]
     moved: Mapping[str, frozenset[int]]
 
 
 def fetch_changes(plan: LoadPlan, cluster: Cluster) -> Changes:
-    """Asks the cluster once more what the topics are of which the plan has news.
+    """Fetches the metadata of the topics that the plan reads, and compares it with the plan.
 
     Raises:
         KafkaUnavailable: no broker answers.
@@ -61,16 +61,16 @@ def revalidate(
     changes: Changes,
     staging: Staging,
 ) -> dict[str, ReconciledTopic]:
-    """Drops the topics whose work must not be committed, and says why.
+    """Drops the topics that must not be committed, with the reason.
 
     Args:
-        staging: holds the files, which are checked and kept there.
+        staging: holds the files, which are checked and fsynced there.
     """
     checked = {}
     for topic, one in reconciled.items():
         reason = ""
         if topic in changes.recreated:
-            reason = "the topic was re-created while it was read; the next load looks again"
+            reason = "the topic was re-created during the read; the next load reads the new topic"
         elif one.ranges or one.files:
             share_max = plan.works[topic].policy.quarantine_ratio_max
             reason = _over_quarantine(one, share_max) or _not_staged(staging, plan.run_id, one)
@@ -87,7 +87,7 @@ def _over_quarantine(one: ReconciledTopic, share_max: float) -> str:
         return ""
     return (
         f"{counts.quarantined} of {messages} messages cannot be loaded, more than loader.quarantine_ratio_max "
-        f"({share_max:.0%}) allows; nothing of this topic was loaded: mend the cause or raise the limit"
+        f"({share_max:.0%}) allows; nothing of this topic was loaded: repair the cause or raise the limit"
     )
 
 

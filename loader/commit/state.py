@@ -1,6 +1,6 @@
-"""What all commits up to a commit number add up to. Pure; a checkpoint is this value in a file.
+"""The sum of all commits up to a commit number. Pure; a checkpoint is this value in a file.
 
-The state is never the truth: it is folded from the commits, and any checkpoint may be thrown away.
+The state can always be folded again from the commits, so any checkpoint may be deleted.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.load_schema import wider_column
 from headrace.loader.work_unit import FileKind
 
-BYTES_PER_KILO_OFFSET_UNSEEN = 1024 * 1024  # a message of a partition never read is taken for 1 KiB
+BYTES_PER_KILO_OFFSET_UNSEEN = 1024 * 1024  # assumes 1 KiB per message in a partition that was never read
 STAGES_NOTHING = frozenset({CommitKind.CLEAN, CommitKind.OFFSETS, CommitKind.EXPIRE})
 PLAN_COMMITS_MAX = 10_000  # two months of a commit every ten minutes
-"""A plan that is older is no longer committed, so nobody needs to remember for longer which work was voided."""
-SMOOTHING = 4  # the newest run counts for a quarter: enough to follow a change, too little to jump at one odd run
+"""An older plan can no longer be committed, so the ids of voided runs need not be stored for longer."""
+SMOOTHING = 4  # the newest run has the weight 1/4: follows changes, and one odd run has little effect
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """`next_offset` is the next offset to load; `bytes_per_kilo_offset` is smoothed over the runs.
+    """State of a topic partition. `next_offset` is the next offset to load.
 
-    `leader_epoch` is the leader's when that was committed and `epochs` are those of the batches read, as far as
-    remembered. `incarnation` counts how often the log turned out to be another than the one that was read.
+    `bytes_per_kilo_offset` is a moving average over the runs. `leader_epoch` is the leader's at the last commit;
+    `epochs` are the leader epochs of the batches read, as far as stored. `incarnation` counts the divergences of the
+    log.
     """
 
     next_offset: int
@@ -37,7 +38,7 @@ class PartitionState:
     incarnation: int = field(default=0, metadata=MATTERS)
 
     def has_rows_from(self, offset: int) -> bool:
-        """Whether messages may have been read from `offset` on; emptied offsets behind the last batch hold none."""
+        """Whether messages at `offset` or later may have been read. Offsets after the last batch hold no messages."""
         return offset < (self.epochs.end if self.epochs.starts else self.next_offset)
 
 
@@ -52,11 +53,13 @@ class FileTotals:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """`commit_number` is the newest one that says something of this topic, `quarantine_commit_number` the newest with
-    quarantine files of it, 0 for none. `asked_ids` are registered schema ids met in its messages that need not be of
-    its subject's versions: every plan asks the registry for them by name. `kafka_column` is the widest that any of its
-    files have, and so the table's; "" where no commit tells. `generation` counts the rewrites of its time
-    partitions."""
+    """State of a topic. `commit_number` is the newest commit of this topic, `quarantine_commit_number` the newest with
+    quarantine files of it, 0 for none.
+
+    `asked_ids` are registered schema ids in its messages that need not be versions of its subject; every plan looks
+    them up by id. `kafka_column` is the widest variant in any of its files, and so the table's. `generation` counts the
+    rewrites of its time partitions.
+    """
 
     topic_id: str
     table: str
@@ -75,13 +78,13 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class LoaderState:
-    """In size of the order of topics and partitions, whatever was committed over the years.
+    """The size depends on the number of topics and partitions, not on history.
 
-    `works` are the ids of committed work that may still have files in staging. `voided` are of work that may never be
-    committed, and `voided_before` those from before the newest commit number that is a multiple of `PLAN_COMMITS_MAX`.
-    `sha256` is the checksum of the commit in `commit_number`: a state of another log is known by it. `rewrites` are the
-    commit numbers that rewrote time partitions whose replaced files may still be on the disk, with the time of each in
-    ms. `starts` are the offsets, by topic and partition, where partitions begin of which nothing was loaded.
+    `works` are ids of committed runs that may still have files in staging. `voided` are ids of runs that can no longer
+    commit, `voided_before` those voided before the newest commit number that is a multiple of `PLAN_COMMITS_MAX`.
+    `sha256` is the checksum of the commit `commit_number` and identifies the log. `rewrites` are commits whose replaced
+    files may still be on the disk, with the time of each in ms. `starts` are the start offsets of partitions without a
+    load, by topic and partition.
     """
 
     commit_number: int = 0
@@ -95,11 +98,12 @@ class LoaderState:
     voided_before: frozenset[str] = frozenset()
 
     def is_voided(self, run_id: str) -> bool:
-        """Whether a work may never be committed, as far as its plan is not too old for that anyway."""
+        """Whether a run can no longer commit because it was voided. Forgets runs whose plan is too old to be committed
+        anyway."""
         return run_id in self.voided or run_id in self.voided_before
 
     def next_offset(self, topic: str, partition: int) -> int | None:
-        """Where the next load of a partition goes on, or begins; None for where its log begins."""
+        """Returns the offset at which the next load of a partition begins, None for its log start offset."""
         known = self.topics.get(topic)
         found = known.partitions.get(partition) if known else None
         return found.next_offset if found else self.starts.get(topic, {}).get(partition)
@@ -109,10 +113,10 @@ EMPTY = LoaderState()
 
 
 def fold(state: LoaderState, commit: Commit, sha256: str = "") -> LoaderState:
-    """The state after one more commit, which must be of the next commit number and free of conflicts with the state.
+    """Returns the state after one more commit, which must have the next number and no conflict with the state.
 
     Args:
-        sha256: the commit's own checksum.
+        sha256: checksum of the commit.
     """
     assert commit.commit_number == state.commit_number + 1, (commit.commit_number, state.commit_number)
     topics = dict(state.topics)
@@ -124,7 +128,8 @@ def fold(state: LoaderState, commit: Commit, sha256: str = "") -> LoaderState:
         committed_at_ms=commit.committed_at_ms,
         topics=topics,
         works=(state.works | _staged_work(commit)) - commit.published,
-        # Work is voided after it was planned, so what is dropped here was planned at least `PLAN_COMMITS_MAX` ago.
+        # A run is voided after it was planned, so ids dropped here were planned at least `PLAN_COMMITS_MAX` commits
+        # ago.
         voided=commit.voided if window_begins else state.voided | commit.voided,
         voided_before=state.voided if window_begins else state.voided_before,
         sha256=sha256,
@@ -145,7 +150,7 @@ def _rewrites(state: LoaderState, commit: Commit) -> dict[int, int]:
 def _fold_starts(
     starts: Mapping[str, Mapping[int, int]], commit: Commit, topics: Mapping[str, TopicState]
 ) -> Mapping[str, Mapping[int, int]]:
-    """Those that are left, with the commit's own."""
+    """Returns the start offsets that still apply, with those of the commit."""
     if not (starts or commit.starts):
         return starts
     wanted = {topic: dict(offsets) for topic, offsets in starts.items()}
@@ -163,8 +168,8 @@ def _fold_starts(
 
 
 def place(proposal: Commit, state: LoaderState) -> Commit:
-    """The offer as the commit after this state: its commit number, what it follows, and where its topics spoke
-    before."""
+    """Returns the commit as the successor of this state: with its number, its predecessor's checksum and its topics'
+    links."""
     placed = proposal.at(state.commit_number + 1, state.sha256)
     topics = {}
     for topic, committed in placed.topics.items():
@@ -177,7 +182,8 @@ def place(proposal: Commit, state: LoaderState) -> Commit:
 
 
 def _staged_work(commit: Commit) -> frozenset[str]:
-    """Cleaning stages nothing, nor do operators who choose offsets, nor what only takes files away."""
+    """Returns the run id if the run has files in staging. Cleaning, `headrace offsets` and `headrace expire` stage
+    nothing."""
     return frozenset() if commit.kind in STAGES_NOTHING else frozenset({commit.run_id})
 
 
@@ -247,6 +253,6 @@ def _totals(known: FileTotals, kind: FileKind, committed: TopicCommit) -> FileTo
 
 
 def has_quarantine(committed: TopicCommit) -> bool:
-    """Whether it changes the files of the topic's quarantine."""
+    """Whether the commit changes the files of the topic's quarantine."""
     kinds = {file.kind for file in committed.files} | {rewrite.kind for rewrite in committed.rewrites}
     return FileKind.QUARANTINE in kinds

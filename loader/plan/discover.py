@@ -16,7 +16,7 @@ from headrace.loader.commit.state import EMPTY, LoaderState
 from headrace.loader.plan.divergence import Doubt, is_doubtful, shared_ends
 
 if TYPE_CHECKING:
-    from headrace.kafka_wire.cluster import ClusterMetadata, EpochAnswers, EpochQuestion, OffsetAnswers, TopicMetadata
+    from headrace.kafka_wire.cluster import ClusterMetadata, EpochEndLookup, EpochQuery, OffsetLookup, TopicMetadata
 
 NEVER_LOADED = re.compile(r"__.*|_schemas")
 """Topics that belong to the brokers and to a Confluent registry."""
@@ -68,14 +68,14 @@ class Cluster(Protocol):
 
     def metadata(self, topics: Sequence[str] | None = None) -> ClusterMetadata: ...
 
-    def offset_answers(
+    def lookup_offsets(
         self,
         topic_partitions: Iterable[TopicPartition],
         which: Literal["earliest", "latest"],
         read_committed: bool = True,
-    ) -> OffsetAnswers: ...
+    ) -> OffsetLookup: ...
 
-    def epoch_answers(self, questions: Mapping[TopicPartition, EpochQuestion]) -> EpochAnswers: ...
+    def lookup_epoch_ends(self, questions: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup: ...
 
     def commit_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int]
@@ -107,9 +107,9 @@ def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], s
     usable = {name: topic for name, topic in wanted.items() if not topic.error}
     asked = [TopicPartition(name, number) for name, topic in usable.items() for number in sorted(topic.partitions)]
     # What did not answer one question is not asked the next.
-    high_watermarks = cluster.offset_answers(asked, "latest", read_committed=False)
-    ends = cluster.offset_answers(high_watermarks.offsets, "latest")
-    starts = cluster.offset_answers(ends.offsets, "earliest")
+    high_watermarks = cluster.lookup_offsets(asked, "latest", read_committed=False)
+    ends = cluster.lookup_offsets(high_watermarks.offsets, "latest")
+    starts = cluster.lookup_offsets(ends.offsets, "earliest")
     found = {
         # Retention may have moved the start past the end that was read a moment before.
         tp: PartitionOffsets(

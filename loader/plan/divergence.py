@@ -13,16 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.kafka_wire.requests import EpochEnd, EpochQuestion
+from headrace.kafka_wire.requests import EpochEnd, EpochQuery
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.commit.state import PartitionState
 
 if TYPE_CHECKING:
-    from headrace.kafka_wire.cluster import EpochAnswers
+    from headrace.kafka_wire.cluster import EpochEndLookup
 
 
 class EpochSource(Protocol):
-    def epoch_answers(self, questions: Mapping[TopicPartition, EpochQuestion]) -> EpochAnswers: ...
+    def lookup_epoch_ends(self, questions: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ def shared_ends(source: EpochSource, doubts: Mapping[TopicPartition, Doubt]) -> 
     }
     errors: dict[TopicPartition, str] = {}
     while searches:
-        questions = {tp: EpochQuestion(search.epoch, doubts[tp].leader_epoch) for tp, search in searches.items()}
-        answers = source.epoch_answers(questions)
+        questions = {tp: EpochQuery(search.epoch, doubts[tp].leader_epoch) for tp, search in searches.items()}
+        answers = source.lookup_epoch_ends(questions)
         errors.update(answers.errors)
         going_on = {}
         for tp, answer in answers.ends.items():

@@ -17,7 +17,7 @@ from headrace.avro_codec.core import library
 from headrace.avro_codec.core.library import CProgram, CRange, CTaken, Library, c_program
 from headrace.avro_codec.encode import encode_long
 from headrace.avro_codec.program import Program
-from headrace.kafka_wire.record_batch import NO_HEADERS, Record, records_of
+from headrace.kafka_wire.record_batch import NO_HEADERS, Record, parse_records
 
 RECORD_BYTES_MIN = 7  # of the payload, so that a count is believed only as far as there are bytes for it
 ROWS_ROOM = 1 << 20
@@ -83,7 +83,7 @@ def _place(payload: bytes | memoryview) -> bytes | int:
 
 
 class RecordColumns:
-    """Does what `records_of` does, and by its word where the core finds something to say."""
+    """Does what `parse_records` does, and by its word where the core finds something to say."""
 
     def __init__(self, core: Library) -> None:
         self._core = core
@@ -101,7 +101,7 @@ class RecordColumns:
             )
             if not refused:
                 return Columns(payload, buffer, count)
-        return records_of(payload, count, base_offset, base_time, fixed_time)
+        return parse_records(payload, count, base_offset, base_time, fixed_time)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.avro_codec.encode import encode_bytes, encode_long
-from headrace.kafka_wire.record_batch import headers_of
+from headrace.kafka_wire.record_batch import parse_headers
 
 
 class QuarantineCode(StrEnum):
@@ -102,7 +102,7 @@ def encode_optional(data: bytes | None) -> bytes:
 def encode_headers(raw: bytes) -> bytes:
     """The binary of an array of (key, nullable value); headers that cannot be read are one header of that name."""
     try:
-        headers = headers_of(raw)
+        headers = parse_headers(raw)
     except ValueError:
         headers = [("headrace.unreadable_headers", raw)]
     if not headers:

@@ -21,7 +21,7 @@ from headrace.avro_schema import (
     unframe,
 )
 from headrace.avro_schema.message_time import TimeUnit
-from headrace.kafka_wire.record_batch import NO_HEADERS, headers_of
+from headrace.kafka_wire.record_batch import NO_HEADERS, parse_headers
 from headrace.loader.load_schema import KeptRoute
 from headrace.loader.project.projection import Unconvertible, compile_projection, compile_time_walk
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
@@ -152,7 +152,7 @@ def _never(code: QuarantineCode, reason: str, schema_id: int) -> WriterProjectio
 def framed(value: bytes, headers: bytes) -> tuple[int, bytes] | BadMessage:
     """Schema id and body of a value, in its header or in front of the body."""
     try:
-        found = unframe(value, () if headers == NO_HEADERS else headers_of(headers))
+        found = unframe(value, () if headers == NO_HEADERS else parse_headers(headers))
     except (FramingError, ValueError) as error:
         return BadMessage(QuarantineCode.FRAMING, str(error))
     return found.schema_id, found.body

@@ -21,10 +21,10 @@ from headrace.kafka_wire.record_batch import (
     TRANSACTIONAL,
     Batch,
     Record,
-    TakeApart,
-    frames,
-    offset_behind,
+    RecordParser,
+    end_of_batches,
     read_batch,
+    split_batches,
 )
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.read.surroundings import LOOK_BEHIND_BYTES, CorruptSpan, Fetch, Surroundings
@@ -153,8 +153,8 @@ def read_range(
     batch_bytes_max: int,
     patience_s: float,
     pass_over: Callable[[CorruptSpan], SkippedOffsets] | None = None,
-    take_apart: TakeApart | None = None,
-    fetch_ahead: Callable[[int], None] | None = None,
+    record_parser: RecordParser | None = None,
+    prefetch: Callable[[int], None] | None = None,
     fetch_following: Callable[[], None] | None = None,
 ) -> None:
     """Hands the data records of a range on, in order and batch by batch, and keeps `tally` up to date.
@@ -167,8 +167,8 @@ def read_range(
         batch_bytes_max: a batch that unfolds to more is refused.
         patience_s: how long answers without news are borne before the log is called short; throttled ones say nothing.
         pass_over: is told of each batch that cannot be read before its offsets are passed over; None stops there.
-        take_apart: takes the records of a batch out of its payload; None for the way of `kafka_wire`.
-        fetch_ahead: is told from which offset on the next fetch will be, mostly, while what came is worked on.
+        record_parser: takes the records of a batch out of its payload; None for the way of `kafka_wire`.
+        prefetch: is told from which offset on the next fetch will be, mostly, while what came is worked on.
         fetch_following: is called, mostly, when the last of the range has come and before it is worked on: whoever
             reads another range next may ask for that now.
 
@@ -195,16 +195,16 @@ def read_range(
         transactions = TransactionFilter(piece.aborted)
         place = Surroundings(piece, before, where, fetch, start=start, end=offsets.end)
         bytes_max = None
-        if fetch_ahead is not None and not piece.throttle_ms:
+        if prefetch is not None and not piece.throttle_ms:
             # A wrong guess, by headers that nobody has checked, costs that answer.
-            following = offset_behind(piece.records)
+            following = end_of_batches(piece.records)
             if following is not None and before < following < offsets.end:
-                fetch_ahead(following)
+                prefetch(following)
             elif following is not None and following >= offsets.end and fetch_following is not None:
                 fetch_following()
-        for frame in frames(piece.records, where):
+        for frame in split_batches(piece.records, where):
             try:
-                batch = read_batch(frame, where, batch_bytes_max, take_apart)
+                batch = read_batch(frame, where, batch_bytes_max, record_parser)
             except MisplacedBatch:
                 # Its own word is all that says where the log goes on, so that no policy can pass over it.
                 raise

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from headrace.kafka_wire.cluster import FetchSlice
 from headrace.kafka_wire.errors import CorruptBatch, KafkaError, MisplacedBatch
-from headrace.kafka_wire.record_batch import HEADER_BYTES, Frame, offset_after, read_batch_header
+from headrace.kafka_wire.record_batch import HEADER_BYTES, BatchFrame, offset_after, read_batch_header
 
 LOOK_BEHIND_BYTES = (1 << 20, 1 << 24)  # fetched behind a batch to find the next one: first, and if need be
 
@@ -62,7 +62,7 @@ class Surroundings:
         self._start = start
         self._end = end
 
-    def is_known(self, frame: Frame, next_offset: int, position: int) -> bool:
+    def is_known(self, frame: BatchFrame, next_offset: int, position: int) -> bool:
         """Whether the place of a batch, up to `next_offset`, can be told; if not, it is to be asked for again: it comes
         with what follows it then, which tells whether the gap before it is one.
 
@@ -88,7 +88,7 @@ class Surroundings:
             )
         return True
 
-    def _fault(self, frame: Frame, next_offset: int, position: int) -> str:
+    def _fault(self, frame: BatchFrame, next_offset: int, position: int) -> str:
         first = frame.base_offset
         following = _first_offset(self.ahead) if self.ahead else -1
         if next_offset <= position:
@@ -103,7 +103,7 @@ class Surroundings:
             return f"the log holds another batch before it, although {position} was due"
         return ""
 
-    def _leads_to(self, position: int, frame: Frame, next_offset: int) -> bool:
+    def _leads_to(self, position: int, frame: BatchFrame, next_offset: int) -> bool:
         """Whether what stands behind a batch of the past, in the same answer and in order, holds the offset now due.
 
         Some brokers begin with batches that were not asked for. One that is not where it says it is, is followed by
@@ -119,7 +119,7 @@ class Surroundings:
             at, reached = at + header.size, header.last_offset + 1
         return False
 
-    def span_of(self, error: CorruptBatch, frame: Frame, position: int, end: int) -> CorruptSpan:
+    def span_of(self, error: CorruptBatch, frame: BatchFrame, position: int, end: int) -> CorruptSpan:
         """The offsets from `position` up to `end` that a corrupt batch takes.
 
         Raises:
@@ -132,7 +132,7 @@ class Surroundings:
         time_ms = read_batch_header(frame.view).max_timestamp
         return CorruptSpan(start, min(next_offset, end), next_offset, str(error), bytes(frame.view), time_ms)
 
-    def _next_offset(self, frame: Frame) -> int | None:
+    def _next_offset(self, frame: BatchFrame) -> int | None:
         """As the batch behind it says, or, where there is none, the end of the log and the corrupt one alike."""
         piece: FetchSlice | None = self._piece
         found = offset_after(self._piece.records, frame)
@@ -149,7 +149,7 @@ class Surroundings:
             return said if said in (piece.last_stable_offset, piece.high_watermark) else None
         return found
 
-    def _more(self, frame: Frame, more: int) -> FetchSlice | None:
+    def _more(self, frame: BatchFrame, more: int) -> FetchSlice | None:
         """The same fetch with more behind the frame; None where something else came, as from another replica."""
         piece = self._fetch(self._asked, frame.end + more)
         return piece if piece.records[frame.position : frame.end] == frame.view else None
