@@ -1,4 +1,4 @@
-"""Our parser against Avro Java: verdicts, texts, Parsing Canonical Form and fingerprints."""
+"""Compares our parser with Avro Java: verdicts, texts, Parsing Canonical Form and fingerprints."""
 
 import json
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def test_generated_schemas_match_avro_java(java, value):
 
 @given(value=schema_values(max_depth=2), data=st.data())
 def test_damaged_schemas_match_avro_java(java, value, data):
-    """Verdicts agree also where one value of a valid schema is replaced, dropped or repeated."""
+    """Verdicts are equal also if one value of a valid schema is replaced, dropped or repeated."""
     assert_same(java, json.dumps(_damage(value, data)))
 
 

@@ -1,4 +1,4 @@
-"""The wire format and the time of messages."""
+"""Wire format and time of messages."""
 
 import datetime
 import json

@@ -1,4 +1,4 @@
-"""Parsing: what is accepted, where errors point, and the texts that come back."""
+"""Parsing: accepted schemas, error positions and round trips."""
 
 import json
 import re
@@ -121,7 +121,7 @@ NOT_A_SCHEMA = [
     ('["int", ["null"]]', "/1"),
     ('["int", {"type": "int"}]', "/1"),
 ]
-"""A text of JSON, and the JSON pointer of its error."""
+"""A JSON text, and the JSON pointer of its error."""
 
 
 def test_error_in_json_has_line_and_column():

@@ -1,4 +1,4 @@
-"""The quick reading gives what the careful one gives - schema, positions, errors - or leaves the text to it."""
+"""The parser without positions yields the same schemas, positions and errors as the one with positions."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from support.schemas.strategies import schema_values
 
 
 def parse_with_positions(text: str) -> Any:
-    """As `parse_result`, with the careful reading alone."""
+    """As `parse_result`, with only the parser with positions."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parse_module, "read_without_positions", lambda text, source: None)
         return parse_result(text)
 
 
 def parse_result(text: str) -> Any:
-    """The schema with every position in it, or the error with its own."""
+    """Returns the schema with all its positions, or the error with its position."""
     try:
         schema = parse_schema(text, source="s")
     except SchemaParseError as error:
@@ -79,9 +79,9 @@ def test_both_parsers_agree_on_valid_and_broken_schemas(value: Any, indent: int 
 )
 def test_invalid_json_is_left_to_parser_with_positions(text: str) -> None:
     assert read_without_positions(text, "") is None
-    with pytest.raises(SchemaParseError) as told:
+    with pytest.raises(SchemaParseError) as error:
         parse_schema(text)
-    assert told.value.position.line == 1
+    assert error.value.position.line == 1
 
 
 @pytest.mark.parametrize("depth", [DEPTH_MAX - 1, DEPTH_MAX])

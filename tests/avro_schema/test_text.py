@@ -1,4 +1,6 @@
-"""Canonical and normalized texts and fingerprints, against vectors of the Confluent registry and the Avro project."""
+"""Canonical and normalized texts and fingerprints, compared with vectors of the Confluent registry and the Avro
+project.
+"""
 
 import hashlib
 
@@ -73,7 +75,7 @@ def test_guid_is_md5_of_canonical_text():
             '{"type":"bytes","a":1,"scale":0,"precision":4,"logicalType":"decimal"}',
             '{"type":"bytes","logicalType":"decimal","precision":4,"a":1}',
         ),
-        # Only a logical type that is valid where it stands comes first.
+        # Only a valid logical type comes first.
         (
             '{"type":"bytes","a":1,"precision":1,"scale":2,"logicalType":"decimal"}',
             '{"type":"bytes","a":1,"logicalType":"decimal","precision":1,"scale":2}',
@@ -82,17 +84,17 @@ def test_guid_is_md5_of_canonical_text():
             '{"type":"map","values":"int","logicalType":"date","a":1}',
             '{"type":"map","values":"int","a":1,"logicalType":"date"}',
         ),
-        # Aliases are sorted by their full names, but written without a namespace that they share with their type.
+        # Aliases are sorted by full name, but written without the namespace of their type.
         (
             '{"type":"fixed","name":"m.F","size":1,"aliases":["B","a.C"]}',
             '{"type":"fixed","name":"F","namespace":"m","size":1,"aliases":["a.C","B"]}',
         ),
-        # The documentation of a type counts only if it says something, that of a field always.
+        # Empty documentation of a type is dropped, that of a field is preserved.
         (
             '{"type":"error","name":"R","doc":"","fields":[{"name":"f","type":"int","doc":""}]}',
             '{"type":"record","name":"R","fields":[{"name":"f","type":"int","doc":""}]}',
         ),
-        # Defaults have the precision of their type, and their members are sorted.
+        # Defaults are converted to the precision of their type, and their members are sorted.
         (
             '{"type":"record","name":"R","fields":[{"name":"f","type":"float","default":0.123456789},'
             '{"name":"g","type":"float","default":16777217},{"name":"h","type":"double","default":0.123456789},'
@@ -101,14 +103,14 @@ def test_guid_is_md5_of_canonical_text():
             '{"name":"g","type":"float","default":1.6777216E7},{"name":"h","type":"double","default":0.123456789},'
             '{"name":"m","type":{"type":"map","values":"float"},"default":{"a":2.0,"b":1.0}}]}',
         ),
-        # Beyond the range of their type they stay as they are.
+        # Defaults out of range are unchanged.
         (
             '{"type":"record","name":"R","fields":[{"name":"f","type":"float","default":1e39},'
             '{"name":"g","type":"double","default":1' + "0" * 350 + "}]}",
             '{"type":"record","name":"R","fields":[{"name":"f","type":"float","default":1.0E39},'
             '{"name":"g","type":"double","default":1' + "0" * 350 + "}]}",
         ),
-        # Kept, though the Confluent registry drops a default that is not of the union's first branch.
+        # Preserved, although the Confluent registry drops a default that does not match the union's first branch.
         (
             '{"type":"record","name":"R","fields":[{"name":"f","type":["null","double"],"default":1}]}',
             '{"type":"record","name":"R","fields":[{"name":"f","type":["null","double"],"default":1}]}',

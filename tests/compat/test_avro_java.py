@@ -1,6 +1,6 @@
-"""Our verdicts are Avro Java's: the same problems, in the same order, at the same place, in the same words.
+"""Our verdicts equal Avro Java's: the same problems in the same order, with the same location and message.
 
-`HEADRACE_COMPAT_PAIRS` and `HEADRACE_COMPAT_SEED` ask for more or other pairs than the ordinary run has.
+`HEADRACE_COMPAT_PAIRS` and `HEADRACE_COMPAT_SEED` set the number and the seed of the generated pairs.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ B = record(name="B")
 B_C = record(("c", "int"), name="B")
 
 HANDWRITTEN_PAIRS: list[tuple[Any, Any]] = [
-    # A type met again repeats its problems with their first location, also where that was inside a union's trial.
+    # A type met again repeats its problems with their first location, also inside a trial of a union branch.
     (record(("x", B_C), ("y", "B")), record(("x", B), ("y", "B"))),
     (record(("x", ["null", B_C]), ("y", "B")), record(("x", ["null", B]), ("y", "B"))),
-    # The same with the use before the definition.
+    # The same, with a use before the definition.
     (record(("x", "B"), ("y", B_C)), record(("x", "B"), ("y", B))),
     (record(("x", ["null", "B"]), ("y", B_C)), record(("x", ["null", "B"]), ("y", B))),
     (record(("y", B_C), ("x", "B")), record(("x", "B"), ("y", B))),
-    # A field that the writer lacks, of an enum with a default.
+    # A missing writer field with an enum type that has a default.
     (record(("e", enum("X", default="X")), ("f", "E")), record()),
     (record(("f", "E"), ("e", enum("X", default="X"))), record()),
-    # Unions without branches, and unions against none.
+    # Unions without branches, and a union against another type.
     ([], "int"),
     ("int", []),
     ([], []),
@@ -95,7 +95,7 @@ def test_changed_real_schemas_match_avro_java(tmp_path: Path) -> None:
 
 
 def compare(pairs: list[tuple[str, str]], work_dir: Path) -> None:
-    """Every verdict is Avro Java's; where one is not, the first such pair is shown as small as it can be made."""
+    """Asserts that every verdict equals Avro Java's; reports the first differing pair, reduced as far as possible."""
     print(f"HEADRACE_COMPAT_SEED={SEED} HEADRACE_COMPAT_PAIRS={PAIRS}: {len(pairs)} pairs")
 
     def find_differences(some: Sequence[tuple[str, str]]) -> list[bool]:
@@ -113,7 +113,7 @@ def compare(pairs: list[tuple[str, str]], work_dir: Path) -> None:
 
 
 def test_shrink_pair_reduces_pair_while_verdicts_differ() -> None:
-    """As if the judges differed wherever the reader has an enum and the writer a fixed."""
+    """Verdicts differ if the reader has an enum and the writer a fixed."""
     pairs = ((reader, writer) for reader, writer in schema_pairs(1, 1500) if '"enum"' in reader and '"fixed"' in writer)
     reader, writer = shrink_pair(
         next(pairs), lambda some: ['"enum"' in one and '"fixed"' in other for one, other in some]

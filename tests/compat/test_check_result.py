@@ -1,4 +1,4 @@
-"""Suppressions, the file of known findings, subjects, fingerprints and exit codes: values in, values out."""
+"""Suppressions, baseline files, subjects, fingerprints and exit codes."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_exit_code_is_that_of_the_most_severe_failure(check_result: CheckResult,
 
 def test_suppressed_problem_is_listed_but_not_blocking() -> None:
     item = checked()
-    wanted = [Suppression("agreed with all readers", rule=rule) for rule in {p.rule for p in item.problems}]
-    (marked,), notes = apply_suppressions([item], wanted, TODAY, "the settings")
+    suppressions = [Suppression("agreed with all readers", rule=rule) for rule in {p.rule for p in item.problems}]
+    (marked,), notes = apply_suppressions([item], suppressions, TODAY, "the settings")
     assert marked.is_compatible
     assert notes == ()
     assert [problem.suppressed.reason for problem in marked.problems if problem.suppressed] == [
@@ -151,7 +151,7 @@ def test_known_findings_are_suppressed_and_reported_when_fixed() -> None:
     _, notes = mark_known([fixed], known, "known.json", file_exists)
     (note,) = notes
     assert re.search(r"\b1 .*known\.json", note)
-    assert parse_baseline(render_baseline([marked])) == known, "writing it again keeps what is known"
+    assert parse_baseline(render_baseline([marked])) == known, "rewriting the file preserves known findings"
 
 
 def test_known_findings_apply_per_file_with_same_subject() -> None:

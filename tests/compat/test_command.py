@@ -1,4 +1,4 @@
-"""`headrace compat check`: what a person or a CI job sees, and the exit codes."""
+"""`headrace compat check`: output and exit codes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ORDER = '{"type": "record", "name": "Order", "fields": [\n  {"name": "id", "type
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of schemas to work in: v1, v2 that reads it, v3 that adds a field without default, and bad files."""
+    """Working directory with schemas: v1, v2 that reads v1, v3 that adds a field without default, and invalid files."""
     monkeypatch.chdir(tmp_path)
     files = {
         "v1.avsc": ORDER % "",
@@ -115,7 +115,7 @@ UNUSABLE = [
     ("a\x00b", 2, "a·b"),
     ("a\x1b[31m\nb", 2, "a·[31m·b"),
 ]
-"""A file that is no schema, the exit code of a check of it, and the place that its error begins with."""
+"""An unusable file, the exit code of its check, and the position in its error."""
 
 
 def test_unusable_file_prints_one_line_and_sets_exit_code(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,7 +162,7 @@ def test_excerpt_of_long_line_is_around_the_column(directory: Path, capsys: pyte
     fields = ",".join(f'{{"name":"f{i}","type":"int"}}' for i in range(100))
     Path("long.avsc").write_text(f'{{"type":"record","name":"Order","fields":[{fields}]}}')
     _, out, _ = run(capsys, "long.avsc", "--against", "v1.avsc")
-    _, excerpt, caret = out.split("\n")[6 * 50 : 6 * 50 + 3]  # the fiftieth finding; each takes six lines
+    _, excerpt, caret = out.split("\n")[6 * 50 : 6 * 50 + 3]  # the 50th finding; each has six lines
     assert len(excerpt) < 130
     assert excerpt[caret.index("^") :].startswith('{"name":"f')
 
@@ -187,7 +187,7 @@ def test_colour_only_on_terminals(
 
 
 def test_check_needs_only_standard_library(directory: Path) -> None:
-    """Without site packages, as in a bare install; nothing but our own packages comes from elsewhere."""
+    """Without site packages, as in a bare install; only the headrace package is imported in addition."""
     program = (
         "import sys; sys.path.insert(0, sys.argv.pop(1)); from headrace.cli import main; code = main(sys.argv[1:]); "
         "print(sorted({name.partition('.')[0] for name in sys.modules if not name.startswith('_')} "

@@ -1,4 +1,4 @@
-"""The messages of the Confluent registry, word for word. Those of each rule are among the golden files."""
+"""Messages in the exact wording of the Confluent registry. The messages of each rule are in the golden files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages against those of the Confluent registry's own classes, of version 7.5, on pairs and short histories."""
+"""Compares our messages with those of the Confluent registry's own classes, version 7.5."""
 
 from __future__ import annotations
 
@@ -39,12 +39,14 @@ def actual_messages(level: CompatibilityLevel, candidate: str, history: list[str
         VersionedSchema(number, parse_schema(text, strict=False)) for number, text in enumerate(history, start=1)
     ]
     report = check_level(parse_schema(candidate, strict=False), versions, level)
-    # The registry adds the last message itself.
+    # The last message is added by the registry's REST layer.
     return confluent_messages(report)[:-1]
 
 
 def without_paths(messages: list[str]) -> list[str]:
-    """That version has Avro 1.11, which places the problems of a writer's union one level higher than Avro 1.12."""
+    """Removes paths: Confluent 7.5 has Avro 1.11, which locates problems of a writer's union one level higher than
+    1.12.
+    """
     return [re.sub(r"path '[^ ]*'(?=[ )])", "path", message) for message in messages]
 
 

@@ -1,4 +1,4 @@
-"""What changed between two schemas."""
+"""Differences between two schemas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CASES = [
     (STATUS % "", STATUS % ', "PAID"', ["~ shop.Status"]),
     (ID.replace('"long"', '{"type": "long", "logicalType": "timestamp-millis"}'), ID, ["~ shop.Order.id"]),
 ]
-"""Fields of an earlier schema and of a candidate, and how the line of each change begins."""
+"""Fields of an earlier schema and of a candidate, and the start of the line of each change."""
 
 
 def test_diff_lists_changes() -> None:

@@ -1,4 +1,4 @@
-"""docs/compat.md names what there is."""
+"""docs/compat.md documents all flags, formats, strategies and exit codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.pages import page
 
 PAGE = page("docs/compat.md")
 OBVIOUS = {"--help", "--config", "--data-dir", "--registry-url"}
-"""Flags of every command, which docs/settings.md has."""
+"""Flags of every command, documented in docs/settings.md."""
 
 
 def flags(parser: argparse.ArgumentParser) -> set[str]:

@@ -1,4 +1,4 @@
-"""Each output format, held against its own standard."""
+"""Each output format is valid by its own standard."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GITLAB_ENTRY: dict[str, Any] = {
         },
     },
 }
-"""What GitLab documents for its code quality report."""
+"""Schema of an entry as documented for GitLab's code quality report."""
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -84,7 +84,7 @@ def test_junit_is_valid(check_result: CheckResult) -> None:
 
 
 def test_github_annotations_follow_the_runners_syntax() -> None:
-    """As the runner reads them: a command, properties without bare `:` and `,`, then the message on the same line."""
+    """As the runner parses them: a command, properties without bare `:` and `,`, then the message on the same line."""
     command = re.compile(r"::(error|warning|notice) ([a-z]+=[^,:\r\n]+(?:,[a-z]+=[^,:\r\n]+)*)::([^\r\n]+)")
     lines = render("github", everything()).splitlines()
     found = [command.fullmatch(line) for line in lines]
@@ -94,7 +94,7 @@ def test_github_annotations_follow_the_runners_syntax() -> None:
     files = {item.get("file", "").replace("%3A", ":").replace("%2C", ",") for item in properties}
     names = {name.replace("%0D", "\r").replace("%0A", "\n").replace("%25", "%") for name in files}
     assert {"schemas/order.avsc", HOSTILE, "x.avsc"} <= names
-    assert "b.avsc" not in names, "what is suppressed is no annotation"
+    assert "b.avsc" not in names, "suppressed problems are not annotated"
     assert {"line": "3", "col": "4"}.items() <= next(
         item for item in properties if item.get("file") == "x.avsc"
     ).items()
@@ -108,7 +108,7 @@ def test_gitlab_report_matches_documented_schema() -> None:
 
 
 def test_gitlab_fingerprints_differ_by_file() -> None:
-    """Else the second takes over the fingerprint of the first when that is mended, and is never shown as new."""
+    """Otherwise, when the first file is fixed, the second would reuse its fingerprint and never appear as new."""
     first, second = replace(checked(), file="a/order.avsc"), replace(checked(), file="b/order.avsc")
 
     def fingerprints(*items: CheckedSchema) -> set[str]:

@@ -1,8 +1,7 @@
-"""Each rule on files: `tests/golden/compat/<rule>/<case>/` holds a reader, a writer and the reports about them.
+"""Each rule on files: `tests/golden/compat/<rule>/<case>/` holds a reader, a writer and the expected reports.
 
-The name of a case begins with `trips` where the reader cannot read the writer's data because of that rule, and with
-`passes` where it narrowly can. `HEADRACE_REWRITE_GOLDEN=1` rewrites the expected reports; their diff is reviewed like
-code.
+The name of a case starts with `trips` if the reader cannot read the writer's data because of that rule, and with
+`passes` if it barely can. `HEADRACE_REWRITE_GOLDEN=1` rewrites the expected reports; review their diff like code.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def schema(path: Path) -> Schema:
 
 
 def reports(case: Path) -> dict[str, Report]:
-    """The reader as the new schema, and the writer as the new schema."""
+    """Checks the reader as the new schema, and the writer as the new schema."""
     reader, writer = schema(case / "reader.avsc"), schema(case / "writer.avsc")
     return {
         "backward": check_level(reader, [VersionedSchema(1, writer, "writer.avsc")], CompatibilityLevel.BACKWARD),

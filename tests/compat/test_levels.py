@@ -1,4 +1,4 @@
-"""Which versions a level compares, in which direction, and what holds for any pair of schemas."""
+"""Versions and directions that each level compares, and properties of all pairs of schemas."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check(candidate: Schema, level: CompatibilityLevel, *history: Schema, every_
 def test_only_transitive_levels_compare_older_versions(
     level: CompatibilityLevel, latest: bool, all_versions: bool
 ) -> None:
-    """Version 1 lacks b; version 2 has it, with a default; the candidate dropped the default."""
+    """Version 1 lacks b; version 2 has it with a default; the candidate has no default."""
     history = (record(A), record(A, B_DEFAULT))
     assert check(record(A, B), level, *history).is_compatible is latest
     if level is not LEVEL.NONE:
@@ -139,7 +139,7 @@ def test_full_is_backward_and_forward() -> None:
 
 
 def test_every_schema_reads_itself() -> None:
-    """But for a field whose alias is the name of another field, or its own: Avro Java cannot tell which is meant."""
+    """Except for a field with the name of another field, or its own name, as alias: Avro Java calls it ambiguous."""
     for text in {text for pair in PAIRS for text in pair}:
         rules = {problem.type.value for problem in check_reader_writer(parse_schema(text), parse_schema(text))}
         assert rules <= {"AMBIGUOUS_FIELD_ALIAS"}, text
@@ -148,13 +148,13 @@ def test_every_schema_reads_itself() -> None:
 def test_docs_white_space_and_key_order_do_not_matter() -> None:
     rng = random.Random(3)
     for pair in PAIRS:
-        wanted = comparable_findings(*(parse_schema(text) for text in pair))
+        expected = comparable_findings(*(parse_schema(text) for text in pair))
         disguised = [json.dumps(_reformat(rng, json.loads(text)), indent=3) for text in pair]
-        assert comparable_findings(*(parse_schema(text) for text in disguised)) == wanted
+        assert comparable_findings(*(parse_schema(text) for text in disguised)) == expected
 
 
 def comparable_findings(reader: Schema, writer: Schema) -> list[tuple[str, str, str]]:
-    """Type, location and message, but not the message that quotes the whole writer, docs included."""
+    """Returns type, location and message, without the message that quotes the whole writer including its docs."""
     return [
         (problem.type.value, problem.location, problem.message if problem.type.value != "AMBIGUOUS_FIELD_ALIAS" else "")
         for problem in check_reader_writer(reader, writer)

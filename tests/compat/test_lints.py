@@ -1,8 +1,8 @@
-"""Each lint on files: `tests/golden/compat/<lint>/<case>/` holds a candidate, an earlier version and the report.
+"""Each lint on files: `tests/golden/compat/<lint>/<case>/` holds a candidate, an earlier version and the expected
+report.
 
-The name of a case begins with `trips` where the lint has a finding about the candidate, and with `passes` where it
-narrowly has none; the other lints do not run. `HEADRACE_REWRITE_GOLDEN=1` rewrites the expected reports; their diff is
-reviewed like code.
+The name of a case starts with `trips` if the lint has a finding, and with `passes` if it barely has no finding; other
+lints are disabled. `HEADRACE_REWRITE_GOLDEN=1` rewrites the expected reports; review their diff like code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The compatibility policy LOGICAL, one row for each rule."""
+"""The compatibility policy LOGICAL, one case per rule."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LOOP = {
                 "(path '/fields/0/type')"
             ],
         ),
-        # A logical type that is not valid where it stands is none.
+        # An invalid logical type counts as none.
         ({"type": "string", "logicalType": "date"}, "string", []),
         (decimal(9, 2), decimal(4, 2), []),
         (
@@ -65,7 +65,7 @@ LOOP = {
             {"type": "array", "items": {"type": "map", "values": "int"}},
             ["the logical type is date in the new schema and none in the old schema (path '/items/values')"],
         ),
-        # Branches stand for each other by type, wherever they are; so does a type for a branch.
+        # Branches match by type at any index; a plain type matches a branch.
         (
             ["null", "string", MILLIS],
             ["long", "null"],
@@ -78,14 +78,14 @@ LOOP = {
         ),
         (record("int"), record(["null", DATE]), ["the logical type is none in the new schema and date in the old"]),
         (["null", "string"], ["null", DATE], []),
-        # Fields stand for each other by name or by the reader's alias; what is only on one side is not looked at.
+        # Fields match by name or by the reader's alias; fields of one side only are ignored.
         (
             {"type": "record", "name": "R", "fields": [{"name": "b", "type": "int", "aliases": ["a"]}]},
             record(DATE),
             ["the logical type is none in the new schema and date in the old schema (path '/fields/0/type')"],
         ),
         ({"type": "record", "name": "R", "fields": [{"name": "b", "type": "int"}]}, record(DATE), []),
-        # What cannot be read at all is Avro's business; what is promoted is looked at.
+        # Unreadable types are left to Avro's rules; promoted types are checked.
         ("string", DATE, []),
         ("long", DATE, ["the logical type is none in the new schema and date in the old schema (path '/')"]),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, DATE, []),

@@ -1,4 +1,4 @@
-"""What must hold of every pair of schemas, whatever the verdict is."""
+"""Properties of every pair of schemas, independent of the verdict."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.schemas.strategies import histories, schema_values, schemas
 SHRINKING_PAIRS = histories(max_versions=2).filter(lambda versions: len(versions) == 2)
 ODD_PAIRS = st.integers(0, 2**32).map(lambda seed: [parse_schema(text) for text in next(schema_pairs(seed, 1))])
 PAIRS = st.one_of(SHRINKING_PAIRS, ODD_PAIRS)
-"""Small changes of one record, which shrink; and any change of any type, which are found again by their seed."""
+"""Small changes of one record, which can be shrunk, and any change of any type, reproducible by seed."""
 
 
 def report(candidate: Schema, earlier: list[Schema], level: CompatibilityLevel) -> Report:
@@ -34,7 +34,7 @@ def report(candidate: Schema, earlier: list[Schema], level: CompatibilityLevel) 
 
 
 def comparable_findings(found: Report, direction: Direction | None = None) -> list[tuple[Any, ...]]:
-    """The findings without places, which differ between texts of one meaning."""
+    """Returns the findings without positions, which differ between equivalent texts."""
     return [
         (
             finding.rule,
@@ -80,7 +80,7 @@ def test_transitive_level_equals_level_against_each_version(versions: list[Schem
 
 @given(st.one_of(schemas(), ODD_PAIRS.map(lambda pair: pair[0])))
 def test_every_schema_is_compatible_with_itself(schema: Schema) -> None:
-    """Unless a field's alias is another field's name: then Avro Java reads nothing with it, its own data included."""
+    """Except if a field's alias is another field's name: then Avro Java cannot read any data, including its own."""
     again = parse_schema(schema.text)
     for other in (schema, again):
         rules = {problem.type for problem in check_reader_writer(schema, other)}
@@ -107,12 +107,12 @@ def check_same_verdict(one: Any, other: Any, rng: random.Random) -> None:
 
 
 def reformat(value: Any, rng: random.Random) -> str:
-    """The same schema in another layout, its documentation changed."""
+    """Returns the same schema with another layout and other documentation."""
     return json.dumps(shuffle_keys(value, rng), indent=rng.choice([None, 0, 1, "\t"]), ensure_ascii=rng.random() < 0.5)
 
 
 def shuffle_keys(node: Any, rng: random.Random) -> Any:
-    """A type with its keys in another order and other documentation; values of defaults stay as they are."""
+    """Returns a type with shuffled keys and other documentation; values of defaults are unchanged."""
     if isinstance(node, list):
         return [shuffle_keys(branch, rng) for branch in node]
     if not isinstance(node, dict):

@@ -1,6 +1,6 @@
-"""What a verdict promises: data written by fastavro is read by Avro Java where we say so, and fails where we say not.
+"""Verdicts hold for data: Avro Java reads data written by fastavro if we report compatible, and fails otherwise.
 
-`HEADRACE_COMPAT_PAIRS` and `HEADRACE_COMPAT_SEED` ask for more or other pairs than the ordinary run has.
+`HEADRACE_COMPAT_PAIRS` and `HEADRACE_COMPAT_SEED` set the number and the seed of the generated pairs.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ DATA = 8
 """Values written with each writer."""
 
 DEPTH_MAX = 12
-"""Deepest value; a type that cannot end before has no data here."""
+"""Deepest value; a type without a value of this depth is skipped."""
 
 REFUSED_RATIO_MIN = 0.9
-"""Of pairs that cannot be read some value must fail in at least this share. In the others no value met the problem, or
-it is a name alone: the check compares names which the reader then does not look at."""
+"""Minimum ratio of incompatible pairs for which some value fails. For the others, no value met the problem, or only a
+name differs, which the check compares and the reader ignores.
+"""
 
 DEFAULTS_OF_UNIONS = ("AvroRuntimeException: Not an array:", "AvroRuntimeException: Not a map:")
-"""Avro Java cannot take the default of a union whose value is an array or a map."""
+"""Avro Java cannot use the default of a union if its value is an array or a map."""
 
 PRIMITIVES: dict[str, list[Any]] = {
     "null": [None],
@@ -69,11 +70,11 @@ PRIMITIVES: dict[str, list[Any]] = {
 
 
 class UnboundedValue(Exception):
-    """A value that would contain itself without end."""
+    """The value would contain itself without end."""
 
 
 def value(schema: Schema, node: Type, rng: random.Random, depth: int = 0) -> Any:
-    """A value as fastavro writes it; arrays and maps are rarely empty, so that what is in them is met."""
+    """Returns a value for fastavro; arrays and maps are rarely empty, so that their items are tested."""
     node = schema.resolve(node)
     if depth > DEPTH_MAX:
         raise UnboundedValue
@@ -100,7 +101,7 @@ def count(rng: random.Random, depth: int) -> int:
 
 
 def branch_value(schema: Schema, node: Union, rng: random.Random, depth: int) -> Any:
-    """Any branch; deep inside the first that ends."""
+    """Returns a value of a random branch; at great depth, of the first branch that ends."""
     branches = list(node.branches)
     rng.shuffle(branches)
     for branch in branches:
@@ -112,21 +113,21 @@ def branch_value(schema: Schema, node: Union, rng: random.Random, depth: int) ->
 
 
 def encode_samples(writer: Schema, rng: random.Random) -> list[bytes]:
-    """Different values in Avro's binary encoding; none where the type has none or fastavro has its own opinion."""
+    """Returns different encoded values; empty if the type has no value or fastavro refuses it."""
     parsed = fastavro.parse_schema(json.loads(self_contained_text(writer)))
     found: dict[bytes, None] = {}
     for _ in range(DATA):
         stream = io.BytesIO()
         try:
             fastavro.schemaless_writer(stream, parsed, value(writer, writer.root, rng))
-        except (UnboundedValue, IndexError):  # IndexError: a union or an enum without any
+        except (UnboundedValue, IndexError):  # IndexError: a union without branches or an enum without symbols
             continue
         found[stream.getvalue()] = None
     return list(found)
 
 
 def read_with_java(pairs: list[tuple[str, str]], work_dir: Path) -> list[tuple[tuple[str, str], set[str], list[str]]]:
-    """The pairs that have data, with the rules that we find broken and what Avro Java says of each value."""
+    """Returns the pairs that have data, with the violated rules and Avro Java's result for each value."""
     requests = []
     for index, (reader, writer) in enumerate(pairs):
         data = encode_samples(parse_schema(writer), random.Random(f"{SEED}/{index}"))
@@ -146,7 +147,7 @@ def read_with_java(pairs: list[tuple[str, str]], work_dir: Path) -> list[tuple[t
 
 
 def has_namesakes(schema: Schema) -> bool:
-    """Whether a union has two types of one short name: the check takes either, the reader that of the full name."""
+    """Whether a union has two types with the same short name: the check accepts either one, the reader only one."""
     for union in (node for node in walk(schema) if isinstance(node, Union)):
         branches = map(schema.resolve, union.branches)
         names = [branch.name.name for branch in branches if isinstance(branch, NamedType)]
@@ -156,10 +157,10 @@ def has_namesakes(schema: Schema) -> bool:
 
 
 def is_explained(reader: Schema, writer: Schema, problem: str) -> bool:
-    """Whether the pair has what makes Avro Java's check promise more than its reader holds; see docs/compat.md.
+    """Whether the pair has a known reason why Avro Java's check accepts more than its reader reads; see docs/compat.md.
 
-    The check compares short names and looks at aliases where it needs one; the reader compares full names in unions and
-    for fields' aliases, and renames every type of the writer that some alias names, whatever else is called so.
+    The check compares short names and uses aliases where needed. The reader compares full names in unions and for
+    aliases of fields, and renames every writer type that an alias names, even if another type has that name.
     """
     if problem.startswith(DEFAULTS_OF_UNIONS) or has_namesakes(reader):
         return True
@@ -173,26 +174,25 @@ def is_explained(reader: Schema, writer: Schema, problem: str) -> bool:
 
 @pytest.mark.parametrize("make", [schema_pairs, real_pairs], ids=["generated", "changed-real-schemas"])
 def test_verdicts_match_avro_java_reads(make: Any, tmp_path: Path) -> None:
-    java_verdicts_or_skip = read_with_java(list(make(SEED, PAIRS)), tmp_path)
-    print(
-        f"HEADRACE_COMPAT_SEED={SEED}: {len(java_verdicts_or_skip)} pairs, {sum(len(read) for _, _, read in java_verdicts_or_skip)} values"
-    )
+    checked_pairs = read_with_java(list(make(SEED, PAIRS)), tmp_path)
+    value_count = sum(len(read) for _, _, read in checked_pairs)
+    print(f"HEADRACE_COMPAT_SEED={SEED}: {len(checked_pairs)} pairs, {value_count} values")
     broken = [
         (pair, problem)
-        for pair, rules, read in java_verdicts_or_skip
+        for pair, rules, read in checked_pairs
         for problem in read
         if problem and not rules and not is_explained(*map(parse_schema, pair), problem)
     ]
-    assert not broken, f"{len(broken)} said to be readable, such as {broken[0]}"
+    assert not broken, f"{len(broken)} reported as readable, such as {broken[0]}"
 
-    refused = [(rules, read) for _, rules, read in java_verdicts_or_skip if rules]
+    refused = [(rules, read) for _, rules, read in checked_pairs if rules]
     fine = Counter(rule for rules, read in refused if not any(read) for rule in rules)
     print(f"{len(refused)} refused; of these every value was read of {fine}")
     assert sum(any(read) for _, read in refused) > len(refused) * REFUSED_RATIO_MIN
 
 
 def test_empty_array_lint_matches_avro_java(tmp_path: Path) -> None:
-    """When this fails, Avro Java has mended it, and the lint has no purpose any more."""
+    """If this fails, Avro Java has fixed the bug, and the lint can be removed."""
     writer = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
     golden = GOLDEN / "compat" / "EMPTY_ARRAY_DEFAULT"
     readers = {case.name: (case / "candidate.avsc").read_text() for case in sorted(golden.iterdir())}

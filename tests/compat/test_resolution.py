@@ -1,4 +1,4 @@
-"""What the comparison of one pair tells beyond Avro Java's verdict, and its limits."""
+"""Details of the comparison of one pair beyond Avro Java's verdict, and its limits."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_problem_of_named_type_is_at_its_definition() -> None:
 
 
 def cycle(length: int, last: str) -> Any:
-    """Records of one short name that each hold the next, the last one holding the first and a value."""
+    """Returns nested records with the same short name; the last one refers to the first and has a value."""
     inner: Any = record("N", ("next", "s0.N"), ("value", last), namespace=f"s{length - 1}")
     for i in reversed(range(length - 1)):
         inner = record("N", ("next", inner), namespace=f"s{i}")
@@ -80,7 +80,7 @@ def cycle(length: int, last: str) -> Any:
 
 
 def test_cycles_of_two_lengths_nest_deeper_than_recursion_limit() -> None:
-    """Every record of one cycle meets every one of the other, inside each other."""
+    """Every record of one cycle is compared with every record of the other, nested."""
     assert check(cycle(42, "long"), cycle(42, "int")) == ()
     assert {problem.type.name for problem in check(cycle(41, "long"), cycle(42, "long"))} == {
         "READER_FIELD_MISSING_DEFAULT_VALUE"

@@ -1,4 +1,4 @@
-"""Where the archive of Spark's classes is looked for, and when a JVM is told of it."""
+"""Path of the class archive, and the Java options that load it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.hive_ddl.executors.session import session_properties
 
 @pytest.fixture
 def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Python environment with Spark and a Java of one's own."""
+    """A Python environment with its own Spark and Java."""
     (tmp_path / "pyspark" / "jars").mkdir(parents=True)
     (tmp_path / "pyspark" / "jars" / "spark.jar").write_bytes(b"1")
     (tmp_path / "java").mkdir()

@@ -1,6 +1,6 @@
-"""The HiveQL of whole cases: `tests/golden/hive_ddl/<case>/` holds the schemas and the script expected.
+"""HiveQL of complete cases: `tests/golden/hive_ddl/<case>/` holds the schemas and the expected script.
 
-`HEADRACE_REWRITE_GOLDEN=1 pytest tests/hive_ddl/test_golden.py` rewrites the scripts; their diff is reviewed like code.
+`HEADRACE_REWRITE_GOLDEN=1 pytest tests/hive_ddl/test_golden.py` rewrites the scripts; review their diff like code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from support.checkout import GOLDEN
 from support.golden import golden
 
 CASES = tuple(GOLDEN.glob("hive_ddl/*/desired.avsc"))
-LITERAL_CHARS_MAX = 1200  # so that a case can go beyond it without being a page long
+LITERAL_CHARS_MAX = 1200  # lowered, so that a case can exceed it with a short schema
 
 
 def table(text: str, topic: str, version: int) -> TableState:
@@ -43,10 +43,11 @@ def script(case: str) -> str:
         current = table((directory / "current.avsc").read_text(encoding="utf-8"), topic, 1)
     desired = table((directory / "desired.avsc").read_text(encoding="utf-8"), topic, 2)
     day, prefix = "2026-01-31", desired.location
-    there = {(day, "06"): f"{prefix}/dt={day}/hr=06"} if current is not None else {}
-    asked = {(day, hour): f"{prefix}/dt={day}/hr={hour}" for hour in ("07", "08")}
+    existing = {(day, "06"): f"{prefix}/dt={day}/hr=06"} if current is not None else {}
+    desired_partitions = {(day, hour): f"{prefix}/dt={day}/hr={hour}" for hour in ("07", "08")}
     if case == "moved_partition":
-        asked[day, "06"] = f"{prefix}/_g2/dt={day}/hr=06"
-    gone = [(day, "04"), (day, "05")] if case == "dropped_partitions" else []
-    ops: tuple[Op, ...] = (*plan_table(current, desired), *plan_partitions(desired, there, asked, gone))
+        desired_partitions[day, "06"] = f"{prefix}/_g2/dt={day}/hr=06"
+    dropped = [(day, "04"), (day, "05")] if case == "dropped_partitions" else []
+    partition_ops = plan_partitions(desired, existing, desired_partitions, dropped)
+    ops: tuple[Op, ...] = (*plan_table(current, desired), *partition_ops)
     return render_script(ops)

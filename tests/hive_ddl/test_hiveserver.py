@@ -1,4 +1,4 @@
-"""What is read off the answers of servers, and what is said of their failures; component/hive asks the servers."""
+"""Parsing of server results and failure reasons; component/hive tests real servers."""
 
 from __future__ import annotations
 

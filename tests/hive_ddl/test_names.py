@@ -110,7 +110,7 @@ def test_literal_round_trip(text: str) -> None:
 
 
 def unescape(body: str) -> str:
-    """What Hive and Spark make of the inside of a quoted string: they read escapes from left to right."""
+    """Returns the value of a quoted string in Hive and Spark, which read escapes from left to right."""
     named = {"n": "\n", "r": "\r", "t": "\t", "0": "\0"}
 
     def meaning(match: re.Match[str]) -> str:

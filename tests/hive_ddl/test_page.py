@@ -32,7 +32,7 @@ def test_docs_tables_match_engine_results(module: ModuleType) -> None:
 
 @pytest.fixture
 def equal_results(module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory where every engine has answered one case alike."""
+    """A directory in which every engine has the same result of one case."""
     monkeypatch.setattr(module, "GOLDEN", tmp_path)
     monkeypatch.setattr(module, "ROOT", tmp_path)
     for name in module.ENGINES:

@@ -1,4 +1,4 @@
-"""From a table that is there to the one that is wanted."""
+"""Plans from the current to the desired table."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def desired(text: str, revision: str = "1-a", **changes: Any) -> TableState:
 
 
 def apply_ops(current: TableState | None, ops: tuple[Op, ...]) -> TableState:
-    """What a metastore makes of the operations: it adds properties of its own and spells locations its way."""
+    """Returns the table after the operations; the metastore adds properties and spells locations differently."""
     for op in ops:
         if isinstance(op, CreateTable):
             assert current is None
@@ -128,7 +128,7 @@ def test_long_schema_moves_from_literal_to_file() -> None:
 
 
 def nested(chars: int) -> str:
-    """A schema whose column `r` has a type of this many characters in Hive."""
+    """Returns a schema whose column `r` has a Hive type of this length."""
     names, left = [], chars - len("struct<>")
     while left > 200:
         names.append(f"m{len(names):04}{'x' * 86}")
@@ -162,10 +162,10 @@ def test_table_with_too_long_type_is_created_then_altered(literal_chars_max: int
     assert {key: made.properties.get(key) for key in table.properties} == table.properties
     assert (SCHEMA_LITERAL in made.properties) != (SCHEMA_URL in made.properties)
     assert plan_table(made, table) == ()
-    # Of two that make it at once, or after one that ended in between, either finishes it.
+    # Two concurrent creators, or one after an interrupted one: either completes the table.
     other = dataclasses.replace(table, properties={**table.properties, REVISION: "1-b"})
     begun = apply_ops(None, (create,))
-    check_creation(begun, plan_table(None, other)[0].table)  # type: ignore[union-attr]  # it is a creation
+    check_creation(begun, plan_table(None, other)[0].table)  # type: ignore[union-attr] # a CreateTable
     assert plan_table(apply_ops(begun, plan_table(begun, other)), table) == ()
 
 

@@ -1,4 +1,4 @@
-"""The Spark properties of a session, by where its tasks run."""
+"""Spark properties of a session, depending on where its tasks run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOCKETS = "spark.python.unix.domain.socket.enabled"
     ("master", "expected"), [("local[2]", "true"), ("local-cluster[1,1,1024]", "true"), ("yarn", None)]
 )
 def test_unix_sockets_only_for_local_masters(master: str, expected: str | None, tmp_path: Path) -> None:
-    """Whose directories may be called longer than a socket's name can be."""
+    """Paths of cluster directories may be longer than the name of a socket."""
     properties = session_properties(
         app_name="t", master=master, metastore_uri=None, data_dir=tmp_path, warehouse_uri="file:///w"
     )
@@ -33,7 +33,7 @@ def test_unix_sockets_only_for_local_masters(master: str, expected: str | None, 
 def test_compiler_options_depend_on_session_lifetime(
     short_lived: bool, level: str, patience: str, tmp_path: Path
 ) -> None:
-    """As Java itself understands what it is told."""
+    """Reads the options as Java itself interprets them."""
     properties = session_properties(
         app_name="t",
         master="local",
@@ -44,17 +44,17 @@ def test_compiler_options_depend_on_session_lifetime(
     )
     options = shlex.split(properties["spark.driver.extraJavaOptions"])
     java = ensure_java(tmp_path, dict(os.environ)) / "bin" / "java"
-    asked = [str(java), *options, "-XX:+PrintFlagsFinal", "-version"]
-    flags = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    command = [str(java), *options, "-XX:+PrintFlagsFinal", "-version"]
+    flags = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert re.findall(r"(?:TieredStopAtLevel|Tier4InvocationThreshold) += (\S+)", flags) == [patience, level]
 
 
 @pytest.mark.parametrize(
-    ("master", "before", "told"),
+    ("master", "before", "expected"),
     [("local[2]", None, "127.0.0.1"), ("local", "10.1.2.3", "10.1.2.3"), ("yarn", None, None)],
 )
 def test_local_spark_uses_loopback_address(
-    master: str, before: str | None, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    master: str, before: str | None, expected: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
     if before:
@@ -66,12 +66,12 @@ def test_local_spark_uses_loopback_address(
 
     monkeypatch.setattr(session, "launch_gateway", launched)
     session.open_jvm(tmp_path, {"spark.master": master})
-    assert found == [told]
+    assert found == [expected]
     assert os.environ.get("SPARK_LOCAL_IP") == before
 
 
 def test_jvm_command_line_contains_no_secrets(tmp_path: Path) -> None:
-    """Which `ps` shows to every user of the machine. Spark and Hadoop know it all the same."""
+    """`ps` shows the command line to every user of the machine. Spark and Hadoop still have the secrets."""
     secrets = {
         "spark.hadoop.fs.s3a.secret.key": "one-s3cr3t",
         "spark.hadoop.javax.jdo.option.ConnectionPassword": "two-s3cr3t",

@@ -1,5 +1,4 @@
-"""What the executor makes of what a metastore says or does not say, with one of paper behind it; component/spark asks a
-real one."""
+"""The Spark executor with a fake metastore; component/spark tests a real one."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ CHANGE = SetProperties("headrace", "orders", "1-a", ((REVISION, "2-b"),), (), ()
 
 
 def java_error(name: str, message: str) -> Py4JJavaError:
-    """Of a class with this simple name."""
+    """Returns an exception of a Java class with this simple name."""
     thrown = MagicMock()
     thrown.getClass().getSimpleName.return_value = name
     thrown.getMessage.return_value = message
@@ -47,8 +46,11 @@ class JavaMap(dict[str, str]):
 
 
 class FakeMetastore:
-    """A metastore with a table `headrace.orders`. `refusals` are by the name of a call, `contexts` what came with the
-    changes of tables; `honours` says whether a change whose condition does not hold is refused."""
+    """A metastore with a table `headrace.orders`.
+
+    `refusals` maps call names to exceptions. `contexts` holds the context of each table change. `honours`: changes with
+    an unmet condition are refused.
+    """
 
     def __init__(self, *, honours: bool = False) -> None:
         self.honours = honours
@@ -69,7 +71,7 @@ class FakeMetastore:
             raise AttributeError(name)
         return call
 
-    def _getTable(self, database: str, name: str) -> Any:  # Java's name, as those below
+    def _getTable(self, database: str, name: str) -> Any:  # Java's names, also below
         if name != "orders":
             raise NOT_THERE
         return SimpleNamespace(getParameters=lambda: self.parameters)
@@ -84,7 +86,7 @@ class FakeMetastore:
         given = dict(one.args for one in context.putToProperties.call_args_list)
         self.contexts["the probe" if name.startswith(PROBE_PREFIX) else name] = given
         if name.startswith(PROBE_PREFIX):
-            table.getParameters().put.assert_called_with(REVISION, "2")  # a change of nothing might pass everywhere
+            table.getParameters().put.assert_called_with(REVISION, "2")  # an empty change might always succeed
         if self.honours and given.get(spark.CONDITION_VALUE) == "not the revision":
             raise java_error("MetaException", f"{MODIFIED} 'not the revision'")
 
@@ -111,7 +113,7 @@ def change(executor: SparkExecutor, metastore: FakeMetastore, times: int = 2) ->
     for _ in range(times):
         metastore.parameters[REVISION] = "1-a"
         executor.execute(CHANGE)
-        assert metastore.contexts["orders"][spark.CONDITION_VALUE] == "1-a", "whatever the probe found"
+        assert metastore.contexts["orders"][spark.CONDITION_VALUE] == "1-a", "independent of the probe"
     assert metastore.calls.count("createTable") == 1, "one probe is enough"
 
 
@@ -182,7 +184,7 @@ def test_broken_connection_during_probe_is_unavailable(
     metastore.refusals[call] = error
     with pytest.raises(MetastoreUnavailable):
         _ = executor.has_compare_and_set
-    assert metastore.calls[-1] == call, "it is asked no more"
+    assert metastore.calls[-1] == call, "no further requests"
     assert warnings(caplog) == []
 
 
@@ -209,7 +211,7 @@ def test_broken_connection_is_not_used_again(
     ask: Callable[[SparkExecutor], object],
     error: Exception,
 ) -> None:
-    """Each topic would wait as long again, and then take the answer to the question before for its own."""
+    """Each topic would wait for a timeout, and then read the response to the previous request."""
     monkeypatch.setattr(executor, "_has_compare_and_set", True)
     metastore.refusals[call] = error
     waits = 0
@@ -234,7 +236,7 @@ def test_refusal_does_not_break_the_connection(executor: SparkExecutor, metastor
 def test_file_system_failure_does_not_break_the_connection(
     executor: SparkExecutor, metastore: FakeMetastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file of a schema is written through Hadoop, whose failures have classes of the same names."""
+    """A schema file is written through Hadoop, whose exceptions have classes of the same names."""
     op = PublishSchema("hdfs://nn/w/orders/_schema/x.avsc", "{}")
     path = MagicMock()
     path.getFileSystem.side_effect = java_error("ConnectException", "Connection refused")

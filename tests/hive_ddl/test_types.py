@@ -1,4 +1,4 @@
-"""The table of Avro types and their Hive types, and the reasons where there is none."""
+"""Hive types of Avro types, and reasons for types without one."""
 
 from __future__ import annotations
 

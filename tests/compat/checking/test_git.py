@@ -30,7 +30,7 @@ def git(*arguments: str) -> str:
 
 
 def commit(message: str, **files: str | None) -> None:
-    """Writes files (`a__b` is a/b.avsc), removes those that are None, and commits."""
+    """Writes files (`a__b` is a/b.avsc), deletes those that are None, and commits."""
     for name, text in files.items():
         path = Path(f"{name.replace('__', '/')}.avsc")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ def test_changed_file_and_its_users_are_incompatible(repository: Path, check: Ch
 
 
 def test_revision_uses_its_own_types(repository: Path, check: Check) -> None:
-    """Only the user of the type is checked; what the type was is looked up in the revision, not in the working tree."""
+    """Checks only the user of a type; its earlier definition is read from the revision, not from the working tree."""
     Path("schemas/shop/header.avsc").write_text(HEADER % "string")
     code, out, _ = check("schemas/pay.avsc", "--types", "schemas", "--against", "git:main")
     assert code == 1
@@ -111,7 +111,7 @@ def test_since_selects_changed_files_and_their_users(repository: Path, check: Ch
     commit("main moves on", schemas__order=ORDER % ("string", ""))
     git("checkout", "-q", "feature")
     code, out, _ = check("schemas", "--against", "git:main", "--since", "main", "--format", "json")
-    assert "schemas/order.avsc" not in reports(out), "what the other branch changed is not this one's change"
+    assert "schemas/order.avsc" not in reports(out), "changes of main are not reported"
 
 
 def test_branch_means_merge_base_but_tip_and_tag_their_commit(repository: Path, check: Check) -> None:
@@ -152,7 +152,7 @@ def test_since_selects_users_of_deleted_types(repository: Path, check: Check) ->
 
 
 def test_types_do_not_depend_on_other_named_files(repository: Path, check: Check) -> None:
-    """What is named along with a file, as by a tool that splits a long list, does not change whose types it uses."""
+    """Files named together, as by a tool that splits a long list, do not change which types a file uses."""
     for place, kind in (("a", "long"), ("b", "string")):
         commit(place, **{f"{place}__common__header": HEADER % kind, f"{place}__shop__orders__pay": USES_HEADER})
     Path("b/common/header.avsc").write_text(HEADER % "bytes")
@@ -170,7 +170,7 @@ def test_types_do_not_depend_on_other_named_files(repository: Path, check: Check
     assert "HEAD:a/shop" in finding["sentence"]
     commit("both", a__shop__orders__pay=USES_HEADER.replace("[{", '[{"name": "n", "type": "null"}, {'))
     code, _, err = check("a/shop/orders/pay.avsc", "--against", "git:HEAD", "--level", "FULL_TRANSITIVE")
-    assert (code, err) == (1, ""), "older versions take the types of their own directories too"
+    assert (code, err) == (1, ""), "older versions also use the types of their own directories"
 
 
 def test_all_files_are_new_before_first_commit(repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +312,7 @@ def test_errors_outside_repository_and_without_git(
 def test_untrusted_repository_error_suggests_safe_directory(
     repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a container, whose user is not the one that owns the files."""
+    """As in a container whose user does not own the files."""
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     code, _, err = check("schemas", "--against", "git:main")
     assert (code, err.count("\n"), str(repository) in err) == (2, 1, True)
@@ -336,7 +336,7 @@ def test_submodule_files_are_not_new(repository: Path, check: Check, monkeypatch
 
 
 def test_symbolic_links_are_resolved(repository: Path, check: Check) -> None:
-    """A link may lead elsewhere than it did; what is compared is what readers of either find there."""
+    """A link may have changed its target; the contents of both targets are compared."""
     for name, target in (("latest", "order.avsc"), ("again", "latest.avsc"), ("broken", "nowhere"), ("new", "x.avsc")):
         Path(f"schemas/{name}.avsc").symlink_to(target)
     Path("schemas/new.avsc").write_text('"int"')
@@ -417,7 +417,7 @@ def test_allow_comments_ignores_comments(repository: Path, check: Check, capsys:
 
 
 def test_git_mode_contacts_no_registry(repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The settings name a registry; nothing may open a socket all the same."""
+    """The settings name a registry, but no socket may be opened."""
 
     def refuse(*_: object) -> None:
         raise AssertionError("a socket was opened")
@@ -448,7 +448,7 @@ def test_settings_file_configures_the_check(repository: Path, check: Check) -> N
 
 
 def test_unused_suppression_is_reported_only_in_full_check(repository: Path, check: Check) -> None:
-    """A hook names the files that changed, and the settings are about all."""
+    """A hook names only changed files, but the settings cover all files."""
     Path("headrace.toml").write_text('[[compat.suppressions]]\npath = "schemas/pay.avsc"\nreason = "agreed"\n')
 
     def notes(*arguments: str) -> list[str]:
@@ -459,9 +459,9 @@ def test_unused_suppression_is_reported_only_in_full_check(repository: Path, che
     assert notes("schemas/order.avsc") == []
     assert notes("schemas", "--since", "main") == []
     Path("schemas/pay.avsc").write_text(ORDER % ("long", ""))
-    assert check("schemas/pay.avsc", "--against", "git:main")[0] == 0, "it holds all the same"
+    assert check("schemas/pay.avsc", "--against", "git:main")[0] == 0, "the suppression applies"
     absolute = str(Path("schemas").absolute())
-    assert check(absolute, "--against", "git:main")[0] == 0, "a file is known by its place in the working directory"
+    assert check(absolute, "--against", "git:main")[0] == 0, "files are identified relative to the working directory"
 
 
 def test_baseline_file_accepts_known_findings(repository: Path, check: Check) -> None:
@@ -497,7 +497,7 @@ def test_several_outputs_at_once(repository: Path, check: Check) -> None:
 def test_annotations_use_repository_relative_paths(
     repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a repository of several services the check runs in the directory that has its settings."""
+    """In a repository of several services, the check runs in the directory with its settings."""
     monkeypatch.chdir("schemas")
     Path("order.avsc").write_text(ORDER % ("long", NOTE))
     Path("broken.avsc").write_text("{")
@@ -505,7 +505,7 @@ def test_annotations_use_repository_relative_paths(
         ".", "../schemas/shop", "--against", "git:main", "--output=sarif=../x.sarif", "--format=github"
     )
     assert (code, out.count("file=schemas/order.avsc,line=3"), out.count("file=schemas/broken.avsc,")) == (3, 1, 1)
-    assert err.startswith("broken.avsc:1:2: error: "), "people read it where they are"
+    assert err.startswith("broken.avsc:1:2: error: "), "paths on standard error are relative to the working directory"
     (run,) = json.loads(Path("../x.sarif").read_text())["runs"]
     place = run["results"][0]["locations"][0]["physicalLocation"]
     assert place["artifactLocation"]["uri"] == "schemas/order.avsc"
@@ -553,7 +553,7 @@ DECIMAL = '{"type": "bytes", "logicalType": "decimal", "precision": %d, "scale":
 
 
 def test_changed_decimal_is_a_warning_by_default_and_an_error_on_request(repository: Path, check: Check) -> None:
-    """Avro Java judges both compatible, as the verdict does."""
+    """Avro Java accepts both, and so does the verdict."""
     commit("price", schemas__p=RECORD_OF % (DECIMAL % (10, 2)))
     against = ("schemas/p.avsc", "--against", "git:main")
     Path("schemas/p.avsc").write_text(RECORD_OF % (DECIMAL % (10, 3)))
@@ -568,7 +568,7 @@ def test_changed_decimal_is_a_warning_by_default_and_an_error_on_request(reposit
     Path("schemas/p.avsc").write_text(RECORD_OF % (DECIMAL % (9, 2)))
     assert re.search(r"\b9 .*\b10 .*main:schemas/p\.avsc", check(*against)[1])
     Path("schemas/p.avsc").write_text(RECORD_OF % (DECIMAL % (11, 2)))
-    assert "warning" not in check(*against)[1], "more digits of the same scale are the same numbers"
+    assert "warning" not in check(*against)[1], "more digits with the same scale do not change numbers"
 
 
 def test_level_none_skips_default_lints(repository: Path, check: Check) -> None:
@@ -603,7 +603,7 @@ OTHER = (
 
 
 def test_moved_and_rewritten_file_is_found_by_subject(repository: Path, check: Check) -> None:
-    """git sees no rename and no record has the name, yet a registry would compare the two."""
+    """git detects no rename and no record has the same name, but a registry would compare the two."""
     git("rm", "-q", "schemas/order.avsc")
     Path("events/v2").mkdir(parents=True)
     Path("events/v2/order.avsc").write_text(OTHER)
@@ -611,7 +611,7 @@ def test_moved_and_rewritten_file_is_found_by_subject(repository: Path, check: C
     assert (code, "main:schemas/order.avsc" in out) == (1, True)
     assert re.search(r"schemas/order\.avsc .*\bmain$", out.rstrip())
     code, out, _ = check("events", "--against", "git:main", "--subject-strategy", "record", "--format", "json")
-    assert (code, reports(out)["events/v2/order.avsc"]["new"]) == (0, True), "there the subject is another"
+    assert (code, reports(out)["events/v2/order.avsc"]["new"]) == (0, True), "the subject differs"
     rule = ("--subject", "schemas/*=moved", "--subject", "events/*=moved", "--subject-strategy", "record")
     git("rm", "-q", "schemas/pay.avsc", "schemas/shop/header.avsc")
     code, out, err = check("events", "--against", "git:main", *rule)
@@ -620,7 +620,7 @@ def test_moved_and_rewritten_file_is_found_by_subject(repository: Path, check: C
 
 
 def test_subject_precedes_git_rename_detection(repository: Path, check: Check) -> None:
-    """What git takes to be renamed from a file of another subject is compared with the one of its own."""
+    """A file that git considers renamed from another subject is compared with the file of its own subject."""
     commit("more", schemas__other=OTHER)
     git("mv", "schemas/other.avsc", "schemas/purchase.avsc")
     out = check("schemas/purchase.avsc", "--against", "git:main")[1]
@@ -647,7 +647,7 @@ def test_deleted_schema_is_reported(repository: Path, check: Check, since: tuple
     assert check("schemas/*.avsc", *arguments[1:])[0] == 1
     assert check("schemas/**/*.avsc", *arguments[1:])[0] == 1
     assert check(*arguments, "--level", "NONE")[0] == 0
-    assert check("schemas/shop", *arguments[1:])[0] == 0, "nobody asked for it"
+    assert check("schemas/shop", *arguments[1:])[0] == 0, "not selected"
     assert check("schemas/pay.avsc", *arguments[1:])[0] == 0
     code, out, _ = check(*arguments, "--format", "json")
     report = reports(out)["schemas/order.avsc"]
@@ -676,7 +676,7 @@ def test_unselected_deleted_files_are_not_reported(repository: Path, check: Chec
     commit("hidden")
     git("rm", "-qr", "schemas/.hidden", "schemas/node_modules", "schemas/data.json", "other")
     assert check("schemas", "--against", "git:main")[0] == 0
-    assert check("schemas/**/*.avsc", "--against", "git:main")[0] == 1, "the pattern means node_modules too"
+    assert check("schemas/**/*.avsc", "--against", "git:main")[0] == 1, "the pattern includes node_modules"
     git("rm", "-qr", "schemas/type.json")
     out = check("schemas", "--against", "git:main")[1]
     assert (deletions(out), "schemas/type.json: error: " in out) == (1, True)
@@ -720,7 +720,7 @@ def test_deleted_file_of_path_in_revision(repository: Path, check: Check) -> Non
 def test_another_file_of_the_subject_does_not_hide_a_deletion(
     repository: Path, check: Check, since: tuple[str, ...]
 ) -> None:
-    """Each service of a repository may have its own orders, which were there before."""
+    """Each service of a repository may have its own orders schema, which existed before."""
     commit("more", services__a__order=ORDER % ("long", ""), services__b__order=ORDER % ("long", ""))
     git("rm", "-q", "services/a/order.avsc")
     code, out, _ = check("services", "schemas", "--against", "git:main", *since)

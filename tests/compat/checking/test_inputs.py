@@ -1,4 +1,4 @@
-"""Which files are read, types that files use of each other, and input that is bad in every way."""
+"""Selection of files, types that files use of each other, and invalid input."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_find_files_by_directory_pattern_and_path(directory: Path) -> None:
     assert paths("./s/a.avsc", "s//a.avsc", "./s/", "./s/*.avsc") == ["s/a.avsc", "s/b.avsc", "s/sub/c.avsc"]
     assert [file.key for file in find_files(["s"]).files] == ["a.avsc", "b.avsc", "sub/c.avsc"]
     Path("[x].avsc").write_text('"int"')
-    assert paths("[x].avsc") == ["[x].avsc"], "a file that is called like a pattern"
+    assert paths("[x].avsc") == ["[x].avsc"], "a file with the name of a pattern"
 
 
 def test_linked_directories_are_searched_once(directory: Path) -> None:
-    """Schemas that several projects share are linked into each, and may be linked back."""
+    """Schemas shared by several projects are linked into each, and may be linked back."""
     (directory / "shared").mkdir()
     (directory / "shared/x.avsc").write_text('"int"')
     Path("s/linked").symlink_to("../shared")
@@ -126,7 +126,7 @@ def test_suffix_case_and_json_files(directory: Path, capsys: pytest.CaptureFixtu
 
 
 def test_windows_paths_use_forward_slashes(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Subjects and git know a file so; with others the whole path would be the subject."""
+    """Subjects and git use forward slashes; with backslashes the whole path would become the subject."""
     monkeypatch.setattr(inputs, "PurePath", PureWindowsPath)
     walk = os.walk
     monkeypatch.setattr(
@@ -243,7 +243,9 @@ def test_deleted_files_of_directory_baseline(directory: Path, capsys: pytest.Cap
     assert set(found) == {"new/gone.avsc"}
     assert found["new/gone.avsc"]["compared"][0]["name"] == "old/gone/v2.avsc"
     Path("new/t-1.avsc").unlink()
-    assert main(["compat", "check", "new", "--against", "old", "--subject", "*=all"]) == 1, "others were there before"
+    assert main(["compat", "check", "new", "--against", "old", "--subject", "*=all"]) == 1, (
+        "the other files existed before"
+    )
     capsys.readouterr()
     assert main(["compat", "check", "new", "--against", "old", "--quiet"]) == 1
     assert capsys.readouterr().out.count(" SCHEMA_DELETED\n") == 2
@@ -294,7 +296,7 @@ def test_given_types_precede_named_files(directory: Path, capsys: pytest.Capture
         Path(using).parent.mkdir(exist_ok=True)
         Path(using).write_text(RECORD % ("Use", "Header"))
         assert main(["schema", "validate", using, "h.avsc", "--types", "types"]) == 3
-        assert capsys.readouterr().err.count("\n") == 1, "h.avsc is no schema; its type is not the one used"
+        assert capsys.readouterr().err.count("\n") == 1, "h.avsc is not a schema; its type is not used"
     assert main(["schema", "validate", "u/use.avsc"]) == 3
     assert re.search(r"^u/use\.avsc:1:68: .*\bh\.avsc", capsys.readouterr().err, re.MULTILINE)
 
@@ -324,7 +326,7 @@ def test_cyclic_files_are_an_error() -> None:
     for path in ("a", "b", "c"):
         with pytest.raises(SchemaParseError, match=r"\b(a -> b -> c -> a|b -> c -> a -> b|c -> a -> b -> c)\b"):
             types.schema(path)
-    assert types.schema("d"), "a recursive record needs no other file"
+    assert types.schema("d"), "a recursive record needs only its own file"
 
 
 def test_error_of_a_used_file_has_both_positions() -> None:
@@ -346,7 +348,7 @@ BAD = {
     "cycle": (RECORD % ("C1", "C2"), "1:67"),
     "empty": (" \n", "1:1"),
 }
-"""Texts that are no schemas, and line and column of their errors."""
+"""Invalid schema texts, and line and column of their errors."""
 
 
 def test_invalid_schema_is_one_line_with_its_position_and_exit_code_3(
@@ -428,7 +430,7 @@ def test_partial_result_of_a_killed_process_is_discarded(tmp_path: Path) -> None
         elif item == 0:
             while not started.exists() or not started.read_text():
                 time.sleep(0.01)
-            time.sleep(0.3)  # its answers fill the pipe, which nobody reads yet
+            time.sleep(0.3)  # its results fill the pipe, which is not read yet
             os.kill(int(started.read_text()), signal.SIGKILL)
         return b"%d" % item * 100_000
 
@@ -448,7 +450,7 @@ def test_partial_result_of_a_killed_process_is_discarded(tmp_path: Path) -> None
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
 def test_commands_run_without_site_packages(directory: Path, arguments: list[str], code: int) -> None:
-    """Without site packages; nothing but our own packages comes from elsewhere."""
+    """Without site packages; only the headrace package is imported in addition."""
     program = (
         "import sys; sys.path.insert(0, sys.argv.pop(1)); import headrace.registry.client.transport as t; "
         "t.PAUSE_FIRST_S = 0.001; from headrace.cli import main; sys.exit(main(sys.argv[1:]))"

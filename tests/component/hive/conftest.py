@@ -1,4 +1,4 @@
-"""One of each engine: a Spark session, a Spark Thrift Server on the same metastore, HiveServer2."""
+"""One engine of each kind: a Spark session, a Spark Thrift Server on the same metastore, and HiveServer2."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def hive_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     ]
 )
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """Each of them; what is HiveServer2's runs in `make test-hive`."""
+    """Each engine; tests with HiveServer2 run in `make test-hive`."""
     if request.param == HIVE:
         server: Engine = request.getfixturevalue("hive_server")
         return server

@@ -1,5 +1,6 @@
-"""What every executor promises, on every engine: whatever a topic, schema or property holds comes back unchanged, and
-no writer that is late goes unnoticed."""
+"""Behaviour of every executor on every engine: texts of topics, schemas and properties are preserved, and concurrent
+changes are detected.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ MakeTable = Callable[..., TableState]
 
 @pytest.fixture
 def make_table(engine: Engine, tmp_path: Path) -> MakeTable:
-    """Makes tables, each of a topic of this name below the test's own directory; names are those of the engine."""
+    """Creates table values for a topic in the test's own directory; names contain the engine's name."""
     engine.executor.ensure_database(DATABASE)
 
     def make(topic: str, schema: dict[str, Any], **changes: Any) -> TableState:
@@ -73,7 +74,7 @@ def apply_plan(executor: Executor, table: TableState) -> int:
 
 
 def publish(table: TableState) -> None:
-    """The file of a schema that is no literal, as the loader does before."""
+    """Writes the file of a schema that is not a literal, as the loader does before."""
     if SCHEMA_URL in table.properties:
         published = Path(table.properties[SCHEMA_URL].removeprefix("file://"))
         published.parent.mkdir(parents=True, exist_ok=True)
@@ -151,8 +152,9 @@ def test_reserved_words_as_column_and_table_names(engine: Engine, make_table: Ma
 
 @pytest.mark.spark
 def test_field_doc_is_column_comment(engines_of_spark: dict[str, Engine], tmp_path: Path) -> None:
-    """The metastore is told once. Of a table that Spark's SQL made, Spark goes on showing what it was made with, which
-    it keeps beside the schema while the types stay the same."""
+    """Only the first comment is stored in the metastore. For a table created through Spark's SQL, Spark shows the
+    original comments, which it stores with the schema, as long as the types do not change.
+    """
 
     def comment() -> str:
         rows = engine.query(f"describe {DATABASE}.{table.name}")
@@ -201,8 +203,9 @@ def test_long_schema_is_stored_in_a_file(engine: Engine, make_table: MakeTable) 
 
 @pytest.mark.parametrize("members", [3, 1000])
 def test_type_longer_than_metastore_stores(engine: Engine, make_table: MakeTable, members: int) -> None:
-    """Of a table that is made with it, and of one that grows to it, in a metastore that DataNucleus made. Of all
-    statements that have no columns, Spark's ALTER TABLE alone writes them, those of before."""
+    """Tests a table created with the type, and one that grows to it, in a metastore created by DataNucleus. Of all
+    statements without columns, only Spark's ALTER TABLE writes columns: those from before.
+    """
 
     def schema_of(count: int) -> dict[str, Any]:
         fields = [field(f"some_column_of_a_table_{n:04}", ["null", "string"], default=None) for n in range(count)]
@@ -321,7 +324,7 @@ def test_accepted_and_refused_logins(engine: Engine) -> None:
         return
     is_open = engine.address.auth == NOSASL
     for auth in (NOSASL,) if is_open else ("NONE", "LDAP", "CUSTOM"):
-        address = dataclasses.replace(engine.address, auth=auth, user="somebody", password="p")
+        address = dataclasses.replace(engine.address, auth=auth, user="analyst", password="p")
         HiveServerExecutor(address).close()
     other = "NONE" if is_open else NOSASL
     with pytest.raises(MetastoreUnavailable) as caught:
@@ -333,7 +336,7 @@ def test_accepted_and_refused_logins(engine: Engine) -> None:
 
 @pytest.mark.hive
 def test_refused_password_is_tried_once_per_run(tmp_path: Path) -> None:
-    """By a server that asks an LDAP which is not there: it refuses everybody."""
+    """The server uses an unreachable LDAP and refuses all logins."""
     properties = {"hive.server2.authentication": "LDAP", "hive.server2.authentication.ldap.url": "ldap://127.0.0.1:1"}
     server = HiveServer(tmp_path / "server", properties)
     try:

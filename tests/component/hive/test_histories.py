@@ -1,8 +1,7 @@
-"""Generated histories of schemas, at every level of the registry, from producer to query.
+"""Generated schema histories at every level of the registry, from producer to query.
 
-A version that the registry refuses is passed over; of every other one messages are sent, and loaded before the next
-comes. Whatever the history, each engine must answer with every message, in the column where it belongs, in partitions
-old and new.
+Versions that the registry refuses are skipped. Messages of each other version are sent, and loaded before the next
+version. Each engine must return every message in the correct columns, from old and new partitions.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ LEVELS = (
     "FULL_TRANSITIVE", "FULL", "BACKWARD_TRANSITIVE", "BACKWARD", "FORWARD_TRANSITIVE", "FORWARD", "NONE", "NONE",
 )  # fmt: skip
 VERSIONS_MAX = 5
-SENT_MAX = 2  # messages of each version
+SENT_MAX = 2  # messages per version
 
 History = list[tuple[Schema, list[Any]]]
 
@@ -63,7 +62,7 @@ class Topic:
 
 
 def generate_histories(count: int) -> list[History]:
-    """The same ones for the same seed."""
+    """Returns the same histories for the same seed."""
     found: list[History] = []
 
     @seed(SEED)
@@ -79,14 +78,14 @@ def generate_histories(count: int) -> list[History]:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
     world = LoadWorld(tmp_path_factory.mktemp("histories"))
-    world.patience_s += COUNT  # a new table takes a good part of a second
+    world.patience_s += COUNT  # creating a table takes most of a second
     yield world
     world.close()
 
 
 @pytest.fixture(scope="module")
 def topics(world: LoadWorld) -> list[Topic]:
-    """All sent and loaded, a version of each at a time."""
+    """Sends and loads all topics, one version of each at a time."""
     print(f"HEADRACE_HISTORIES_SEED={SEED}")
     topics = [
         Topic(f"t{number}", level, history)
@@ -152,7 +151,7 @@ def test_spark_reads_every_history(world: LoadWorld, topics: list[Topic], tmp_pa
 def test_hiveserver2_reads_every_history(
     world: LoadWorld, topics: list[Topic], hive_server: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whose own metastore gets the same tables over the same files by one command."""
+    """One command creates the same tables over the same files in HiveServer2's own metastore."""
     monkeypatch.setenv("HEADRACE__HIVE__SERVER_AUTH", "NOSASL")
     assert isinstance(hive_server, ServerEngine)
     flags = ["--data-dir", str(world.data_dir), "--hive-executor", str(hive_server.address)]

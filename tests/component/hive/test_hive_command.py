@@ -1,4 +1,4 @@
-"""`headrace hive` on what others did to tables, partitions and directories; with a real metastore, asked by SQL."""
+"""`headrace hive` after other tools changed tables, partitions and directories; verified by SQL on a real metastore."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.table import local_location
 from support.loader.load_world import FIELDS, NOTE, LoadWorld
 
-pytestmark = pytest.mark.hive  # with no HiveServer2, and too long for `make test`
+pytestmark = pytest.mark.hive  # without HiveServer2, but too slow for `make test`
 
 HOURS = ("00", "01", "02")
 
@@ -31,12 +31,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
 
 @pytest.fixture(scope="module")
 def session(world: LoadWorld) -> Iterator[Any]:
-    """Somebody else on the same metastore. Without leave to pass over directories that are missing, as Hive and Pig."""
+    """Another session on the same metastore. It fails on missing directories, as Hive and Pig do."""
     session = open_session(
-        app_name="somebody",
+        app_name="analyst",
         master="local[1]",
         metastore_uri=world.addresses["metastore"],
-        data_dir=world.data_dir / "somebody",
+        data_dir=world.data_dir / "analyst",
         warehouse_uri=local_location(world.warehouse),
         extra={"sql.files.ignoreMissingFiles": "false"},
     )
@@ -80,8 +80,8 @@ def test_repair_fixes_changes_of_other_tools(world: LoadWorld, session: Any) -> 
     assert (properties["headrace.version"], properties["mine"]) == ("1", "x")
     partitions = [row[0] for row in session.sql("SHOW PARTITIONS headrace.orders").collect()]
     assert partitions == [f"dt=2026-01-01/hr={hour}" for hour in HOURS]
-    kept = world.warehouse / "orders" / "_foreign" / "dt=2026-01-01" / "hr=01" / "notes.txt"
-    assert kept.read_text() == "no Avro"
+    foreign_file = world.warehouse / "orders" / "_foreign" / "dt=2026-01-01" / "hr=01" / "notes.txt"
+    assert foreign_file.read_text() == "no Avro"
 
 
 def test_repair_reports_missing_directory_and_queries_continue(world: LoadWorld, session: Any) -> None:

@@ -1,4 +1,4 @@
-"""Metastores as services: that of Hive 2.3 on PostgreSQL, and one that the client in Spark's JVM cannot talk to."""
+"""Metastore services: Hive 2.3 on PostgreSQL, and Hive 4, which the client in Spark's JVM does not support."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_hive_4_metastore_error_names_setting_and_loses_no_data(hive_4_metastore
         assert done.returncode == 1, done.stdout + done.stderr
         assert IS_HIVE_4 in done.stdout
         assert "Traceback" not in done.stderr
-        # Nothing is lost by it: the next load, on a metastore of its own, has the rows.
+        # No data is lost: the next load, on its own metastore, loads the rows.
         again = world.load()
         assert again.returncode == 0, again.stdout + again.stderr
         world.check(whole=True)

@@ -1,4 +1,6 @@
-"""What each engine says of every type, and of every row after every change: the tables of docs/hive.md."""
+"""Results of each engine for every type, and for every row after every change: the source of the tables in
+docs/hive.md.
+"""
 
 from __future__ import annotations
 
@@ -41,15 +43,15 @@ def test_every_type_plain_and_nested(engine: Engine, tmp_path: Path) -> None:
         places = (f"c{number}", f"in_array{number}[0]", f"in_map{number}['k']", f"in_record{number}.c")
         expressions += map(engine.nested, places) if is_nested(topic.load_schema, kind) else places
     (values,) = engine.query(f"SELECT {', '.join(expressions)} FROM {table}")
-    said = {}
+    results = {}
     for number, (case, kind) in enumerate(zip(TYPES, kinds, strict=True)):
         shown = [
             normalize_value(topic.load_schema, kind, value, engine.nested_bytes)
             for value in values[4 * number : 4 * number + 4]
         ]
         is_same = all(one == shown[0] for one in shown)
-        said[case.name] = {"type": described[f"c{number}"], "value": shown[0], "nested": is_same}
-    check_golden_results(FILES[engine.name], "types", said)
+        results[case.name] = {"type": described[f"c{number}"], "value": shown[0], "nested": is_same}
+    check_golden_results(FILES[engine.name], "types", results)
 
 
 def test_old_and_new_partitions_are_readable_after_every_change(engine: Engine, tmp_path: Path) -> None:
@@ -57,11 +59,11 @@ def test_old_and_new_partitions_are_readable_after_every_change(engine: Engine, 
     for version in range(VERSIONS):
         topic.evolve(histories_schema(version), histories_message(version))
         assert topic.mismatches(engine) == [], f"after version {version + 1}"
-    columns, rows = answers(topic, engine)
-    said = {}
+    columns, rows = read_table(topic, engine)
+    results = {}
     for number, history in enumerate(HISTORIES):
         own = columns_of(topic.fields, number)
-        said[history.name] = {
+        results[history.name] = {
             "columns": {name: columns[at] for at, name in own.items()},
             "rows": [[row[at] for at in own] for row in rows[: len(history.versions)]],
         }
@@ -70,18 +72,18 @@ def test_old_and_new_partitions_are_readable_after_every_change(engine: Engine, 
         for version in range(len(record.versions)):
             topic.evolve(record.schema(version), {"c": f"v{version + 1}"})
             assert topic.mismatches(engine) == [], f"{record.name}, after version {version + 1}"
-        columns, rows = answers(topic, engine)
-        said[record.name] = {"columns": {"c": columns[0]}, "rows": rows}
-    check_golden_results(FILES[engine.name], "histories", said)
+        columns, rows = read_table(topic, engine)
+        results[record.name] = {"columns": {"c": columns[0]}, "rows": rows}
+    check_golden_results(FILES[engine.name], "histories", results)
 
 
-def answers(topic: FoldedTopic, engine: Engine) -> tuple[list[str], list[list[Any]]]:
-    """The types of a topic's columns, and its rows in the order of the first one."""
+def read_table(topic: FoldedTopic, engine: Engine) -> tuple[list[str], list[list[Any]]]:
+    """Returns the types of a topic's columns, and its rows ordered by the first column."""
     names = ", ".join(expression(engine, topic.load_schema, field) for field in topic.fields)
-    asked = engine.query(f"SELECT {names} FROM {DATABASE}.{topic.table}")
+    result_rows = engine.query(f"SELECT {names} FROM {DATABASE}.{topic.table}")
 
-    def say(field: Field, value: Any) -> Any:
+    def normalize(field: Field, value: Any) -> Any:
         return normalize_value(topic.load_schema, field.type, value, engine.nested_bytes)
 
-    rows = sorted((list(map(say, topic.fields, row)) for row in asked), key=lambda row: row[0])
+    rows = sorted((list(map(normalize, topic.fields, row)) for row in result_rows), key=lambda row: row[0])
     return [column.type for column in topic.columns()], rows

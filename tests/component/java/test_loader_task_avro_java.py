@@ -1,4 +1,4 @@
-"""Projected rows in Avro Java: always readable, and what its resolving reader yields wherever it resolves at all."""
+"""Projected rows in Avro Java: always readable, and equal to the result of its resolving reader if that succeeds."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from support.loader.projection_oracle import encode, load_schema_of, project, st
 from support.schemas.strategies import data_for, growing_histories, histories, schemas
 
 CASES = int(os.environ.get("HEADRACE_EQUALITY_CASES") or 60)
-"""Of a history and a message of it, in each of the two tests that make them up; `make equality` has 100,000."""
+"""Number of pairs of a history and a message in each of the two generated tests; `make equality` uses 100,000."""
 DATA = 4 if CASES >= 1000 else 1
-"""Messages of a history: to make one takes as long as to compare several."""
+"""Messages per history: generating one takes as long as comparing several."""
 SLOW = settings(
     deadline=None,
     max_examples=CASES // DATA,

@@ -1,4 +1,4 @@
-"""Oozie's own schemas accept the example, and refuse what Oozie would: element order and names are its rules."""
+"""Oozie's schemas accept the examples, and reject invalid element order and names as Oozie does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POM = ROOT / "tests" / "support" / "servers" / "oozie.pom.xml"
 
 @pytest.fixture(scope="module")
 def schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the schemas, out of Oozie's client, which Maven fetches."""
+    """Extracts the schemas from Oozie's client, which Maven downloads."""
     if shutil.which("mvn") is None:
         pytest.skip("no Maven on the PATH to fetch Oozie's schemas with")
     directory = tmp_path_factory.mktemp("oozie")
@@ -38,7 +38,7 @@ def schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def schema_of(document: ElementTree.Element, directory: Path) -> xmlschema.XMLSchema:
-    """Of all namespaces in the document together, so that actions are judged too."""
+    """Returns a schema of all namespaces in the document, so that actions are validated too."""
     namespaces = {element.tag.partition("}")[0][1:] for element in document.iter()}
     found = {ElementTree.parse(path).getroot().get("targetNamespace", ""): path for path in directory.rglob("*.xsd")}
     assert namespaces <= found.keys(), namespaces - found.keys()

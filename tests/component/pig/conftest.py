@@ -1,4 +1,4 @@
-"""Pig with the jars for files, and with those for tables; both take no time until a script runs."""
+"""Pig with the jars for files, and with those for tables; both start nothing until a script runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pig over what loads leave behind: files by the published schema, tables by HCatalog."""
+"""Pig reads the results of loads: files by the published schema, tables by HCatalog."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ COMPACTED = "compacted"
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
-    """Topics with files of two versions: of which one has a column more, and one a column of another type. One was
-    compacted, and then got further files."""
+    """Topics with files of two versions: one gets an additional column, one changes the type of a column. One is
+    compacted and then gets further files.
+    """
     world = LoadWorld(tmp_path_factory.mktemp("pig"))
     retyped = [{**one, "type": "string"} if one["name"] == "id" else one for one in FIELDS]
     world.registry.set_compatibility("NONE", f"{RETYPED}-value")
@@ -48,7 +49,7 @@ def check_succeeded(done: CompletedProcess[str]) -> None:
 
 
 def produce_retyped(world: LoadWorld, topic: str, fields: list[dict[str, object]]) -> None:
-    """`id` is a text from here on, which has a column of its own."""
+    """Produces messages in which `id` is a string, which gets its own column."""
     schema = event_schema(topic, fields)
     registered = world.registry.register(f"{topic}-value", json.dumps(schema))
     for number in range(3):
@@ -90,7 +91,9 @@ def retyped_rows(world: LoadWorld) -> list[str]:
 
 
 def test_compacted_files_are_read_by_listed_paths(world: LoadWorld, pig: Pig) -> None:
-    """As docs/tables.md says: a time partition that was rewritten lives in another directory, which no pattern finds."""
+    """As documented in docs/tables.md: a rewritten time partition is in another directory, which no glob pattern
+    matches.
+    """
     schema = world.warehouse / COMPACTED / "_schema" / "current.avsc"
     script = (
         f"t = LOAD '{','.join(paths(world, COMPACTED))}' USING AvroStorage('', '-f {schema}');\n"
@@ -115,7 +118,7 @@ def paths(world: LoadWorld, topic: str) -> list[str]:
     ],
 )
 def test_tables_are_read_by_hcatalog(world: LoadWorld, hcatalog: Pig, topic: str, columns: str, noted: bool) -> None:
-    # The partitions of a compacted table are generations of its time partitions.
+    # Partitions of a compacted table point to rewritten generations.
     assert any("/_g" in path for path in paths(world, topic)) == (topic == COMPACTED)
     lines = by_hcatalog(world, hcatalog, topic, f"kafka.$0, kafka.$1, {columns}")
     rows = world.produced[topic].rows.items()

@@ -1,4 +1,4 @@
-"""What Pig says of every type, and of every row after every change: the tables of docs/hive.md, its columns of them."""
+"""Results of Pig for every type, and for every row after every change: its columns of the tables in docs/hive.md."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def folded(metastore: str, tmp_path_factory: pytest.TempPathFactory) -> Folded:
-    """The topics of the tables of docs/hive.md, in the metastore and with their schemas beside the data."""
+    """The topics of the tables in docs/hive.md, in the metastore and with their schemas next to the data."""
     directory = tmp_path_factory.mktemp("folded")
     session = open_session(
         app_name="tests",
@@ -87,7 +87,7 @@ class Folded:
 
 @dataclass(frozen=True)
 class Reader:
-    """Pig with one of its loaders; `name` is that of its answers."""
+    """Pig with one of its loaders; `name` is that of its golden results."""
 
     name: str
     pig: Pig
@@ -100,14 +100,14 @@ class Reader:
     def answers(
         self, topic: FoldedTopic, fields: Sequence[Field], places: Sequence[str] = (), before: str = ""
     ) -> tuple[dict[str, str], list[list[Any]]]:
-        """The types of columns by their names in lower case, and rows of `places` and some columns, in their order."""
+        """Returns the types of columns by lower-case name, and rows of `places` and some columns, in order."""
         load = by_table(f"{DATABASE}.{topic.table}") if self.name == HCATALOG else by_schema(topic.directory)
         names = [field.name.lower() if self.name == HCATALOG else field.name for field in fields]
         kinds, rows = self.pig.answers(load, [*places, *names], before, **self.properties)
         return {name.lower(): kind for name, kind in kinds.items()}, sorted(rows, key=lambda row: row[:1])
 
     def schema(self, topic: FoldedTopic) -> Schema:
-        """The load schema as this loader takes it."""
+        """Returns the load schema as this loader reads it."""
         text = topic.load_schema.text
         return parse_schema(text if self.has_logical_types else json.dumps(without_logical_types(json.loads(text))))
 
@@ -115,10 +115,10 @@ class Reader:
         schema = self.schema(topic)
         _, rows = self.answers(topic, topic.fields, ("kafka.$0", "kafka.$1"), WITHOUT_PRUNING)
 
-        def say(kind: Type, value: Any, should: Any) -> Any:
+        def normalize(kind: Type, value: Any, should: Any) -> Any:
             return normalize_pig_value(schema, kind, value)
 
-        return find_mismatches([tuple(row) for row in rows], self.name, schema, topic.sent, say)
+        return find_mismatches([tuple(row) for row in rows], self.name, schema, topic.sent, normalize)
 
 
 def without_logical_types(node: Any) -> Any:
@@ -140,21 +140,22 @@ def test_every_type_plain_and_nested(folded: Folded, reader: Reader) -> None:
     assert reader.mismatches(topic) == []
     kinds, (row,) = reader.answers(topic, topic.fields)
     values = [normalize_pig_value(schema, field.type, value) for field, value in zip(topic.fields, row, strict=True)]
-    said = {}
+    results = {}
     for number, case in enumerate(TYPES):
         alone, in_array, in_map, in_record = values[4 * number : 4 * number + 4]
         is_same = [alone, alone, alone] == [*in_array, *in_map.values(), *in_record.values()]
-        said[case.name] = {"type": kinds[f"c{number}"], "value": alone, "nested": is_same}
-    check_golden_results(reader.name, "types", said)
+        results[case.name] = {"type": kinds[f"c{number}"], "value": alone, "nested": is_same}
+    check_golden_results(reader.name, "types", results)
 
 
 def test_old_and_new_partitions_are_readable_after_every_change(folded: Folded, reader: Reader) -> None:
-    """The answers are those of a script that uses some columns, of which Pig tells Avro without their aliases. With
-    what docs/tables.md says to set, every row is as it should be."""
+    """The golden results come from a script that uses some columns; Pig passes these to Avro without their aliases.
+    With the setting of docs/tables.md every row is correct.
+    """
     topics = (folded.histories, *folded.records)
     assert [wrong for topic in topics for wrong in reader.mismatches(topic)] == []
     kinds, rows, refused = with_refusals(reader, folded.histories)
-    said: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for number, history in enumerate(HISTORIES):
         fields = folded.histories.fields
         own = {fields[at].name: name for at, name in columns_of(fields, number).items()}
@@ -164,30 +165,33 @@ def test_old_and_new_partitions_are_readable_after_every_change(folded: Folded, 
             answer["refused"] = f"missing required field {missing[0]}"
         else:
             answer["rows"] = [[row[name] for name in own] for row in rows[: len(history.versions)]]
-        said[history.name] = answer
+        results[history.name] = answer
     for topic, record in zip(folded.records, RECORDS, strict=True):
         kinds, rows, refused = with_refusals(reader, topic)
         assert not refused
-        said[record.name] = {"columns": {"c": kinds["c"]}, "rows": [[row["c"]] for row in rows]}
-    check_golden_results(reader.name, "histories", said)
+        results[record.name] = {"columns": {"c": kinds["c"]}, "rows": [[row["c"]] for row in rows]}
+    check_golden_results(reader.name, "histories", results)
 
 
 def with_refusals(reader: Reader, topic: FoldedTopic) -> tuple[dict[str, str], list[dict[str, Any]], set[str]]:
-    """The types of columns, rows by their columns, and the columns for whose sake Pig refuses all rows."""
+    """Returns the types of columns, rows by column, and the columns that make Pig refuse all rows."""
     schema = reader.schema(topic)
     refused: set[str] = set()
     while True:
-        asked = [field for field in topic.fields if field.name not in refused]
+        fields_read = [field for field in topic.fields if field.name not in refused]
         try:
-            kinds, rows = reader.answers(topic, asked)
+            kinds, rows = reader.answers(topic, fields_read)
         except PigRefused as error:
             reason = re.search(r"^AvroTypeException: .*missing required field (\w+)$", str(error))
             assert reason is not None, error
             assert reason[1] not in refused
             refused.add(reason[1])
         else:
-            said = [
-                {one.name: normalize_pig_value(schema, one.type, value) for one, value in zip(asked, row, strict=True)}
+            results = [
+                {
+                    field.name: normalize_pig_value(schema, field.type, value)
+                    for field, value in zip(fields_read, row, strict=True)
+                }
                 for row in rows
             ]
-            return kinds, said, refused
+            return kinds, results, refused

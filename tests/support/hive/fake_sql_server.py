@@ -1,4 +1,4 @@
-"""The SQL of a `headrace up` without Spark: it notes what it is asked, and answers all of it alike."""
+"""The SQL server of `headrace up` without Spark: records requests and returns the same result for all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.pipeline.sql_protocol import STARTED, SqlRequest, listening, read_
 from headrace.pipeline.up.up_file import UpFile
 from headrace.settings.addresses import UP_FILE_NAME, LiveAddresses
 
-ANSWER = QueryResult(
+RESULT = QueryResult(
     columns=("carrier", "flights"),
     types=("string", "int"),
     rows=(("AA", "32729"), (None, "1")),
@@ -23,11 +23,11 @@ ANSWER = QueryResult(
 
 
 @contextlib.contextmanager
-def fake_sql_server(data_dir: Path, answer: QueryResult = ANSWER) -> Iterator[list[SqlRequest]]:
-    """Runs on a data directory while open; yields the questions so far."""
+def fake_sql_server(data_dir: Path, result: QueryResult = RESULT) -> Iterator[list[SqlRequest]]:
+    """Runs on a data directory while open; yields the requests so far."""
     data_dir.mkdir(parents=True, exist_ok=True)
     path = data_dir / "sql.sock"
-    asked: list[SqlRequest] = []
+    requests: list[SqlRequest] = []
 
     def serve(listener: socket.socket) -> None:
         while True:
@@ -36,8 +36,8 @@ def fake_sql_server(data_dir: Path, answer: QueryResult = ANSWER) -> Iterator[li
             except OSError:  # shut down
                 return
             with connection:
-                asked.append(read_request(read_to_end(connection)))
-                connection.sendall(STARTED + response_bytes(answer))
+                requests.append(read_request(read_to_end(connection)))
+                connection.sendall(STARTED + response_bytes(result))
 
     with UpFile(data_dir / UP_FILE_NAME) as up_file, listening(path) as listener:
         up_file.publish(
@@ -55,7 +55,7 @@ def fake_sql_server(data_dir: Path, answer: QueryResult = ANSWER) -> Iterator[li
         thread = threading.Thread(target=serve, args=(listener,))
         thread.start()
         try:
-            yield asked
+            yield requests
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join()

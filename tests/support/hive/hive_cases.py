@@ -1,4 +1,4 @@
-"""Histories of one field, by name, with what is sent at each version: the cases of the tables in docs/hive.md."""
+"""Histories of one field, by name, with the values sent at each version: the cases of the tables in docs/hive.md."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def fixed(size: int, **more: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TypeCase:
-    """`value` is as Avro's binary holds it, of a logical type that of the type below; a union's with its branch."""
+    """`value` is as in Avro's binary encoding: the underlying value of a logical type, and a union's value with its
+    branch.
+    """
 
     name: str
     type: Any
@@ -74,18 +76,18 @@ TYPES = (
 
 
 Sent = tuple[dict[str, Any] | None, Any]
-"""A field and the value that is sent; None where the version lacks the field."""
+"""A field and the sent value; None if the version lacks the field."""
 
 
 @dataclass(frozen=True)
 class History:
-    """Versions of the field `c`, or of several fields in their order, called `c`, `d` and `e`."""
+    """Versions of the field `c`, or of several fields in their order, named `c`, `d` and `e`."""
 
     name: str
     versions: Sequence[Sent | list[Sent]]
 
     def fields(self, version: int) -> list[tuple[dict[str, Any], Any]]:
-        """Those of a version; a history that has no more versions stays."""
+        """Returns the fields of a version; after its last version a history stays unchanged."""
         sent = self.versions[min(version, len(self.versions) - 1)]
         every = sent if isinstance(sent, list) else [sent]
         return [(field, value) for field, value in every if field is not None]
@@ -238,7 +240,7 @@ HISTORIES = (
 
 @dataclass(frozen=True)
 class RecordHistory:
-    """Versions of a message's record whose one field is the text `c`: what each says of the record and of the field."""
+    """Versions of a message record with one string field `c`: attributes of the record and of the field."""
 
     name: str
     versions: Sequence[tuple[dict[str, Any], dict[str, Any]]]
@@ -250,7 +252,7 @@ class RecordHistory:
 
 EVENT = {"name": "Event", "namespace": "here"}
 LONG_DOC = "All that is to be said. " * 15
-"""More than the 256 characters that a metastore keeps of a column's comment."""
+"""Longer than the 256 characters that a metastore stores of a column comment."""
 
 RECORDS = (
     RecordHistory("the message's record renamed", [({}, {}), ({"name": "Other"}, {}), ({}, {})]),
@@ -263,11 +265,11 @@ RECORDS = (
 
 
 def types_schema(cases: Sequence[TypeCase]) -> Schema:
-    """A record with four fields for each case: of the type, and of it in an array, a map and a record."""
+    """Returns a record with four fields per case: the type itself, and the type in an array, a map and a record."""
     fields: list[dict[str, Any]] = []
     for number, case in enumerate(cases):
         kind = numbered(case.type, number)
-        again = kind["name"] if isinstance(kind, dict) and "name" in kind else kind  # a name is defined once
+        again = kind["name"] if isinstance(kind, dict) and "name" in kind else kind  # named types are defined once
         inner = {"type": "record", "name": f"Inner{number}", "fields": [{"name": "C", "type": again}]}
         fields += (
             {"name": f"c{number}", "type": kind},
@@ -291,7 +293,7 @@ VERSIONS = max(len(history.versions) for history in HISTORIES)
 
 
 def histories_schema(version: int) -> Schema:
-    """A record with the fields of each history as of a version."""
+    """Returns a record with the fields of each history at a version."""
     fields: list[dict[str, Any]] = [{"name": "id", "type": "int"}]
     for number, history in enumerate(HISTORIES):
         for field, _ in history.fields(version):
@@ -311,13 +313,13 @@ def histories_message(version: int) -> dict[str, Any]:
 
 
 def columns_of(fields: Sequence[Field], number: int) -> dict[int, str]:
-    """By their place, the columns of a history, called as if it were alone."""
+    """Returns the columns of a history by index, with the names they would have alone."""
     names = (re.fullmatch(rf"([cde]){number}((?:_.*)?)", field.name.lower()) for field in fields)
     return {at: name[1] + name[2] for at, name in enumerate(names) if name}
 
 
 def numbered(kind: Any, number: int) -> Any:
-    """The type with names of its own, so that it can stand beside others."""
+    """Returns the type with unique names, so that several cases fit in one schema."""
     if isinstance(kind, list):
         return [numbered(branch, number) for branch in kind]
     if isinstance(kind, str):
@@ -333,7 +335,7 @@ def numbered(kind: Any, number: int) -> Any:
 
 
 def numbered_value(value: Any, number: int) -> Any:
-    """The value with the branches of unions named likewise."""
+    """Returns the value with the branch names of `numbered`."""
     match value:
         case (str(branch), inner):
             return (branch if branch in PRIMITIVES else f"{branch}{number}", numbered_value(inner, number))

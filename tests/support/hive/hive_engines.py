@@ -1,4 +1,4 @@
-"""The engines that tables are made and read by, each with the executor that goes with it."""
+"""The engines that create and read tables, each with its executor."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ HIVE = "HiveServer2"
 
 
 class EngineRefused(Exception):
-    """A query that failed, with what the engine said in one line."""
+    """A query failed; the message is one line."""
 
 
 @dataclass
 class Engine:
-    """`query` answers with rows as the engine's client returns them."""
+    """`query` returns rows as the engine's client returns them."""
 
     name: str
     executor: Executor
@@ -40,7 +40,7 @@ class Engine:
         raise NotImplementedError
 
     def nested(self, column: str) -> str:
-        """The expression for an array, map or struct whose answer can be told apart again."""
+        """Returns an expression that renders an array, map or struct unambiguously."""
         return column
 
     @property
@@ -61,12 +61,12 @@ class SparkEngine(Engine):
 
 @dataclass
 class ServerEngine(Engine):
-    """`second_executor` is of a second client, which has a session of its own."""
+    """An engine with a HiveServer2 protocol address."""
 
     address: HiveServerAddress
 
     def nested(self, column: str) -> str:
-        # Spark writes nested values for this protocol without escapes, which is no JSON.
+        # For this protocol, Spark writes nested values without escapes, which is not JSON.
         return f"to_json({column}, map('ignoreNullFields', 'false'))" if self.name == THRIFT_SERVER else column
 
     @property
@@ -82,7 +82,7 @@ class ServerEngine(Engine):
 
 
 def second_executor(engine: Engine) -> Executor:
-    """A second executor on the same metastore, as of another process."""
+    """Returns a second executor on the same metastore, as in another process."""
     if isinstance(engine, SparkEngine):
         return SparkExecutor(engine.session)
     assert isinstance(engine, ServerEngine)
@@ -91,7 +91,7 @@ def second_executor(engine: Engine) -> Executor:
 
 @contextmanager
 def spark_engines(directory: Path) -> Iterator[tuple[SparkEngine, ServerEngine]]:
-    """A Spark session, and the Spark Thrift Server in it, on one metastore; in one JVM, as `headrace up` has them."""
+    """Starts a Spark session and a Spark Thrift Server with one metastore in one JVM, as `headrace up` does."""
     listen = Address("127.0.0.1", free_port())
     extra = {HOST_KEY: listen.host, PORT_KEY: str(listen.port)}
     with spark_session(directory / "data with blanks", directory / "warehouse", extra=extra) as session:
@@ -118,6 +118,6 @@ def one_line(error: BaseException) -> str:
 
 
 def error_class(message: str) -> str:
-    """The innermost Java exception that a message names, with what it says."""
+    """Returns the innermost Java exception in a message, with its text."""
     found: Sequence[str] = re.findall(r"\w+(?:Exception|Error): [^:]{0,80}", message)
     return found[-1] if found else message[:80]

@@ -1,4 +1,4 @@
-"""HiveServer2 asked by the JDBC driver that beeline uses, in a JVM of its own."""
+"""Queries HiveServer2 through the JDBC driver of beeline, in a separate JVM."""
 
 from __future__ import annotations
 

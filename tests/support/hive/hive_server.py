@@ -1,4 +1,4 @@
-"""A real HiveServer2 from Maven Central, on loopback and a free port, with a metastore of its own on embedded Derby."""
+"""A real HiveServer2 from Maven Central on a free loopback port, with its own metastore on embedded Derby."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPENED_PACKAGES = (
     *(f"java.base/java.util.{name}" for name in ("concurrent", "concurrent.atomic", "regex")),
     *("java.base/sun.nio.ch", "java.sql/java.sql"),
 )
-"""What Hive 4 and the Hadoop below it look into by reflection, which Java 17 lets nobody do unasked."""
+"""Packages that Hive 4 and its Hadoop access by reflection, which Java 17 allows only for opened packages."""
 
 
 HIVE_SERVER = "org.apache.hive.service.server.HiveServer2"
@@ -28,8 +28,9 @@ METASTORE = "org.apache.hadoop.hive.metastore.HiveMetaStore"
 
 
 class HiveServer:
-    """A running HiveServer2; `address` is host:port, `log` what it prints. Queries run in its own JVM, by Tez in local
-    mode. With `main` it is its metastore alone, as a service."""
+    """A running HiveServer2; `address` is host:port, `log` its output file. Queries run in its JVM, with Tez in local
+    mode. With `main=METASTORE` it is only the metastore service.
+    """
 
     def __init__(self, directory: Path, properties: Mapping[str, str] | None = None, main: str = HIVE_SERVER) -> None:
         (directory / "conf").mkdir(parents=True)

@@ -1,5 +1,6 @@
-"""Topics with neither broker nor registry: versions are folded, rows projected and filed, tables brought along on as
-many engines as wanted; by the loader's own functions, one after the other."""
+"""Topics without broker and registry: versions are folded, rows are projected and written, and tables are updated on
+several engines, by calling the loader's functions.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ REVISIONS = itertools.count(1)
 
 @dataclass(frozen=True)
 class Sent:
-    """A message, its schema, and the load schema right after that was folded in."""
+    """A message, its schema, and the load schema right after folding in that schema."""
 
     writer: Schema
     then: Schema
@@ -42,17 +43,19 @@ def expression(engine: Engine, load: Schema, column: Field) -> str:
 
 
 def find_wrong_rows(engine: Engine, table: str, load: Schema, sent: Mapping[tuple[int, int], Sent]) -> list[str]:
-    """What an engine answers of a table that is not what was sent, by partition and offset; each row once."""
+    """Queries a table and returns the differences to the sent messages, by partition and offset; each row must occur
+    once.
+    """
     root = load.root
     assert isinstance(root, Record)
     columns = ", ".join(expression(engine, load, column) for column in root.fields)
     place = json.loads(load_schema_with_kafka(load.text, "position"))["fields"][-1]["name"]
     rows = engine.query(f"SELECT {place}.`partition`, {place}.`offset`, {columns} FROM {table}")
 
-    def say(kind: Type, value: Any, expected: Any) -> Any:
+    def normalize(kind: Type, value: Any, expected: Any) -> Any:
         return normalize_value(load, kind, value, engine.nested_bytes, expected)
 
-    return find_mismatches(rows, table, load, sent, say)
+    return find_mismatches(rows, table, load, sent, normalize)
 
 
 def find_mismatches(
@@ -60,31 +63,31 @@ def find_mismatches(
     table: str,
     load: Schema,
     sent: Mapping[tuple[int, int], Sent],
-    say: Callable[[Type, Any, Any], Any],
+    normalize: Callable[[Type, Any, Any], Any],
 ) -> list[str]:
-    """What is not what was sent among rows of partition, offset and all columns.
+    """Returns the differences between rows of partition, offset and all columns, and the sent messages.
 
     Args:
-        load: names the columns and has their types; one without logical types has values as their plain types.
-        say: a column's type, its value and what that should be, to the value in the form of `expected_value`.
+        load: columns and types; without logical types, values have their underlying types.
+        say: converts a column's type, value and expected value to the form of `expected_value`.
     """
     root = load.root
     assert isinstance(root, Record)
-    answered = {(int(row[0]), int(row[1])): row[2:] for row in rows}
-    wrong = [] if len(rows) == len(sent) == len(answered) else [f"{table}: {len(rows)} rows of {len(sent)}"]
+    actual_rows = {(int(row[0]), int(row[1])): row[2:] for row in rows}
+    wrong = [] if len(rows) == len(sent) == len(actual_rows) else [f"{table}: {len(rows)} rows of {len(sent)}"]
     for at, one in sent.items():
         should_row = expected_row(one.writer, one.then, load, one.message, is_stored=True)
-        for column, value in zip(root.fields, answered.get(at, ()), strict=False):
+        for column, value in zip(root.fields, actual_rows.get(at, ()), strict=False):
             expected = expected_value(load, column.type, should_row[column.name])
-            says = say(column.type, value, expected)
-            if expected != says:
-                wrong.append(f"{table}: offset {at}, column {column.name}: {says!r} instead of {expected!r}")
+            actual = normalize(column.type, value, expected)
+            if expected != actual:
+                wrong.append(f"{table}: offset {at}, column {column.name}: {actual!r} instead of {expected!r}")
     return wrong
 
 
 @dataclass
 class FoldedTopic:
-    """`filed` are the rows so far: the version's number, its schema, and a message as fastavro takes it."""
+    """`filed` are the rows so far: version number, schema, and message as for fastavro."""
 
     name: str
     directory: Path
@@ -101,7 +104,7 @@ class FoldedTopic:
         return parse_schema(self.states[-1].text)
 
     def evolve(self, schema: Schema, *messages: Any) -> None:
-        """A further version: the table comes first, then a partition of its own with the messages."""
+        """Adds a version: updates the table, then adds a partition with the messages."""
         before = self.states[-1] if self.states else EMPTY
         number = len(self.states) + 1
         self.states.append(fold(before, number, schema, number))
@@ -112,7 +115,7 @@ class FoldedTopic:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """Of the load schema, and so in the order of the columns."""
+        """Fields of the load schema, in the order of the columns."""
         root = self.load_schema.root
         assert isinstance(root, Record)
         return root.fields
@@ -125,20 +128,20 @@ class FoldedTopic:
         }
 
     def mismatches(self, engine: Engine) -> list[str]:
-        """What the engine answers wrongly of all rows so far, of old partitions and new."""
+        """Returns the differences between the engine's rows and all rows so far, in old and new partitions."""
         return find_wrong_rows(engine, f"{DATABASE}.{quote_identifier(self.table)}", self.load_schema, self.sent)
 
     def publish_schema(self) -> Path:
-        """The table's schema in a file beside the data, as loads leave it."""
+        """Writes the table's schema to a file next to the data, as loads do."""
         path = self.directory / SCHEMA_DIRECTORY / CURRENT_SCHEMA
         path.parent.mkdir(exist_ok=True)
-        path.write_text(self._wanted(len(self.states)).schema_text, encoding="utf-8")
+        path.write_text(self._desired_table(len(self.states)).schema_text, encoding="utf-8")
         return path
 
     def columns(self) -> tuple[Column, ...]:
-        return self._wanted(len(self.states)).columns[:-1]
+        return self._desired_table(len(self.states)).columns[:-1]
 
-    def _wanted(self, number: int) -> TableState:
+    def _desired_table(self, number: int) -> TableState:
         return desired_table(
             database=DATABASE,
             name=self.table,
@@ -151,14 +154,14 @@ class FoldedTopic:
         )
 
     def _apply_table(self, number: int) -> None:
-        expected_items = self._wanted(number)
-        if SCHEMA_URL in expected_items.properties:
-            path = Path(expected_items.properties[SCHEMA_URL].removeprefix("file://"))
+        table = self._desired_table(number)
+        if SCHEMA_URL in table.properties:
+            path = Path(table.properties[SCHEMA_URL].removeprefix("file://"))
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(expected_items.schema_text, encoding="utf-8")
+            path.write_text(table.schema_text, encoding="utf-8")
         for engine in self.engines:
             engine.executor.ensure_database(DATABASE)
-            for op in plan_table(engine.executor.table(DATABASE, self.table), expected_items):
+            for op in plan_table(engine.executor.table(DATABASE, self.table), table):
                 engine.executor.execute(op)
 
     def _file(self, number: int, rows: Sequence[tuple[int, Schema, Any]]) -> None:
@@ -174,8 +177,8 @@ class FoldedTopic:
         text = load_schema_with_kafka(self.states[-1].text, "position")
         with (directory / "1.avro").open("wb") as file:
             fastavro.writer(file, fastavro.parse_schema(json.loads(text)), records, codec="deflate")
-        asked = {values: local_location(directory)}
+        locations = {values: local_location(directory)}
         for engine in self.engines:
-            present = engine.executor.partitions(DATABASE, self.table, asked)
-            for op in plan_partitions(self._wanted(number), present, asked):
+            present = engine.executor.partitions(DATABASE, self.table, locations)
+            for op in plan_partitions(self._desired_table(number), present, locations):
                 engine.executor.execute(op)

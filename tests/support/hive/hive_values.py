@@ -1,8 +1,8 @@
-"""What an engine answers, in one form, and what it should answer, in the same form.
+"""Converts results of engines, and expected values, to one common form.
 
-The form is plain: null, booleans, numbers, texts, lists and dicts by lower-case names; bytes as the text of their hex
-digits, dates and timestamps as ISO texts, decimals as texts. An array, map or struct comes from servers as JSON, where
-bytes are what `nested_bytes` makes of a text.
+The form is plain: null, booleans, numbers, strings, lists and dicts by lower-case names; bytes as hex digits, dates and
+timestamps as ISO texts, decimals as texts. Servers return an array, map or struct as JSON; `nested_bytes` converts the
+strings in it to bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TIMESTAMP = "%Y-%m-%d %H:%M:%S.%f"
 
 
 def expected_value(schema: Schema, node: Type, raw: Any) -> Any:
-    """The form of a value as Avro's binary holds it: dates and timestamps numbers, decimals bytes."""
+    """Returns the form of a value from Avro's binary encoding: dates and timestamps as numbers, decimals as bytes."""
     node = schema.resolve(node)
     if raw is None:
         return None
@@ -76,10 +76,10 @@ def is_nested(schema: Schema, node: Type) -> bool:
 def normalize_value(
     schema: Schema, node: Type, value: Any, nested_bytes: NestedBytes | None = str.encode, expected: Any = None
 ) -> Any:
-    """The form of what an engine answered for a column of this type.
+    """Returns the form of an engine's result for a column of this type.
 
-    Without `nested_bytes` they are bare, as HiveServer2 writes them into what is else JSON. Where they end is then told
-    by what they should be, and else by the next sign that ends a value.
+    Without `nested_bytes`, bytes are raw, as HiveServer2 writes them inside JSON. Their end is then determined by the
+    expected value, or by the next character that ends a value.
     """
     node = schema.resolve(node)
     if isinstance(node, Union):
@@ -90,7 +90,7 @@ def normalize_value(
 
 
 def _bare(schema: Schema, node: Type, text: str, at: int, expected: Any) -> tuple[Any, int]:
-    """The value that begins there, with bytes as such, and where it ends."""
+    """Parses the value at an offset, with raw bytes; returns it and its end."""
     node = schema.resolve(node)
     if isinstance(node, Union):
         node = next(schema.resolve(branch) for branch in node.branches if not _is_null(branch))
@@ -138,7 +138,9 @@ def _is_bytes(node: Primitive | Fixed) -> bool:
 
 
 def _as_java_shows(raw: bytes) -> str:
-    """Bytes taken for UTF-8: of half a surrogate pair Java replaces all bytes by one sign, Python each by one."""
+    """Decodes bytes as UTF-8 like Java, which replaces half of a surrogate pair by one character; Python replaces each
+    byte.
+    """
     return HALF_PAIR.sub("\N{REPLACEMENT CHARACTER}".encode(), raw).decode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""Pig 0.17 from Maven Central, in local mode: a script at a time, each in a JVM of its own."""
+"""Pig 0.17 from Maven Central in local mode: one script per JVM."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.servers.maven_jars import classpath_of
 
 SCRIPT_TIMEOUT_S = 180.0
 WITHOUT_PRUNING = "SET pig.optimizer.rules.disabled 'ColumnMapKeyPrune';\n"
-"""Pig then reads all columns. Of those that a script uses it otherwise tells Avro without their aliases."""
+"""Makes Pig read all columns. Otherwise it passes only the used columns to Avro, without their aliases."""
 
 METASTORE = "hive.metastore.uris"
 
@@ -32,7 +32,7 @@ log4j.logger.org.apache.hadoop.mapred.LocalJobRunner=WARN, err
 """
 REASON = re.compile(r"^Caused by: (?:[\w$]+\.)*(.*)$", re.MULTILINE)
 
-# In a bag Pig's tuples and in a map its values have names, which say nothing.
+# Pig generates names for tuples in bags and values in maps.
 NAMELESS = re.compile(r"(\{|map\[)\w+: (?=\w*[({\[]|\w+\])")
 
 AS_JSON = """\
@@ -56,7 +56,7 @@ def plain(value):
         return value
     return {"java": value.getClass().getSimpleName(), "text": value.toString()}
 """
-"""A function for Pig, in Jython: a value by its Java class, since what Pig prints cannot be told apart again."""
+"""A Jython function for Pig that renders a value by its Java class, because Pig's own output is ambiguous."""
 
 
 def by_schema(directory: Path) -> str:
@@ -68,11 +68,11 @@ def by_table(table: str) -> str:
 
 
 class PigRefused(Exception):
-    """A script that failed, with the reason."""
+    """A script failed; the message is the reason."""
 
 
 class Pig:
-    """`jars` is `pig`, or `pig-hcat` for tables of a metastore of Hive 2.3."""
+    """`jars` is `pig`, or `pig-hcat` for tables in a metastore of Hive 2.3."""
 
     def __init__(self, directory: Path, jars: str) -> None:
         directory.mkdir(parents=True)
@@ -88,11 +88,12 @@ class Pig:
     def answers(
         self, load: str, columns: Sequence[str], before: str = "", **properties: str
     ) -> tuple[dict[str, str], list[list[Any]]]:
-        """The types of all columns by their names, and of every row the values of some, in the form of `normalize_pig_value`.
+        """Returns the types of all columns by name, and the values of some columns of every row, for
+        `normalize_pig_value`.
 
         Args:
-            load: what stands behind LOAD.
-            before: statements of the script that come first.
+            load: the expression after LOAD.
+            before: statements at the start of the script.
 
         Raises:
             PigRefused: the job failed.
@@ -111,7 +112,7 @@ class Pig:
         return dict(_members(described.removeprefix("t: {").removesuffix("}"))), rows
 
     def dump(self, script: str, **properties: str) -> list[str]:
-        """The lines that the DUMP of a script prints, sorted; the script's relation is called `result`."""
+        """Returns the sorted lines that the DUMP of a script prints; the script's relation is named `result`."""
         done = self._run(script, properties)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
         return sorted(line for line in done.stdout.splitlines() if line.startswith("("))
@@ -131,7 +132,7 @@ class Pig:
 
 
 def _members(described: str) -> list[tuple[str, str]]:
-    """The members of a described relation, with what stands behind their names."""
+    """Returns the members of a described relation and their types."""
     parts, depth = [""], 0
     for sign in NAMELESS.sub(r"\1", described):
         depth += (sign in "({[") - (sign in ")}]")
@@ -142,27 +143,27 @@ def _members(described: str) -> list[tuple[str, str]]:
     return [(name, kind) for name, _, kind in (part.partition(": ") for part in parts)]
 
 
-def normalize_pig_value(schema: Schema, node: Type, said: Any) -> Any:
-    """The form of `hive_values.expected_value` of what Pig has for a column of this type."""
+def normalize_pig_value(schema: Schema, node: Type, pig_value: Any) -> Any:
+    """Converts Pig's value of a column to the form of `hive_values.expected_value`."""
     node = schema.resolve(node)
-    if said is None:
+    if pig_value is None:
         return None
     match node:
         case Union(branches=branches):
             (inner,) = (one for one in branches if one != Primitive(PrimitiveType.NULL))
-            return normalize_pig_value(schema, inner, said)
+            return normalize_pig_value(schema, inner, pig_value)
         case Record(fields=fields):
-            members = zip(fields, said["tuple"], strict=True)
+            members = zip(fields, pig_value["tuple"], strict=True)
             return {field.name.lower(): normalize_pig_value(schema, field.type, value) for field, value in members}
         case Array(items=items):
-            # What is no record has a tuple around it, since bags hold nothing else.
-            own = [one if _is_record(schema, items) else one["tuple"][0] for one in said["bag"]]
+            # Items that are not records are wrapped in a tuple, because bags hold only tuples.
+            own = [one if _is_record(schema, items) else one["tuple"][0] for one in pig_value["bag"]]
             return [normalize_pig_value(schema, items, one) for one in own]
         case Map(values=values):
-            return {key: normalize_pig_value(schema, values, value) for key, value in said["map"].items()}
-        case Primitive() if isinstance(said, dict) and "java" in said:
-            return _normalize_object(node, said["java"], said["text"])
-    return said["bytes"] if isinstance(said, dict) else said
+            return {key: normalize_pig_value(schema, values, value) for key, value in pig_value["map"].items()}
+        case Primitive() if isinstance(pig_value, dict) and "java" in pig_value:
+            return _normalize_object(node, pig_value["java"], pig_value["text"])
+    return pig_value["bytes"] if isinstance(pig_value, dict) else pig_value
 
 
 def _normalize_object(node: Primitive, kind: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""The Spark session of the test process: modules share it, and it changes when a module needs another one."""
+"""The Spark session of the test process: test modules share it, and it is replaced if a module needs another one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Opened = TypeVar("Opened")
 
 
 class ProcessSession:
-    """What was opened last, with its name, until another one is needed: a process has one session at a time."""
+    """The open session and its name; a process has one session at a time."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -18,7 +18,7 @@ class ProcessSession:
         self._opened: Any = None
 
     def get(self, name: str, opening: Callable[[], AbstractContextManager[Opened]]) -> Opened:
-        """The session of this name, which is opened where it is not open."""
+        """Returns the session of this name; opens it if another one, or none, is open."""
         if self._name != name:
             self.close()
             self._opened = self._stack.enter_context(opening())

@@ -25,13 +25,14 @@ def spark_session(
     master: str = "local[1]",
     extra: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[SparkSession]:
-    """
+    """Opens a Spark session.
+
     Args:
-        metastore: its URI; without one the session has a Derby metastore in `data_dir`.
+        metastore: its URI; without one, the session has a Derby metastore in `data_dir`.
     """
     environment = dict(os.environ)
     with pytest.MonkeyPatch.context() as patch:
-        # The archive of Spark's classes, with which a JVM starts in half the time, is of the Java in JAVA_HOME.
+        # The class archive, which halves the start time of a JVM, belongs to the Java in JAVA_HOME.
         patch.setenv("JAVA_HOME", str(ensure_java(data_dir, environment)))
         session = open_session(
             app_name="tests",

@@ -1,4 +1,4 @@
-"""The view of a topic's table, and a state of the topic to make it from."""
+"""The view of a topic's table, and a topic state to create it from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.loader.loader_samples import load_schema
 
 
 def folded_topic(*versions: str) -> TopicState:
-    """The topic `orders` as its load leaves it after these versions of its schema, whose ids are 1, 2 …"""
+    """Returns the topic `orders` as its load leaves it after these versions of its schema, with ids 1, 2 …"""
     state = EMPTY
     for number, text in enumerate(versions, 1):
         state = fold(state, number, parse_schema(text, strict=False), number)

@@ -1,4 +1,4 @@
-"""The metastore of Hive 2.3 that pyspark's wheel carries, as a service of its own on a PostgreSQL."""
+"""The Hive 2.3 metastore of pyspark's wheel as a service on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ TOOL_PROPERTIES = {
 
 
 class WheelMetastore:
-    """`uri` is what `hive.metastore` is set to. The tables are made beforehand: the metastore, made to do so, waits on
-    PostgreSQL for itself."""
+    """`uri` is the value for `hive.metastore`. The tables are created beforehand, because the metastore deadlocks when
+    it creates them on PostgreSQL.
+    """
 
     def __init__(self, directory: Path, database_url: str) -> None:
         directory.mkdir(parents=True)
-        place = urlsplit(database_url)
+        url_parts = urlsplit(database_url)
         connection = {
-            "javax.jdo.option.ConnectionURL": f"jdbc:postgresql://{place.hostname}:{place.port}{place.path}",
+            "javax.jdo.option.ConnectionURL": f"jdbc:postgresql://{url_parts.hostname}:{url_parts.port}{url_parts.path}",
             "javax.jdo.option.ConnectionDriverName": "org.postgresql.Driver",
-            "javax.jdo.option.ConnectionUserName": place.username or "",
-            "javax.jdo.option.ConnectionPassword": place.password or "",
+            "javax.jdo.option.ConnectionUserName": url_parts.username or "",
+            "javax.jdo.option.ConnectionPassword": url_parts.password or "",
         }
         settings = {
             "hive.metastore.schema.verification": "false",
@@ -68,9 +69,9 @@ class WheelMetastore:
         (archive,) = jars.glob("hive-metastore-2*.jar")
         with zipfile.ZipFile(archive) as jar:
             jar.extract("package.jdo", directory)
-        told = directory / "tool.properties"
-        told.write_text("".join(f"{name}={value}\n" for name, value in properties.items()), encoding="utf-8")
-        tool = [*self._java, self._classpath, SCHEMA_TOOL, "-create", "-api", "JDO", "-props", str(told)]
+        properties_file = directory / "tool.properties"
+        properties_file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()), encoding="utf-8")
+        tool = [*self._java, self._classpath, SCHEMA_TOOL, "-create", "-api", "JDO", "-props", str(properties_file)]
         done = subprocess.run(
             [*tool, str(directory / "package.jdo")],
             cwd=directory,

@@ -1,4 +1,4 @@
-"""Avro Java as the judge: many reader/writer pairs in one JVM, with the jar that comes with pyspark."""
+"""Avro Java as the reference: many reader/writer pairs in one JVM, with the jar of pyspark."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ TIMEOUT_S = 600
 
 
 def java_verdicts(pairs: Iterable[tuple[str, str]], work_dir: Path) -> list[dict[str, Any]]:
-    """What Avro Java says of each (reader, writer), in order.
+    """Returns Avro Java's verdict for each (reader, writer), in order.
 
     Raises:
-        headrace.pipeline.java.JavaNotFoundError: there is no Java here.
+        headrace.pipeline.java.JavaNotFoundError: Java is not installed.
     """
     return java_answers("CompatOracle", ({"reader": reader, "writer": writer} for reader, writer in pairs), work_dir)
 
 
 def java_answers(program: str, questions: Iterable[dict[str, Any]], work_dir: Path) -> list[dict[str, Any]]:
-    """The answers of a program of `tests/support/java`, a line for each question.
+    """Runs a program of `tests/support/java`; returns one result per request.
 
     Raises:
-        headrace.pipeline.java.JavaNotFoundError: there is no Java here.
+        headrace.pipeline.java.JavaNotFoundError: Java is not installed.
     """
     environment = dict(os.environ)
     java = ensure_java(work_dir, environment) / "bin" / "java"

@@ -1,4 +1,4 @@
-"""Outcomes that hold everything a format has to cope with."""
+"""Check results with every case that a format must render."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ HOSTILE = 'a,b:c%d\r\n<&>"|`\x00\udcff.avsc'
 
 
 def checked(candidate: str = V3, earlier: str = V1, file: str = "schemas/order.avsc") -> CheckedSchema:
-    """A schema compared with one earlier version."""
+    """Returns a schema checked against one earlier version."""
     history = [VersionedSchema(7, parse_schema(earlier, source="v7"), "main:schemas/order.avsc")]
     report = check_level(parse_schema(candidate, source=file), history, CompatibilityLevel.FULL)
     return add_fingerprints(
-        to_checked_schema(report, subject="order-value", baseline="git:main", level_origin="as asked")
+        to_checked_schema(report, subject="order-value", baseline="git:main", level_origin="as requested")
     )
 
 
 def everything() -> CheckResult:
-    """Incompatible, suppressed, new and compatible schemas, failures with and without a place, names of all kinds."""
+    """Returns incompatible, suppressed, new and compatible schemas, failures with and without position, and unusual
+    names.
+    """
     bad = checked()
     first, *others = bad.problems
     suppressed = replace(bad, file="b.avsc", problems=(replace(first, suppressed=SuppressedBy("we know", "settings")),))

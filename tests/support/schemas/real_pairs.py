@@ -1,6 +1,6 @@
-"""Pairs made of schemas that people wrote: one, and the same after a few changes as people make them.
+"""Pairs of a real schema and the same schema after a few realistic changes.
 
-And the shrinking of a pair on which two judges differ, to one that a person can read.
+Also reduces a pair with different verdicts to a readable size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def real_schemas() -> list[Any]:
 
 
 def real_pairs(seed: int, count: int) -> Iterator[Pair]:
-    """`count` pairs, the same for the same seed and the same files."""
+    """Yields `count` pairs, deterministic for the same seed and files."""
     schemas = real_schemas()
     for index in range(count):
         rng = random.Random(f"real/{seed}/{index}")
@@ -43,7 +43,7 @@ def real_pairs(seed: int, count: int) -> Iterator[Pair]:
 
 
 def _change(schema: Any, rng: random.Random) -> None:
-    """One change, if there is a place for it; whether a schema is left the caller sees."""
+    """Makes one change, if possible; the caller checks that the result is a valid schema."""
     objects = [node for node in _walk(schema) if isinstance(node, dict)]
     if not objects:
         return
@@ -80,14 +80,18 @@ def _change_fields(node: dict[str, Any], rng: random.Random) -> None:
 
 
 def _change_type(node: dict[str, Any], rng: random.Random) -> None:
-    """Of a field mostly: null comes or goes, the default goes, the type is another one, or is put into an array."""
+    """Changes the type of a field: adds or removes null, removes the default, replaces the type, or wraps it in an
+    array.
+    """
     choice, kind = rng.choice(("null", "default", "other", "array", "order")), node["type"]
     if choice == "default":
         node.pop("default", None)
     elif isinstance(kind, list):
         node.pop("default", None)
-        kept = [branch for branch in kind if branch != "null"]
-        node["type"] = kind[::-1] if choice == "order" else kept[0] if choice == "null" and kept else [*kind, "bytes"]
+        non_null = [branch for branch in kind if branch != "null"]
+        node["type"] = (
+            kind[::-1] if choice == "order" else non_null[0] if choice == "null" and non_null else [*kind, "bytes"]
+        )
     elif choice == "null" and "name" in node:
         node["type"] = ["null", kind]
         node.pop("default", None)
@@ -119,10 +123,10 @@ def _is_schema(text: str) -> bool:
 
 
 def shrink_pair(pair: Pair, still_differ: Callable[[Sequence[Pair]], Sequence[bool]]) -> Pair:
-    """A smaller pair of which the judges still differ: parts are left out as long as one can be.
+    """Removes parts of a pair as long as the verdicts still differ.
 
     Args:
-        still_differ: says it of many pairs at once.
+        still_differ: tests many pairs at once.
     """
     for _ in range(SHRINK_ROUNDS_MAX):
         smaller = [candidate for candidate in _smaller(pair) if all(map(_is_schema, candidate))]
@@ -146,7 +150,7 @@ def _types_inside(node: Any) -> Iterator[Any]:
 
 
 def _without_a_part(node: Any) -> Iterator[Any]:
-    """The value without one item or member somewhere, or with one in the place of what holds it."""
+    """Yields the value without one item or member, or with a nested value in place of its container."""
     items = list(enumerate(node)) if isinstance(node, list) else list(node.items()) if isinstance(node, dict) else []
     for key, value in items:
         if isinstance(value, dict | list):

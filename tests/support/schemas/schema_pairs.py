@@ -1,6 +1,6 @@
-"""Random reader/writer pairs for differential tests: a schema, and the same after a few of the changes people make.
+"""Random reader/writer pairs for differential tests: a schema, and the same schema after a few typical changes.
 
-Both texts are valid Avro. The vocabulary is small on purpose, so that names, fields and symbols meet often.
+Both texts are valid Avro. The vocabulary is small, so that names, fields and symbols often match.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ DEPTH_MAX = 4
 
 
 def schema_pairs(seed: int, count: int) -> Iterator[tuple[str, str]]:
-    """`count` pairs of schema texts, the same for the same seed."""
+    """Yields `count` pairs of schema texts, deterministic for the same seed."""
     for index in range(count):
         rng = random.Random(f"{seed}/{index}")
         reader = _type(rng, 0)
         writer = _type(rng, 0) if rng.random() < 0.1 else copy.deepcopy(reader)
         for _ in range(rng.choice((0, 1, 1, 2, 3, 5))):
-            writer = _mutated(rng, writer)
+            writer = _mutate(rng, writer)
         has_namespaces = rng.random() < 0.7
         pair = [json.dumps(_Repair(rng, has_namespaces).type(node)) for node in (reader, writer)]
         if rng.random() < 0.5:
@@ -82,8 +82,8 @@ def _alias(rng: random.Random) -> str:
     return f"{space}.{name}" if space else name
 
 
-def _mutated(rng: random.Random, root: Any) -> Any:
-    """The tree with one random change at one random node."""
+def _mutate(rng: random.Random, root: Any) -> Any:
+    """Returns the tree with one random change at one random node."""
     places = list(_places(root, lambda _: None, 0))
     node, put, depth = rng.choice(places)
     choice = rng.random()
@@ -94,20 +94,20 @@ def _mutated(rng: random.Random, root: Any) -> Any:
     elif choice < 0.3 and isinstance(node, list) and node:
         replacement = rng.choice(node)
     else:
-        replacement = _changed(rng, copy.deepcopy(node), depth)
+        replacement = _change(rng, copy.deepcopy(node), depth)
     if put(replacement) is None and node is root:
         return replacement
     return root
 
 
-def _changed(rng: random.Random, node: Any, depth: int) -> Any:
+def _change(rng: random.Random, node: Any, depth: int) -> Any:
     if isinstance(node, list):
         rng.shuffle(node)
         return node[:-1] if rng.random() < 0.3 else [*node, _type(rng, depth + 1)]
     if not isinstance(node, dict):
         return rng.choice(PRIMITIVES)
     if "fields" in node:
-        return _changed_record(rng, node, depth)
+        return _change_record(rng, node, depth)
     if "symbols" in node:
         node["symbols"] = rng.sample(SYMBOLS, rng.randint(1, 4))
     elif "size" in node:
@@ -117,7 +117,7 @@ def _changed(rng: random.Random, node: Any, depth: int) -> Any:
     return node
 
 
-def _changed_record(rng: random.Random, node: dict[str, Any], depth: int) -> Any:
+def _change_record(rng: random.Random, node: dict[str, Any], depth: int) -> Any:
     fields = node["fields"]
     choice = rng.choice(("add", "remove", "default", "rename", "alias", "name", "space", "shuffle"))
     if choice == "add":
@@ -148,7 +148,7 @@ Put = Callable[[Any], Any]
 
 
 def _places(node: Any, put: Put, depth: int) -> Iterator[tuple[Any, Put, int]]:
-    """Every type of the tree, with a way to replace it."""
+    """Yields every type of the tree, with a function that replaces it."""
     yield node, put, depth
     slots: list[tuple[Any, Any]] = []
     if isinstance(node, list):
@@ -169,7 +169,7 @@ def _setter(owner: Any, key: Any) -> Put:
 
 
 class _Repair:
-    """Makes a tree valid: each name defined once and before its use, no union in a union, defaults that fit."""
+    """Makes a tree valid: each name defined once and before its use, no nested unions, valid defaults."""
 
     def __init__(self, rng: random.Random, has_namespaces: bool) -> None:
         self.rng = rng
@@ -191,7 +191,7 @@ class _Repair:
         return self.named(node)
 
     def union(self, node: list[Any]) -> list[Any]:
-        """Of branches that may stand only once the first stays; a definition comes once, so it is never dropped."""
+        """Keeps the first of conflicting branches; a definition occurs once, so it is never dropped."""
         branches: dict[str, Any] = {}
         for item in node:
             if isinstance(item, dict) and item.get("type") in branches:
@@ -260,6 +260,6 @@ def _branch_key(branch: Any) -> str:
 
 
 def _full_name(node: dict[str, Any]) -> str:
-    """Of a definition as it stands in the text; "" for an array or map."""
+    """Returns the full name of a definition in the text; "" for an array or map."""
     space = node.get("namespace")
     return f"{space}.{node['name']}" if space else node.get("name", "")

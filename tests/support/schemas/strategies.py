@@ -1,7 +1,7 @@
 """Hypothesis generators: Avro schemas as JSON, data for them, and histories of one subject.
 
-Schemas hold namespaces, aliases, recursion, unions, logical types, defaults and references by name. Everything
-generated is valid for Avro Java; data are what fastavro takes and gives with logical types as plain numbers.
+Schemas contain namespaces, aliases, recursion, unions, logical types, defaults and references by name. All of them are
+valid for Avro Java. Data is in the form that fastavro reads and writes, with logical types as plain numbers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LOGICAL_TYPES: list[dict[str, Any]] = [
 
 @dataclass
 class _Names:
-    """The named types of a schema so far: full name to (short kind, defaults allowed)."""
+    """Named types defined so far: full name to (short kind, defaults allowed)."""
 
     defined: dict[str, str] = field(default_factory=dict)
     open: list[str] = field(default_factory=list)
@@ -62,7 +62,7 @@ class _Names:
 
 @st.composite
 def schema_values(draw: st.DrawFn, *, root: str | None = None, max_depth: int = 3, logical: bool = True) -> Any:
-    """A valid Avro schema as a JSON value; `root="record"` makes it a record."""
+    """Generates a valid Avro schema as a JSON value; `root="record"` makes it a record."""
     names = _Names()
     if root == "record":
         return _record(draw, names, "", max_depth, logical)
@@ -70,7 +70,7 @@ def schema_values(draw: st.DrawFn, *, root: str | None = None, max_depth: int = 
 
 
 def schemas(**options: Any) -> st.SearchStrategy[Schema]:
-    """A parsed valid schema; options as for `schema_values`."""
+    """Generates a parsed valid schema; options as for `schema_values`."""
     return schema_values(**options).map(lambda value: parse_schema(json.dumps(value)))
 
 
@@ -133,8 +133,8 @@ def _new_name(draw: st.DrawFn, names: _Names, space: str) -> dict[str, Any]:
     head: dict[str, Any] = {"name": draw(TYPE_NAMES)}
     if draw(st.booleans()):
         head["namespace"] = draw(NAMESPACES)
-    # A reference without dots from another namespace may mean a type without namespace; full names stay distinct by
-    # their short names too, so that what a reference means never depends on where it stands.
+    # An unqualified reference from another namespace may refer to a type without namespace. Short names are unique too,
+    # so that the meaning of a reference never depends on its position.
     taken = {full.rpartition(".")[2] for full in (*names.defined, *names.open)}
     while head["name"] in taken:
         head["name"] += "x"
@@ -165,7 +165,7 @@ def _field(draw: st.DrawFn, names: _Names, name: str, space: str, depth: int, lo
     node = _type(draw, names, space, depth, logical)
     out: dict[str, Any] = {"name": name, "type": node}
     default = _default(draw, node)
-    if default is not _NOTHING and draw(st.booleans()):
+    if default is not _NO_DEFAULT and draw(st.booleans()):
         out["default"] = default
     if draw(st.integers(0, 5)) == 0:
         out["doc"] = draw(TEXTS)
@@ -178,11 +178,11 @@ def _field(draw: st.DrawFn, names: _Names, name: str, space: str, depth: int, lo
     return out
 
 
-_NOTHING = object()
+_NO_DEFAULT = object()
 
 
 def _default(draw: st.DrawFn, node: Any) -> Any:
-    """A default for the type, or `_NOTHING` where none is generated; as `data_for` has it of dates and times."""
+    """Returns a default of the type, or `_NO_DEFAULT`; dates and times as in `data_for`."""
     if isinstance(node, list):
         return _default(draw, node[0])
     kind = node if isinstance(node, str) else node["type"]
@@ -211,7 +211,7 @@ def _default(draw: st.DrawFn, node: Any) -> Any:
         return node["symbols"][0]
     if kind == "fixed":
         return "\u0000" * node["size"]
-    return _NOTHING
+    return _NO_DEFAULT
 
 
 def _enum(draw: st.DrawFn, names: _Names, space: str) -> dict[str, Any]:
@@ -234,11 +234,12 @@ def _fixed(draw: st.DrawFn, names: _Names, space: str, logical: bool) -> dict[st
 
 
 def data_for(schema: Schema, node: Type | None = None, *, depth: int = 4) -> st.SearchStrategy[Any]:
-    """Data that fastavro writes with the schema; below `depth` levels optional and repeated parts are left out.
+    """Generates data that fastavro writes with the schema; below `depth` levels, optional and repeated parts are
+    omitted.
 
-    Timestamps lie in our centuries and decimals have at least one byte: Hive's reader fails on others.
+    Timestamps are between 1970 and 2100 and decimals have at least one byte: Hive's reader fails on others.
 
-    Branches of unions are given as `(name, value)` where the value alone would be ambiguous to fastavro.
+    Branches of unions are given as `(name, value)` if the value alone would be ambiguous to fastavro.
     """
     node = schema.resolve(schema.root if node is None else node)
     if isinstance(node, Primitive):
@@ -280,7 +281,7 @@ def _branch_data(schema: Schema, branch: Type, depth: int) -> st.SearchStrategy[
 
 
 def branch_name(node: Type) -> str:
-    """The name by which Avro's JSON encoding, and fastavro's pairs, call a branch."""
+    """Returns the name of a branch in Avro's JSON encoding and in fastavro's pairs."""
     if isinstance(node, Primitive):
         return node.type.value
     return node.name.full if isinstance(node, Record | Enum | Fixed) else type(node).__name__.lower()
@@ -308,8 +309,11 @@ _PRIMITIVE_DATA: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def histories(draw: st.DrawFn, *, max_versions: int = 5) -> list[Schema]:
-    """The versions of one subject: records whose fields come, go, widen, narrow or change altogether, are renamed,
-    named back, exchange their names, or leave their name to another field; at the top and in nested records alike."""
+    """Generates the versions of one subject.
+
+    Fields of records are added, removed, widened, narrowed, retyped, renamed, renamed back, swap their names, or give
+    their name to another field, at the top level and in nested records.
+    """
     history = _History(draw)
     for name in draw(st.lists(NAMES, min_size=1, max_size=4, unique=True)):
         history.fields.append(history.new_field(name))
@@ -322,7 +326,7 @@ def histories(draw: st.DrawFn, *, max_versions: int = 5) -> list[Schema]:
 
 @st.composite
 def growing_histories(draw: st.DrawFn, *, max_versions: int = 4) -> list[Schema]:
-    """Versions that only add fields, anywhere, each with a default or nullable."""
+    """Generates versions that only add fields, anywhere, each with a default or nullable."""
     names = draw(st.lists(st.from_regex(r"[a-z]{3,6}", fullmatch=True), min_size=1, max_size=8, unique=True))
     fields: list[dict[str, Any]] = []
     versions: list[Schema] = []
@@ -371,28 +375,28 @@ _CHANGES = ["add", "remove", "retype", "rename", "rename", "reuse", "exchange", 
 
 
 class _History:
-    """The fields of the newest version, as JSON, and the fields that left their names, with the record they are of."""
+    """Fields of the newest version as JSON, and former fields with the record that they belonged to."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         self.draw = draw
         self.fields: list[dict[str, Any]] = []
-        self._left: list[tuple[list[dict[str, Any]], dict[str, Any]]] = []
-        self._types: set[str] = set()  # names of types made for a field that is not among the fields yet
+        self._former_fields: list[tuple[list[dict[str, Any]], dict[str, Any]]] = []
+        self._types: set[str] = set()  # names of types created for a field that is not yet in a record
 
     def change(self) -> None:
-        """One change in one record, the whole message or one inside it."""
+        """Makes one change in one record, the top-level one or a nested one."""
         nested = [node["fields"] for node in _named_types(self.fields) if node.get("fields")]
         fields = self.draw(st.sampled_from([self.fields, *nested]))
-        left = self._left_of(fields)
-        what = self.draw(st.sampled_from(["take again"] * len(_CHANGES) * bool(left) + _CHANGES))
+        former = self._free_former_fields(fields)
+        what = self.draw(st.sampled_from(["take again"] * len(_CHANGES) * bool(former) + _CHANGES))
         if what == "take again":
-            self._insert(fields, self._twin(self.draw(st.sampled_from(left))))
+            self._insert(fields, self._recreate_field(self.draw(st.sampled_from(former))))
         elif what == "rename type":
             self._rename_type()
         elif what == "add" or not fields:
             self._insert(fields, self.new_field(self._new_name(fields)))
         elif what == "exchange" and len(fields) > 1:
-            self._exchange(*self.draw(st.permutations(fields))[:2])
+            self._swap_names(*self.draw(st.permutations(fields))[:2])
         elif what == "reorder":
             fields.reverse()
         else:
@@ -404,29 +408,29 @@ class _History:
             del fields[i]
             fields.insert(i, self.new_field(field["name"]) | {"aliases": field.get("aliases", [])})
             return
-        self._left.append((fields, dict(field)))
+        self._former_fields.append((fields, dict(field)))
         if what == "remove":
             del fields[i]
             return
-        left = self._left_of(fields)
-        back = left and self.draw(st.booleans())
+        former = self._free_former_fields(fields)
+        back = former and self.draw(st.booleans())
         old = field["name"]
-        field["name"] = self.draw(st.sampled_from(left))["name"] if back else self._new_name(fields)
+        field["name"] = self.draw(st.sampled_from(former))["name"] if back else self._new_name(fields)
         field["aliases"] = [old, *self.draw(st.sampled_from([[], field.get("aliases", [])]))]
         if what == "reuse" and field["name"] != old:
-            self._insert(fields, self._twin(self._left[-1][1]))
+            self._insert(fields, self._recreate_field(self._former_fields[-1][1]))
 
-    def _left_of(self, fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The fields of a record whose names are free again."""
+    def _free_former_fields(self, fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Returns the former fields of a record whose names are unused again."""
         names = {item["name"] for item in fields}
-        return [field for of, field in self._left if of is fields and field["name"] not in names]
+        return [field for of, field in self._former_fields if of is fields and field["name"] not in names]
 
-    def _exchange(self, one: dict[str, Any], other: dict[str, Any]) -> None:
+    def _swap_names(self, one: dict[str, Any], other: dict[str, Any]) -> None:
         one["name"], other["name"] = other["name"], one["name"]
         one["aliases"], other["aliases"] = [other["name"]], [one["name"]]
 
-    def _twin(self, field: dict[str, Any]) -> dict[str, Any]:
-        """A field that nothing tells from one that left its name, where one can be: named types are defined once."""
+    def _recreate_field(self, field: dict[str, Any]) -> dict[str, Any]:
+        """Returns a field equal to a former one, if possible: named types are defined only once."""
         if _named_types(field["type"]) or self.draw(st.integers(0, 3)) == 0:
             return self.new_field(field["name"])
         return self._with_default({"name": field["name"], "type": field["type"]})
@@ -438,7 +442,7 @@ class _History:
         one, *others = self.draw(st.permutations(nodes))
         alike = [node for node in others if node["type"] == one["type"]]
         if alike and self.draw(st.booleans()):
-            self._exchange(one, alike[0])
+            self._swap_names(one, alike[0])
         else:
             old = one["name"]
             one["name"] = self._free_type_name(old)
@@ -451,12 +455,12 @@ class _History:
         names = {item["name"] for item in fields}
         return self.draw(NAMES.filter(lambda name: name not in names))
 
-    def _free_type_name(self, wanted: str) -> str:
+    def _free_type_name(self, preferred: str) -> str:
         taken = {node["name"] for node in _named_types(self.fields)} | self._types
-        while wanted in taken:
-            wanted += "x"
-        self._types.add(wanted)
-        return wanted
+        while preferred in taken:
+            preferred += "x"
+        self._types.add(preferred)
+        return preferred
 
     def new_field(self, name: str) -> dict[str, Any]:
         self._types.clear()
@@ -467,7 +471,7 @@ class _History:
 
     def _with_default(self, field: dict[str, Any]) -> dict[str, Any]:
         default = _default(self.draw, field["type"])
-        return field | {"default": default} if default is not _NOTHING and self.draw(st.booleans()) else field
+        return field | {"default": default} if default is not _NO_DEFAULT and self.draw(st.booleans()) else field
 
     def _new_type(self, name: str, depth: int) -> Any:
         containers = ["record", "record", "records", "map of records", "nullable record", "union of records"]
@@ -495,7 +499,7 @@ class _History:
 
 
 def _named_types(value: Any) -> list[dict[str, Any]]:
-    """The types with names in a JSON value of fields or types; each is defined where it stands."""
+    """Returns the named types in a JSON value of fields or types."""
     if isinstance(value, list):
         return [node for item in value for node in _named_types(item)]
     if not isinstance(value, dict):
