@@ -254,7 +254,7 @@ def beside(kind: str, clients: list[int], seconds: float, workers: int) -> None:
         with served(url, workers) as server:
             assert server.call("/subjects/large/versions", "POST", large_body("W"))[0] == 200
             heading(
-                f"Cached reads during comparisons of {len(large_body('R')) // 1000} KB schemas by {CHECKERS} clients, {kind}"
+                f"Cached reads during comparisons of {len(large_body('R')) // 1000} KB schemas by {CHECKERS}, {kind}"
             )
             load = Load("/schemas/ids/7")
             run_load(server.url, load, 32, 1)

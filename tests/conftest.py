@@ -1,4 +1,4 @@
-"""Fixtures that start the real servers as child processes, by the commands that users type."""
+"""Fixtures that start real servers as child processes, with the commands that users type."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.registry.migrated_databases import PostgresTemplate, SqliteTemplate
 from support.running_service import Service, StartService
 from support.servers.postgres_server import PostgresServer
 
-# Tests start hundreds of Pythons. One that may not cache bytecode compiles every module of ours again: 1.5 s a start.
+# Tests start hundreds of Python processes. Without cached bytecode each compiles all our modules: 1.5 s per start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
@@ -67,10 +67,10 @@ COMPONENT_TESTS = ROOT / "tests" / "component"
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Starts with the files that start servers: each takes long, and when they came last, all workers of pytest-xdist
-    but one would be idle at the end.
+    """Runs files that start servers first: they take long, and at the end all workers of pytest-xdist but one would be
+    idle.
 
-    With `--dist loadgroup`, a file is a group unless it names one, so that its fixtures are made in one worker.
+    With `--dist loadgroup`, a file is a group unless it names one, so that its fixtures are created in one worker.
     pytest-xdist 3.8 writes the id with the group into an attribute that pytest 9.2 no longer reads.
     """
     items.sort(key=lambda item: COMPONENT_TESTS not in item.path.parents)
@@ -117,7 +117,7 @@ _deselected: Counter[str] = Counter()
 
 @contextmanager
 def starting() -> Iterator[StartService]:
-    """Starts servers by module and arguments; whatever still runs at the end is stopped."""
+    """Yields a function that starts a server by module and arguments; stops all running ones at the end."""
     started: list[Service] = []
 
     def start(*arguments: str, environment: dict[str, str] | None = None, directory: Path = ROOT) -> Service:
@@ -134,35 +134,35 @@ def starting() -> Iterator[StartService]:
 
 @pytest.fixture
 def memory_path() -> Iterator[Path]:
-    """A directory in memory, for tests whose thousands of files or fsyncs would wait for a disk."""
+    """A directory in memory, for tests with thousands of files or fsyncs."""
     with memory_directory("test") as directory:
         yield directory
 
 
 @pytest.fixture
 def start_service() -> Iterator[StartService]:
-    """For servers of the test."""
+    """Starts servers for the test."""
     with starting() as start:
         yield start
 
 
 @pytest.fixture(scope="module")
 def start_module_service() -> Iterator[StartService]:
-    """For servers of the module."""
+    """Starts servers for the module."""
     with starting() as start:
         yield start
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """One server for all tests; each takes a database of its own."""
+    """A PostgreSQL server for all tests; each creates its own database."""
     server = PostgresServer(parent=memory_parent())
     yield server
     server.remove()
 
 
 ON_EACH_DATABASE = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
-"""Parameters of a fixture that makes a database: its tests run on each kind, on PostgreSQL in `make test-postgres`."""
+"""Parameters of database fixtures: tests run with SQLite and, in `make test-postgres`, with PostgreSQL."""
 
 
 NewDatabase = Callable[[], str]
@@ -180,8 +180,8 @@ def postgres_template(postgres_server: PostgresServer) -> PostgresTemplate:
 
 @contextmanager
 def migrated_databases(request: pytest.FixtureRequest) -> Iterator[NewDatabase]:
-    """Yields a function that copies the migrated template of the fixture's parameter; each copy is a registry of its
-    own, and is removed at the end."""
+    """Yields a function that copies the migrated template of the fixture's parameter. Each copy is an independent
+    registry database, deleted at the end."""
     if request.param == "postgres":
         postgres: PostgresTemplate = request.getfixturevalue("postgres_template")
         with postgres.copies() as copy:
@@ -195,7 +195,7 @@ def migrated_databases(request: pytest.FixtureRequest) -> Iterator[NewDatabase]:
 
 @pytest.fixture(params=ON_EACH_DATABASE)
 def new_database(request: pytest.FixtureRequest) -> Iterator[NewDatabase]:
-    """Makes migrated databases for the test and returns their URLs."""
+    """Creates migrated databases for the test and returns their URLs."""
     with migrated_databases(request) as copy:
         yield copy
 
@@ -221,7 +221,7 @@ def sqlite_database_url(sqlite_template: SqliteTemplate, tmp_path: Path) -> str:
 
 @pytest.fixture(params=ON_EACH_DATABASE)
 def new_empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> NewDatabase:
-    """Makes databases without tables for the test and returns their URLs."""
+    """Creates databases without tables for the test and returns their URLs."""
     if request.param == "postgres":
         server: PostgresServer = request.getfixturevalue("postgres_server")
         return server.new_database
@@ -237,7 +237,7 @@ def empty_database_url(new_empty_database: NewDatabase) -> str:
 
 @pytest.fixture(scope="module")
 def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A registry of its own for the module."""
+    """The URL of a registry for the module."""
     data_dir = tmp_path_factory.mktemp("registry")
     service = Service(
         ["headrace", "registry", "serve", "--data-dir", str(data_dir), "--registry-listen", "127.0.0.1:0"]
@@ -248,13 +248,14 @@ def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def broker_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A bundled broker of its own for the module. Messages of years ago are gone half a minute after its start."""
+    """The address of a bundled broker for the module. Its retention deletes years-old messages half a minute after its
+    start."""
     yield from _broker(tmp_path_factory, {})
 
 
 @pytest.fixture(scope="module")
 def keeping_broker_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Another one, which keeps them."""
+    """The address of another bundled broker, without retention."""
     yield from _broker(tmp_path_factory, {"HEADRACE__BROKER__RETENTION": "36500d"})
 
 

@@ -1,4 +1,4 @@
-"""What the component tests start from: a registry in the test's own process, and settings of running servers."""
+"""Fixtures of component tests: a registry in the test's process, and settings of running servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NUMBERS = itertools.count()
 USERS_OF_SESSION = frozenset({"process_session", "engine"})
-"""Fixtures of tests that take the Spark session of the process and open none themselves."""
+"""Fixtures whose tests use the shared Spark session of the process."""
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +31,13 @@ def registry(registry_database_url: str) -> Iterator[RegistryInProcess]:
 
 @pytest.fixture
 def subject() -> str:
-    """The name of a subject that is not there yet."""
+    """The name of a new subject."""
     return f"s{next(NUMBERS)}"
 
 
 @pytest.fixture
 def settings(tmp_path: Path, registry_url: str, broker_address: str) -> Settings:
-    """Of a producer or consumer with servers of the module."""
+    """Settings of a producer or consumer with the servers of the module."""
     return Settings(
         data_dir=tmp_path,
         registry=RegistrySettings(url=registry_url),
@@ -67,8 +67,8 @@ def one_session_at_a_time(request: pytest.FixtureRequest, session_holder: Proces
 
 @pytest.fixture(scope="module")
 def shared_engines(process_session: ProcessSession) -> tuple[SparkEngine, ServerEngine]:
-    """A Spark session for all modules without a metastore of their own, and a Spark Thrift Server on it. A database is
-    of one module."""
+    """A Spark session for all modules without their own metastore, and a Spark Thrift Server on it. Each module has its
+    own database."""
     from support.hive.hive_engines import spark_engines  # pyspark takes a second to import
 
     @contextmanager

@@ -1,7 +1,7 @@
-"""The whole way of a message, once: producer, registry, broker, load, Hive table, SQL.
+"""The whole path of a message: producer, registry, broker, load, Hive table, SQL.
 
-This is the one test with Spark in `make test`. Every part of it is a real process that is started as users start it. It
-fails when the way is broken anywhere; the tests of `make test-spark` then show where and why.
+This is the only test with Spark in `make test`. Every part is a real process, started as users start it. If it fails,
+the tests of `make test-spark` show where and why.
 """
 
 from __future__ import annotations

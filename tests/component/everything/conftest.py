@@ -1,4 +1,4 @@
-"""A world for the modules of the group `tables`: its topics are of one test each."""
+"""The shared world of the modules in the group `tables`; each test has its own topics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.memory_directory import memory_directory
 
 @pytest.fixture(scope="session")
 def tables_world() -> Iterator[LoadWorld]:
-    """Registry, broker and metastore, and one process for the loads and rewrites, which keeps its Spark."""
+    """Registry, broker and metastore, and one process for all loads and rewrites, which reuses its Spark."""
     with memory_directory("tables") as directory:
         world = LoadWorld(directory, keeps_spark=True)
         yield world
@@ -24,7 +24,7 @@ def tables_world() -> Iterator[LoadWorld]:
 
 @pytest.fixture(scope="module")
 def analyst(tables_world: LoadWorld, process_session: ProcessSession) -> Any:
-    """A Spark session of another process than the loads', on the same metastore."""
+    """A Spark session in another process than the loads, on the same metastore."""
     world = tables_world
     return process_session.get(
         "analyst of the tables",

@@ -1,4 +1,4 @@
-"""`headrace load` as people type it, where it needs no Spark: bad input, outages, plan and status."""
+"""`headrace load` without Spark: invalid input, outages, plan and status."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
 
 @pytest.fixture(scope="module")
 def headrace() -> Iterator[Headrace]:
-    """Runs commands in one process for all of them."""
+    """Runs all commands in one process."""
     commands = WarmCommands({"HEADRACE_LOG_LEVEL": "ERROR"})
     yield partial(commands.run, timeout_s=120)
     commands.close()
 
 
 def commit_nothing(warehouse: Path, commits: int) -> Path:
-    """A log with some commits in it; returns the file of the newest."""
+    """Creates a log with some commits, and returns the file of the newest."""
     log = CommitLog(LocalCommitStorage(warehouse / "_headrace"))
     log.open()
     for number in range(commits):

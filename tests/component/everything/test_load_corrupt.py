@@ -1,4 +1,4 @@
-"""One flipped bit in a segment of the broker: what each policy makes of it, and what an operator can do."""
+"""A flipped bit in a segment of the broker: the effect of each policy, and the remedies of an operator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 
 from headrace import Producer
-from headrace.kafka_wire.record_batch import frames
+from headrace.kafka_wire.record_batch import split_batches
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
 from support.checkout import ROOT
 from support.loader.load_world import LoadWorld, rows_of
@@ -46,7 +46,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
 
 
 def produce(world: LoadWorld, *counts: int) -> None:
-    """To one partition of each topic, in batches of so many messages."""
+    """Produces to one partition of each topic, in batches of the given sizes."""
     settings = Settings(
         data_dir=world.data_dir,
         registry=RegistrySettings(url=world.addresses["registry"]),
@@ -61,10 +61,10 @@ def produce(world: LoadWorld, *counts: int) -> None:
 
 
 def flip_a_bit(world: LoadWorld, topic: str) -> tuple[int, int, int, bytes]:
-    """In the second batch of the topic's one partition with messages; returns the partition, the batch's offsets and
-    the batch."""
+    """Flips a bit in the second batch of the topic's only partition with messages. Returns the partition, the offsets
+    of the batch, and the batch."""
     (segment,) = [path for path in world.data_dir.rglob("*.log") if topic in str(path) and path.stat().st_size]
-    second = list(frames(segment.read_bytes(), "here"))[1]
+    second = list(split_batches(segment.read_bytes(), "here"))[1]
     with segment.open("r+b") as file:
         file.seek(second.end - 5)
         (byte,) = file.read(1)
@@ -151,8 +151,8 @@ def test_corrupt_batch_stops_partition_or_is_passed_over_by_policy(world: LoadWo
     )
     topics = json.loads(audit.stdout)["topics"]
     verdicts = {one["topic"]: one["verdict"] for one in topics if one["topic"] in TOPICS}
-    passed_over = dict.fromkeys(TOPICS[:3], "skipped")
-    assert (audit.returncode, verdicts) == (0, {**passed_over, "healthy": "complete"}), audit.stdout
+    skipped = dict.fromkeys(TOPICS[:3], "skipped")
+    assert (audit.returncode, verdicts) == (0, {**skipped, "healthy": "complete"}), audit.stdout
 
 
 def test_imported_group_offsets_are_where_first_load_begins(world: LoadWorld) -> None:

@@ -18,8 +18,8 @@ from support.simulation.extent import IS_FULL
 
 pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.xdist_group("load_kill")]
 
-# Point, passage, and whether it needs a table that has to be changed. Points of `read:range`, `write:block` and
-# `write:finish` are in Python workers, all others in the driver.
+# Points of a load: name, number of the passage, and whether the table must need a change. `read:range`, `write:block`
+# and `write:finish` are in Python workers, all others in the driver.
 KILLS: tuple[tuple[str, int, bool], ...] = (
     ("plan:discover:after", 1, False),
     ("plan:schemas:after", 1, True),
@@ -49,8 +49,8 @@ KILLS_OF_EACH = int(os.environ.get("HEADRACE_TEST_ROUNDS") or (10 if IS_FULL els
 """How often a load is killed at each point: twice, in `make test-full` ten times, or HEADRACE_TEST_ROUNDS times."""
 
 COLD_KILLS, FORKED_KILLS = KILLS_OF_EACH, 5 * KILLS_OF_EACH  # at random moments
-COLD_LATEST_S, FORKED_LATEST_S = 8.0, 1.5  # after a load's first phase; one that has ended by then is tried again
-MISSES_MAX = 20  # loads in a row that end before the random moment
+COLD_LATEST_S, FORKED_LATEST_S = 8.0, 1.5  # after the first phase of a load; a load that has ended before is repeated
+MISSES_MAX = 20  # consecutive loads that ended before the random moment
 KILLS_IN_A_ROW = 2  # then a load completes the tables
 
 
@@ -85,7 +85,7 @@ def load_completely(world: LoadWorld, forks: LoadForks, log: Path, after: str) -
 def test_every_message_is_loaded_once_when_loads_are_killed_at_every_point(
     world: LoadWorld, forks: LoadForks, chance: random.Random, tmp_path: Path
 ) -> None:
-    """The JVM survives: at a point of the driver it is idle, and its death would leave nothing else behind. The test of
+    """The JVM survives: at a point of the driver it is idle, and killing it would have no other effect. The test of
     random moments kills JVMs too."""
     kills = list(KILLS) * KILLS_OF_EACH
     chance.shuffle(kills)
@@ -113,9 +113,9 @@ def test_every_message_is_loaded_once_when_loads_are_killed_at_every_point(
 def test_every_message_is_loaded_once_when_loads_are_killed_at_random_moments(
     world: LoadWorld, forks: LoadForks, chance: random.Random, tmp_path: Path
 ) -> None:
-    """Some loads are processes of their own: they lose a worker, or their JVM dies with them. The others are forked:
-    their driver dies and its tasks go on. Their workers are left alone, since a JVM that has lost the daemon of its
-    workers fails the next load too, and `headrace load serve` replaces it."""
+    """Some loads are separate processes: they lose a worker, or their JVM dies with them. The others are forked: their
+    driver dies and its tasks continue. Their workers are not killed, since a JVM without its worker daemon fails the
+    next load too, and `headrace load serve` replaces it."""
     starts = [*[(world.start_load, COLD_LATEST_S)] * COLD_KILLS, *[(forks.start_load, FORKED_LATEST_S)] * FORKED_KILLS]
     chance.shuffle(starts)
     for number, (start_load, latest_s) in enumerate(starts):
@@ -123,15 +123,15 @@ def test_every_message_is_loaded_once_when_loads_are_killed_at_random_moments(
             world.produce("orders", 40, fields=[*FIELDS, NOTE])
             world.produce("clicks", 20)
             load = start_load(tmp_path / f"{number}.log")
-            wait_until_it_works(load)
+            wait_until_running(load)
             time.sleep(chance.uniform(0, latest_s))
             workers = load.workers() if start_load == world.start_load else []
             victim = chance.choice(workers) if workers and chance.random() < 0.5 else load.process.pid
             if load.process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                with contextlib.suppress(ProcessLookupError):  # it has just exited
                     load.kill(victim)
                     break
-            # The load ended before the random moment: it does not count, the next kill comes earlier.
+            # The load ended before the random moment: it does not count, and the next kill comes earlier.
             assert load.wait() == 0, load.log.read_text()
             latest_s = max(0.5, latest_s * 0.7)
         else:
@@ -144,13 +144,13 @@ def test_every_message_is_loaded_once_when_loads_are_killed_at_random_moments(
     check_by_sql(world)
 
 
-def wait_until_it_works(load: StoppingLoad) -> None:
+def wait_until_running(load: StoppingLoad) -> None:
     while load.last_phase() == "start" and load.process.poll() is None:
         time.sleep(0.01)
 
 
 def check_by_sql(world: LoadWorld) -> None:
-    """What analysts see: through the metastore, with the newest columns, each row once."""
+    """Queries through the metastore, with the newest columns: each row exists once."""
     topics = sorted(world.produced)
     query = " UNION ALL ".join(
         f"SELECT '{topic}' AS topic, count(*) AS n, count(DISTINCT kafka.partition, kafka.offset) AS places, "
@@ -178,9 +178,7 @@ PAUSES = (
 
 
 @pytest.mark.timeout(900)
-def test_a_driver_paused_over_another_ones_whole_run_changes_nothing(
-    world: LoadWorld, forks: LoadForks, tmp_path: Path
-) -> None:
+def test_driver_paused_during_another_load_changes_nothing(world: LoadWorld, forks: LoadForks, tmp_path: Path) -> None:
     for number, point in enumerate(PAUSES):
         world.produce("orders", 30, fields=[*FIELDS, NOTE])
         world.produce(f"paused{number}", 10)

@@ -32,7 +32,8 @@ def world(tables_world: LoadWorld) -> LoadWorld:
 def test_new_topics_new_fields_and_bad_messages_get_tables_without_configuration(
     world: LoadWorld, analyst: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A load that has nothing else to do notes a new hour in the tables, so all of these loads run in the same hour.
+    # All these loads run in the same hour, since a load without messages updates the completeness of tables in a new
+    # hour.
     hour_ms = int(time.time() * 1000) // HOUR_MS * HOUR_MS
     monkeypatch.setattr(world, "now_ms", hour_ms + 1)
     analyst.sql("CREATE DATABASE IF NOT EXISTS headrace")
@@ -47,7 +48,7 @@ def test_new_topics_new_fields_and_bad_messages_get_tables_without_configuration
     assert first.returncode == 1, first.stdout + first.stderr
     assert "waiting: nobody: no subject nobody-value is registered" in first.stdout
     assert "PROBLEM: mine: the Hive table headrace.mine does not belong to topic mine" in first.stdout
-    assert len(world.published("odd")[1]) == 2  # no Avro, and a schema id that nobody registered
+    assert len(world.published("odd")[1]) == 2  # not Avro, and an unregistered schema id
     assert list(world.warehouse.glob("mine/dt=*")) == []
     held = world.command("load", "status", *world.flags())
     assert held.returncode == 1
@@ -55,7 +56,7 @@ def test_new_topics_new_fields_and_bad_messages_get_tables_without_configuration
 
     analyst.sql("DROP TABLE headrace.mine")
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
-    world.produce("second", 10)  # of which, as of every topic here, less than a tenth is bad
+    world.produce("second", 10)  # less than a tenth of each topic's messages may be bad
     second = world.load("--format", "json")
     assert second.returncode == 0, second.stdout + second.stderr
     loaded = {one["topic"]: one for one in json.loads(second.stdout)["loaded"]}
@@ -89,7 +90,7 @@ def test_new_topics_new_fields_and_bad_messages_get_tables_without_configuration
 
 
 def test_types_beyond_what_a_metastore_stores_are_loaded_and_read(world: LoadWorld, analyst: Any) -> None:
-    """For a topic whose first schema has such a type, and for a topic that grows to one."""
+    """Covers a topic whose first schema has such a type, and a topic that gets one later."""
 
     field = {"type": "string", "default": ""}
 
@@ -122,8 +123,8 @@ def test_outages_of_registry_and_metastore_delay_and_lose_nothing(world: LoadWor
     assert "PROBLEM: outage: the Hive metastore" in held.stdout
     assert "loads go on with the schemas known so far" in held.stderr.splitlines()[-1]
     assert len(world.published("outage")[0]) == 10
-    mended = world.load()
-    assert mended.returncode == 0, mended.stdout + mended.stderr
+    second = world.load()
+    assert second.returncode == 0, second.stdout + second.stderr
     rows, quarantined = world.published("outage")
     assert sorted(at for at, _ in rows) == sorted(world.produced["outage"].rows)
     assert len(quarantined) == 2
@@ -140,7 +141,7 @@ def test_printing_executor_prints_create_table(world: LoadWorld) -> None:
 
 
 def test_spark_that_does_not_start_is_a_one_line_error(world: LoadWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a YARN container without local directories."""
+    """Without local directories, as in a YARN container."""
     world.produce("refused", 10)
     monkeypatch.setenv("CONTAINER_ID", "container_1_0001_01_000001")
     run = world.cold_load()
@@ -157,7 +158,7 @@ def oozie_action(example: str, kind: str) -> ElementTree.Element:
 
 @pytest.fixture
 def paths_of_examples(world: LoadWorld, tmp_path: Path) -> dict[str, str]:
-    """Where the program and the settings are here, by where the examples have them."""
+    """Returns the paths of program and settings on this machine, by their paths in the examples."""
     settings = tmp_path / "headrace.toml"
     settings.write_text(
         f'data_dir = "{world.data_dir}"\n[registry]\nurl = "{world.addresses["registry"]}"\n'
@@ -175,7 +176,7 @@ def is_loaded(world: LoadWorld, topic: str) -> bool:
 def test_cold_load_runs_in_environment_of_oozie_ssh_action(
     world: LoadWorld, paths_of_examples: dict[str, str], tmp_path: Path
 ) -> None:
-    """In an own directory, by a shell that reads no profile, with arguments joined by blanks and without input."""
+    """Runs in a new directory, in a shell that reads no profile, with arguments joined by blanks and without input."""
     action = oozie_action("schedule/oozie", "ssh")
     words = [action.findtext("{*}command"), *(node.text for node in action.iterfind("{*}args"))]
     command = " ".join(paths_of_examples.get(str(word), str(word)) for word in words)
@@ -203,7 +204,7 @@ def test_cold_load_runs_in_environment_of_oozie_ssh_action(
 def test_cold_load_runs_in_environment_of_oozie_shell_action(
     world: LoadWorld, paths_of_examples: dict[str, str], tmp_path: Path
 ) -> None:
-    """In a new container directory with the action's files, which comes last in PATH, by a user without a home."""
+    """Runs in a new container directory with the action's files, last in PATH, as a user without a home directory."""
     action = oozie_action("cluster/oozie", "shell")
     directory = tmp_path / "usercache" / "headrace" / "appcache" / "application_1_0001" / "container_1_0001_01_000001"
     directory.mkdir(parents=True)
@@ -230,7 +231,7 @@ def test_cold_load_runs_in_environment_of_oozie_shell_action(
     command = [str(action.findtext("{*}exec")), *(str(node.text) for node in action.iterfind("{*}argument"))]
     world.produce("shelled", 10)
     run = subprocess.run(
-        ["/usr/bin/env", *command],  # which looks for it on the PATH
+        ["/usr/bin/env", *command],  # which searches the PATH
         cwd=directory,
         env={**environment, "PATH": f"/usr/local/bin:/usr/bin:/bin:{directory}"},
         capture_output=True,

@@ -30,7 +30,7 @@ def command(world: LoadWorld, verb: str, *words: str) -> subprocess.CompletedPro
 
 
 def queried(analyst: Any, topic: str) -> list[tuple[int, int]]:
-    """By SQL of another process than the loads'."""
+    """Queries a topic's table in another process than the loads."""
     query = f"SELECT kafka.partition, kafka.offset FROM headrace.{topic} ORDER BY 1, 2"
     return [tuple(row) for row in analyst.sql(query).collect()]
 
@@ -55,7 +55,7 @@ def test_compaction_keeps_rows_and_retention_removes_them(world: LoadWorld, anal
     world.produce("bought", 30, fields=[*FIELDS, NOTE])
     assert world.load().returncode == 0
     wanted = sorted(world.produced["bought"].rows)
-    assert queried(analyst, "bought") == wanted, "late messages are where the partition is now"
+    assert queried(analyst, "bought") == wanted, "late messages are in the partition's current location"
     verified = command_without(world, "verify", "bought", "--checksums")
     assert verified.returncode == 0, verified.stdout
 
@@ -86,7 +86,7 @@ def test_backfill_replaces_damaged_and_deleted_files(world: LoadWorld, analyst: 
     report = json.loads(told.stdout)
     assert {row["time_partition"] for row in report["time partitions"] if row["kind"] == "data"} == set(hours)
     assert report["rows"] == len(wanted)
-    assert queried(analyst, "payments") == wanted, "every offset is there once"
+    assert queried(analyst, "payments") == wanted, "every offset exists once"
     verified = command_without(world, "verify", "payments", "--checksums")
     assert verified.returncode == 0, verified.stdout
 

@@ -1,6 +1,6 @@
-"""A task of which Spark runs a second attempt beside the first, as clusters with slow nodes are set to do.
+"""Speculative execution: Spark runs a second attempt of a slow task, as clusters with slow nodes configure it.
 
-Spark starts it on another host only, so there is a standalone cluster with workers on two addresses of this machine.
+Spark starts the attempt on another host only, so the standalone cluster has workers on two addresses of this machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SPARK = Path(pyspark.__file__).parent
 WORKERS = ("127.0.0.2", "127.0.0.3")
 STARTED_WITHIN_S = 60
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Java's options for the cluster's processes, which live for seconds."""
+"""Java options of the cluster's processes, which run for seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -110,11 +110,11 @@ def test_speculative_attempt_of_slow_task_adds_no_rows_and_no_files(
         done = world.load(*more, "--hive-executor", "print")
         assert done.returncode == 0, done.stdout + done.stderr
         assert proxy.has_stalled.is_set() and proxy.was_given_up.wait(STARTED_WITHIN_S)
-        # Which of the two asked first, and was kept waiting, is as the machine would have it.
+        # Either of the two attempts may have been delayed.
         assert attempts(events) == {"started": [False, True], "succeeded": 1}
         world.check(whole=True)
         staged = [path for path in (world.warehouse / "_headrace" / "staging").rglob("*") if path.is_file()]
-        assert staged == [], "of the attempt that was ended"
+        assert staged == [], "files of the killed attempt"
         verified = world.command("verify", "--data-dir", str(world.data_dir))
         assert verified.returncode == 0, verified.stdout + verified.stderr
     finally:
@@ -122,8 +122,8 @@ def test_speculative_attempt_of_slow_task_adds_no_rows_and_no_files(
 
 
 def attempts(events: Path) -> dict[str, object]:
-    """Whether each attempt of the only task was a second one beside the first, and how many succeeded."""
-    paths = events.rglob("events_*")  # without the files of checksums beside them
+    """Returns whether each attempt of the only task was speculative, and the number of successful ones."""
+    paths = events.rglob("events_*")  # without checksum files
     told = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
     started = [event["Task Info"]["Speculative"] for event in told if event["Event"] == "SparkListenerTaskStart"]
     ended = [event["Task End Reason"]["Reason"] for event in told if event["Event"] == "SparkListenerTaskEnd"]

@@ -1,4 +1,4 @@
-"""`headrace up` as a user sees it: one ready line, real clients, a clean stop, everything there after a restart."""
+"""`headrace up` for its users: one ready line, real clients, a clean stop, and all data after a restart."""
 
 from __future__ import annotations
 
@@ -100,22 +100,22 @@ def test_up_serves_documented_clients_and_has_all_data_after_restart(
 ) -> None:
     data_dir = memory_path / "headrace-data"
     arguments = ["headrace", "up", "--data-dir", str(data_dir), *FREE_PORTS, "--sql-listen", "127.0.0.1:0"]
-    arguments += ["--interval", "7d"]  # no load of its own comes between those of the test
+    arguments += ["--interval", "7d"]  # no scheduled load runs between those of the test
     up = start_service(*arguments)
     registry, broker = up.addresses["registry"], up.addresses["broker"]
     where = ["--data-dir", str(data_dir)]
-    came_up = [line.split("part=")[1].strip() for line in up.errors if "part_ready" in line]
-    assert came_up[:3] == ["registry", "broker", "metastore"]
+    ready_parts = [line.split("part=")[1].strip() for line in up.errors if "part_ready" in line]
+    assert ready_parts[:3] == ["registry", "broker", "metastore"]
 
     registered = http("POST", f"{registry}/subjects/sales-value/versions", {"schema": json.dumps(SALE)})
     assert registered["id"] == 1
     produce_with_confluent(registry, broker, MESSAGES)
-    follow_the_page(registry, memory_path)
+    run_readme_commands(registry, memory_path)
 
     counted = json.loads(headrace("sql", *where, "--format", "json", "SELECT count(*) AS n FROM sales"))
     assert counted == [{"n": MESSAGES}]
     pyhive, spark = blocks(page("docs/tables.md"), "python")
-    assert count_with(asking(pyhive, up.addresses["sql"]), memory_path) == MESSAGES
+    assert count_with(with_address(pyhive, up.addresses["sql"]), memory_path) == MESSAGES
     assert count_with(spark.replace("thrift://127.0.0.1:9083", up.addresses["metastore"]), memory_path) == MESSAGES
     assert listening(up.process.pid) <= LOOPBACK
 
@@ -137,7 +137,7 @@ def test_up_serves_documented_clients_and_has_all_data_after_restart(
     ]
     assert count_messages(again.addresses["broker"]) == MESSAGES
     headrace("load", *where)
-    assert count_with(asking(pyhive, again.addresses["sql"]), memory_path) == MESSAGES
+    assert count_with(with_address(pyhive, again.addresses["sql"]), memory_path) == MESSAGES
 
 
 TRAP = "raise SystemExit(f'{__name__} was imported from the working directory')\n"
@@ -152,8 +152,8 @@ with Producer(app="shop") as producer:
 
 @pytest.fixture(scope="module")
 def working_directory() -> Iterator[Path]:
-    """Has directories with the names of our packages, and modules with names that the parts import. Some of the
-    directories are those of the data."""
+    """A working directory with the names of our packages as directories, some with data, and modules with names that
+    the parts import."""
     with memory_directory("working") as directory:
         for name in ("headrace", "registry", "loader", "broker"):
             (directory / name).mkdir()
@@ -209,7 +209,7 @@ def test_up_ends_when_broker_dies(up: Any) -> None:
 
 @pytest.mark.timeout(300)
 def test_up_with_taken_port_exits_2_with_one_line(tmp_path: Path, broker_address: str) -> None:
-    taken = ["--broker-listen", broker_address]  # given last, it wins
+    taken = ["--broker-listen", broker_address]  # the last option counts
     run = subprocess.run(
         [sys.executable, "-m", "headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS, *taken],
         cwd=ROOT,
@@ -219,13 +219,14 @@ def test_up_with_taken_port_exits_2_with_one_line(tmp_path: Path, broker_address
         check=False,
     )
     assert run.returncode == 2
-    said = [line for line in run.stderr.splitlines() if "part_ready" not in line]  # of those that came up before it
-    assert len(said) == 1, run.stderr
-    assert broker_address in said[0]
+    # without the lines of parts that were ready before
+    error_lines = [line for line in run.stderr.splitlines() if "part_ready" not in line]
+    assert len(error_lines) == 1, run.stderr
+    assert broker_address in error_lines[0]
 
 
-def follow_the_page(registry: str, directory: Path) -> None:
-    """What the README asks of a newcomer beside `headrace up`; the answers are those that it shows."""
+def run_readme_commands(registry: str, directory: Path) -> None:
+    """Runs the commands of the README next to `headrace up`, and compares the output with the README."""
     text, path = re.findall(r"-d '(.*)' \\\n  http://127.0.0.1:8081(\S+)", block(PAGE, "curl"))[0]
     http("POST", registry + path, json.loads(text))
     (directory / "send.py").write_text(block(PAGE, "# send.py"))
@@ -242,7 +243,7 @@ def follow_the_page(registry: str, directory: Path) -> None:
 
 
 def run_as_typed(line: str, directory: Path) -> list[list[str]]:
-    """The words of each line of output of a command that is typed in a directory."""
+    """Runs a typed command in a directory, and returns the words of each line of output."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     run = subprocess.run(
         line, shell=True, cwd=directory, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
@@ -251,13 +252,13 @@ def run_as_typed(line: str, directory: Path) -> list[list[str]]:
     return [shown.split() for shown in run.stdout.splitlines()]
 
 
-def asking(pyhive: str, address: str) -> str:
-    """A program that asks this address."""
+def with_address(pyhive: str, address: str) -> str:
+    """Replaces the address in the program."""
     return pyhive.replace("10000", address.rpartition(":")[2])
 
 
 def count_with(code: str, directory: Path) -> int:
-    """What a program that counts orders prints when it counts sales."""
+    """Runs a program that counts orders, on sales, and returns the number that it prints."""
     run = subprocess.run(
         [sys.executable, "-c", code.replace("orders", "sales")],
         cwd=directory,
@@ -268,9 +269,11 @@ def count_with(code: str, directory: Path) -> int:
         check=False,
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    # Nor does it frighten whoever tries it with the trace of a failure that is none.
-    said = [line for line in run.stderr.splitlines() if "Exception" in line or line.startswith(("\tat ", "Traceback"))]
-    assert said == []
+    # It prints no stack traces of harmless failures.
+    error_lines = [
+        line for line in run.stderr.splitlines() if "Exception" in line or line.startswith(("\tat ", "Traceback"))
+    ]
+    assert error_lines == []
     return int(run.stdout)
 
 

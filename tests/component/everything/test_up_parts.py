@@ -26,8 +26,8 @@ from thrift.Thrift import TException
 
 from headrace.cli.load_server import EXIT_RESTART
 from headrace.clients.producer import Producer
+from headrace.pipeline.sql_protocol import STARTED, Question, request_load
 from headrace.pipeline.sql_server import QUERIES_MAX
-from headrace.pipeline.sql_protocol import STARTED, Question, ask
 from headrace.pipeline.up.plan import PARTS
 from headrace.settings import load_settings
 from support.checkout import ROOT
@@ -69,13 +69,13 @@ class Up:
         return process.returncode, output, errors
 
     def rows(self, query: str) -> list[dict[str, Any]]:
-        """As `headrace sql` gets them: by a SQL that may just be starting again."""
+        """Returns the rows of `headrace sql`, from an SQL server that may be restarting."""
         question = Question(query, "headrace", with_values=True)
-        answer = ask(self.data_dir / "sql.sock", question, lambda: self.service.process.poll() is None)
+        answer = request_load(self.data_dir / "sql.sock", question, lambda: self.service.process.poll() is None)
         return [dict(zip(answer.columns, values, strict=True)) for values in answer.values]
 
     def part(self, name: str) -> int:
-        """The process ID of a part, 0 when it does not run."""
+        """Returns the process id of a part, or 0 if it does not run."""
         words = {"sql": "sql_server", "metastore": "metastore_server", "load": "headrace load"}.get(
             name, f"{name} serve"
         )
@@ -87,7 +87,7 @@ class Up:
 
 @pytest.fixture(scope="module")
 def up(start_module_service: Callable[..., Any]) -> Iterator[Up]:
-    """The one `headrace up` of the module; the last test that uses it kills it."""
+    """The `headrace up` of the module; the last test that uses it kills it."""
     with memory_directory("up") as data_dir:
         environment = {**os.environ, "HEADRACE__SQL__MEMORY": "640m"}
         # With this interval no scheduled load runs during the tests.
@@ -99,7 +99,7 @@ def up(start_module_service: Callable[..., Any]) -> Iterator[Up]:
 
 
 class Loads:
-    """A process of `headrace load serve`, which `up` starts for its loads."""
+    """A process of `headrace load serve`, as `headrace up` starts it."""
 
     def __init__(self, up: Up, log: Path) -> None:
         self._log = log
@@ -112,7 +112,7 @@ class Loads:
         )
         assert self._line() == "ready load=waiting\n"
 
-    def ask(self) -> str:
+    def request_load(self) -> str:
         assert self.process.stdin is not None
         self.process.stdin.write("load\n")
         self.process.stdin.flush()
@@ -131,7 +131,7 @@ class Loads:
 
 @pytest.mark.timeout(600)
 def test_served_loads_share_one_spark_beside_manual_load_and_sql_sees_each(up: Up, tmp_path: Path) -> None:
-    """SQL has started before the first load, and the table changes under it and under the Spark that is kept."""
+    """SQL starts before the first load, and the table changes while SQL and the reused Spark are open."""
     loads = Loads(up, tmp_path / "log")
     jvms = []
     with up.producer() as producer:
@@ -141,7 +141,7 @@ def test_served_loads_share_one_spark_beside_manual_load_and_sql_sees_each(up: U
             producer.send("sales", row, schema=schema).result(timeout_s=60)
             if number == 2:
                 assert up.run("load")[0] == 0
-            assert loads.ask() == "ended code=0\n"
+            assert loads.request_load() == "ended code=0\n"
             jvms.append(loads.jvms())
             found = up.rows("SELECT * FROM sales ORDER BY id")
             assert [one["id"] for one in found] == [*range(number + 1)]
@@ -183,7 +183,7 @@ def test_second_warehouse_needs_flag(up: Up, tmp_path: Path) -> None:
 
 
 def of_others(directory: Path) -> Path:
-    """Settings of a loader that leaves sales to another one."""
+    """Returns settings of a loader that excludes sales, which another one loads."""
     file = directory / "others.toml"
     file.write_text('[loader]\ntopics_exclude = ["sales"]\n')
     return file
@@ -191,14 +191,14 @@ def of_others(directory: Path) -> Path:
 
 @pytest.mark.timeout(600)
 def test_query_beyond_memory_restarts_sql_alone_and_is_logged(up: Up) -> None:
-    """One by `headrace sql` and one over the network."""
+    """Runs one query with `headrace sql` and one over the network."""
     reason = "its JVM had not enough memory with 640m: give it more with sql.memory"
     others = {name: up.part(name) for name in ("registry", "broker", "metastore")}
     assert up.rows("SELECT 1 AS one") == [{"one": 1}]
     host, _, port = up.service.addresses["sql"].rpartition(":")
     before = len(up.service.errors)
     command = up.command("sql", HUNGRY)
-    # Closing the connection raises once more.
+    # Closing the connection raises again.
     with pytest.raises((TException, OSError, hive.Error)), closing(hive.connect(host, int(port))) as connection:
         connection.cursor().execute(HUNGRY)
     output, errors = command.communicate(timeout=300)
@@ -211,7 +211,7 @@ def test_query_beyond_memory_restarts_sql_alone_and_is_logged(up: Up) -> None:
 
 @pytest.mark.timeout(600)
 def test_query_ends_when_its_client_disconnects(up: Up) -> None:
-    """The queries are as many as run at once, so a further one would wait for ever."""
+    """Runs the maximum number of concurrent queries, so that a further one would wait forever."""
     question = Question(ENDLESS, "headrace", with_values=False)
     with ExitStack() as connections:
         for _ in range(QUERIES_MAX):
@@ -225,7 +225,7 @@ def test_query_ends_when_its_client_disconnects(up: Up) -> None:
 
 @pytest.fixture(scope="module")
 def hold(tmp_path_factory: pytest.TempPathFactory, start_module_service: Callable[..., Any]) -> Up:
-    """A `headrace up` of registry and broker alone, which found a log of Spark."""
+    """A `headrace up` of registry and broker, which found a log of Spark."""
     data_dir = tmp_path_factory.mktemp("hold")
     (data_dir / "logs").mkdir()
     (data_dir / "logs" / "spark.log").write_text("01/01/31 12:00:00 ERROR Executor: long ago\n")
@@ -255,7 +255,7 @@ def test_only_starts_just_the_named_parts(hold: Up, tmp_path: Path, start_servic
 def test_load_parts_of_compose_file_load_from_other_up(
     hold: Up, memory_path: Path, start_service: Callable[..., Any]
 ) -> None:
-    """Its `load` is metastore, SQL and loads; registry and broker are named by settings."""
+    """The file's `load` is metastore, SQL and loads; the settings name registry and broker."""
     (command,) = re.findall(r'command: \["up", (.*)\]', (ROOT / "compose.yaml").read_text())
     environment = {
         **os.environ,
@@ -294,7 +294,7 @@ def test_no_process_survives_kill_of_up(up: Up) -> None:
 
 
 class Traffic:
-    """A producer, and a client that reads the registry and the broker, both without a pause."""
+    """A producer, and a client that reads registry and broker, both without pause."""
 
     def __init__(self, up: Up) -> None:
         self.up = up
@@ -342,7 +342,7 @@ class Traffic:
 def test_kills_of_sql_metastore_and_load_disturb_no_other_part(
     tmp_path: Path, start_service: Callable[..., Any]
 ) -> None:
-    # Where the metastore comes back to again and again.
+    # The address where the metastore listens after each restart.
     listen = ["--hive-listen", f"127.0.0.1:{free_port()}"]
     arguments = ["headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS, *listen, "--interval", "10s"]
     up = Up(start_service(*arguments), tmp_path)
@@ -353,13 +353,13 @@ def test_kills_of_sql_metastore_and_load_disturb_no_other_part(
     back_s: dict[str, list[float]] = {}
     ever: set[tuple[int, str]] = set()
 
-    def look_around() -> None:
+    def check_parts() -> None:
         ever.update((pid, started(pid)) for pid in descendants(up.service.process.pid))
 
     with Traffic(up) as traffic:
         for number in range(KILLS):
             name = ("sql", "metastore", "load")[number % 3]
-            look_around()
+            check_parts()
             victim = wait_for(lambda name=name: killed_part(up, name, chance))  # type: ignore[misc]
             killed_at = time.monotonic()
             if name == "load":
@@ -376,7 +376,7 @@ def test_kills_of_sql_metastore_and_load_disturb_no_other_part(
         )
     assert traffic.failures == []
     assert traffic.read >= traffic.sent > 0
-    look_around()
+    check_parts()
     assert up.service.stop() == 0
     wait_for(lambda: not any(is_running(pid) and started(pid) == since for pid, since in ever))
     again = Up(start_service(*arguments), tmp_path)
@@ -387,10 +387,10 @@ def test_kills_of_sql_metastore_and_load_disturb_no_other_part(
 
 
 def killed_part(up: Up, name: str, chance: random.Random) -> int:
-    """The process id of a part whose Python, or the JVM behind it where it has one already, was killed; 0 where it is
-    not there, or has just come to its end as a load does.
+    """Kills the Python process of a part, or its JVM if it has one. Returns the part's process id, or 0 if the part
+    does not run or has just ended, as a load does.
 
-    Not what a JVM starts for a moment, such as `id -Gn`: of its death a part takes no notice, and need not.
+    Ignores short-lived processes of a JVM, such as `id -Gn`: their death has no effect on the part.
     """
     part = up.part(name)
     if part:

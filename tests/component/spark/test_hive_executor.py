@@ -1,4 +1,4 @@
-"""The executor on a real metastore: what it makes, Spark reads, over files that fastavro wrote before and after."""
+"""The executor on a real metastore: Spark reads its tables, with files that fastavro wrote before and after changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DATABASE = "hive_executor"
 
 
 class Hive:
-    """One session, its executor, and a warehouse to write files to."""
+    """A session, its executor, and a warehouse for files."""
 
     def __init__(self, session: SparkSession, warehouse: Path) -> None:
         self.session = session
@@ -37,7 +37,7 @@ class Hive:
         self.revision = 0
         self.executor.ensure_database(DATABASE)
 
-    def wanted(self, topic: str, schema: dict[str, Any], **changes: Any) -> TableState:
+    def table_state(self, topic: str, schema: dict[str, Any], **changes: Any) -> TableState:
         self.revision += 1
         arguments: dict[str, Any] = {
             "database": DATABASE,
@@ -51,16 +51,16 @@ class Hive:
         }
         return desired_table(**arguments | changes)
 
-    def bring(self, wanted: TableState, executor: SparkExecutor | None = None) -> int:
-        """Plans and runs; returns how many operations there were."""
+    def apply_changes(self, table_state: TableState, executor: SparkExecutor | None = None) -> int:
+        """Plans and runs the operations, and returns their number."""
         executor = executor or self.executor
-        ops = plan_table(executor.table(wanted.database, wanted.name), wanted)
+        ops = plan_table(executor.table(table_state.database, table_state.name), table_state)
         for op in ops:
             executor.execute(op)
         return len(ops)
 
     def load(self, table: TableState, hour: str, schema: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-        """One file in one partition."""
+        """Writes a file into a partition."""
         directory = Path(table.location.removeprefix("file://")) / "dt=2026-01-31" / f"hr={hour}"
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / "1.avro").open("wb") as file:
@@ -99,7 +99,7 @@ PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 
 Fields = list[dict[str, Any]]
 Evolution = tuple[Fields, dict[str, Any], Fields, dict[str, Any], str, list[Any]]
-"""Fields before and a row of them, fields after and a row of them, what is selected, and what the two rows give."""
+"""Fields before and after a change, a row of each, the selected expressions, and their values for the two rows."""
 
 EVOLUTIONS: dict[str, Evolution] = {
     "added with a default": ([], {}, [field("c", "string", default="x")], {"c": "new"}, "c", ["x", "new"]),
@@ -200,40 +200,40 @@ EVOLUTIONS: dict[str, Evolution] = {
 
 
 @pytest.mark.parametrize("name", EVOLUTIONS)
-def test_rows_written_before_and_after_a_change_are_both_read(hive: Hive, name: str) -> None:
+def test_rows_from_before_and_after_a_change_are_read(hive: Hive, name: str) -> None:
     old_fields, old_row, new_fields, new_row, expression, expected = EVOLUTIONS[name]
     topic = f"evolution {name}"
     old_schema, new_schema = record(ID, *old_fields), record(ID, *new_fields)
-    table = hive.wanted(topic, old_schema)
-    assert hive.bring(table) == 1
+    table = hive.table_state(topic, old_schema)
+    assert hive.apply_changes(table) == 1
     hive.load(table, "00", old_schema, [{"id": 1, **old_row}])
-    assert hive.bring(hive.wanted(topic, new_schema, version=2)) == 1
+    assert hive.apply_changes(hive.table_state(topic, new_schema, version=2)) == 1
     hive.load(table, "01", new_schema, [{"id": 2, **new_row}])
     found = hive.rows(f"select id, {expression} from {DATABASE}.{table.name} order by id")
     assert found == list(zip([1, 2], expected, strict=True))
-    assert hive.bring(hive.wanted(topic, new_schema, version=2)) == 0
-    # A later change of any kind still passes: nothing has locked the table up.
-    assert hive.bring(hive.wanted(topic, old_schema, version=3)) == 1
+    assert hive.apply_changes(hive.table_state(topic, new_schema, version=2)) == 0
+    # A later change succeeds: the table is not locked.
+    assert hive.apply_changes(hive.table_state(topic, old_schema, version=3)) == 1
 
 
 @pytest.mark.parametrize("topic", ["Shop.Page-Views", "order", "_under", "a b%é", "dots.and-dashes", "x" * 249])
-def test_topics_of_any_name_have_a_table(hive: Hive, topic: str) -> None:
-    table = hive.wanted(topic, record(ID))
-    hive.bring(table)
+def test_any_topic_name_gets_a_table(hive: Hive, topic: str) -> None:
+    table = hive.table_state(topic, record(ID))
+    hive.apply_changes(table)
     hive.load(table, "00", record(ID), [{"id": 1}])
     assert hive.rows(f"select id, dt, hr from {DATABASE}.`{table.name}`") == [(1, "2026-01-31", "00")]
     assert hive.executor.table(DATABASE, table.name).topic == topic  # type: ignore[union-attr]  # it was just made
 
 
-def test_columns_with_reserved_words_and_hostile_docs(hive: Hive) -> None:
+def test_reserved_words_and_hostile_docs_are_escaped(hive: Hive) -> None:
     schema = record(
         field("select", "string", doc="it's ${env:HOME} \\ `x` \x01 é 漢; --"),
         field("Order", "string", default="${hiveconf:x}"),
         field("_from", "string"),
         field("url", "string", doc="d" * 300),
     )
-    table = hive.wanted("hostile", schema)
-    hive.bring(table)
+    table = hive.table_state("hostile", schema)
+    hive.apply_changes(table)
     hive.load(table, "00", schema, [{"select": "a", "Order": "b", "_from": "c", "url": "d"}])
     assert hive.rows(f"select `select`, `order`, `_from`, url from {DATABASE}.hostile") == [("a", "b", "c", "d")]
     current = hive.executor.table(DATABASE, "hostile")
@@ -242,27 +242,27 @@ def test_columns_with_reserved_words_and_hostile_docs(hive: Hive) -> None:
     assert current.columns == table.columns
 
 
-def test_printed_statements_mean_the_same_to_spark(hive: Hive) -> None:
+def test_printed_statements_create_the_same_table(hive: Hive) -> None:
     schema = record(field("c", "string", doc='it\'s ${env:HOME} \\ "q" ; \n -- é', default="\x01\\"))
-    wanted = hive.wanted("printed", schema)
+    table_state = hive.table_state("printed", schema)
     hive.session.conf.set("spark.sql.variable.substitute", "true")
     try:
-        hive.session.sql(render(CreateTable(wanted)).rstrip().rstrip(";"))
+        hive.session.sql(render(CreateTable(table_state)).rstrip().rstrip(";"))
     finally:
         hive.session.conf.set("spark.sql.variable.substitute", "false")
-    assert hive.bring(wanted) == 0
+    assert hive.apply_changes(table_state) == 0
     text = "a'b\\c${env:HOME}\n;\0\t\r é"
     assert hive.rows(f"select {quote_literal(text)}") == [(text,)]
 
 
-def test_a_schema_beyond_the_limit_lives_in_a_file(hive: Hive) -> None:
+def test_long_schema_is_stored_in_a_file(hive: Hive) -> None:
     columns = [field(f"column_{i:04}", ["null", "string"], default=None) for i in range(600)]
     short, long = record(ID), record(ID, *columns)
     assert len(json.dumps(long)) > 35_000
-    table = hive.wanted("long", short)
-    hive.bring(table)
+    table = hive.table_state("long", short)
+    hive.apply_changes(table)
     hive.load(table, "00", short, [{"id": 1}])
-    assert hive.bring(hive.wanted("long", long)) == 2
+    assert hive.apply_changes(hive.table_state("long", long)) == 2
     hive.load(table, "01", long, [{"id": 2, "column_0599": "x"}])
     query = f"select id, column_0599 from {DATABASE}.long order by id"
     assert hive.rows(query) == [(1, None), (2, "x")]
@@ -271,27 +271,27 @@ def test_a_schema_beyond_the_limit_lives_in_a_file(hive: Hive) -> None:
     assert SCHEMA_URL in current.properties
     assert SCHEMA_LITERAL not in current.properties
     assert len(current.columns) == 601
-    assert hive.bring(hive.wanted("long", long)) == 0
-    assert hive.bring(hive.wanted("long", short)) == 1
+    assert hive.apply_changes(hive.table_state("long", long)) == 0
+    assert hive.apply_changes(hive.table_state("long", short)) == 1
     assert hive.rows(f"select id from {DATABASE}.long order by id") == [(1,), (2,)]
 
 
 def nested(members: int) -> dict[str, Any]:
-    """With a column whose type takes 40 characters for each member."""
+    """Returns a schema with a column whose type takes 40 characters per member."""
     fields = [field(f"some_column_name_of_a_table_{n:04}", ["null", "string"], default=None) for n in range(members)]
     row = {"type": "record", "name": "Row", "fields": fields}
     return record(ID, field("before", ["null", row], default=None), field("rows", {"type": "array", "items": "Row"}))
 
 
 @pytest.mark.parametrize("members", [3, 2000])
-def test_a_type_beyond_what_a_metastore_stores_is_read_by_the_schema(hive: Hive, members: int) -> None:
-    """Of a table that is made with it, and of one that grows to it, and beyond."""
+def test_type_too_long_for_the_metastore_is_read_from_the_schema(hive: Hive, members: int) -> None:
+    """Covers a table created with the type, and tables that grow to it and beyond."""
     topic = f"nested_{members}"
     for version, count in enumerate((members, members + 998, members + 999), 1):
         schema, last = nested(count), f"some_column_name_of_a_table_{count - 1:04}"
-        table = hive.wanted(topic, schema, version=version)
-        hive.bring(table)
-        assert hive.bring(hive.wanted(topic, schema, version=version)) == 0
+        table = hive.table_state(topic, schema, version=version)
+        hive.apply_changes(table)
+        assert hive.apply_changes(hive.table_state(topic, schema, version=version)) == 0
         hive.load(table, f"{version:02}", schema, [{"id": version, "before": {last: "x"}, "rows": [{last: "y"}]}])
         query = f"select id, before.{last}, rows[0].{last} from {DATABASE}.{topic} order by id"
         assert hive.rows(query) == [*((n, None, None) for n in range(1, version)), (version, "x", "y")]
@@ -300,25 +300,25 @@ def test_a_type_beyond_what_a_metastore_stores_is_read_by_the_schema(hive: Hive,
         assert current.columns == table.columns
 
 
-def test_a_literal_that_the_metastore_cannot_keep_is_refused_in_one_line(hive: Hive) -> None:
+def test_literal_too_long_for_the_metastore_is_rejected(hive: Hive) -> None:
     columns = [field(f"column_{i:04}", ["null", "string"], default=None) for i in range(700)]
     with pytest.raises(StatementRefused) as caught:
-        hive.bring(hive.wanted("too_long", record(*columns), literal_chars_max=10**9))
+        hive.apply_changes(hive.table_state("too_long", record(*columns), literal_chars_max=10**9))
     assert "\n" not in str(caught.value)
 
 
-def test_a_hand_made_table_is_left_alone(hive: Hive) -> None:
+def test_manually_created_table_is_not_changed(hive: Hive) -> None:
     hive.session.sql(f"create table {DATABASE}.by_hand (x int) stored as avro")
-    with pytest.raises(ForeignTable, match="by_hand is not its own"):
-        hive.bring(hive.wanted("by.hand", record(ID)))
+    with pytest.raises(ForeignTable, match="by_hand does not belong to topic"):
+        hive.apply_changes(hive.table_state("by.hand", record(ID)))
     with pytest.raises(ForeignTable):
-        hive.executor.execute(CreateTable(hive.wanted("by.hand", record(ID))))
+        hive.executor.execute(CreateTable(hive.table_state("by.hand", record(ID))))
     assert hive.rows(f"describe {DATABASE}.by_hand")[0][:2] == ("x", "int")
 
 
-def test_partitions_added_twice_and_moved(hive: Hive) -> None:
-    table = hive.wanted("partitions", record(ID))
-    hive.bring(table)
+def test_partitions_can_be_added_twice_and_moved(hive: Hive) -> None:
+    table = hive.table_state("partitions", record(ID))
+    hive.apply_changes(table)
     other = SparkExecutor(hive.session)
     asked = {("2026-01-31", f"{hour:02}"): f"{table.location}/dt=2026-01-31/hr={hour:02}" for hour in range(24)}
     ops = plan_partitions(table, {}, asked)
@@ -342,10 +342,10 @@ def test_partitions_added_twice_and_moved(hive: Hive) -> None:
     hive.session.sql(render(drop).rstrip().rstrip(";"))
 
 
-def test_partitions_cost_no_second_look_at_their_table(hive: Hive, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A metastore takes as long for a look at a table as for three partitions."""
-    table = hive.wanted("looked_at", record(ID))
-    hive.bring(table)
+def test_adding_partitions_reads_their_table_once(hive: Hive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading a table takes a metastore as long as adding three partitions."""
+    table = hive.table_state("looked_at", record(ID))
+    hive.apply_changes(table)
     seen_before = SparkExecutor(hive.session)
     assert seen_before.table(DATABASE, table.name) is not None
 
@@ -364,11 +364,11 @@ def test_partitions_cost_no_second_look_at_their_table(hive: Hive, monkeypatch: 
         hive.executor.execute(plan_partitions(table, {}, {("2026-02-01", "00"): table.location})[0])
 
 
-def test_partitions_of_odd_values_in_several_pieces(hive: Hive, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hive escapes values in the names that it is asked by, and a call is made of pieces where the table is wide."""
+def test_partitions_with_special_values_are_added_in_several_calls(hive: Hive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hive escapes values in partition names, and wide tables need several calls."""
     monkeypatch.setattr(metastore, "CHARS_PER_CALL_MAX", 1)
-    table = hive.wanted("odd_partitions", record(ID))
-    hive.bring(table)
+    table = hive.table_state("odd_partitions", record(ID))
+    hive.apply_changes(table)
     values = (("2026-01-31", 'a=b/c %"é'), ("2026-01-31", "00"), ("unknown", "00"))
     asked = {each: f"{table.location}/{number} %3A é" for number, each in enumerate(values)}
     for op in plan_partitions(table, hive.executor.partitions(DATABASE, table.name, asked), asked):
@@ -381,27 +381,29 @@ def test_partitions_of_odd_values_in_several_pieces(hive: Hive, monkeypatch: pyt
         assert plan_partitions(table, found, asked) == ()
 
 
-def test_a_late_writer_is_refused(hive: Hive) -> None:
-    hive.bring(hive.wanted("late", record(ID)))
+def test_concurrent_change_is_rejected(hive: Hive) -> None:
+    hive.apply_changes(hive.table_state("late", record(ID)))
     late, quick = SparkExecutor(hive.session), hive.executor
-    assert late.refuses_late_writers
-    (planned,) = plan_table(late.table(DATABASE, "late"), hive.wanted("late", record(ID, field("a", "int", default=0))))
-    wanted = hive.wanted("late", record(ID, field("b", "int", default=0)))
-    assert hive.bring(wanted, quick) == 1
+    assert late.has_compare_and_set
+    (planned,) = plan_table(
+        late.table(DATABASE, "late"), hive.table_state("late", record(ID, field("a", "int", default=0)))
+    )
+    table_state = hive.table_state("late", record(ID, field("b", "int", default=0)))
+    assert hive.apply_changes(table_state, quick) == 1
     with pytest.raises(StaleRevision):
         late.execute(planned)
-    assert quick.table(DATABASE, "late").columns == wanted.columns  # type: ignore[union-attr]  # it was just made
-    # The own change run again, as after a lost answer, is the same change.
+    assert quick.table(DATABASE, "late").columns == table_state.columns  # type: ignore[union-attr]  # it was just made
+    # Repeating the same change, as after a lost response, is not a conflict.
     current = quick.table(DATABASE, "late")
     assert current is not None
     with pytest.raises(StaleRevision):
         quick.execute(planned)
 
 
-def test_of_many_writers_at_once_each_accepted_change_is_counted(hive: Hive) -> None:
-    """The count is a part of the revision: Derby may show one property as it was before a change that is made
-    meanwhile, and another as it is after it."""
-    hive.bring(hive.wanted("race", record(ID), revision="0-test-0"))
+def test_concurrent_writers_lose_no_accepted_change(hive: Hive) -> None:
+    """The count is part of the revision: during a change, Derby may return one property from before and another from
+    after."""
+    hive.apply_changes(hive.table_state("race", record(ID), revision="0-test-0"))
     accepted: list[int] = []
     failures: list[BaseException] = []
 
@@ -432,16 +434,16 @@ def test_of_many_writers_at_once_each_accepted_change_is_counted(hive: Hive) -> 
     assert sorted(accepted) == list(range(1, int(current.revision.split("-")[-1]) + 1))
 
 
-def test_the_probe_leaves_nothing_behind(hive: Hive) -> None:
-    assert hive.executor.refuses_late_writers
+def test_probe_leaves_no_table(hive: Hive) -> None:
+    assert hive.executor.has_compare_and_set
     assert [name for (_, name, _) in hive.rows(f"show tables in {DATABASE}") if "probe" in name] == []
 
 
-def test_two_creators_of_one_table(hive: Hive) -> None:
-    wanted = hive.wanted("twice", record(ID))
-    op = CreateTable(wanted)
+def test_concurrent_creation_of_a_table(hive: Hive) -> None:
+    table_state = hive.table_state("twice", record(ID))
+    op = CreateTable(table_state)
     hive.executor.execute(op)
     SparkExecutor(hive.session).execute(op)
-    SparkExecutor(hive.session).execute(CreateTable(hive.wanted("twice", record(ID))))
+    SparkExecutor(hive.session).execute(CreateTable(hive.table_state("twice", record(ID))))
     with pytest.raises(StaleRevision):
-        hive.executor.execute(CreateTable(hive.wanted("twice", record(ID, field("other", "int")))))
+        hive.executor.execute(CreateTable(hive.table_state("twice", record(ID, field("other", "int")))))

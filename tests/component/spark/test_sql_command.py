@@ -1,4 +1,4 @@
-"""`headrace sql`: answers for people and for programs, and one line for what went wrong."""
+"""The results of `headrace sql` in all formats, and its one-line errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def answer(session: SparkSession, query: str) -> QueryResult:
     return run_query(session, check_statement(query), "shop", with_values=True)
 
 
-def test_json_keeps_numbers_and_nesting(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_preserves_numbers_and_nesting(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     _print(answer(session, EVERY_TYPE), "json")
     assert json.loads(capsys.readouterr().out) == [
         {
@@ -84,7 +84,7 @@ INSIDE = {
 }
 
 
-def test_a_value_has_one_form_at_every_depth(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_have_the_same_form_at_every_depth(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(session, IN_EACH_OTHER)
     _print(found, "json")
     assert json.loads(capsys.readouterr().out) == [INSIDE]
@@ -94,7 +94,7 @@ def test_a_value_has_one_form_at_every_depth(session: SparkSession, capsys: pyte
     assert {name: json.loads(texts[name]) for name in nested} == {name: INSIDE[name] for name in nested}
 
 
-def test_where_a_row_came_from_is_short_for_people(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kafka_column_is_short_in_tables(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     place = "named_struct('partition', 3, 'offset', bigint(7), 'timestamp', timestamp'2020-01-01 00:00:01.5')"
     found = answer(session, f"select {place} kafka, 1 id union all select null, 2")
     _print(found, "table")
@@ -103,17 +103,17 @@ def test_where_a_row_came_from_is_short_for_people(session: SparkSession, capsys
     assert found.values[0][0] == {"partition": 3, "offset": 7, "timestamp": "2020-01-01 00:00:01.5"}
 
 
-def test_json_values_are_made_only_when_asked_for(session: SparkSession) -> None:
+def test_json_values_are_created_only_on_request(session: SparkSession) -> None:
     result = run_query(session, "select id, name from sales", "shop")
     assert (result.rows, result.values) == ((("1", "a"),), ())
 
 
-def test_csv_quotes_what_needs_it(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_quotes_special_values(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     _print(answer(session, "select 'a,\"b\"\n' x, null y, array('z') z"), "csv")
     assert capsys.readouterr().out == 'x,y,z\n"a,""b""\n",,"[""z""]"\n'
 
 
-def test_the_table_aligns_numbers_shows_null_and_cuts(
+def test_table_aligns_numbers_shows_null_and_shortens(
     session: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     query = "select * from values (1, 'one', 1.5), (20000, null, null), (3, repeat('x', 100), 2.25) as t(n, s, d)"
@@ -129,7 +129,7 @@ def test_the_table_aligns_numbers_shows_null_and_cuts(
     assert len(rows[2]) < 80
 
 
-def test_no_rows_and_other_questions(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_results_and_show_statements(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     _print(answer(session, "select * from sales where id > 9"), "table")
     assert capsys.readouterr().out == "id  name\n--  ----\n"
     assert ("shop", "sales", "false") in answer(session, "show tables").rows
@@ -158,7 +158,7 @@ def test_values_do_not_depend_on_the_local_time_zone(session: SparkSession, monk
         ("explain selec", "Syntax error"),
     ],
 )
-def test_what_is_wrong_with_a_query_is_one_line(session: SparkSession, query: str, reason: str) -> None:
+def test_error_of_a_query_is_one_line(session: SparkSession, query: str, reason: str) -> None:
     with pytest.raises(QueryFailed, match=reason) as caught:
         answer(session, query)
     assert "\n" not in str(caught.value)
@@ -169,12 +169,12 @@ def test_what_is_wrong_with_a_query_is_one_line(session: SparkSession, query: st
 @pytest.mark.parametrize(
     "query", ["", "  ;", "-- nothing\n", "drop table sales", "/* x */ insert into a values (1)", "1"]
 )
-def test_only_queries_are_run(query: str) -> None:
+def test_statements_that_write_are_rejected(query: str) -> None:
     with pytest.raises(QueryFailed, match="quer"):
         check_statement(query)
 
 
-def test_the_file_that_cannot_be_read_is_the_reason(session: SparkSession, tmp_path: Path) -> None:
+def test_error_names_the_unreadable_file(session: SparkSession, tmp_path: Path) -> None:
     directory = tmp_path / "broken"
     directory.mkdir()
     (directory / "1.avro").write_bytes(b"no avro")
@@ -184,8 +184,8 @@ def test_the_file_that_cannot_be_read_is_the_reason(session: SparkSession, tmp_p
     assert "\n" not in str(caught.value)
 
 
-def test_the_view_of_the_newest_schema_brings_columns_together(session: SparkSession) -> None:
-    """The statement as it is printed, on a table as a load would leave it."""
+def test_view_of_the_newest_schema_combines_columns(session: SparkSession) -> None:
+    """Runs the printed statement on a table as a load would leave it."""
     session.sql(
         "create table shop.orders (id bigint, note string, note__int int, at bigint, here bigint) "
         "partitioned by (dt string, hr string) stored as avro"
@@ -219,13 +219,13 @@ def test_the_view_of_the_newest_schema_brings_columns_together(session: SparkSes
     executor.execute(dataclasses.replace(view, columns=view.columns[:1]))
     assert answer(session, "select * from orders_latest order by id").rows == (("1",), ("2",), ("3",))
     of_another = dataclasses.replace(view, topic="Orders")
-    with pytest.raises(ForeignTable, match="it was not made as the view of this topic"):
+    with pytest.raises(ForeignTable, match="it is not the view of this topic"):
         plan_view(executor.table("shop", view.name), of_another)
     with pytest.raises(StatementRefused, match=r"the view shop\.of_nothing"):
         executor.execute(dataclasses.replace(view, name="of_nothing", table="nothing"))
 
 
-def test_queries_of_the_page_read_only_the_partitions_that_they_name(session: SparkSession) -> None:
+def test_queries_of_the_page_read_only_their_partitions(session: SparkSession) -> None:
     session.sql("create table shop.hours (item string) partitioned by (dt string, hr string) stored as avro")
     for day, hour in (("2026-01-29", "07"), ("2026-01-31", "07"), ("2026-01-31", "08")):
         session.sql(f"insert into shop.hours partition (dt = '{day}', hr = '{hour}') values ('lamp')")
@@ -239,7 +239,7 @@ def test_queries_of_the_page_read_only_the_partitions_that_they_name(session: Sp
     assert read == [1, 2, 2]
 
 
-def test_casts_of_the_page_make_times_of_numbers(session: SparkSession) -> None:
+def test_casts_of_the_page_convert_numbers_to_times(session: SparkSession) -> None:
     casts = dict(re.findall(r"^\| `([a-z-]+)` \| (?:bigint|int) \| `([^`]+)`", page("docs/tables.md"), re.MULTILINE))
     numbers = {
         "timestamp-micros": ("1769860800000001", "2026-01-31 12:00:00.000001"),

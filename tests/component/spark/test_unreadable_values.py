@@ -1,7 +1,7 @@
-"""A single message never makes a table unreadable: hostile values are loaded by a task and asked for by Spark.
+"""No message makes a table unreadable: a task loads hostile values, and Spark queries them.
 
-What must be quarantined is also written into tables by hand, so that the reason for it is seen to hold: a release of
-Spark that reads such a value fails the test, and the value need be refused no longer.
+Values that must be quarantined are also written into tables directly, to verify the reason: if a release of Spark reads
+such a value, the test fails, and the value no longer needs to be rejected.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def unscaled(number: int) -> bytes:
 
 @dataclass(frozen=True)
 class Column:
-    """A column, a value of it as any, and hostile ones: those that are refused, and those with their text in Spark."""
+    """A column, a harmless value, and hostile ones: those that are rejected, and those with their text in Spark."""
 
     kind: Any
     fine: bytes
-    refused: tuple[bytes, ...] = ()
+    rejected: tuple[bytes, ...] = ()
     loaded: tuple[tuple[bytes, str | None], ...] = ()
 
 
@@ -71,7 +71,7 @@ COLUMNS = {
     "price": Column(
         decimal(9, 2),
         unscaled(150),
-        refused=(encode_bytes(b""), encode_bytes(b"\x7f" * 300_000)),
+        rejected=(encode_bytes(b""), encode_bytes(b"\x7f" * 300_000)),
         loaded=(
             (unscaled(10**9), None),
             (unscaled(-(10**300)), None),
@@ -85,7 +85,7 @@ COLUMNS = {
     "at": Column(
         MILLIS,
         encode_long(1_357_000_000_000),
-        refused=BEYOND_MS,
+        rejected=BEYOND_MS,
         loaded=((LAST_MS, "+294247-01-10 04:00:54.775"), (FIRST_MS, "-290302-12-10 19:59:05.225")),
     ),
     "day": Column(
@@ -93,22 +93,22 @@ COLUMNS = {
         encode_long(15_000),
         loaded=((encode_long(2**31 - 1), "+5881580-07-11"), (encode_long(-(2**31)), "-5877520-03-03")),
     ),
-    "maybe": Column(["null", decimal(5, 0)], b"\x00", refused=(b"\x02\x00",), loaded=((b"\x02\x02\x05", "5"),)),
+    "maybe": Column(["null", decimal(5, 0)], b"\x00", rejected=(b"\x02\x00",), loaded=((b"\x02\x02\x05", "5"),)),
     "listed": Column(
         {"type": "array", "items": MILLIS},
         b"\x00",
-        refused=tuple(b"\x04\x00" + beyond + b"\x00" for beyond in BEYOND_MS),
+        rejected=tuple(b"\x04\x00" + beyond + b"\x00" for beyond in BEYOND_MS),
     ),
     "mapped": Column(
         {"type": "map", "values": ["null", decimal(9, 2)]},
         b"\x00",
-        refused=(b"\x02\x02k\x02\x00\x00",),
+        rejected=(b"\x02\x02k\x02\x00\x00",),
         loaded=((b"\x04\x02k\x00\x02k\x02" + unscaled(10**12) + b"\x00", '{"k":null}'),),
     ),
     "nested": Column(
         {"type": "record", "name": "Nested", "fields": [{"name": "x", "type": MILLIS}]},
         b"\x00",
-        refused=BEYOND_MS,
+        rejected=BEYOND_MS,
     ),
     "ratio": Column(
         "double", b"\x00" * 8, loaded=((b"\x00" * 6 + b"\xf8\x7f", "NaN"), (b"\x00" * 6 + b"\xf0\xff", "-Infinity"))
@@ -116,7 +116,7 @@ COLUMNS = {
     "text": Column(
         "string",
         b"\x00",
-        refused=(encode_bytes(b"\xff"), encode_bytes(b"\xed\xa0\x80")),
+        rejected=(encode_bytes(b"\xff"), encode_bytes(b"\xed\xa0\x80")),
         loaded=((encode_bytes("\0\U0010ffff".encode()), "\0\U0010ffff"),),
     ),
     "micros": Column(
@@ -127,14 +127,16 @@ COLUMNS = {
     "nothings": Column({"type": "array", "items": "null"}, b"\x00", loaded=((encode_long(65_536) + b"\x00", None),)),
 }
 CHOICE = {
-    "choice": Column(["null", "string", decimal(9, 2)], b"\x00", refused=(b"\x04\x00",), loaded=((b"\x02\x00", None),)),
+    "choice": Column(
+        ["null", "string", decimal(9, 2)], b"\x00", rejected=(b"\x04\x00",), loaded=((b"\x02\x00", None),)
+    ),
 }
-"""A union of several branches, which is never copied."""
+"""A union of several branches, which is never copied unchanged."""
 
 ABSURD_RECORD_TIMES = (1000, -1, -(2**63), 2**63 - 1, 253_402_300_800_000)
 
 Message = tuple[str, bytes | None, bytes]
-"""The column with a hostile value, that value where it is refused, and the body."""
+"""The column with a hostile value, the value if it is rejected, and the body."""
 
 
 def event(*fields: tuple[str, Any]) -> str:
@@ -143,15 +145,15 @@ def event(*fields: tuple[str, Any]) -> str:
 
 
 def messages(columns: Mapping[str, Column]) -> list[Message]:
-    """Every hostile value of every column in a message of its own, with harmless messages between."""
+    """Returns each hostile value of each column in its own message, with harmless messages in between."""
     found: list[Message] = []
 
-    def add(name: str, refused: bytes | None, hostile: Mapping[str, bytes]) -> None:
+    def add(name: str, rejected: bytes | None, hostile: Mapping[str, bytes]) -> None:
         values = [hostile.get(other, column.fine) for other, column in columns.items()]
-        found.append((name, refused, encode_long(len(found)) + b"".join(values)))
+        found.append((name, rejected, encode_long(len(found)) + b"".join(values)))
 
     for name, column in columns.items():
-        for value in column.refused:
+        for value in column.rejected:
             add("", None, {})
             add(name, value, {name: value})
         for value, _ in column.loaded:
@@ -160,15 +162,15 @@ def messages(columns: Mapping[str, Column]) -> list[Message]:
 
 
 class MemoryLog:
-    """Stands for the cluster; its records come from `read_records`."""
+    """A fake cluster; its records come from `read_records`."""
 
     def __init__(self, bootstrap_servers: str, timeout_s: float, *, security: KafkaSecurity) -> None:
         pass
 
-    def fetch_ahead(self, *where: object, **named: object) -> None:
+    def prefetch(self, *where: object, **named: object) -> None:
         pass
 
-    def expect(self, topics: object) -> None:
+    def expect_topics(self, topics: object) -> None:
         pass
 
     def fetch(self, *where: object, **named: object) -> FetchSlice:
@@ -179,7 +181,7 @@ class MemoryLog:
 
 
 def load(directory: Path, monkeypatch: pytest.MonkeyPatch, plan: TopicPlan, sent: Sequence[Message]) -> UnitResult:
-    """One task over the messages, whose records have absurd times too."""
+    """Runs a task over the messages, whose records also have absurd times."""
     bodies = [frame(1, body) for _, _, body in sent]
     records: list[Record] = [
         (offset, ABSURD_RECORD_TIMES[offset % len(ABSURD_RECORD_TIMES)], b"\xff", value, NO_HEADERS)
@@ -210,7 +212,7 @@ class Tables:
         self.executor.ensure_database(DATABASE)
 
     def make(self, name: str, schema_text: str, files: dict[str, list[bytes]]) -> str:
-        """A table of these files, by partition path."""
+        """Creates a table of these files, by partition path."""
         table = desired_table(
             database=DATABASE,
             name=name,
@@ -266,16 +268,16 @@ def test_hostile_values_leave_the_table_readable(
     policy = dataclasses.replace(POLICY, partition_by="day", kafka_column="full", time_fields=("at",))
     result = load(tmp_path, monkeypatch, TopicPlan(f"events_{way}", state.text, {1: writer}, policy), sent)
     assert result.error == "" and result.ranges[0].error == ""
-    refused = [number for number, (_, value, _) in enumerate(sent) if value is not None]
+    rejected = [number for number, (_, value, _) in enumerate(sent) if value is not None]
     schema_text = load_schema_with_kafka(state.text, "full")
     table = tables.make(f"events_{way}", schema_text, staged(tmp_path, result, FileKind.DATA))
     bad = tables.make(f"bad_{way}", QUARANTINE_SCHEMA, staged(tmp_path, result, FileKind.QUARANTINE))
-    # Spark's own texts, of every column of every row.
+    # Spark's texts of every column of every row.
     names = [name for name, kind in tables.session.table(table).dtypes]
     texts = [f"cast({quote_identifier(name)} AS string) AS t{at}" for at, name in enumerate(names)]
     rows = tables.rows(f"SELECT {', '.join(texts)} FROM {table}")
     by_id = {int(row[names.index("id")]): dict(zip(names, row, strict=True)) for row in rows}
-    assert sorted(by_id) == [number for number in range(len(sent)) if number not in refused]
+    assert sorted(by_id) == [number for number in range(len(sent)) if number not in rejected]
     for name in ("price", "total", "at", "day", "maybe", "ratio", "text", "micros"):
         expected = [text for _, text in COLUMNS[name].loaded]
         found = [
@@ -284,7 +286,7 @@ def test_hostile_values_leave_the_table_readable(
         assert found == expected, name
     assert tables.rows(f"SELECT count(kafka.timestamp), count(*) FROM {table} WHERE kafka.`offset` % 5 <> 0")[0][0] == 0
     codes = tables.rows(f"SELECT `offset`, timestamp, code, reason, length(value) FROM {bad} ORDER BY `offset`")
-    assert [code[0] for code in codes] == refused
+    assert [code[0] for code in codes] == rejected
     assert {code[1] for code in codes} <= set(ABSURD_RECORD_TIMES)
     for number, _, code, reason, length in codes:
         column = sent[number][0]
@@ -301,7 +303,7 @@ REFUSED_ALONE = {
 
 
 @pytest.mark.parametrize("name", REFUSED_ALONE)
-def test_what_is_refused_would_fail_queries(tables: Tables, name: str) -> None:
+def test_rejected_values_would_fail_queries(tables: Tables, name: str) -> None:
     kind, value, failure = REFUSED_ALONE[name]
     fields = [{"name": "c", "type": kind}]
     text = fold(EMPTY, 1, parse_schema(json.dumps({"type": "record", "name": "R", "fields": fields}))).text

