@@ -37,7 +37,7 @@ class SubjectFilter:
 
     @property
     def is_storable(self) -> bool:
-        """Whether such subjects can exist."""
+        """Whether the database can store such subjects."""
         return is_storable(self.prefix) and is_storable(self.context or "")
 
     @classmethod

@@ -158,9 +158,9 @@ def test_wrong_credentials_are_rejected_on_public_routes_too(registry: Registry)
         for value in ["Basic cm9vdDp4", "Basic !", "Bearer x", "", "Basic " + "A" * 9000]:
             with case(value):
                 for path in ("/subjects", "/nowhere", "/healthz"):
-                    answer = registry.get(path, Authorization=value)
-                    assert answer.error[:2] == (401, 40101)
-                    assert "WWW-Authenticate" in answer.headers
+                    response = registry.get(path, Authorization=value)
+                    assert response.error[:2] == (401, 40101)
+                    assert "WWW-Authenticate" in response.headers
 
 
 def test_lists_contain_readable_subjects_only(registry: Registry, root: Caller, team: Caller) -> None:
@@ -180,8 +180,8 @@ def test_schema_by_id_requires_a_readable_subject_that_uses_it(registry: Registr
     own, secret = schema_id(root, "team-a"), schema_id(root, "secret")
     for path in ("", "/schema", "/subjects", "/versions"):
         assert team.status("GET", f"/schemas/ids/{own}{path}") == 200
-        answer = team("GET", f"/schemas/ids/{secret}{path}")
-        assert answer.error[:2] == (403, 40301)
+        response = team("GET", f"/schemas/ids/{secret}{path}")
+        assert response.error[:2] == (403, 40301)
         # A `subject` parameter does not grant access to a schema that the subject does not use.
         assert team.status("GET", f"/schemas/ids/{secret}{path}?subject=team-a") == 403
         assert team.status("GET", f"/schemas/ids/{secret}{path}?subject=secret") == 403
@@ -221,8 +221,8 @@ def test_referenced_schemas_must_be_readable(root: Caller, team: Caller) -> None
         "/compatibility/subjects/team-b/versions",
         "/compatibility/subjects/team-b/versions/1",
     ):
-        answer = team("POST", path, body)
-        assert answer.error[:2] == (403, 40301)
+        response = team("POST", path, body)
+        assert response.error[:2] == (403, 40301)
     assert root.status("POST", "/subjects/team-b/versions", body) == 200
     shared = {
         "schema": USES_SECRET.replace("Secret", "Number"),
@@ -243,21 +243,21 @@ def test_setting_an_alias_requires_admin_permission_on_its_target(registry: Regi
     eu = Caller(registry, "eu")
     assert eu.status("PUT", "/config/:.eu:door", {"alias": "orders"}) == 200
     assert eu.status("GET", "/subjects/:.eu:door/versions") == 200
-    answer = eu("PUT", "/config/:.eu:door", {"alias": ":.:secret"})
-    assert answer.error[:2] == (403, 40301)
+    response = eu("PUT", "/config/:.eu:door", {"alias": ":.:secret"})
+    assert response.error[:2] == (403, 40301)
     assert eu.status("PUT", "/config/:.eu:door", {"alias": None}) == 200
 
 
 def test_references_are_authorized_in_any_charset(team: Caller, registry: Registry) -> None:
     body = {"schema": USES_SECRET, "references": [{"name": "Secret", "subject": "secret", "version": 1}]}
     token = base64.b64encode(b"team:team").decode()
-    answer = registry.call(
+    response = registry.call(
         "POST",
         "/subjects/team-b",
         json.dumps(body).encode("utf-16"),
         {"Authorization": f"Basic {token}", "Content-Type": "application/json; charset=utf-16"},
     )
-    assert answer.status == 403
+    assert response.status == 403
 
 
 def test_registry_without_users_file_allows_everything(tmp_path: Path) -> None:

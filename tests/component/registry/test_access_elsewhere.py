@@ -39,9 +39,9 @@ class Callers:
 
     def register(self, subject: str, text: str, *references: tuple[str, str]) -> int:
         listed = [{"name": name, "subject": other, "version": 1} for name, other in references]
-        answer = self("root", "POST", f"/subjects/{subject}/versions", {"schema": text, "references": listed})
-        assert answer.status == 200, answer.text
-        return int(answer.json["id"])
+        response = self("root", "POST", f"/subjects/{subject}/versions", {"schema": text, "references": listed})
+        assert response.status == 200, response.text
+        return int(response.json["id"])
 
 
 @pytest.fixture(scope="module")

@@ -87,9 +87,9 @@ def test_malformed_bodies_are_rejected(registry: Registry) -> None:
 
 
 def test_body_errors_name_the_path_of_the_value(registry: Registry) -> None:
-    answer = registry.call("POST", "/subjects/bad/versions", with_schema(references=[{"name": "a", "subject": 5}]))
-    assert answer.error[:2] == (400, 400)
-    assert answer.error[2].startswith("references.0.subject: ")
+    response = registry.call("POST", "/subjects/bad/versions", with_schema(references=[{"name": "a", "subject": 5}]))
+    assert response.error[:2] == (400, 400)
+    assert response.error[2].startswith("references.0.subject: ")
     cut_off = registry.call("POST", "/subjects/bad/versions", b'{"schema":\n }')
     assert cut_off.error[2].endswith("line 2, column 2")
 
@@ -170,10 +170,10 @@ def raw(registry: Registry, request: bytes) -> tuple[int, str]:
     """Sends raw bytes and returns the status and body of the response."""
     with socket.create_connection((registry.host, registry.port), timeout=60) as connection:
         connection.sendall(request)
-        answer = b""
+        response = b""
         while part := connection.recv(65536):
-            answer += part
-            head, _, body = answer.partition(b"\r\n\r\n")
+            response += part
+            head, _, body = response.partition(b"\r\n\r\n")
             length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
             if length and len(body) >= int(length[1]):
                 break

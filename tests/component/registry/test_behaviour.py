@@ -26,12 +26,12 @@ def restored_level(registry: Registry) -> Iterator[None]:
 
 
 def test_register_returns_id_and_version(registry: Registry, subject: str) -> None:
-    answer = registry.register(subject, ' { "type" : "string" } ')
-    assert answer.status == 200
-    assert list(answer.json) == ["id", "version", "guid", "schemaType", "schema", "ts", "deleted"]
-    assert answer.json["schema"] == STRING
-    assert answer.json["guid"] == "095d71cf-1255-6b9d-5e33-0ad575b3df5d"
-    assert answer.json["version"] == 1
+    response = registry.register(subject, ' { "type" : "string" } ')
+    assert response.status == 200
+    assert list(response.json) == ["id", "version", "guid", "schemaType", "schema", "ts", "deleted"]
+    assert response.json["schema"] == STRING
+    assert response.json["guid"] == "095d71cf-1255-6b9d-5e33-0ad575b3df5d"
+    assert response.json["version"] == 1
 
 
 def test_equal_schema_has_one_id_under_every_subject(registry: Registry, subject: str) -> None:
@@ -117,8 +117,8 @@ def test_invalid_version_numbers_are_rejected(registry: Registry) -> None:
 def test_unknown_version_gives_40402(registry: Registry, subject: str) -> None:
     registry.registered(subject, STRING)
     for method, suffix in (("GET", ""), ("DELETE", ""), ("GET", "/schema"), ("GET", "/referencedby")):
-        answer = registry.call(method, f"/subjects/{subject}/versions/7{suffix}")
-        assert answer.error[:2] == (404, 40402)
+        response = registry.call(method, f"/subjects/{subject}/versions/7{suffix}")
+        assert response.error[:2] == (404, 40402)
 
 
 def test_invalid_schemas_are_rejected(registry: Registry, subject: str) -> None:
@@ -378,8 +378,8 @@ def test_content_type_follows_the_accept_header(registry: Registry) -> None:
             ("*/x", CONTENT_TYPE),
         ]:
             with case(accept):
-                answer = registry.get("/subjects", **({"Accept": accept} if accept else {}))
-                assert (answer.status, answer.headers["Content-Type"]) == (200, expected)
+                response = registry.get("/subjects", **({"Accept": accept} if accept else {}))
+                assert (response.status, response.headers["Content-Type"]) == (200, expected)
                 missing = registry.get("/schemas/ids/999999", **({"Accept": accept} if accept else {}))
                 assert (missing.status, missing.headers["Content-Type"]) == (404, expected)
 

@@ -154,7 +154,7 @@ CHANGES: list[tuple[str, list[Callable[[Registry], RestResponse]]]] = [
     ("alias", [register("other", STRING), put("/config/a", {"alias": "other"})]),
     ("default metadata", [put("/config/a", {"defaultMetadata": {"properties": {"owner": "x"}}})]),
 ]
-QUESTIONS = [
+REQUESTS = [
     ("GET", "/schemas/ids/1", None),
     ("GET", "/schemas/ids/2", None),
     ("GET", "/schemas/ids/1?subject=a", None),
@@ -180,18 +180,20 @@ def test_every_change_invalidates_cached_responses(fronts: tuple[RegistryBehindF
     """After each change by one process, every process gives the same responses as the one without a cache."""
     for text in (USER_1, USER_2):
         fronts[0].registered("a", text)
-    *keepers, truth = fronts
+    *caching, uncached = fronts
     for step in [None, *changes]:
         if step is not None:
-            changed = step(keepers[0])
+            changed = step(caching[0])
             assert changed.status == 200, changed.text
-        for question in QUESTIONS * 2:
+        for request in REQUESTS * 2:
             # The fronts with cached responses come first, without a pause.
-            found = [front.call(*question) for front in reversed(keepers)]
-            expected = truth.call(*question)
-            assert [(answer.status, answer.text) for answer in found] == [(expected.status, expected.text)] * FRONTS
-    assert all(any(front.observer.cached) for front in keepers)
-    assert not any(truth.observer.cached)
+            found = [front.call(*request) for front in reversed(caching)]
+            expected = uncached.call(*request)
+            assert [(response.status, response.text) for response in found] == [
+                (expected.status, expected.text)
+            ] * FRONTS
+    assert all(any(front.observer.cached) for front in caching)
+    assert not any(uncached.observer.cached)
 
 
 def test_key_headers_select_different_cached_responses(front: RegistryBehindFront) -> None:
@@ -238,9 +240,9 @@ def test_responses_depend_on_the_key_headers_only(front: RegistryBehindFront, mo
 
     def call_and_note(application: Any, environ: dict[str, Any]) -> Any:
         noted = ReadEnviron(environ)
-        answer = wsgi_call.call(application, noted)
+        response = wsgi_call.call(application, noted)
         seen.update(key for key in noted.read if key.startswith("HTTP_") or key == "CONTENT_TYPE")
-        return answer
+        return response
 
     monkeypatch.setattr("headrace.registry.api.asgi_front.call", call_and_note)
     front.registered("a", USER_1)
@@ -321,8 +323,8 @@ def test_new_version_is_latest_in_every_process_at_once(fronts: tuple[RegistryBe
 
 def test_cached_response_has_the_request_id_of_its_request(filled: RegistryBehindFront) -> None:
     for request_id in ("first", "second", "third"):
-        answer = filled.call("GET", "/schemas/ids/1", None, {"X-Request-ID": request_id})
-        assert {name.lower(): value for name, value in answer.headers.items()}["x-request-id"] == request_id
+        response = filled.call("GET", "/schemas/ids/1", None, {"X-Request-ID": request_id})
+        assert {name.lower(): value for name, value in response.headers.items()}["x-request-id"] == request_id
     assert filled.observer.cached[-1]
     without = filled.call("GET", "/schemas/ids/1")
     assert "x-request-id" not in {name.lower() for name in without.headers}

@@ -49,9 +49,9 @@ def serve() -> Iterator[Callable[..., ScriptedServer]]:
         def start(script: Any, **options: Any) -> ScriptedServer:
             if callable(script):
                 return stack.enter_context(scripted_server(script, **options))
-            answers = list(script)
+            responses = list(script)
             return stack.enter_context(
-                scripted_server(lambda _: answers.pop(0) if len(answers) > 1 else answers[0], **options)
+                scripted_server(lambda _: responses.pop(0) if len(responses) > 1 else responses[0], **options)
             )
 
         yield start
@@ -71,7 +71,7 @@ def closed_url() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "identity"),
+    ("response", "identity"),
     [
         ((200, {"scope": {"path": [], "clusters": {"b": "2", "a": "1"}}}), '{"a": "1", "b": "2"}'),
         ((404, {"error_code": 404, "message": "HTTP 404 Not Found"}), ""),
@@ -82,8 +82,8 @@ def closed_url() -> Iterator[str]:
         ((200, {"scope": {"clusters": []}}), ""),
     ],
 )
-def test_identity_is_empty_if_the_registry_has_none(serve: Any, answer: tuple[int, Any], identity: str) -> None:
-    assert RegistryClient(serve([answer]).url).identity() == identity
+def test_identity_is_empty_if_the_registry_has_none(serve: Any, response: tuple[int, Any], identity: str) -> None:
+    assert RegistryClient(serve([response]).url).identity() == identity
 
 
 def test_identity_raises_on_server_errors(serve: Any) -> None:
@@ -107,12 +107,12 @@ def test_immutable_results_are_requested_once(serve: Any) -> None:
 
 
 def test_response_with_id_only_is_completed_by_a_lookup(serve: Any) -> None:
-    def answer(requests: ReceivedRequest) -> tuple[int, Any]:
-        if requests.line.startswith("POST /subjects/s/versions"):
+    def respond(request: ReceivedRequest) -> tuple[int, Any]:
+        if request.line.startswith("POST /subjects/s/versions"):
             return 200, {"id": 3}
         return 200, {"subject": "s", "version": 2, "id": 3, "schema": STRING}
 
-    registered = RegistryClient(serve(answer).url).register("s", STRING)
+    registered = RegistryClient(serve(respond).url).register("s", STRING)
     assert (registered.schema_id, registered.version, registered.guid) == (3, 2, "")
 
 
@@ -171,15 +171,15 @@ def test_deletion_is_retried_if_it_was_not_executed(serve: Any, closed_url: str,
 
 
 def test_responses_of_other_servers_raise_service_error(serve: Any) -> None:
-    for answer, error_code in [
+    for response, error_code in [
         ((404, "<html>"), 0),
         ((200, "<html>"), 0),
         ((404, "[" * 100_000), 0),
         ((401, {"error_code": 40101, "message": "Unauthorized"}), 40101),
     ]:
         with pytest.raises(errors.ServiceError) as refused:
-            RegistryClient(serve([answer]).url).subjects()
-        assert (refused.value.status, refused.value.error_code) == (answer[0], error_code)
+            RegistryClient(serve([response]).url).subjects()
+        assert (refused.value.status, refused.value.error_code) == (response[0], error_code)
 
 
 def test_truncated_response_is_a_failure(serve: Any) -> None:
@@ -411,9 +411,9 @@ def test_responses_of_the_wrong_type_raise_service_error(serve: Any) -> None:
         (lambda client: client.delete_version("s", 1), []),
     ]
     with all_cases() as case:
-        for number, (call, answer) in enumerate(calls):
-            with case((number, answer)):
-                server = serve([(200, answer)])
+        for number, (call, response) in enumerate(calls):
+            with case((number, response)):
+                server = serve([(200, response)])
                 with pytest.raises(errors.ServiceError) as refused:
                     call(RegistryClient(server.url))
                 assert (refused.value.status, refused.value.error_code) == (200, 0)
@@ -504,7 +504,7 @@ JSON_PIECES = st.sampled_from(
 def test_any_bytes_give_a_result_or_a_registry_error(head: bytes, rest: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
 
-        def answer() -> None:
+        def respond() -> None:
             with contextlib.suppress(OSError):
                 while True:
                     with listening.accept()[0] as connection:
@@ -512,9 +512,9 @@ def test_any_bytes_give_a_result_or_a_registry_error(head: bytes, rest: bytes) -
                             return
                         connection.sendall(head + rest)
 
-        answering = pool.submit(answer)
+        responder = pool.submit(respond)
         client = RegistryClient(f"http://127.0.0.1:{listening.getsockname()[1]}")
         with contextlib.suppress(errors.RegistryError):
             assert isinstance(client.subjects(), list)
         socket.create_connection(listening.getsockname()).close()
-        answering.result()
+        responder.result()

@@ -341,13 +341,13 @@ class Crowd:
 
     def ask(self) -> dict[str, bool]:
         """The same by `/compatibility`, with the metadata that a registration would add."""
-        answers: dict[str, bool] = {}
+        responses: dict[str, bool] = {}
         for subject, (text, references) in self.candidates.items():
             given = [{"name": item.name, "subject": item.subject, "version": item.version} for item in references]
             body = {"schema": text, "references": given, "metadata": {"properties": self._metadata(subject)}}
-            answer = self.client.call("POST", f"/compatibility/subjects/{subject}/versions", body=body)
-            answers[subject] = answer["is_compatible"]
-        return answers
+            response = self.client.call("POST", f"/compatibility/subjects/{subject}/versions", body=body)
+            responses[subject] = response["is_compatible"]
+        return responses
 
     def _metadata(self, subject: str) -> dict[str, str]:
         config = self.client.config(self.client.config(subject).get("alias", subject))

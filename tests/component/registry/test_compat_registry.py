@@ -88,16 +88,14 @@ def test_each_subject_is_checked_at_its_level(registry: ServedRegistry, run: Run
 
 
 @pytest.mark.parametrize("is_listing_known", [True, False])
-def test_many_schemas_are_fetched_with_one_request(
-    registry: ServedRegistry, run: Run, is_listing_known: bool
-) -> None:
+def test_many_schemas_are_fetched_with_one_request(registry: ServedRegistry, run: Run, is_listing_known: bool) -> None:
     client = registry.client
     for number in range(26):
         client.register(f"many-{number:02}-value", ORDER % ("long", ""))
         write(**{f"many_{number:02}": ORDER % ("long", NOTE if number == 7 else "")})
     client.register("elsewhere", '"int"')
     if not is_listing_known:
-        registry.answer = lambda request: (
+        registry.respond = lambda request: (
             Response('{"error_code":404,"message":"HTTP 404 Not Found"}', 404) if request.path == "/schemas" else None
         )
     registry.calls.clear()
@@ -179,7 +177,7 @@ def test_subject_hidden_from_lists_is_not_treated_as_new(registry: ServedRegistr
             return Response('{"error_code":40301,"message":"User is denied operation Read"}', 403)
         return None
 
-    registry.answer = hide
+    registry.respond = hide
     code, out, err = run("compat", "check", "schemas", "--against-registry", registry.url)
     assert (code, out) == (4, "")
     assert "Read" in err
@@ -196,7 +194,7 @@ def test_transitive_check_fetches_all_versions_of_many_schemas(
         write(**{f"many_{number:02}": ORDER % ("double" if number == 3 else "float", "")})
     client.set_compatibility("FORWARD_TRANSITIVE", "many-03-value")
     if not is_listing_known:
-        registry.answer = lambda request: Response("{}", 404) if request.path == "/schemas" else None
+        registry.respond = lambda request: Response("{}", 404) if request.path == "/schemas" else None
     registry.calls.clear()
     check = ("compat", "check", "schemas", "--against-registry", registry.url, "--format", "json")
     code, out, _ = run(*check, "--all-versions")
@@ -255,7 +253,7 @@ def test_failed_requests_never_pass_the_check(
     if at != "/config" and "SIDEWAYS" in answer.get_data(as_text=True):
         named = ""
     monkeypatch.setattr("headrace.registry.client.transport.PAUSE_FIRST_S", 0.001)
-    registry.answer = lambda request: answer if request.path == at else None
+    registry.respond = lambda request: answer if request.path == at else None
     write(orders=ORDER % ("long", ""))
     code, out, err = run("compat", "check", "schemas", "--against-registry", registry.url, "--exit-zero")
     assert code == 4
@@ -273,7 +271,7 @@ def test_rejected_credentials_are_never_shown(
         seen.append(request.headers.get("Authorization"))
         return Response('{"error_code":401,"message":"Unauthorized"}', 401)
 
-    registry.answer = refuse
+    registry.respond = refuse
     monkeypatch.setenv("HEADRACE__REGISTRY__CLIENT_USER", "ci")
     monkeypatch.setenv("HEADRACE__REGISTRY__CLIENT_PASSWORD", "opensesame")
     write(orders='"int"')
@@ -321,9 +319,7 @@ def test_unreachable_registry_exits_with_failure(
     assert (code, err.count("\n")) == (2, 1)
 
 
-def test_check_against_the_database_without_a_server(
-    registry: ServedRegistry, run: Run, tmp_path: Path
-) -> None:
+def test_check_against_the_database_without_a_server(registry: ServedRegistry, run: Run, tmp_path: Path) -> None:
     registry.client.register("orders-value", ORDER % ("int", ""))
     registry.client.set_compatibility("FORWARD", "orders-value")
     write(orders=ORDER % ("long", ""))
@@ -483,7 +479,7 @@ def test_unknown_policy_does_not_pass(registry: ServedRegistry, run: Run) -> Non
     registry.client.register("orders-value", ORDER % ("long", ""))
     write(orders=ORDER % ("long", ""))
     config = json.dumps({"compatibilityLevel": "BACKWARD", "compatibilityPolicy": "COSMIC"})
-    registry.answer = lambda request: Response(config) if request.path.startswith("/config/") else None
+    registry.respond = lambda request: Response(config) if request.path.startswith("/config/") else None
     code, out, err = run("compat", "check", "schemas", "--against-registry", registry.url)
     assert (code, out) == (2, "")
     assert re.search("compatibilityPolicy.*orders-value.*COSMIC", err)

@@ -50,10 +50,10 @@ def make_pool_application() -> Any:
     return application_with_body(b"make_pool_application")
 
 
-def application_with_body(answer: bytes) -> Any:
+def application_with_body(response: bytes) -> Any:
     def application(environ: Any, start_response: Any) -> list[bytes]:
         start_response("200 OK", [])
-        return [answer]
+        return [response]
 
     return application
 

@@ -36,32 +36,32 @@ def fixed(label: object) -> str:
 
 
 def test_concurrent_equal_schemas_under_one_subject_share_a_version(registry: Registry) -> None:
-    answers = run_concurrently(lambda _: registry.register("same", fixed("same")))
-    assert {answer.status for answer in answers} == {200}
-    assert len({(answer.json["id"], answer.json["version"]) for answer in answers}) == 1
+    responses = run_concurrently(lambda _: registry.register("same", fixed("same")))
+    assert {response.status for response in responses} == {200}
+    assert len({(response.json["id"], response.json["version"]) for response in responses}) == 1
     assert registry.get("/subjects/same/versions").json == [1]
 
 
 def test_concurrent_equal_schemas_under_many_subjects_share_an_id(registry: Registry) -> None:
-    answers = run_concurrently(lambda number: registry.register(f"spread-{number}", fixed("spread")))
-    assert {answer.status for answer in answers} == {200}
-    assert {answer.json["version"] for answer in answers} == {1}
-    assert len({answer.json["id"] for answer in answers}) == 1
+    responses = run_concurrently(lambda number: registry.register(f"spread-{number}", fixed("spread")))
+    assert {response.status for response in responses} == {200}
+    assert {response.json["version"] for response in responses} == {1}
+    assert len({response.json["id"] for response in responses}) == 1
 
 
 def test_concurrent_schemas_under_one_subject_get_consecutive_versions(registry: Registry) -> None:
-    answers = run_concurrently(lambda number: registry.register("different", fixed(number)))
-    assert [answer.text for answer in answers if answer.status != 200] == []
-    assert len({answer.json["id"] for answer in answers}) == CLIENTS
-    assert sorted(answer.json["version"] for answer in answers) == list(range(1, CLIENTS + 1))
+    responses = run_concurrently(lambda number: registry.register("different", fixed(number)))
+    assert [response.text for response in responses if response.status != 200] == []
+    assert len({response.json["id"] for response in responses}) == CLIENTS
+    assert sorted(response.json["version"] for response in responses) == list(range(1, CLIENTS + 1))
     assert registry.get("/subjects/different/versions").json == list(range(1, CLIENTS + 1))
 
 
 def test_concurrent_equal_and_different_schemas(registry: Registry) -> None:
-    answers = run_concurrently(lambda number: registry.register(f"mixed-{number % 3}", fixed(number % 10)))
-    assert [answer.text for answer in answers if answer.status != 200] == []
+    responses = run_concurrently(lambda number: registry.register(f"mixed-{number % 3}", fixed(number % 10)))
+    assert [response.text for response in responses if response.status != 200] == []
     for kind in range(10):
-        assert len({answer.json["id"] for number, answer in enumerate(answers) if number % 10 == kind}) == 1
+        assert len({response.json["id"] for number, response in enumerate(responses) if number % 10 == kind}) == 1
     for subject in range(3):
         versions = registry.get(f"/subjects/mixed-{subject}/versions").json
         assert versions == list(range(1, len(versions) + 1))
@@ -69,9 +69,9 @@ def test_concurrent_equal_and_different_schemas(registry: Registry) -> None:
 
 def test_one_of_many_incompatible_schemas_wins(registry: Registry) -> None:
     texts = ['"string"', '"int"', '"boolean"', '{"type":"fixed","name":"F","size":1}', '{"type":"array","items":"int"}']
-    answers = run_concurrently(lambda number: registry.register("first", texts[number % len(texts)]))
-    assert {answer.status for answer in answers} == {200, 409}
-    assert len({answer.json["id"] for answer in answers if answer.status == 200}) == 1
+    responses = run_concurrently(lambda number: registry.register("first", texts[number % len(texts)]))
+    assert {response.status for response in responses} == {200, 409}
+    assert len({response.json["id"] for response in responses if response.status == 200}) == 1
     assert registry.get("/subjects/first/versions").json == [1]
 
 

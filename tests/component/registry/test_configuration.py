@@ -31,8 +31,8 @@ def context() -> str:
 
 
 def configure(registry: Registry, scope: str, **values: Any) -> None:
-    answer = registry.put(f"/config/{scope}" if scope else "/config", values)
-    assert answer.status == 200, answer.text
+    response = registry.put(f"/config/{scope}" if scope else "/config", values)
+    assert response.status == 200, response.text
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ def test_texts_and_guids_equal_those_of_the_confluent_registry(registry: Registr
             with case(written):
                 own = f"{subject}-{row}"
                 registry.registered("sub", SUB)
-                answer = registry.register(own, written, **more).json
-                assert (answer["schema"], answer["guid"]) == (stored, guid)
+                response = registry.register(own, written, **more).json
+                assert (response["schema"], response["guid"]) == (stored, guid)
 
 
 def test_normalize_registers_the_normalized_text(registry: RegistryInProcess, subject: str) -> None:
@@ -159,11 +159,11 @@ def test_deeply_nested_references_are_rejected(registry: RegistryInProcess, subj
     registry.registered(f"{subject}-0", text(0, "int"))
     for number in range(1, 30):
         references = [{"name": f"N{number - 1}", "subject": f"{subject}-{number - 1}", "version": 1}]
-        answer = registry.register(f"{subject}-{number}", text(number, f"N{number - 1}"), references=references)
-        if answer.status != 200:
+        response = registry.register(f"{subject}-{number}", text(number, f"N{number - 1}"), references=references)
+        if response.status != 200:
             break
     assert number > 1, "one alone does not nest too deeply"
-    assert answer.error[:2] == (422, 42201)
+    assert response.error[:2] == (422, 42201)
 
 
 def test_rules_are_stored_returned_and_part_of_the_identity(registry: RegistryInProcess, subject: str) -> None:
@@ -251,19 +251,19 @@ def test_invalid_rules_are_rejected(registry: RegistryInProcess, subject: str, w
     rules = {"domainRules": [RULE, RULE]}
     registry.registered(subject, STRING)
     if where == "version":
-        answer = registry.register(subject, '"int"', ruleSet=rules)
+        response = registry.register(subject, '"int"', ruleSet=rules)
     elif where == "tags":
-        answer = registry.post(f"/subjects/{subject}/versions/1/tags", {"ruleSet": rules})
+        response = registry.post(f"/subjects/{subject}/versions/1/tags", {"ruleSet": rules})
     else:
-        answer = registry.put(f"/config/{subject}", {where: rules})
-    assert answer.error[:2] == (422, 42210)
+        response = registry.put(f"/config/{subject}", {where: rules})
+    assert response.error[:2] == (422, 42210)
 
 
 @pytest.mark.parametrize("key", ["kind", "mode"])
 def test_unknown_rule_kinds_and_modes_are_rejected(registry: RegistryInProcess, subject: str, key: str) -> None:
-    answer = registry.register(subject, STRING, ruleSet={"domainRules": [{**RULE, key: "NONE"}]})
-    assert answer.error[:2] == (400, 400)
-    assert f"ruleSet.domainRules.0.{key}" in answer.error[2]
+    response = registry.register(subject, STRING, ruleSet={"domainRules": [{**RULE, key: "NONE"}]})
+    assert response.error[:2] == (400, 400)
+    assert f"ruleSet.domainRules.0.{key}" in response.error[2]
 
 
 def test_rules_are_dropped_if_configured(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -401,8 +401,8 @@ def test_invalid_tag_changes_are_rejected(registry: RegistryInProcess, subject: 
 
 
 def test_tag_change_of_an_unknown_subject_gives_40401(registry: RegistryInProcess) -> None:
-    answer = registry.post("/subjects/no-such-subject/versions/1/tags", {})
-    assert answer.error[:2] == (404, 40401)
+    response = registry.post("/subjects/no-such-subject/versions/1/tags", {})
+    assert response.error[:2] == (404, 40401)
 
 
 def test_compatibility_group_limits_the_compared_versions(registry: RegistryInProcess, subject: str) -> None:

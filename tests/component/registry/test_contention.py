@@ -65,9 +65,9 @@ def test_concurrent_changes_of_every_kind_keep_the_registry_consistent(database_
             return [call(registry, generator) for _ in range(CALLS_EACH)]
 
         with ThreadPoolExecutor(THREADS) as pool:
-            answers = [answer for answers in pool.map(work, range(THREADS)) for answer in answers]
-        assert {answer.text for answer in answers if answer.status not in (200, 404, 409, 422)} == set()
-        assert any(answer.status == 200 for answer in answers)
+            responses = [response for responses in pool.map(work, range(THREADS)) for response in responses]
+        assert {response.text for response in responses if response.status not in (200, 404, 409, 422)} == set()
+        assert any(response.status == 200 for response in responses)
         check_order(registry)
 
 

@@ -165,12 +165,12 @@ def test_unqualified_subjects_and_ids_are_searched_in_all_contexts(registry: Reg
             ("/schemas/ids/2?subject=:.:only", {"subject": ":.shop:only", "version": 1, "schema": BYTES}),
         ]:
             with case(path):
-                answer = registry.get(path)
+                response = registry.get(path)
                 if expected is None:
-                    assert answer.status == 404
+                    assert response.status == 404
                     continue
                 keys = {"subject", "version", *(expected.keys() & {"id", "schema"})}
-                assert {key: value for key, value in answer.json.items() if key in keys} == expected
+                assert {key: value for key, value in response.json.items() if key in keys} == expected
 
 
 def test_lookup_searches_all_contexts(registry: Registry) -> None:
@@ -245,9 +245,9 @@ def test_invalid_subjects_are_rejected(registry: Registry) -> None:
     with all_cases() as case:
         for name in ["__GLOBAL", "__EMPTY", "a%00b", ":.c:__GLOBAL", ":.__GLOBAL:a", ":.::.c:a", ":*:a", ":.c%0A:a"]:
             with case(name):
-                for answer in (registry.register(name, STRING), registry.get(f"/subjects/{name}/versions")):
-                    assert answer.error[:2] == (422, 42208)
-                    assert answer.error[2].endswith("is not a valid.")
+                for response in (registry.register(name, STRING), registry.get(f"/subjects/{name}/versions")):
+                    assert response.error[:2] == (422, 42208)
+                    assert response.error[2].endswith("is not a valid.")
 
 
 def test_unstorable_texts_are_not_found(registry: Registry) -> None:
@@ -266,5 +266,5 @@ def test_unstorable_texts_are_not_found(registry: Registry) -> None:
             ("/config/:.%00:a", 42208),
         ]:
             with case(path):
-                answer = registry.get(path)
-                assert answer.error[1] == expected if isinstance(expected, int) else answer.json == expected
+                response = registry.get(path)
+                assert response.error[1] == expected if isinstance(expected, int) else response.json == expected

@@ -23,12 +23,12 @@ NASTY = (
 )
 
 
-def known(answer: RestResponse) -> int:
+def known(response: RestResponse) -> int:
     """The status of a response that clients understand."""
-    assert answer.status < 500, answer.text
-    if answer.status >= 400:
-        assert set(answer.json) == {"error_code", "message"}
-    return answer.status
+    assert response.status < 500, response.text
+    if response.status >= 400:
+        assert set(response.json) == {"error_code", "message"}
+    return response.status
 
 
 def test_any_text_in_a_body_is_stored_or_rejected_alike(registry: RegistryInProcess) -> None:

@@ -60,11 +60,11 @@ def test_responses_to_soft_and_permanent_deletion(registry: Registry, subject: s
                         registry.registered(own, fixed(number))
                     else:
                         assert registry.delete(step.format(s=own)).status == 200
-                answer = registry.delete(path.format(s=own))
+                response = registry.delete(path.format(s=own))
                 if isinstance(expected, tuple):
-                    assert answer.error[:2] == expected
+                    assert response.error[:2] == expected
                 else:
-                    assert (answer.status, answer.json) == (200, expected)
+                    assert (response.status, response.json) == (200, expected)
 
 
 def test_visibility_of_a_soft_deleted_version(registry: Registry, subject: str) -> None:
@@ -106,13 +106,13 @@ def test_visibility_of_a_soft_deleted_version(registry: Registry, subject: str) 
                 asked = path.replace("{s}.", name).format(s=name, id=second["id"], guid=second["guid"])
 
                 def outcome(asked: str = asked) -> Any:
-                    answer = registry.get(asked)
-                    if answer.status != 200:
-                        return answer.error[1]
-                    if isinstance(answer.json, dict):
-                        return answer.json.get("version", 200) if "versions" in asked else 200
+                    response = registry.get(asked)
+                    if response.status != 200:
+                        return response.error[1]
+                    if isinstance(response.json, dict):
+                        return response.json.get("version", 200) if "versions" in asked else 200
                     counted = asked.startswith("/schemas") and "guids" not in asked
-                    return len(answer.json) if counted else 200 if "guids" in asked else answer.json
+                    return len(response.json) if counted else 200 if "guids" in asked else response.json
 
                 assert outcome() == live
                 registry.delete(f"/subjects/{name}/versions/2")

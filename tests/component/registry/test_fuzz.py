@@ -107,16 +107,16 @@ VALUES = st.recursive(
 ERROR_STATUSES = {400, 404, 405, 406, 409, 413, 414, 415, 422}
 
 
-def require_answer(answer: RestResponse) -> RestResponse:
+def require_answer(response: RestResponse) -> RestResponse:
     """Checks for a response of the API: JSON, and for errors a known status and the two keys."""
-    if answer.status != 200:
-        assert answer.status in ERROR_STATUSES, answer
-        status, code, message = answer.error
+    if response.status != 200:
+        assert response.status in ERROR_STATUSES, response
+        status, code, message = response.error
         assert message
         assert str(code).startswith(str(status))
-    elif answer.text:
-        assert answer.json is not ...
-    return answer
+    elif response.text:
+        assert response.json is not ...
+    return response
 
 
 def post_to_all_routes(registry: RegistryInProcess, body: bytes, headers: dict[str, str] | None = None) -> None:
@@ -309,8 +309,8 @@ def test_random_subjects_are_stored_unchanged_or_rejected(registry: RegistryInPr
     assume(
         registry.get(f"{path}/versions?deleted=true").status != 200
     )  # excludes another spelling of an existing subject
-    answer = require_answer(registry.post(f"{path}/versions", {"schema": STRING}))
-    if answer.status == 200:
+    response = require_answer(registry.post(f"{path}/versions", {"schema": STRING}))
+    if response.status == 200:
         (name,) = set(registry.get("/subjects?deleted=true").json) - before
         assert registry.get(f"{path}/versions/latest").json.get("subject", "") == name
         for query in ("", "?permanent=true"):

@@ -48,7 +48,7 @@ QUESTIONS: list[tuple[str, str, object]] = [
 
 def responses(registry: Registry) -> list[tuple[int, str]]:
     found = [registry.call(method, path, body) for method, path, body in QUESTIONS]
-    return [(answer.status, answer.text) for answer in found]
+    return [(response.status, response.text) for response in found]
 
 
 def register_permanent_content(registry: Registry) -> None:

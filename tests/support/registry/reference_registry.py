@@ -56,8 +56,8 @@ class ReferenceRegistry:
         return copy.deepcopy(handler(parts[1:], dict(query or {}), copy.deepcopy(dict(body or {}))))
 
     def register(self, subject: str, text: str, **more: Any) -> JsonObject:
-        answer: JsonObject = self.call("POST", f"/subjects/{subject}/versions", body={"schema": text, **more})
-        return answer
+        response: JsonObject = self.call("POST", f"/subjects/{subject}/versions", body={"schema": text, **more})
+        return response
 
     def delete(self, subject: str, version: int) -> None:
         self.call("DELETE", f"/subjects/{subject}/versions/{version}")

@@ -80,9 +80,9 @@ class Registry:
 
     def registered(self, subject: str, text: str, **more: Any) -> int:
         """Registers a valid schema and returns its id."""
-        answer = self.register(subject, text, **more)
-        assert answer.status == 200, answer.text
-        return int(answer.json["id"])
+        response = self.register(subject, text, **more)
+        assert response.status == 200, response.text
+        return int(response.json["id"])
 
 
 class RegistryInProcess(Registry):

@@ -17,14 +17,14 @@ from headrace.registry.storage.database import Database
 
 
 class ServedRegistry:
-    """The registry's application on a local port. `calls` counts requests by method and path. A response that `answer`
-    returns replaces that of the application.
+    """The registry's application on a local port. `calls` counts requests by method and path. A response that `respond`
+    returns replaces the application's.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.calls: Counter[str] = Counter()
-        self.answer: Callable[[Request], Response | None] = lambda _: None
+        self.respond: Callable[[Request], Response | None] = lambda _: None
 
     @property
     def client(self) -> RegistryClient:
@@ -41,7 +41,7 @@ def serve_registry(database_url: str) -> Iterator[ServedRegistry]:
     def application(environ: dict[str, Any], start_response: Any) -> Any:
         request = Request(environ)
         registry.calls[f"{request.method} {request.path}"] += 1
-        scripted = registry.answer(request)
+        scripted = registry.respond(request)
         return (scripted or app)(environ, start_response)
 
     server = make_server("127.0.0.1", 0, application, threaded=True)
