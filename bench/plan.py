@@ -161,7 +161,7 @@ class Answered:
 
     outage = ""
 
-    def ask_ahead(self, topics: Mapping[str, TopicState | None]) -> None:
+    def prefetch(self, topics: Mapping[str, TopicState | None]) -> None:
         pass
 
     def replaced(self, ids: Mapping[str, Collection[int]], turn: int) -> Mapping[str, SchemaProblem]:

@@ -1,7 +1,6 @@
-"""Kafka to Hadoop and Hive, map-only: every topic into Avro files in time partitions, exactly once.
+"""Loads Kafka topics to Hadoop and Hive, map-only: every topic into Avro files in time partitions, exactly once.
 
-The directories are the stages of a run, in the order in which `run` calls them: plan, read, project, write, check,
-decide,
-follow. The driver's way begins in `run`; a task's, from fetched bytes to finished files, in `task`, which `job` brings
-to Spark; `work_unit` is what travels between the two. `storage` is what all of them ask of a file system.
+The directories are the stages of a run in order: plan, read, project, write, commit, apply. The driver starts in `run`.
+A task starts in `task`, which turns fetched bytes into finished files, and runs on Spark through `job`. `work_unit` has
+the values that travel between driver and tasks. `storage` is the file system interface of all stages.
 """

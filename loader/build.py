@@ -1,4 +1,4 @@
-"""Which build runs here: drivers put it into their work units and tasks compare it with their own."""
+"""Identifies the installation: drivers put it into their work units, and tasks compare it with their own."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from types import ModuleType
 from headrace import audit, avro_codec, avro_schema, kafka_wire, loader
 
 PACKAGES: tuple[ModuleType, ...] = (audit, avro_codec, avro_schema, kafka_wire, loader)
-"""What a task's results follow from."""
+"""Packages that determine the results of a task."""
 
 
 def current_build() -> str:
-    """Release, sources, Python and projection of this process; rows must not depend on which of a pool's machines made
+    """Returns release, sources, Python and codec of this process. Rows must not depend on the machine that made
     them."""
     try:
         release = importlib.metadata.version("headrace")
@@ -28,8 +28,8 @@ def current_build() -> str:
 
 @functools.cache
 def _sources() -> str:
-    """Of two installations of one release, such as a checkout and what was packed of it last week, eight digits that
-    differ where a module does."""
+    """Returns eight digits that differ if any module differs, to distinguish two installations of one release, such as
+    a checkout and an archive packed from it last week."""
     digest = hashlib.sha256()
     for package in PACKAGES:
         (directory,) = map(Path, package.__path__)
@@ -40,10 +40,10 @@ def _sources() -> str:
 
 
 def why_slow() -> tuple[str, ...]:
-    """A sentence where the compiled core is missing, nothing where it is there."""
+    """Returns a warning if the C core is missing, else nothing."""
     if avro_codec.the_core() is not None:
         return ()
     return (
-        f"rows are made by the Python reference, which takes several times as long as the compiled core: "
-        f"{avro_codec.why_no_core()}; `make setup` or a wheel for this machine brings it",
+        f"rows are converted in Python, which takes several times as long as the C core: "
+        f"{avro_codec.why_no_core()}; `make setup` compiles it, or install a wheel for this machine",
     )

@@ -1,8 +1,9 @@
-"""The checksums of files, which commits hold: they tell a file that was changed from the one that was committed.
+"""Checksums of files, stored in commits to detect changed files.
 
-XXH3 of 128 bits (its specification is github.com/Cyan4973/xxHash's): it is taken of every byte that a task writes, and
-SHA-256 took a twelfth of its time. It is no proof against somebody who can write to the warehouse, who could write
-commits too. The name of the algorithm is in the checksum; one without a name, of an older commit, is a SHA-256.
+The algorithm is XXH3 with 128 bits (specification: github.com/Cyan4973/xxHash). It is computed over every byte that a
+task writes; SHA-256 took a twelfth of a task's time. It does not protect against somebody with write access to the
+warehouse, who could write commits too. A checksum begins with the name of its algorithm; without a name it is a
+SHA-256.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import xxhash
 READ_BYTES = 1 << 20
 XXH3, SHA_256 = "xxh3-128:", ""
 ALGORITHMS: Mapping[str, Callable[[], Any]] = {XXH3: xxhash.xxh3_128, SHA_256: hashlib.sha256}
-"""By how the checksum begins."""
+"""By the prefix of the checksum."""
 
 
 class Checksum:
-    """Of what it is given, piece by piece."""
+    """Computes a checksum piece by piece."""
 
     __slots__ = ("_algorithm", "_digest", "update")
 
@@ -34,7 +35,7 @@ class Checksum:
 
 
 def checksum_as(committed: str, file: IO[bytes]) -> str:
-    """The checksum of all that a file has, by the algorithm of the one that was committed."""
+    """Returns the checksum of a file, by the algorithm of the committed checksum."""
     checksum = Checksum(XXH3 if committed.startswith(XXH3) else SHA_256)
     while piece := file.read(READ_BYTES):
         checksum.update(piece)

@@ -1,21 +1,21 @@
-"""What can go wrong in a load, besides what the brokers do (`kafka_wire.errors`).
+"""Errors of a load, besides those of the brokers (`kafka_wire.errors`).
 
-LoaderError
-├── StorageError                the file system of the warehouse
-│   ├── UnwritableWarehouse     it cannot be made or written to
-│   └── NoPutIfAbsent           it cannot do that, which the commit log rests on
-│       └── NoHardLinks         nor can a local one without hard links
-├── CommitLogError            what has been committed cannot be read
-│   ├── CorruptCommit             a commit number whose checksum or content is wrong
-│   ├── LogReplaced             another log stands where the one was that was read before
-│   └── UnsupportedFormat       written by a newer release
-├── PublishedFileLost           a committed file is neither in staging nor where it belongs
-├── SchemaReplaced              the registry holds another schema under an id than before
-├── OffsetsRefused              an operator's word on next offsets that would lose or double rows
-├── EarlierWarehouse            a load would begin anew what another warehouse has been given
-└── PoolFailed                  the tasks could not be run
+    LoaderError
+    ├── StorageError                the file system of the warehouse
+    │   ├── UnwritableWarehouse     the warehouse cannot be created or written
+    │   └── NoPutIfAbsent           no put-if-absent, which the commit log needs
+    │       └── NoHardLinks         a local file system without hard links
+    ├── CommitLogError              the commits cannot be read
+    │   ├── CorruptCommit           a commit with a wrong checksum or content
+    │   ├── LogReplaced             the log is another one than was read before
+    │   └── UnsupportedFormat       written by a newer release
+    ├── PublishedFileLost           a committed file is neither in staging nor in its place
+    ├── SchemaReplaced              the registry has another schema under an id than before
+    ├── OffsetsRefused              `headrace offsets` would lose or duplicate rows
+    ├── EarlierWarehouse            the load would read again the topics of another warehouse
+    └── PoolFailed                  the tasks could not run
 
-What one call of a file system cannot do is an `OSError`, as Python's own are; `StorageUnavailable`, where no call can.
+The failure of one file system call is an `OSError`; `StorageUnavailable` means that no call succeeds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 
 class LoaderError(Exception):
-    """Root of the package's errors; the message is one line for people."""
+    """Root of the package's errors. The message is one line for the user."""
 
 
 class StorageError(LoaderError):
@@ -32,26 +32,26 @@ class StorageError(LoaderError):
 
 
 class StorageUnavailable(OSError):
-    """The storage as a whole cannot be used: its servers, or the JVM on the way to them, do not answer or take nothing.
+    """The storage as a whole is unavailable: its servers, or the JVM that connects to them, do not respond.
 
-    Whatever else it is asked fails likewise, and mostly after as long a wait, so whoever has more to ask leaves it. It
-    is made as an `OSError` is, of number, reason and path.
+    Further calls would fail after the same timeouts, so callers stop. Constructed like an `OSError`, from number,
+    reason and path.
     """
 
 
 class UnwritableWarehouse(StorageError):
-    """`cure` says what to do, where that is known better than here; "" where the reason says it."""
+    """`cure` is the remedy if the caller knows a better one; "" if the reason includes it."""
 
     def __init__(self, path: str, reason: str, *, is_full: bool = False, cure: str | None = None) -> None:
         if cure is None:
-            cure = "make room there" if is_full else "make the directory writable or set loader.warehouse"
+            cure = "free space there" if is_full else "make the directory writable or set loader.warehouse"
         super().__init__(f"cannot write to the warehouse {path}: {reason}{f'; {cure}' if cure else ''}")
         self.path = path
         self.reason = reason
 
 
 class NoPutIfAbsent(StorageError):
-    """Without it two loads could both decide, and so no exactly-once."""
+    """Without put-if-absent two loads could write the same commit number, so loading would not be exactly-once."""
 
     def __init__(self, path: str, reason: str, message: str = "") -> None:
         super().__init__(
@@ -64,7 +64,7 @@ class NoPutIfAbsent(StorageError):
 
 
 class NoHardLinks(NoPutIfAbsent):
-    """Without hard links there is no atomic put-if-absent on a local file system."""
+    """A local file system without hard links has no atomic put-if-absent."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
@@ -80,7 +80,7 @@ class CommitLogError(LoaderError):
 
 
 class CorruptCommit(CommitLogError):
-    """A commit number that cannot be trusted. Nothing after it may be read, so the run stops."""
+    """A corrupt commit. Later commits must not be read, so the run stops."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"the commit {path} is damaged: {reason}; restore this file from a backup, then load again")
@@ -89,10 +89,10 @@ class CorruptCommit(CommitLogError):
 
 
 class LogReplaced(CommitLogError):
-    """The log is not the one that was read before: somebody put another copy in its place."""
+    """The log is another one than was read before: a copy was restored in its place."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"the commit {path} is not the one that was read before: the log was replaced; load again")
+        super().__init__(f"the commit {path} is another one than was read before: the log was replaced; load again")
         self.path = path
 
 
@@ -114,13 +114,13 @@ class PublishedFileLost(LoaderError):
 
 
 class SchemaReplaced(LoaderError):
-    """`path` keeps what the id stood for."""
+    """`path` is the file with the schema that the id had before."""
 
     def __init__(self, schema_id: int, path: str) -> None:
         super().__init__(
-            f"schema {schema_id} is another one in the registry than the one kept in {path}: the registry was made "
-            "anew or put back from an older copy, and which of the two a message was written with cannot be told; bring"
-            " back the registry that had it (headrace registry import keeps ids), or leave the topic out with "
+            f"schema {schema_id} in the registry differs from {path}: the registry was created again or restored from "
+            "an older copy, and the schema of a message is ambiguous; restore"
+            " the registry that had it (headrace registry import keeps ids), or exclude the topic with "
             "loader.topics_exclude"
         )
         self.schema_id = schema_id
@@ -136,7 +136,7 @@ class PoolFailed(LoaderError):
 
 
 class NoSuchTopic(LoaderError):
-    """A topic that was asked for by name cannot be loaded."""
+    """A topic named by the user cannot be loaded."""
 
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(f"the topic {topic} {reason}")
@@ -144,11 +144,10 @@ class NoSuchTopic(LoaderError):
 
 
 class EarlierWarehouse(LoaderError):
-    """
-    Args:
-        topics: that it has been given.
-        known: a clause that says from where that is known.
-        otherwise: what to do where there is to be another warehouse.
+    """Args:
+    topics: topics of the other warehouse.
+    known: a clause that names the evidence.
+    otherwise: the remedy if a second warehouse is intended.
     """
 
     def __init__(self, warehouse: str, topics: Sequence[str], *, known: str, otherwise: str) -> None:

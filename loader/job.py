@@ -1,13 +1,12 @@
-"""The pool: work units on Spark, one per partition of an RDD, with no shuffle. The one module that knows pyspark.
+"""Runs work units on Spark, one per partition of an RDD, without a shuffle. The only module that imports pyspark.
 
-What a task returns comes back as the task's own result, so of several attempts exactly the one that Spark took
-counts, and staged files are never found by listing a directory.
+A task returns its files in its result, so if Spark runs several attempts, only the files of the accepted one count. No
+directory is listed to find staged files.
 
-Onto a local file system tasks write themselves. Elsewhere they return the blocks of their files as rows, and Spark's
-text sink writes them, with its own tokens, encryption and committer: of several attempts of a task one is committed.
-The result of a task is then what it added to an accumulator, which Spark counts once, for the attempt that it took.
-Rows are sorted by file before they are written, so that a task has one open file, whatever the number of time
-partitions.
+On a local file system the tasks write the files. On other storage they return the blocks of their files as rows, and
+Spark's text sink writes them, with Spark's delegation tokens, encryption and committer. The task's result is then an
+accumulator update, which Spark counts once, for the accepted attempt. Rows are sorted by file before the write, so a
+task has one open file, regardless of the number of time partitions.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ SINK_OPTIONS: Mapping[str, str] = {
     # attempt leaves that dies in between has names of its own and is in nobody's result.
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
 }
-"""Of Spark's text sink; they win over what the cluster is configured with."""
+"""Options of Spark's text sink. They override the cluster's configuration."""
 
 REASON_CHARS_MAX = 300  # Spark's own message repeats the whole Python traceback
 
@@ -52,7 +51,7 @@ def run_units(context: Any, units: Sequence[WorkUnit]) -> list[UnitResult]:
 
 
 class Results(AccumulatorParam):  # type: ignore[misc]  # pyspark says nothing of its types here
-    """Of tasks, each a tuple: what they add up to is one tuple, in any order."""
+    """Results of tasks, each a tuple; their sum is one tuple, in any order."""
 
     def zero(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
         return ()
@@ -66,14 +65,14 @@ class Results(AccumulatorParam):  # type: ignore[misc]  # pyspark says nothing o
 def write_units(
     session: Any, units: Sequence[WorkUnit], written: Callable[[str], Mapping[str, str]]
 ) -> list[UnitResult]:
-    """Reads the ranges of work units of one work and has Spark write their files.
+    """Reads the ranges of the work units of one run and writes their files through Spark.
 
     Args:
         session: a SparkSession.
-        written: tells where Spark has put the files of a write, see `HadoopStaging.written`.
+        written: returns the paths of the files that Spark wrote, see `HadoopStaging.written`.
 
     Raises:
-        PoolFailed: Spark gave a task up, or could not write.
+        PoolFailed: Spark gave up a task, or could not write.
     """
     if not units:
         return []
@@ -108,7 +107,7 @@ def write_units(
 
 
 def write_rows(session: Any, rows: Any, sync: str, directory: str) -> None:
-    """Has Spark write an RDD of `Row`, a file for each name, into a directory."""
+    """Writes an RDD of `Row` through Spark into a directory, one file per name."""
     frame = session.createDataFrame(rows, "file string, number int, block binary", verifySchema=False)
     texts = frame.sortWithinPartitions("file", "number").selectExpr("file", "cast(block as string) as value")
     options = dict(SINK_OPTIONS)
@@ -122,8 +121,8 @@ def _row_sink(put: Callable[[Row], None], sync: bytes, _location: str, task: int
 
 
 def _placed(result: UnitResult, below: str, paths: Mapping[str, str]) -> UnitResult:
-    """The result with its files where Spark has put them; a file that is not there keeps its name, and is missed when
-    it is looked for."""
+    """Returns the result with the paths that Spark gave its files. A missing file keeps its name, and the check of
+    staged files finds that it is missing."""
     files = tuple(
         dataclasses.replace(file, path=f"{below}/{paths.get(row_file(file.path), file.path)}") for file in result.files
     )
@@ -136,13 +135,13 @@ def run_merges(context: Any, units: Sequence[MergeUnit]) -> list[MergeResult]:
 
 
 def run_on_pool(context: Any, run: Callable[[T], R], units: Sequence[T], description: str) -> list[R]:
-    """Runs every unit in a task of its own and returns the results in the order of the units.
+    """Runs every unit in a task of its own. Returns the results in the order of the units.
 
     Args:
         context: a SparkContext.
 
     Raises:
-        PoolFailed: Spark gave a task up.
+        PoolFailed: Spark gave up a task.
     """
     if not units:
         return []
@@ -161,10 +160,10 @@ def run_on_pool(context: Any, run: Callable[[T], R], units: Sequence[T], descrip
 
 
 def _reason(error: Exception) -> str:
-    """The line that says what happened: of a Python worker's traceback the last one, of Java's the first."""
+    """Returns the informative line: the last of a Python traceback, the first of a Java one."""
     try:
         text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
-    except Exception:  # the JVM that should tell is gone
+    except Exception:  # the JVM has died
         text = ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]

@@ -1,4 +1,4 @@
-"""How one topic is loaded: the settings in force for it, as one value that plan, tasks and checks take it from."""
+"""The settings in force for one topic, as one value for plan, tasks and checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAIL, QUARANTINE = "fail", "quarantine"
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicy:
-    """The words are those of the settings `loader.…` of the same names."""
+    """The fields are the settings `loader.…` of the same names."""
 
     partition_by: str  # hour | day
     kafka_column: str  # none | position | full
@@ -21,16 +21,16 @@ class TopicPolicy:
     time_fields: tuple[str, ...]
     on_data_loss: str  # fail | skip
     quarantine_ratio_max: float
-    record_bytes_max: int  # what one batch may unfold to
+    record_bytes_max: int  # of one decompressed batch
     corrupt_batches: str  # fail | quarantine | skip
-    future_ms_max: int | None  # how far after its arrival a message may be dated; None files all by their own time
+    future_ms_max: int | None  # largest time of a message after its arrival; None for no limit
 
     def with_table(self, partition_by: str, kafka_column: str) -> TopicPolicy:
-        """The policy for a topic that has a table: its files lie in the layout they began with, and its column
-        `kafka` grows but never shrinks, since rows that are there would lose what they have.
+        """Returns the policy for a topic that has a table. Its files keep their layout, and its `kafka` column may grow
+        but not shrink, because existing rows would lose fields.
 
         Args:
-            kafka_column: "" where the log does not tell.
+            kafka_column: of the table; "" if there is no commit yet.
         """
         return dataclasses.replace(
             self, partition_by=partition_by, kafka_column=wider_column(kafka_column, self.kafka_column)

@@ -1,4 +1,4 @@
-"""What a run did, as values that can be printed. Sentences are for people; exit codes follow from what is here."""
+"""The result of a run, as values that can be printed. Exit codes follow from them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from headrace.loader.work_unit import FileKind, UnitResult
 
 @dataclass(frozen=True, slots=True)
 class TopicLoaded:
-    """What one commit brought to one topic. `bytes_read` came off the wire, `bytes_written` went to files. `changes`
-    says what became of the columns of a table that was there. `by_reference` are messages that the compiled core left
-    to Python."""
+    """The changes of one commit to one topic. `bytes_read` were fetched, `bytes_written` went to files. `changes`
+    describe changed columns of an existing table. `by_reference` counts messages that the C core left to Python."""
 
     topic: str
     table: str
@@ -43,14 +42,14 @@ class TopicLoaded:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """One run.
+    """The result of one run.
 
-    `commit_number` is the newest commit it made, 0 for none; `conflict` says why its work was thrown away, if it was.
-    `waiting` topics are fine and not loaded yet, with the reason; `problems` are sentences by topic that somebody must
-    act on; `notes` need no action. `registry_outage` says why the registry could not be asked; what the schemas known
-    before allow was loaded all the same. `imbalance` is the heaviest task's share over the mean, as planned (bytes)
-    and as measured (time). `read_ms` is the time of the slowest task. `held_back` are messages (offsets, to be exact)
-    that the brokers of this run's topics held when they were asked, and that are in no commit.
+    `commit_number` is its newest commit, 0 for none; `conflict` is the reason why its work was discarded. `waiting` are
+    topics without a problem that are not loaded yet, with the reason; `problems` are sentences by topic that need
+    action; `notes` need none. `registry_outage` is the reason why the registry was unavailable; topics with cached
+    schemas were loaded anyway. `imbalance` is the heaviest task's share over the mean, as planned (bytes) and as
+    measured (time). `read_ms` is the time of the slowest task. `held_back` counts offsets that the brokers had at the
+    start and that are in no commit.
     """
 
     commit_number: int = 0
@@ -74,16 +73,16 @@ class RunReport:
         return bool(self.problems)
 
 
-def with_offers(
+def with_commits(
     report: RunReport, plan: LoadPlan, reconciled: Mapping[str, ReconciledTopic], commit_results: Sequence[CommitResult]
 ) -> RunReport:
-    """The report with what was committed, or with what refused it."""
+    """Adds the commits of the run, or the conflicts that rejected them."""
     for commit_result in commit_results:
-        report = _with_offer(report, plan, reconciled, commit_result)
+        report = _with_commit(report, plan, reconciled, commit_result)
     return report
 
 
-def _with_offer(
+def _with_commit(
     report: RunReport, plan: LoadPlan, reconciled: Mapping[str, ReconciledTopic], commit_result: CommitResult
 ) -> RunReport:
     if commit_result.commit is None:
@@ -103,13 +102,13 @@ def _with_offer(
 
 def _notes_on(commit: Commit, plan: LoadPlan, refused: Mapping[str, Conflict]) -> list[str]:
     notes = [
-        f"{topic}: stopped before messages of schema id {', '.join(map(str, sorted(committed.asked_ids)))}, "
-        "which this load did not know yet; the next one reads them"
+        f"{topic}: stopped before messages of schema id {', '.join(map(str, sorted(committed.foreign_ids)))}, "
+        "which was registered during this load; the next load reads them"
         for topic, committed in sorted(commit.topics.items())
-        if committed.asked_ids
+        if committed.foreign_ids
     ]
     notes += [
-        f"{topic}: another load was faster ({conflict}); what this one read of it is thrown away"
+        f"{topic}: another load was faster ({conflict}); this load's rows of it are discarded"
         for topic, conflict in sorted(refused.items())
     ]
     notes += [
@@ -133,9 +132,9 @@ def _had_rows(known: TopicState | None, partition: int, offset: int) -> bool:
 
 def _replaced_note(table: str, commit_number: int, partition: int, start: int, end: int) -> str:
     return (
-        f"the log of partition {partition} is another from offset {start} on: the rows of its offsets {start} to "
-        f"{end - 1} in files of {table} before 0-{commit_number}- were read from a log that is no more, and stay; "
-        f"what took their place is in files from 0-{commit_number}- on"
+        f"the log of partition {partition} diverged at offset {start}: the rows of its offsets {start} to "
+        f"{end - 1} in files of {table} before 0-{commit_number}- were read from the former log, and stay; "
+        f"the rows of the present log are in files from 0-{commit_number}- on"
     )
 
 
@@ -163,7 +162,8 @@ def _topic_loaded(topic: str, committed: TopicCommit, work: TopicWork, one: Reco
 
 
 def with_applied(report: RunReport, *applied: Applied) -> RunReport:
-    """The newest word on each topic counts: what failed while catching up may have worked at the end."""
+    """Adds the results of the appliers. The last result of each topic counts: a failure while catching up may have been
+    resolved."""
     failures = {topic: (str(failure.message),) for topic, failure in applied[0].failures.items()}
     warnings = {warning: None for one in applied for warning in one.warnings}
     return dataclasses.replace(
@@ -175,7 +175,7 @@ def with_applied(report: RunReport, *applied: Applied) -> RunReport:
 
 
 def held_back(discovered: Mapping[str, DiscoveredTopic], state: LoaderState) -> int:
-    """How many of the offsets that brokers hold no commit has."""
+    """Returns the number of offsets on the brokers that are in no commit."""
     held = 0
     for name, found in discovered.items():
         known = state.topics[name].partitions if name in state.topics else {}
@@ -188,13 +188,13 @@ def held_back(discovered: Mapping[str, DiscoveredTopic], state: LoaderState) -> 
 def merged_problems(
     one: Mapping[str, tuple[str, ...]], other: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
-    """Sentences by topic, each once; topics without any are left out."""
+    """Merges sentences by topic without duplicates. Omits topics without sentences."""
     topics = sorted({*one, *other})
     merged = {topic: tuple(dict.fromkeys((*one.get(topic, ()), *other.get(topic, ())))) for topic in topics}
     return {topic: sentences for topic, sentences in merged.items() if sentences}
 
 
 def imbalance(results: Sequence[UnitResult]) -> float:
-    """The slowest task's time divided by the mean."""
+    """Returns the slowest task's time divided by the mean."""
     times = [result.duration_ms for result in results]
     return max(times) * len(times) / sum(times) if times and sum(times) else 1.0

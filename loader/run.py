@@ -1,8 +1,7 @@
-"""One run of the loader: catch up, discover, plan, read, check, decide, follow, clean.
+"""One run of the loader: catch up, plan, read, validate, commit, apply, clean.
 
-Everything the run does before the commit is on trial: it may be killed, be overtaken or be done twice at any
-point, and nothing has happened but files in a staging directory of its own. Everything after it is only the
-consequence of what the log says, and any later run brings it about.
+Before its commit a run may be killed, overtaken or repeated at any point, and the only effect is files in its own
+staging directory. After the commit, any later run can finish the work, because it follows from the log alone.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from headrace.loader.plan.discover import Cluster, discover, is_wanted
 from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, make_plan, plan_for_people
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.read.units import read_units
-from headrace.loader.report import RunReport, held_back, imbalance, merged_problems, with_applied, with_offers
+from headrace.loader.report import RunReport, held_back, imbalance, merged_problems, with_applied, with_commits
 from headrace.loader.rewrite.retire import Retirement
 from headrace.loader.storage.protocols import Staging
 from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
@@ -39,9 +38,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """`task` is a pattern: its staging directory and layout are set per run and unit. `topics_only` are names; the run
-    leaves all other topics alone, unless there are none. `may_begin` says that a warehouse may be begun although there
-    are tables whose files are in another."""
+    """`task` is a template: its staging directory and layout are set per run and unit. `topics_only` limits the run to
+    these topics; empty for all. `may_begin` permits a new warehouse although there are tables with files in another
+    one."""
 
     topics_include: tuple[str, ...]
     topics_exclude: tuple[str, ...]
@@ -53,12 +52,12 @@ class RunSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
-    """What a run reaches the world through.
+class RunDependencies:
+    """The interfaces that a run uses.
 
-    `run_units` runs the work units on the pool; `tables_are_open` tells whether looking at tables costs little now
-    (a Spark session is up anyway). `now_ms` is the wall clock, for people, for the age of staging and for what tables
-    say of themselves only.
+    `run_units` runs the work units on the pool; `tables_are_open` returns whether comparing tables is cheap now,
+    because a Spark session is open. `now_ms` is the wall clock; it is used for messages, the age of staging and
+    `headrace.complete_until` only.
     """
 
     cluster: Cluster
@@ -75,12 +74,12 @@ class Ports:
     tables_of_other_warehouse: TablesOfOtherWarehouse
 
 
-def plan_load(ports: Ports, settings: RunSettings) -> LoadPlan:
-    """What the next run would do. Reads only.
+def plan_load(ports: RunDependencies, settings: RunSettings) -> LoadPlan:
+    """Plans the next run. Only reads.
 
     Raises:
         KafkaUnavailable, CorruptCommit.
-        NoSuchTopic: one that was asked for is not on the brokers, or left to others by the settings.
+        NoSuchTopic: a topic named by the user is missing on the brokers or excluded by the settings.
     """
     logger.info("phase_started phase=plan")
     state = ports.log.read_state()
@@ -107,19 +106,18 @@ def plan_load(ports: Ports, settings: RunSettings) -> LoadPlan:
     )
 
 
-def run_load(ports: Ports, settings: RunSettings) -> RunReport:
+def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
     """Runs once.
 
     Raises:
-        EarlierWarehouse: nothing was ever committed here, and a table has its files elsewhere.
-        LoaderError, OSError: the run could not be carried through; what was committed before stands, and the next run
-            goes on.
+        EarlierWarehouse: there is no commit yet, and a table has its files in another warehouse.
+        LoaderError, OSError: the run failed; earlier commits stand, and the next run continues.
     """
     started_ms = ports.now_ms()
     logger.info("phase_started phase=catch_up")
     caught_up = ports.engine.follow()
     if caught_up.outage is not None:
-        raise caught_up.outage  # reading needs the storage too, and would find out after as long a wait
+        raise caught_up.outage  # reading needs the storage too, and would wait for the same timeout
     retired = ports.retirement.retire(ports.now_ms())
     plan = plan_load(ports, settings)
     report = RunReport(
@@ -134,7 +132,7 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
     if plan.has_news:
         if not plan.commit_number and not settings.may_begin:
             ports.tables_of_other_warehouse.refuse(plan.works)
-        report = _carry_out(ports, settings, plan, report, retired)
+        report = _execute(ports, settings, plan, report, retired)
         checked = tuple(ports.log.read_state().topics) if ports.tables_are_open() else ()
         applied = ports.engine.follow(also=checked)
         report = with_applied(report, applied, caught_up)
@@ -142,17 +140,19 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
         applied = caught_up
         report = with_applied(report, caught_up)
     if applied.outage is None:
-        behind = _look_after(ports, settings, plan, failed=frozenset(applied.failures))
+        behind = _finish(ports, settings, plan, failed=frozenset(applied.failures))
         report = dataclasses.replace(report, notes=(*report.notes, *behind))
     left = held_back(plan.discovered, ports.log.state)
     return dataclasses.replace(report, held_back=left, duration_ms=max(0, ports.now_ms() - started_ms))
 
 
-def _look_after(ports: Ports, settings: RunSettings, plan: LoadPlan, *, failed: frozenset[str]) -> tuple[str, ...]:
-    """What can also be done by a later run: the tables say up to when they are complete, and old staging goes.
+def _finish(
+    ports: RunDependencies, settings: RunSettings, plan: LoadPlan, *, failed: frozenset[str]
+) -> tuple[str, ...]:
+    """Sets the completeness of tables and deletes old staging. A later run can do this too.
 
     Returns:
-        Sentences about what did not work.
+        Warnings.
     """
     behind = ports.complete_until.note(
         ports.log.read_state(), plan.discovered, plan.asked_ms, failed=failed, run_id=plan.run_id
@@ -169,10 +169,10 @@ def _look_after(ports: Ports, settings: RunSettings, plan: LoadPlan, *, failed: 
     return behind
 
 
-def _carry_out(
-    ports: Ports, settings: RunSettings, plan: LoadPlan, report: RunReport, retired: frozenset[int]
+def _execute(
+    ports: RunDependencies, settings: RunSettings, plan: LoadPlan, report: RunReport, retired: frozenset[int]
 ) -> RunReport:
-    """Reads, checks and decides what the plan says."""
+    """Reads, validates and commits the plan."""
     ports.staging.note(plan.run_id, "plan.json", plan_for_people(plan))
     logger.info("phase_started phase=read run_id=%s tasks=%d", plan.run_id, len(plan.units))
     reading = read_units(plan.units, ports.run_units, ports.schemas)
@@ -196,22 +196,22 @@ def _carry_out(
         imbalance_measured=imbalance(reading.results[: len(plan.units)]),
         read_ms=reading.read_ms,
     )
-    return with_offers(report, plan, reconciled, commit_results)
+    return with_commits(report, plan, reconciled, commit_results)
 
 
-def _commit_plan(ports: Ports, run_id: str, proposal: Commit) -> list[CommitResult]:
-    """Offers what was checked, in chunks; each stands by itself, whatever becomes of the next."""
+def _commit_plan(ports: RunDependencies, run_id: str, proposal: Commit) -> list[CommitResult]:
+    """Commits in parts of limited size. Each part is independent of the next."""
     logger.info("phase_started phase=commit run_id=%s topics=%d", run_id, len(proposal.topics))
     if not proposal.topics:
-        ports.staging.drop(run_id)  # no offer will ever name what is in it
+        ports.staging.drop(run_id)  # no commit will contain its files
         return []
     first, *later = split_commit(proposal, ports.new_run_id)
     for chunk in later:
         ports.staging.move(run_id, staged_files(chunk), chunk.run_id)
-    return [_offer(ports.log, chunk) for chunk in (first, *later)]
+    return [_try_commit(ports.log, chunk) for chunk in (first, *later)]
 
 
-def _offer(log: CommitLog, chunk: Commit) -> CommitResult:
+def _try_commit(log: CommitLog, chunk: Commit) -> CommitResult:
     commit_result = log.try_commit(chunk)
     if commit_result.commit is None:
         logger.info("commit_refused run_id=%s conflict=%s", chunk.run_id, commit_result.conflict)

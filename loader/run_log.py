@@ -1,9 +1,9 @@
-"""A line of JSON for each load, for whoever watches them: appended with one write under a lock, bounded in size.
+"""Writes a line of JSON per load, for monitoring: appended in one write under a lock, limited in size.
 
     <path>      the newest lines
-    <path>.1    those before; the two hold at most `BYTES_MAX` each
+    <path>.1    the lines before; each file holds at most `BYTES_MAX`
 
-A line that a full disk cut stands alone and is read past: the next one begins after a line feed of its own.
+A line that was truncated by a full disk is ignored: the next line begins with a line feed of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.loader.report import RunReport
 logger = logging.getLogger(__name__)
 
 BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of one file: some 8,000 loads, eight weeks of one every ten minutes."""
+"""Of one file: some 8,000 loads, eight weeks of a load every ten minutes."""
 
 TOPICS_NAMED_MAX: Final = 20
 SENTENCE_CHARS_MAX: Final = 1_000
@@ -32,11 +32,11 @@ SENTENCE_CHARS_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
-    """One load. Times in milliseconds, `started_at_ms` since 1970; counts are of the load.
+    """One load. Times are in milliseconds, `started_at_ms` since 1970.
 
-    `outcome` is `committed` (rows, or changes of tables, were committed), `nothing` (there was nothing to commit),
-    `refused` (another load was faster), `yielded` (another load is running) or `failed`, with the reason in `error`.
-    `imbalance` is the slowest task's time over the mean. `problem_topics` are the first of so many `problems`.
+    `outcome` is `committed` (rows or table changes), `nothing` (no news), `refused` (another load was faster),
+    `yielded` (another load is running) or `failed`, with the reason in `error`. `imbalance` is the slowest task's time
+    over the mean. `problem_topics` are the first of `problems` topics.
     """
 
     started_at_ms: int
@@ -63,7 +63,7 @@ class RunLine:
 
 
 def line_of(report: RunReport, started_at_ms: int, exit_code: int) -> RunLine:
-    """The line of a load that was carried through."""
+    """Returns the line of a completed load."""
     return RunLine(
         started_at_ms=started_at_ms,
         duration_ms=report.duration_ms,
@@ -90,7 +90,7 @@ def line_of(report: RunReport, started_at_ms: int, exit_code: int) -> RunLine:
 
 
 def append_line(path: Path | None, line: RunLine) -> None:
-    """Adds a line, where there is a log; what keeps it from being added is said and stops nobody."""
+    """Appends a line. A failure is logged and does not fail the load."""
     if path is None:
         return
     content = json.dumps(dataclasses.asdict(line), separators=(",", ":")).encode() + b"\n"
@@ -105,7 +105,7 @@ def append_line(path: Path | None, line: RunLine) -> None:
 
 
 def newest_lines(path: Path, count: int) -> tuple[RunLine, ...]:
-    """The newest lines, oldest first; what is no line of this log is read past."""
+    """Returns the newest lines, oldest first. Ignores lines in another format."""
     found: list[RunLine] = []
     for file in (path.with_name(f"{path.name}.1"), path):
         try:
@@ -118,13 +118,13 @@ def newest_lines(path: Path, count: int) -> tuple[RunLine, ...]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[int]:
-    """The file, open for appending and alone in this process's hands; a full one has been put aside."""
+    """Yields the file, open for appending and locked. Renames a full file first."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if not _is_at(path, descriptor):
-                continue  # another process put it aside meanwhile
+                continue  # another process has renamed it
             if os.fstat(descriptor).st_size >= BYTES_MAX:
                 path.replace(path.with_name(f"{path.name}.1"))
                 continue

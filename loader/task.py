@@ -1,13 +1,13 @@
-"""One task of the pool: its ranges read, projected and written to staged files; errors come back as values.
+"""One task of the pool: reads ranges, projects messages and writes staged files. Returns errors as values.
 
-Nothing here knows Spark. A record's way is one road: `read.range_reader` hands batches of them to `project.messages`,
-which converts each body to a row and gives it to `write.range_rows`, and that to the files of the task when
-the range is whole. For every range the offsets are classified without remainder, so that records, tombstones,
-control records, aborted records, gaps and quarantined messages add up to what was read.
+Does not depend on Spark. `read.range_reader` passes batches to `project.messages`, which converts each body to a row
+for `write.range_rows`; when the range is complete, its rows go to the files of the task. Every offset of a range is
+classified: records, tombstones, control records, aborted records, gaps and quarantined messages add up to the offsets
+read.
 
-A range that fails in the middle gives back the prefix before the failure, which is whole, since messages are worked
-through in offset order and each is counted when its row is kept. A failure that puts the whole range in doubt (the
-topic was re-created, a file cannot be written) drops all of it.
+If a range fails in the middle, the prefix before the failure is returned. It is complete, because messages are
+processed in offset order and each is counted when its row is added. A failure that makes the whole range unreliable
+(the topic was re-created, a file cannot be written) drops all of it.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from headrace.loader.project.messages import (
 )
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.project.topic_projection import TopicProjection
+from headrace.loader.read.batch_neighbors import CorruptSpan
 from headrace.loader.read.range_reader import Tally, read_range
-from headrace.loader.read.surroundings import CorruptSpan
 from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.protocols import BlockSink
 from headrace.loader.work_unit import (
-    CorruptStop,
+    CorruptBatchStop,
     FileKind,
     OffsetRange,
     RangeCounts,
@@ -65,19 +65,19 @@ from headrace.loader.write.time_partitions import TimePartitions
 
 logger = logging.getLogger(__name__)
 
-UNKNOWN_IDS_MAX = 1_000  # told of one range: enough to ask for together, few enough to travel
-LOOK_AHEAD_BYTES_MAX = 64 * 1024 * 1024  # for these ids; all of it is read again
+UNKNOWN_IDS_MAX = 1_000  # per range: limits the size of the result
+LOOK_AHEAD_BYTES_MAX = 64 * 1024 * 1024  # read again later
 
 
 NewSink = Callable[[str, int], BlockSink]
-"""Makes a sink below a work's staging for a task of it."""
+"""Creates a sink below a run's staging directory, for one of its tasks."""
 
 
 def run_work_unit(unit: WorkUnit, new_sink: NewSink = LocalSink, sync: bytes = b"") -> UnitResult:
-    """Reads the ranges of a unit and stages their files. Never raises for what can go wrong outside this process.
+    """Reads the ranges of a unit and stages their files. Never raises for failures outside this process.
 
     Args:
-        sync: the files' sync marker, 16 bytes; by default one that is drawn here.
+        sync: the sync marker of the files, 16 bytes; random by default.
     """
     started = time.monotonic()
     build = current_build()
@@ -104,7 +104,7 @@ def run_work_unit(unit: WorkUnit, new_sink: NewSink = LocalSink, sync: bytes = b
         ranges = [task.run(*pair) for pair in zip_longest(unit.ranges, unit.ranges[1:])]
         return dataclasses.replace(result(ranges), files=task.finish())
     except OSError as error:
-        # A file that several ranges share may be cut, so none of them counts as read.
+        # A file shared by several ranges may be truncated, so none of them counts as read.
         reason = f"cannot write to {staging}: {error}"
         return result(nothing(reason), disk_error=reason)
     finally:
@@ -117,15 +117,15 @@ def _nothing(offsets: OffsetRange, error: str) -> RangeResult:
 
 @dataclass(frozen=True, slots=True)
 class _Stop:
-    """Why a range was read no further; nothing is set where its end was reached."""
+    """The reason why reading stopped; nothing is set at the end of the range."""
 
     error: str = ""
     unknown_ids: tuple[int, ...] = ()
-    corrupt: CorruptStop | None = None
+    corrupt: CorruptBatchStop | None = None
 
 
 class _Task:
-    """What the ranges of one unit share: the connections, the projections of each topic, the files."""
+    """Shared by the ranges of one unit: connections, projections by topic, files."""
 
     def __init__(self, unit: WorkUnit, new_sink: NewSink, sync: bytes) -> None:
         self._unit = unit
@@ -147,7 +147,7 @@ class _Task:
         self._finished: list[StagedFile] = []
 
     def finish(self) -> tuple[StagedFile, ...]:
-        """The files of all ranges, forced to disk.
+        """Returns the files of all ranges, fsynced.
 
         Raises:
             OSError: they cannot be written.
@@ -168,11 +168,12 @@ class _Task:
         )
 
     def run(self, offsets: OffsetRange, following: OffsetRange | None = None) -> RangeResult:
-        """Works through one range.
+        """Processes one range.
 
         Args:
-            following: the range that is next, whose first messages are asked for while the last of this one are
-                worked on: where partitions are many and small, the round trips would take as long as the work.
+            following: the next range. Its first fetch is sent while the last messages of this range are processed; with
+            many
+                small partitions, waiting for fetches would take as long as the processing.
 
         Raises:
             OSError: the files cannot be written.
@@ -181,7 +182,7 @@ class _Task:
         where = f"topic {topic_partition.topic} partition {topic_partition.partition}"
         try:
             projection = self._projection(topic_partition.topic)
-            self._format(FileKind.DATA, topic_partition.topic)  # before rows of several topics wait for their files
+            self._format(FileKind.DATA, topic_partition.topic)  # before rows of several topics are buffered
         except (AvroSchemaError, KeyError) as error:
             return _nothing(offsets, f"{where} offset {offsets.start}: the load schema cannot be read: {error}")
         rows = RangeRows(
@@ -218,7 +219,7 @@ class _Task:
         except OSError:
             raise
         except Exception as defect:
-            # A defect of ours must not take the other ranges with it; what was counted so far is not trusted.
+            # A defect in Headrace must not fail the other ranges. The counts so far are discarded.
             logger.exception("range failed %s offset=%d", where, tally.position)
             rows.drop()
             return _nothing(offsets, f"{where} offset {tally.position}: {type(defect).__name__}: {defect}")
@@ -228,7 +229,7 @@ class _Task:
     def _through_core(
         self, policy: TopicPolicy, partition: int, time_partitions: TimePartitions, clamp: Clamp | None, rows: RangeRows
     ) -> ThroughCore | None:
-        """The core for one range, None where it is not built."""
+        """Returns the C core for one range, None if it is not built."""
         if self._core is None:
             return None
         limits = None if clamp is None else (clamp.future_ms_max, clamp.now_ms)
@@ -236,8 +237,9 @@ class _Task:
         return ThroughCore(made, time_partitions.period_ms, rows.add_run)
 
     def _keep(self, offsets: OffsetRange, rows: RangeRows) -> None:
-        """Hands the rows of a range over to files: to its own if what comes before it may yet fail elsewhere, since an
-        uncommitted range takes every file it is in, and with them ranges of healthy partitions."""
+        """Adds the rows of a range to files. If the preceding range may still fail in another task, the range gets
+        files of its own: a range that is not committed takes its files with it, including ranges of healthy partitions.
+        """
         if not offsets.follows_another:
             rows.finish_into(self._files)
             return
@@ -257,8 +259,8 @@ class _Task:
         tally: Tally,
         following: OffsetRange | None,
     ) -> _Stop:
-        """Reads until the end, a message of an unknown schema, a batch that cannot be read, or an error of the brokers,
-        and says which."""
+        """Reads until the end, a message with an unknown schema, a corrupt batch or a broker error, and returns the
+        reason."""
         fate = self._unit.topics[offsets.topic_partition.topic].policy.corrupt_batches
         try:
             pass_over = None if fate == FAIL else partial(messages.pass_corrupt, fate)
@@ -269,7 +271,7 @@ class _Task:
             raise
         except CorruptBatch as error:
             next_offset = -1 if error.next_offset is None else error.next_offset
-            return _Stop(str(error), corrupt=CorruptStop(tally.position, next_offset))
+            return _Stop(str(error), corrupt=CorruptBatchStop(tally.position, next_offset))
         except KafkaError as error:
             topic_partition = offsets.topic_partition
             where = f"topic {topic_partition.topic} partition {topic_partition.partition}"
@@ -319,11 +321,11 @@ class _Task:
     def _ids_from_here_on(
         self, offsets: OffsetRange, projection: TopicProjection, position: int, first: int
     ) -> tuple[int, ...]:
-        """The schema ids that the plan does not know, from the position on: asked for together, they stop the range
-        once and not one after the other."""
+        """Returns the unknown schema ids from this position on. Requested together, they stop the range once and not
+        once each."""
         ahead = Tally(position)
         ids = UnknownIds(first, projection, ahead, ids_max=UNKNOWN_IDS_MAX, bytes_max=LOOK_AHEAD_BYTES_MAX)
-        with contextlib.suppress(Enough, KafkaError):  # whoever reads on from here will meet the error
+        with contextlib.suppress(Enough, KafkaError):  # the next read raises the error again
             self._read(offsets, ids.take, ahead)
         return ids.found
 

@@ -1,7 +1,7 @@
-"""What a task is given and what it returns: plain values that travel between the driver and the Python workers.
+"""Inputs and results of tasks: plain values that travel between the driver and the Python workers.
 
-Offsets are half-open, `[start, end)`. A work unit is planned, run, then committed; nothing in it is changed in
-between. Everything here can be pickled.
+Offsets are half-open, `[start, end)`. A work unit is planned, run, then committed, and not changed in between. All
+values can be pickled.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from headrace.loader.policy import TopicPolicy
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets [start, end) of one topic-partition; end is exclusive, like the log end offset.
+    """Offsets [start, end) of one topic partition.
 
-    `topic_id` is the broker's id of the topic's present incarnation ("" when the broker gives none) and `leader_epoch`
-    the epoch at planning (-1 when unknown). `bytes_estimate` is the planner's weight, in bytes. `follows_another` says
-    that the same run reads what comes before `start` as a range of its own: this one is committed only if that one is
-    whole, so it shares no file with any other.
+    `topic_id` is the topic's id ("" if the broker reports none) and `leader_epoch` the epoch at planning (-1 if
+    unknown). `bytes_estimate` is the planner's weight in bytes. `follows_another` means that the preceding offsets are
+    another range of the same run: this range is committed only if that one is complete, so it shares no file with other
+    ranges.
     """
 
     topic_partition: TopicPartition
@@ -42,13 +42,12 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """What a task must know of one topic.
+    """The inputs of a task for one topic.
 
-    `load_schema` is the text of the Avro schema that the files are written in, without the `kafka` column, which
-    the writer appends as `policy` says. `writer_schemas` maps schema id to self-contained schema text;
-    `absent_ids` are ids that the registry was asked for by name and does not have: their messages are quarantined.
-    `time_property` is the subject's metadata property `headrace.time`, or "". `routes` maps the ids of the subject's
-    versions to the routes they were folded in by.
+    `load_schema` is the text of the files' Avro schema without the `kafka` column, which the writer appends according
+    to `policy`. `writer_schemas` maps schema ids to self-contained schema texts; `absent_ids` are ids that the registry
+    does not have: their messages are quarantined. `time_property` is the subject's metadata property `headrace.time`,
+    or "". `routes` maps the schema ids of the subject's versions to the routes with which they were folded in.
     """
 
     topic: str
@@ -60,26 +59,26 @@ class TopicPlan:
     routes: Mapping[int, KeptRoute] = field(default_factory=dict)
 
 
-BLOCK_BYTES = 1024 * 1024  # of one Avro block, before compression
+BLOCK_BYTES = 1024 * 1024  # size of an Avro block before compression
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """The part of the settings that tasks need, but for what each topic has its own. Sizes are in bytes."""
+    """The settings of a task, except those of each topic. Sizes are in bytes."""
 
     bootstrap_servers: str
-    staging: str  # where the work's files go, as `Staging.location` says it; tasks write below it under own names
+    staging: str  # `Staging.location` of the run; each task attempt writes files with names of its own below it
     file_bytes_target: int
     security: KafkaSecurity = UNSECURED
     block_bytes: int = BLOCK_BYTES
-    fetch_bytes: int = 8 * 1024 * 1024  # of one fetch from one partition
+    fetch_bytes: int = 8 * 1024 * 1024  # per fetch and partition
     fetch_timeout_ms: int = 30_000
     now_ms: int = 0  # the driver's wall clock at the start of the run, the same for all tasks and attempts
 
 
 @dataclass(frozen=True, slots=True)
 class WorkUnit:
-    """The ranges of one task of the pool. `build` is the driver's (Python, headrace) version, compared by the task."""
+    """The ranges of one task. `build` is the driver's, which the task compares with its own."""
 
     run_id: str
     task: int
@@ -96,7 +95,7 @@ class FileKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Which messages of one partition a file holds: the first and last offset (both inclusive) and how many."""
+    """The messages of one partition in a file: first and last offset (both inclusive), and their number."""
 
     partition: int
     first: int
@@ -108,8 +107,8 @@ class FileRange:
 class StagedFile:
     """A finished file in the staging directory.
 
-    `path` is relative to `staging/<run id>/` and belongs to one attempt of one task. `time_partition` is the partition
-    path, `dt=2013-01-01/hr=05` or `dt=2013-01-01`. `checksum` is the SHA-256 of the bytes, in hex.
+    `path` is relative to `staging/<run id>/` and belongs to one attempt of one task. `time_partition` is
+    `dt=2013-01-01/hr=05` or `dt=2013-01-01`. `checksum` is described in `loader.checksum`.
     """
 
     kind: FileKind
@@ -124,7 +123,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class RangeCounts:
-    """What the offsets of a range were. The sum of all is `end - start`, or the range is not whole."""
+    """The offsets of a range by kind. They add up to `end - start`, or the range is incomplete."""
 
     records: int = 0  # written to a data file
     tombstones: int = 0  # null values
@@ -132,7 +131,7 @@ class RangeCounts:
     aborted: int = 0  # records of aborted transactions
     gaps: int = 0  # offsets that the log no longer holds (compaction, DeleteRecords inside the range)
     quarantined: int = 0
-    corrupt: int = 0  # offsets of batches that cannot be read and were passed over, as the topic's policy says
+    corrupt: int = 0  # offsets of corrupt batches that were skipped, as the topic's policy says
 
     @property
     def total(self) -> int:
@@ -142,10 +141,10 @@ class RangeCounts:
 
 @dataclass(frozen=True, slots=True)
 class SkippedOffsets:
-    """Offsets `[start, end)` of a partition that were not read on purpose: by the topic's policy, those of a batch that
-    cannot be read, or by an operator's command.
+    """Offsets `[start, end)` that were deliberately not read: a corrupt batch, as the topic's policy says, or a range
+    named by `headrace offsets skip`.
 
-    `reason` is a sentence. `is_kept` says that the bytes of the batch are one row of the topic's quarantine.
+    `reason` is a sentence. `is_kept` means that the bytes of the batch are one row of the topic's quarantine.
     """
 
     start: int
@@ -155,9 +154,9 @@ class SkippedOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class CorruptStop:
-    """Why a range stopped at `offset`: the batch there cannot be read. `next_offset` is the offset after it, -1 where
-    that cannot be told."""
+class CorruptBatchStop:
+    """The range stopped at `offset`, because the batch there is corrupt. `next_offset` is the offset after it, -1 if
+    unknown."""
 
     offset: int
     next_offset: int
@@ -165,10 +164,10 @@ class CorruptStop:
 
 @dataclass(frozen=True, slots=True)
 class AuditCount:
-    """Messages of one topic, tier and window. `fingerprint` is the sum modulo 2**64 of the messages' hashes.
+    """Messages of one topic, tier and window. `fingerprint` is the sum of the message hashes modulo 2**64.
 
-    `outcome` says where messages of tier `loader` went: `written` to the topic's files or `quarantined`. It is ""
-    for tier `broker`, which counts what the log holds.
+    `outcome` of the tier `loader` is `written` or `quarantined`. It is "" for the tier `broker`, which counts the
+    messages in the log.
     """
 
     tier: str  # broker | loader
@@ -182,19 +181,19 @@ class AuditCount:
 
 
 class TimeOddity(StrEnum):
-    """What cannot be meant by the times of a field."""
+    """Kinds of implausible times."""
 
     OUT_OF_RANGE = "out of range"  # before 1970 or after 9999
-    SCATTERED = "scattered"  # in more windows than the audit counts apart
-    WRONG_UNIT = "wrong unit"  # within range, and a time of our days only in another unit
+    SCATTERED = "scattered"  # in more windows than the audit counts separately
+    WRONG_UNIT = "wrong unit"  # within range, but plausible only in another unit
 
 
 @dataclass(frozen=True, slots=True)
 class OddTimes:
-    """Messages of one topic with times that cannot be meant.
+    """Messages of one topic with implausible times.
 
-    `source` is the field, or `record`, and `unit` the one it is taken for. `value` is the number in one of the
-    messages; of scattered times, which have no unit, the time in milliseconds.
+    `source` is the field, or `record`; `unit` is its assumed unit. `value` is the number in one of the messages; for
+    scattered times, which have no unit, the time in milliseconds.
     """
 
     oddity: TimeOddity
@@ -206,17 +205,16 @@ class OddTimes:
 
 @dataclass(frozen=True, slots=True)
 class RangeResult:
-    """What became of one range.
+    """The result of one range.
 
-    `done` is the contiguous prefix that was read whole; it is empty (start == end) when nothing can be committed.
-    `error` says why the rest was not read, "" when all was. `unknown_ids` is not empty when the range stopped before
-    a message whose writer schema the plan does not know: its id, then others like it from further on in the range.
-    `time_sources` counts which source gave each message its time (`header.time`, `timestamp`, `record`, …), and
-    `odd_times` how many of them cannot be meant.
-    `skipped` are batches that cannot be read and did not stop the range, and `corrupt_stop` is one that did.
-    `bytes_read` is what came off the wire. `gaps` says where offsets are missing, the first thousand places;
-    `counts.gaps` counts all of them. `epochs` are of the batches that hold what is done. `by_reference` are messages
-    that the compiled core left to the reference, which is no part of what they became.
+    `done` is the contiguous prefix that was read completely, empty (start == end) if nothing can be committed. `error`
+    is the reason why the rest was not read, "" if all was. `unknown_ids` is not empty if the range stopped before a
+    message with a writer schema that the plan does not know: its id, then further unknown ids from later offsets.
+    `time_sources` counts the sources of message times (`header.time`, `timestamp`, `record`, …), and `odd_times` the
+    implausible ones. `skipped` are corrupt batches that did not stop the range, `corrupt_stop` is one that did.
+    `bytes_read` were fetched. `gaps` are missing offsets, the first thousand ranges; `counts.gaps` counts all of them.
+    `epochs` are of the batches in `done`. `by_reference` counts messages that the C core left to Python; their rows are
+    the same.
     """
 
     done: OffsetRange
@@ -230,17 +228,17 @@ class RangeResult:
     odd_times: tuple[OddTimes, ...] = ()
     epochs: ReadEpochs = NOTHING_READ
     skipped: tuple[SkippedOffsets, ...] = ()
-    corrupt_stop: CorruptStop | None = None
+    corrupt_stop: CorruptBatchStop | None = None
     by_reference: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class UnitResult:
-    """All that a task returns.
+    """The result of a task.
 
-    `error` is set when the task could not run for a reason that holds for the whole load (a foreign build); it ends the
-    load. `disk_error` is set when its files could not be written: then none of its ranges counts as read, and the work
-    of other tasks is committed.
+    `error` is set if the task could not run for a reason that applies to the whole load (another build); it ends the
+    load. `disk_error` is set if its files could not be written: none of its ranges counts as read, and other tasks are
+    committed.
     """
 
     task: int

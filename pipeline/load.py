@@ -21,7 +21,7 @@ from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.executors.printing import PrintingExecutor
 from headrace.hive_ddl.ops import ReplaceView
 from headrace.kafka_wire.cluster import KafkaCluster
-from headrace.kafka_wire.of_settings import kafka_security
+from headrace.kafka_wire.from_settings import kafka_security
 from headrace.loader.apply.audit import AuditApplier, positions_in
 from headrace.loader.apply.base import Position
 from headrace.loader.apply.chain import chain_of
@@ -37,7 +37,7 @@ from headrace.loader.errors import EarlierWarehouse
 from headrace.loader.inspect.latest_view import latest_view, newest_id
 from headrace.loader.load_schema import commented_table_schema, table_schema
 from headrace.loader.plan.discover import is_wanted
-from headrace.loader.plan.kept_schemas import KeptSchemas
+from headrace.loader.plan.schema_cache import SchemaCache
 from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.policy import TopicPolicy
@@ -45,7 +45,7 @@ from headrace.loader.project.quarantine import SCHEMA as QUARANTINE_SCHEMA
 from headrace.loader.rewrite.merge import MergeResult, MergeUnit, merge
 from headrace.loader.rewrite.retire import Retirement
 from headrace.loader.rewrite.run import RewritePorts
-from headrace.loader.run import Ports, RunSettings
+from headrace.loader.run import RunDependencies, RunSettings
 from headrace.loader.storage.hadoop.staging import HadoopStaging
 from headrace.loader.storage.protocols import Storage
 from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
@@ -180,7 +180,7 @@ def _hive_server(settings: Settings) -> HiveServerAddress | None:
 class Load:
     """The ports and settings of a load, and the ports of rewrites."""
 
-    ports: Ports
+    ports: RunDependencies
     settings: RunSettings
     rewrites: RewritePorts
 
@@ -292,7 +292,7 @@ def open_load(
         )
         chain = chain_of(log, storage, spark.executor, tables, audit, cluster)
         yield Load(
-            Ports(
+            RunDependencies(
                 cluster=cluster,
                 schemas=WriterSchemas(registry, log.storage, settings.loader.subject_of, keeps=not is_dry),
                 log=log,
@@ -332,7 +332,7 @@ def table_settings(settings: Settings, storage: Storage) -> TableSettings:
 
     def view_of(topic: str, state: TopicState) -> ReplaceView | None:
         schema_id = newest_id(state) if hive.latest_views else None
-        text = None if schema_id is None else KeptSchemas(storage.commits, keeps=False).text(schema_id)
+        text = None if schema_id is None else SchemaCache(storage.commits, keeps=False).text(schema_id)
         if schema_id is None or text is None:
             return None
         return latest_view(topic, state, settings.loader.of_topic(topic).kafka_column, hive.database, schema_id, text)
@@ -380,7 +380,7 @@ def run_settings(settings: Settings) -> RunSettings:
         ),
         task=TaskSettings(
             bootstrap_servers=resolve_bootstrap_servers(settings),
-            security=kafka_security(settings).for_tasks(),
+            security=kafka_security(settings).without_secrets(),
             staging="",
             file_bytes_target=loader.file_bytes_target,
         ),

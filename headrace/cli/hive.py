@@ -171,7 +171,7 @@ def _topic_of(known: LoadedState, name: str) -> str:
 def latest(args: argparse.Namespace) -> int:
     from headrace.hive_ddl.render import render_statements
     from headrace.loader.inspect.latest_view import latest_view, newest_id
-    from headrace.loader.plan.kept_schemas import KeptSchemas
+    from headrace.loader.plan.schema_cache import SchemaCache
     from headrace.registry.client.of_settings import registry_client
 
     with open_loaded_state(args) as known, loader_errors_as_command_errors():
@@ -186,7 +186,7 @@ def latest(args: argparse.Namespace) -> int:
                 schema_id = registry.version(loaded.subject, loaded.version).schema_id
             finally:
                 registry.close()
-        text = KeptSchemas(known.log.storage, keeps=False).text(schema_id)
+        text = SchemaCache(known.log.storage, keeps=False).text(schema_id)
     view = text and latest_view(topic, state, settings.loader.kafka_column, settings.hive.database, schema_id, text)
     if not view:
         raise CommandError(f"version {loaded.version} of {loaded.subject} is not the loaded version; run headrace load")

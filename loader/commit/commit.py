@@ -154,7 +154,7 @@ class TopicCommit:
     `topic_id_before` and `revision_before` are the values that the plan found in the log (None and 0 for a new topic);
     the files were written under them. `load_schema` is set if it changes; a new topic always has it. `table`,
     `directory` and `partition_by` repeat the choice of the topic's first commit. `kafka_column` is the variant of the
-    `kafka` column in its files. `asked_ids` are registered schema ids that the plan did not know.
+    `kafka` column in its files. `foreign_ids` are registered schema ids that the plan did not know.
     `previous_commit_number` is the topic's previous commit and `previous_quarantine_commit_number` its previous commit
     with quarantine files, 0 for none: readers follow these links and read no other topic's commits.
 
@@ -176,7 +176,7 @@ class TopicCommit:
     files: tuple[CommittedFile, ...]
     audit: tuple[CountSeries, ...]
     time_sources: Mapping[str, int]
-    asked_ids: frozenset[int]
+    foreign_ids: frozenset[int]
     previous_commit_number: int = 0
     previous_quarantine_commit_number: int = 0
     kafka_column: str = ""

@@ -47,10 +47,10 @@ def new_load_commit(
     )
 
 
-def _topic_commit(work: TopicWork, one: ReconciledTopic, asked_ids: frozenset[int]) -> TopicCommit | None:
+def _topic_commit(work: TopicWork, one: ReconciledTopic, foreign_ids: frozenset[int]) -> TopicCommit | None:
     known = work.known
     changed = known is None or work.schemas.is_changed or work.ranges.starts_again or work.ranges.continues
-    if not (changed or asked_ids or one.ranges):
+    if not (changed or foreign_ids or one.ranges):
         return None
     return TopicCommit(
         topic_id=work.ranges.topic_id,
@@ -65,7 +65,7 @@ def _topic_commit(work: TopicWork, one: ReconciledTopic, asked_ids: frozenset[in
         files=one.files,
         audit=one.audit,
         time_sources=one.time_sources,
-        asked_ids=asked_ids,
+        foreign_ids=foreign_ids,
         continues=work.ranges.continues,
     )
 

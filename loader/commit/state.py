@@ -56,7 +56,7 @@ class TopicState:
     """State of a topic. `commit_number` is the newest commit of this topic, `quarantine_commit_number` the newest with
     quarantine files of it, 0 for none.
 
-    `asked_ids` are registered schema ids in its messages that need not be versions of its subject; every plan looks
+    `foreign_ids` are registered schema ids in its messages that need not be versions of its subject; every plan looks
     them up by id. `kafka_column` is the widest variant in any of its files, and so the table's. `generation` counts the
     rewrites of its time partitions.
     """
@@ -67,7 +67,7 @@ class TopicState:
     partition_by: str
     load_schema: LoadSchema
     partitions: Mapping[int, PartitionState]
-    asked_ids: frozenset[int]
+    foreign_ids: frozenset[int]
     data: FileTotals
     quarantine: FileTotals
     commit_number: int
@@ -198,7 +198,7 @@ def _fold_topic(known: TopicState | None, committed: TopicCommit, commit_number:
             partition_by=committed.partition_by,
             load_schema=load_schema,
             partitions={},
-            asked_ids=frozenset(),
+            foreign_ids=frozenset(),
             data=FileTotals(),
             quarantine=FileTotals(),
             commit_number=commit_number,
@@ -213,7 +213,7 @@ def _fold_topic(known: TopicState | None, committed: TopicCommit, commit_number:
         topic_id=committed.topic_id,
         load_schema=load_schema,
         partitions=partitions,
-        asked_ids=known.asked_ids | committed.asked_ids,
+        foreign_ids=known.foreign_ids | committed.foreign_ids,
         data=_totals(known.data, FileKind.DATA, committed),
         quarantine=_totals(known.quarantine, FileKind.QUARANTINE, committed),
         commit_number=commit_number,

@@ -185,7 +185,7 @@ def _gap(known: TopicState, move: Moved, choice: Choice) -> TopicCommit:
         files=(),
         audit=(),
         time_sources={},
-        asked_ids=frozenset(),
+        foreign_ids=frozenset(),
     )
 
 

@@ -1,2 +1,2 @@
-"""What a run will read: `discover` finds topics and offsets, `schemas` asks the registry, `ranges` says which offsets
-of which partitions are next, `packing` spreads them over the tasks, and `load_plan` makes one plan of it all."""
+"""Plans a run: `discover` finds topics and offsets, `schemas` fetches schemas from the registry, `ranges` chooses the
+next offsets of each partition, `packing` distributes them over tasks, and `load_plan` combines everything."""

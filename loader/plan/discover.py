@@ -1,7 +1,7 @@
-"""Which topics there are and which offsets they hold.
+"""Finds the topics and the offsets they hold.
 
-The offsets are read before anything is asked of the registry, so that no message inside a planned range is newer
-than the schemas known to the plan.
+The offsets are read before any request to the registry, so that no message in a planned range is newer than the schemas
+of the plan.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.commit.state import EMPTY, LoaderState
-from headrace.loader.plan.divergence import Doubt, is_doubtful, shared_ends
+from headrace.loader.plan.divergence import SuspectPartition, is_suspect, shared_ends
 
 if TYPE_CHECKING:
     from headrace.kafka_wire.cluster import ClusterMetadata, EpochEndLookup, EpochQuery, OffsetLookup, TopicMetadata
 
 NEVER_LOADED = re.compile(r"__.*|_schemas")
-"""Topics that belong to the brokers and to a Confluent registry."""
+"""Internal topics of Kafka and of a Confluent registry."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
     """The log holds offsets `[start, end)`; `end` is the last stable offset, so no open transaction is inside.
 
-    `high_watermark` is the end without that condition, read a moment before: what lies beyond `end` is held back by a
-    transaction and has not merely come in between. `shared_end` is up to where the log is the one that was read, None
-    where there was no reason to ask or nobody could tell.
+    `high_watermark` was read a moment earlier: if it is beyond `end`, an open transaction holds these offsets back.
+    `shared_end` is the offset up to which the log equals the log that was read before; None if it was not checked or is
+    unknown.
     """
 
     partition: int
@@ -40,13 +40,13 @@ class PartitionOffsets:
 
     @property
     def held_back(self) -> int:
-        """How many offsets lie behind the first open transaction, or are its own."""
+        """The number of offsets from the first open transaction on."""
         return max(0, self.high_watermark - self.end)
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredTopic:
-    """`topic_id` is "" when the broker gives none; `errors` says why a partition could not be asked."""
+    """`topic_id` is "" if the broker reports none; `errors` are the failed partitions with the reasons."""
 
     topic: str
     topic_id: str
@@ -56,7 +56,7 @@ class DiscoveredTopic:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """`unusable` says of a wanted topic why the cluster cannot serve it now."""
+    """`unusable` are wanted topics that the cluster cannot serve now, with the reasons."""
 
     cluster_id: str
     topics: Mapping[str, DiscoveredTopic]
@@ -64,7 +64,7 @@ class Discovery:
 
 
 class Cluster(Protocol):
-    """What the driver asks of Kafka."""
+    """The Kafka requests of the driver."""
 
     def metadata(self, topics: Sequence[str] | None = None) -> ClusterMetadata: ...
 
@@ -83,17 +83,17 @@ class Cluster(Protocol):
 
 
 def is_wanted(topic: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    """Whether a topic of this name is loaded; the patterns match whole names."""
+    """Whether a topic of this name is loaded. The patterns match whole names."""
     if NEVER_LOADED.fullmatch(topic):
         return False
     return any(re.fullmatch(p, topic) for p in include) and not any(re.fullmatch(p, topic) for p in exclude)
 
 
 def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], state: LoaderState = EMPTY) -> Discovery:
-    """Asks the cluster for its topics and for the offsets of the wanted ones.
+    """Fetches the topics of the cluster and the offsets of the wanted ones.
 
     Args:
-        state: what was read before; logs that are no longer the same are found by it.
+        state: of the commit log; used to detect logs that have diverged.
 
     Raises:
         KafkaUnavailable: no broker answers.
@@ -106,12 +106,12 @@ def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], s
     }
     usable = {name: topic for name, topic in wanted.items() if not topic.error}
     asked = [TopicPartition(name, number) for name, topic in usable.items() for number in sorted(topic.partitions)]
-    # What did not answer one question is not asked the next.
+    # A partition that failed once is not requested again.
     high_watermarks = cluster.lookup_offsets(asked, "latest", read_committed=False)
     ends = cluster.lookup_offsets(high_watermarks.offsets, "latest")
     starts = cluster.lookup_offsets(ends.offsets, "earliest")
     found = {
-        # Retention may have moved the start past the end that was read a moment before.
+        # Retention may have moved the log start offset past the end that was read a moment earlier.
         tp: PartitionOffsets(
             partition=tp.partition,
             leader_epoch=usable[tp.topic].partitions[tp.partition].leader_epoch,
@@ -121,7 +121,7 @@ def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], s
         )
         for tp, start in starts.offsets.items()
     }
-    shared = shared_ends(cluster, _doubts(usable, found, state))
+    shared = shared_ends(cluster, _suspects(usable, found, state))
     errors = {**high_watermarks.errors, **ends.errors, **starts.errors, **shared.errors}
     topics = {}
     for name, topic in usable.items():
@@ -139,10 +139,10 @@ def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], s
     return Discovery(metadata.cluster_id, topics, {name: topic.error for name, topic in wanted.items() if topic.error})
 
 
-def _doubts(
+def _suspects(
     topics: Mapping[str, TopicMetadata], found: Mapping[TopicPartition, PartitionOffsets], state: LoaderState
-) -> dict[TopicPartition, Doubt]:
-    """The partitions whose logs may be others than those that were read; of a re-created topic that is known anyway."""
+) -> dict[TopicPartition, SuspectPartition]:
+    """Returns the partitions whose logs may have diverged. Excludes re-created topics, which are known to differ."""
     doubts, others = {}, {}
     for tp, offsets in found.items():
         known = state.topics.get(tp.topic)
@@ -152,12 +152,12 @@ def _doubts(
         partition = known.partitions.get(tp.partition)
         if partition is None:
             continue
-        doubt = Doubt(partition, offsets.leader_epoch, bool(topic_id and known.topic_id))
-        if is_doubtful(partition, offsets.leader_epoch, offsets.start, offsets.end):
+        doubt = SuspectPartition(partition, offsets.leader_epoch, bool(topic_id and known.topic_id))
+        if is_suspect(partition, offsets.leader_epoch, offsets.start, offsets.end):
             doubts[tp] = doubt
         elif offsets.start < partition.next_offset:
             others[tp] = doubt
-    # A topic is made anew as a whole, and not every partition need tell: its epochs may be what they were.
+    # A topic is re-created as a whole, and the epochs of some partitions may be the same by chance.
     anew = {tp.topic for tp, doubt in doubts.items() if doubt.is_made_anew}
     of_new = {tp: doubt for tp, doubt in (doubts | others).items() if tp.topic in anew}
     return doubts | {tp: replace(doubt, is_of_new_topic=True) for tp, doubt in of_new.items()}

@@ -1,10 +1,9 @@
-"""Up to which offset a log is still the one that was read.
+"""Finds the offset up to which a log is unchanged since it was read.
 
-After an unclean election, or when a broker's disk was put back from an older copy, a log ends before what was read of
-it, and soon has grown beyond that again: the same offsets, other messages. Then the leader's epoch is another than it
-was, and what epochs the log holds says where the two went apart (KIP-101, KIP-279). Without epochs (brokers before
-Kafka 0.11 know none) only a log that ends too early is noticed. Where topics have no ids, one whose leader epochs began
-again was made anew.
+After an unclean election, or when a broker's disk was restored from an older copy, a log ends before the offsets that
+were read and then grows again: the same offsets, other messages. The leader epoch is then another one, and comparing
+the epochs of the log finds the point of divergence (KIP-101, KIP-279). Without epochs (brokers before Kafka 0.11), only
+a log that ends too early is detected. If topics have no ids, a topic whose leader epochs began again was re-created.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ class EpochSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
-    """A partition whose log may be another than the one that was read. `leader_epoch` is the leader's now.
+class SuspectPartition:
+    """A partition whose log may have diverged. `leader_epoch` is the present leader's.
 
-    `has_topic_id` says that the topic is known to be the same one, `is_of_new_topic` that another of its partitions
-    tells that it is not.
+    `has_topic_id` means that the topic is known to be the same, `is_of_new_topic` that another of its partitions shows
+    that it was re-created.
     """
 
     known: PartitionState
@@ -45,24 +44,22 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class SharedEnds:
-    """By partition the end of what the log still holds of what was read; what nobody could tell is left out.
-
-    `errors` says why a partition could not be asked now.
-    """
+    """By partition, the end of the unchanged part of the log; unknown partitions are missing. `errors` are failed
+    partitions with the reasons."""
 
     offsets: Mapping[TopicPartition, int]
     errors: Mapping[TopicPartition, str]
 
 
-def is_doubtful(known: PartitionState, leader_epoch: int, start: int, end: int) -> bool:
-    """Whether a log that holds `[start, end)` must be asked about. A log is only cut back under a new leader epoch, so
-    that idle clusters cost nothing; and where nothing is left of what was read, nothing can differ."""
+def is_suspect(known: PartitionState, leader_epoch: int, start: int, end: int) -> bool:
+    """Whether a log that holds `[start, end)` must be checked. A log is only truncated under a new leader epoch, so
+    idle clusters cost nothing. If the log no longer holds anything that was read, nothing can differ."""
     is_changed = leader_epoch < 0 or leader_epoch != known.leader_epoch or end < known.next_offset
     return is_changed and start < known.next_offset
 
 
-def shared_ends(source: EpochSource, doubts: Mapping[TopicPartition, Doubt]) -> SharedEnds:
-    """Asks about all partitions together: one request per broker, more only for those that diverged."""
+def shared_ends(source: EpochSource, doubts: Mapping[TopicPartition, SuspectPartition]) -> SharedEnds:
+    """Checks all partitions together: one request per broker, and further requests only for diverged partitions."""
     offsets = {tp: 0 for tp, doubt in doubts.items() if doubt.is_made_anew}
     searches = {
         tp: search for tp, doubt in doubts.items() if tp not in offsets and (search := _first(doubt.known)) is not None
@@ -72,26 +69,26 @@ def shared_ends(source: EpochSource, doubts: Mapping[TopicPartition, Doubt]) -> 
         questions = {tp: EpochQuery(search.epoch, doubts[tp].leader_epoch) for tp, search in searches.items()}
         answers = source.lookup_epoch_ends(questions)
         errors.update(answers.errors)
-        going_on = {}
+        continued_units = {}
         for tp, answer in answers.ends.items():
             search = searches[tp]
             if answer is None or answer.epoch > search.epoch:
                 continue
             found = _after(search, answer, doubts[tp].known)
             if isinstance(found, _Search):
-                going_on[tp] = found
+                continued_units[tp] = found
             else:
                 offsets[tp] = found
-        searches = going_on
+        searches = continued_units
     return SharedEnds(offsets, errors)
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """`epoch` is to be asked for. Nothing from `up_to` on is shared.
+    """`epoch` is the next epoch to request. No offset from `up_to` on is shared.
 
-    `older` are the epochs read before it, newest first, each with its end. `is_read` says that batches of the epoch
-    were read; else it is the leader's when the offsets were committed, and nothing read is above it.
+    `older` are the epochs read before it, newest first, each with its end. `is_read` means that batches of `epoch` were
+    read; otherwise it is the leader's epoch at the last commit, and no batch above it was read.
     """
 
     epoch: int
@@ -101,7 +98,7 @@ class _Search:
 
 
 def _first(known: PartitionState) -> _Search | None:
-    """What to ask first; None when no epoch is known."""
+    """Returns the first request, None if no epoch is known."""
     if known.epochs.starts:
         (epoch, end), *older = known.epochs.newest_first()
         return _Search(epoch, end, tuple(older), True)
@@ -109,16 +106,16 @@ def _first(known: PartitionState) -> _Search | None:
 
 
 def _after(search: _Search, answer: EpochEnd, known: PartitionState) -> _Search | int:
-    """The next question, or the end of what is shared. Pure."""
+    """Returns the next request, or the end of the shared part. Pure."""
     read_end = known.epochs.end
     if not search.is_read:
-        # What the leader then wrote last may have been the emptied offsets: if it is not there, they are read again,
-        # which costs nothing.
+        # The last offsets of that leader may have been empty. If they are missing now, they are read again, which costs
+        # nothing.
         unsure = bool(known.epochs.starts) and answer.epoch < search.epoch
         return read_end if unsure else max(0, read_end, min(search.up_to, answer.end))
     up_to = min(search.up_to, answer.end) if answer.end >= 0 else search.up_to
     if answer.epoch < search.epoch:
-        # The log holds nothing of this epoch, so it went apart before, wherever the epoch found instead ends.
+        # The log has no batch of this epoch, so it diverged before, wherever the returned epoch ends.
         if not search.older:
             return 0
         (epoch, end), *older = search.older
@@ -126,7 +123,7 @@ def _after(search: _Search, answer: EpochEnd, known: PartitionState) -> _Search 
     if up_to < read_end:
         return up_to
     if read_end < known.next_offset and known.leader_epoch > search.epoch:
-        # Every batch read is there. Behind them compaction had left none, so what stood there is of any epoch up to
-        # the leader's then.
+        # Every batch read is there. After them compaction had left none, so the offsets there belong to any epoch up to
+        # that leader's.
         return _Search(known.leader_epoch, known.next_offset, (), False)
     return min(answer.end, known.next_offset)

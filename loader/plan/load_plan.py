@@ -1,6 +1,6 @@
-"""The whole plan of one run: which topics, which offsets, under which schemas, in which tasks.
+"""The plan of one run: topics, offsets, schemas and tasks.
 
-`headrace load plan` prints it, `headrace load` runs it: the same path up to here.
+`headrace load plan` prints it, `headrace load` runs it; both use the same code up to here.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from headrace.loader.plan.schemas import SchemaProblem, TopicSchemas, Waiting, W
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit
 
-TOPICS_NAMED_MAX = 3  # of those that a note is about
+TOPICS_NAMED_MAX = 3  # in one note
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """The part of the settings that planning needs. `tasks` is the size of the pool; sizes are in bytes. `policy_of`
-    gives what the settings say of a topic by its name."""
+    """The settings for planning. `tasks` is the size of the pool; sizes are in bytes. `policy_of` returns the settings
+    of a topic."""
 
     tasks: int
     range_bytes_max: int
@@ -38,8 +38,8 @@ class PlanSettings:
 
 @dataclass(frozen=True, slots=True)
 class TopicWork:
-    """What this run may decide of a topic; `known` is None for one that was never committed. `policy` is what is in
-    force: for a topic that has a table, with what that began with."""
+    """The part of the plan for one topic; `known` is None for a topic without a commit. `policy` is in force: for an
+    existing table, it includes the table's layout."""
 
     topic: str
     known: TopicState | None
@@ -51,8 +51,8 @@ class TopicWork:
 
     @property
     def known_ids(self) -> frozenset[int]:
-        """The schema ids that need no asking: of the subject, and those met in messages before."""
-        return self.schemas.load_schema.writer_ids | (self.known.asked_ids if self.known else frozenset())
+        """The schema ids that need no request: of the subject, and found in earlier messages."""
+        return self.schemas.load_schema.writer_ids | (self.known.foreign_ids if self.known else frozenset())
 
     @property
     def texts_known(self) -> frozenset[int]:
@@ -61,7 +61,7 @@ class TopicWork:
 
     @property
     def column_changes(self) -> tuple[str, ...]:
-        """What becomes of the columns of a table that is there, in words."""
+        """Describes the changes of an existing table's columns."""
         if self.known is None or not self.schemas.is_changed:
             return ()
         return column_changes(self.known.load_schema.text, self.schemas.load_schema.text)
@@ -79,8 +79,8 @@ class TopicWork:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """`commit_number` is the newest commit that the plan knows of. `waiting`, `problems`, `notes` and `registry_outage`
-    are as in the report. `discovered` is what the brokers said of the topics, after the instant `asked_ms`."""
+    """`commit_number` is the newest commit that the plan knows. `waiting`, `problems`, `notes` and `registry_outage`
+    are as in the report. `discovered` are the topics on the brokers after `asked_ms`."""
 
     run_id: str
     commit_number: int
@@ -110,12 +110,12 @@ def make_plan(
     task_settings: TaskSettings,
     only: Collection[str] = (),
 ) -> LoadPlan:
-    """Plans what has come since `state`.
+    """Plans the offsets that have arrived since `state`.
 
     Args:
-        only: the topics that were asked for, none for all.
-        asked_ms: an instant before the brokers were asked.
-        discovery: read before this is called, since `schemas` asks the registry and must do so after it.
+        only: names of topics, none for all.
+        asked_ms: an instant before the offsets were fetched.
+        discovery: fetched before this call, because `schemas` must be fetched after the offsets.
     """
     waiting: dict[str, str] = {}
     problems: dict[str, tuple[str, ...]] = {
@@ -124,7 +124,7 @@ def make_plan(
     notes: list[str] = []
     works: dict[str, TopicWork] = {}
     taken = {known.table for known in state.topics.values()}
-    schemas.ask_ahead({topic: state.topics.get(topic) for topic in discovery.topics})
+    schemas.prefetch({topic: state.topics.get(topic) for topic in discovery.topics})
     for topic, found in discovery.topics.items():
         known = state.topics.get(topic)
         answer = schemas.of_topic(topic, known)
@@ -187,7 +187,7 @@ def _topic_work(
             found, known, starts, on_data_loss=policy.on_data_loss, range_bytes_max=settings.range_bytes_max
         ),
         schemas=schemas,
-        # Chosen once: names of other topics' tables play a part in it.
+        # Chosen once, because the name depends on the names of other topics' tables.
         table=known.table if known else table_name(found.topic, taken),
         directory=known.directory if known else directory_name(found.topic),
         policy=policy,
@@ -195,20 +195,20 @@ def _topic_work(
 
 
 def _kept_notes(works: Iterable[TopicWork], settings: PlanSettings) -> Iterator[str]:
-    """Which tables stay as they began although the settings now say otherwise: one sentence for all of a kind."""
+    """Notes tables that keep their layout although the settings differ: one sentence per setting."""
     kept: dict[str, list[str]] = defaultdict(list)
     for work in works:
         wanted, has = settings.policy_of(work.topic), work.policy
         if wanted.partition_by != has.partition_by:
             sentence = (
-                f"loader.partition_by = {wanted.partition_by} is for tables not made yet; by {has.partition_by}, "
-                "as they began, stay the tables of"
+                f"loader.partition_by = {wanted.partition_by} applies to new tables only; partitioned by {has.partition_by} "
+                "as before: the tables of"
             )
             kept[sentence].append(work.topic)
         if wanted.kafka_column != has.kafka_column:
             sentence = (
-                f"loader.kafka_column = {wanted.kafka_column} would take from rows what they have; "
-                f"{has.kafka_column}, as it was, stays in the tables of"
+                f"loader.kafka_column = {wanted.kafka_column} would remove fields of existing rows; "
+                f"{has.kafka_column} stays for the tables of"
             )
             kept[sentence].append(work.topic)
     for sentence, topics in sorted(kept.items()):
@@ -252,7 +252,7 @@ def _topic_plan(work: TopicWork) -> TopicPlan:
 
 
 def plan_for_people(plan: LoadPlan) -> bytes:
-    """A summary of the plan; nothing reads it back."""
+    """Returns a summary of the plan, which no program reads."""
     units = [
         {
             "task": unit.task,

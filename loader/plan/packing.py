@@ -1,8 +1,8 @@
-"""Ranges over a fixed pool of tasks. Pure.
+"""Distributes ranges over a fixed pool of tasks. Pure.
 
-A range weighs its estimated bytes and a constant. Large ranges are split, small ones packed over a fixed pool of
-tasks by LPT (longest processing time first: Graham 1969, at most 4/3 of the optimum). Ranges of one topic stay
-together as far as the balance allows, since every task that touches a topic makes files of its own.
+The weight of a range is its estimated bytes plus a constant. Large ranges are split, small ones are packed by LPT
+(longest processing time first: Graham 1969, at most 4/3 of the optimum). Ranges of one topic stay together as far as
+the balance allows, because every task that reads a topic writes files of its own.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from headrace.loader.work_unit import OffsetRange
 
-RANGE_BYTES_CONSTANT = 64 * 1024  # what opening a range costs, in bytes read
-TASK_BYTES_MIN = 4 * 1024 * 1024  # below this another task costs more than it saves, and makes more files
-IMBALANCE_MAX = 1.2  # heaviest task to the best that is possible, before topics are spread over more tasks
+RANGE_BYTES_CONSTANT = 64 * 1024  # cost of opening a range, in bytes read
+TASK_BYTES_MIN = 4 * 1024 * 1024  # a smaller task costs more than it saves, and makes more files
+IMBALANCE_MAX = 1.2  # heaviest task over the best possible; above it, topics are spread over more tasks
 SPLITS_PER_TASK = 4  # a range is split when it weighs more than this part of a task's share
 
 
@@ -36,7 +36,7 @@ def weight(offsets: OffsetRange) -> int:
 
 
 def pack(ranges: Sequence[OffsetRange], *, tasks: int, file_bytes_target: int) -> Packing:
-    """Distributes ranges over at most `tasks` tasks; every offset is in exactly one of them."""
+    """Distributes ranges over at most `tasks` tasks. Every offset is in exactly one of them."""
     total = sum(weight(offsets) for offsets in ranges)
     tasks = max(1, min(tasks, -(-total // TASK_BYTES_MIN)))
     pieces = [
@@ -61,7 +61,7 @@ def pack(ranges: Sequence[OffsetRange], *, tasks: int, file_bytes_target: int) -
 
 
 def split(offsets: OffsetRange, bytes_max: int) -> list[OffsetRange]:
-    """The range in pieces of about equal offsets, none estimated at more than `bytes_max` where that is possible."""
+    """Splits a range into pieces of about equal offsets, none estimated at more than `bytes_max` if possible."""
     length = offsets.end - offsets.start
     parts = max(1, min(length, -(-offsets.bytes_estimate // max(1, bytes_max))))
     cuts = [offsets.start + length * part // parts for part in range(parts + 1)]
@@ -78,8 +78,8 @@ def split(offsets: OffsetRange, bytes_max: int) -> list[OffsetRange]:
 
 
 def _group_limits(bound: float, file_bytes_target: int, lightest: int) -> Iterable[float]:
-    """What a group may weigh: as much as fills a file, then no more than a task's share, a half of it, a quarter …
-    down to where every piece stands alone."""
+    """Yields the weight limits of a group: enough to fill a file, then at most a task's share, a half of it, a quarter,
+    down to single pieces."""
     yield float(file_bytes_target)
     limit = min(bound, float(file_bytes_target))
     while limit > lightest / 2:
@@ -88,7 +88,7 @@ def _group_limits(bound: float, file_bytes_target: int, lightest: int) -> Iterab
 
 
 def _by_topic(pieces: Sequence[OffsetRange], limit: float) -> list[list[OffsetRange]]:
-    """Groups that stay together: of each topic as few as `limit` allows, so that only heavy topics are spread."""
+    """Returns groups that stay together: as few per topic as `limit` allows, so that only heavy topics are spread."""
     topics: dict[str, list[OffsetRange]] = defaultdict(list)
     for piece in pieces:
         topics[piece.topic_partition.topic].append(piece)
@@ -101,7 +101,7 @@ def _by_topic(pieces: Sequence[OffsetRange], limit: float) -> list[list[OffsetRa
 
 
 def _lpt(groups: Sequence[list[OffsetRange]], bins: int) -> list[list[OffsetRange]]:
-    """Puts the heaviest group first, each into the bin that is lightest so far."""
+    """Puts the heaviest group first, each into the lightest bin."""
     weighed = sorted(((sum(weight(piece) for piece in group), group) for group in groups), key=lambda pair: -pair[0])
     heap = [(0, number) for number in range(bins)]
     filled: list[list[OffsetRange]] = [[] for _ in range(bins)]

@@ -1,6 +1,6 @@
-"""From next offsets and what the brokers hold to the offsets that this run reads. Pure.
+"""Chooses the offsets that this run reads, from the next offsets and the offsets on the brokers. Pure.
 
-Caps act here and nowhere later: what is planned is read.
+Limits apply here and not later: every planned offset is read.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from headrace.loader.commit.state import BYTES_PER_KILO_OFFSET_UNSEEN, Partition
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
 from headrace.loader.work_unit import OffsetRange
 
-TRIED_AGAIN = "see that its brokers are up; the next load reads on"
+TRIED_AGAIN = "check that its brokers are up; the next load continues"
 
 HELD_BACK_MAX = 1_000_000
-"""Offsets behind an open transaction before a run that has others to read says so: some minutes of a busy partition,
-while transactions of usual length end within one. Where nothing is left to read the first one is worth a note, since
-the transaction has then outlived the time between two runs."""
+"""Offsets after an open transaction that cause a note if other offsets can be read: some minutes of a busy partition,
+while usual transactions end within one. If nothing else can be read, one such offset causes a note, because the
+transaction has been open since the last run."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
     """The offsets `[start, end)` of a partition that this run reads. `previous`, `diverged_at` and `incarnation` are as
-    in a committed range."""
+    in `CommittedRange`."""
 
     partition: int
     previous: int | None
@@ -43,10 +43,10 @@ class PlannedRange:
 
 @dataclass(frozen=True, slots=True)
 class TopicRanges:
-    """What to read of one topic. `problems` are sentences, each about offsets that policy forbids to pass over.
+    """The ranges of one topic. `problems` are sentences about offsets that the policy forbids to skip.
 
-    `topic_id` is the id to commit under; `starts_again` says that the topic was re-created, `continues` that it goes on
-    under this id, which is another than before.
+    `topic_id` is the id to commit; `starts_again` means that the topic was re-created, `continues` that it is the same
+    topic under another id.
     """
 
     topic_id: str
@@ -65,23 +65,23 @@ def topic_ranges(
     on_data_loss: str,
     range_bytes_max: int,
 ) -> TopicRanges:
-    """The ranges to read of a topic.
+    """Returns the ranges to read of a topic.
 
     Args:
-        starts: where partitions begin of which nothing was loaded, if not where their logs do.
-        on_data_loss: `fail` leaves a partition whose offsets vanished unread, or were replaced, and says so; `skip`
-            goes on with what there is.
-        range_bytes_max: cap of one range, by estimate.
+        starts: start offsets of partitions without a load, if not their log start. on_data_loss: `fail` leaves a
+        partition unread if offsets vanished or were replaced, and reports it; `skip` continues
+            with the offsets that exist.
+        range_bytes_max: limit of one range, estimated.
     """
     topic_id = found.topic_id or (known.topic_id if known else "")
-    # An id that was not told before is no other one: whether it is the same log is asked of the leader epochs.
+    # A topic without an id before is not another topic: the leader epochs show whether it is the same log.
     starts_again = known is not None and known.topic_id not in ("", topic_id)
     problems = [f"partition {number}: {reason}; {TRIED_AGAIN}" for number, reason in sorted(found.errors.items())]
     notes: list[str] = []
     if known is not None and starts_again:
         sentence = f"the topic was re-created (topic id {topic_id}, was {known.topic_id})"
         if on_data_loss == "fail":
-            problems.append(f"{sentence}; loader.on_data_loss=skip goes on with the new one")
+            problems.append(f"{sentence}; loader.on_data_loss=skip loads the new one")
             return TopicRanges(known.topic_id, False, (), tuple(problems))
         notes.append(f"{sentence}; reading the new one from its start")
     ranges = []
@@ -98,14 +98,14 @@ def topic_ranges(
             notes.append(f"partition {offsets.partition}: {lost.what}; {lost.done}")
         ranges.append(planned)
     if not found.topic_id and any(planned.diverged_at is not None for planned in ranges):
-        topic_id = ""  # the topic may have been made anew, and would seem to be once more when its new id is told
+        topic_id = ""  # the topic may have been re-created, and would seem re-created again once its new id is reported
     continues = known is not None and not starts_again and topic_id != known.topic_id
     return TopicRanges(topic_id, starts_again, tuple(ranges), tuple(problems), tuple(notes), continues)
 
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """What was lost, what `on_data_loss=skip` would do, and what it did."""
+    """The loss, the effect that `on_data_loss=skip` would have, and its effect if set."""
 
     what: str
     remedy: str
@@ -115,7 +115,7 @@ class _Lost:
 def _planned(
     offsets: PartitionOffsets, known: PartitionState | None, chosen: int | None, range_bytes_max: int
 ) -> tuple[PlannedRange, _Lost | None]:
-    """The range of one partition, and what was lost before it."""
+    """Returns the range of one partition, and the loss before it."""
     lost, diverged_at = None, None
     previous = known.next_offset if known else chosen
     start = offsets.start if previous is None else previous
@@ -125,7 +125,7 @@ def _planned(
             start = diverged_at = shared_end
             lost = _replaced(offsets, known, shared_end) if known.has_rows_from(shared_end) else None
     elif previous is not None and previous > offsets.high_watermark:
-        what = f"the log ends at {offsets.high_watermark} although it was to be read from {previous} on"
+        what = f"the log ends at {offsets.high_watermark}, before the next offset {previous}"
         start = offsets.end
         lost = _Lost(what, f"begins at {start}", f"begun at {start}")
     if start < offsets.start:
@@ -134,7 +134,7 @@ def _planned(
         lost = _Lost(what, "declares the gap", "declared as a gap")
         start = offsets.start
     weight = known.bytes_per_kilo_offset if known else BYTES_PER_KILO_OFFSET_UNSEEN
-    # Behind what was shared, the new log may be readable to less than that: a transaction of its own may be open.
+    # The new log may be readable to a lower offset than the shared end, if it has an open transaction.
     end = max(start, min(offsets.end, start + max(1, range_bytes_max * 1000 // weight)))
     planned = PlannedRange(
         partition=offsets.partition,
@@ -150,7 +150,7 @@ def _planned(
 
 
 def same_log_end(offsets: PartitionOffsets, known: PartitionState) -> int:
-    """Up to where the log is the one that was read, at most to the next offset; without an answer, what it holds."""
+    """Returns the offset up to which the log is unchanged, at most the next offset; if unknown, the log end offset."""
     if offsets.shared_end is not None:
         return offsets.shared_end
     return min(known.next_offset, offsets.end)
@@ -159,14 +159,14 @@ def same_log_end(offsets: PartitionOffsets, known: PartitionState) -> int:
 def _replaced(offsets: PartitionOffsets, known: PartitionState, shared_end: int) -> _Lost:
     last, log_end = known.next_offset - 1, offsets.high_watermark
     if log_end < known.next_offset:
-        what = f"the log ends at {log_end} although offsets up to {last} were loaded"
-        what += f", and it is the same only up to {shared_end}" if shared_end < log_end else ""
+        what = f"the log ends at {log_end}, and offsets up to {last} were loaded"
+        what += f"; it is unchanged only up to {shared_end}" if shared_end < log_end else ""
     else:
         what = (
-            f"offsets {shared_end} to {last} were loaded and are no longer in the log, which was cut back and grew "
+            f"offsets {shared_end} to {last} were loaded and are no longer in the log, which was truncated and grew "
             f"again (leader epoch {offsets.leader_epoch}, was {known.leader_epoch})"
         )
-    return _Lost(what, f"takes up at {shared_end}", f"taken up at {shared_end}")
+    return _Lost(what, f"resumes at {shared_end}", f"resumed at {shared_end}")
 
 
 def _held_back_note(topic: str, offsets: PartitionOffsets) -> str:
@@ -178,7 +178,7 @@ def _held_back_note(topic: str, offsets: PartitionOffsets) -> str:
 
 
 def offset_ranges(topic: str, ranges: TopicRanges) -> list[OffsetRange]:
-    """The ranges of a topic that hold something to read, as tasks take them."""
+    """Returns the non-empty ranges of a topic in the form for tasks."""
     return [
         OffsetRange(
             TopicPartition(topic, planned.partition),

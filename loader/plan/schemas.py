@@ -1,9 +1,8 @@
-"""The schemas of a topic, asked of the registry and kept beside the log.
+"""The schemas of a topic, from the registry and from the cache next to the log.
 
-What was once answered is kept (`kept_schemas`), and a registry that is down stops only what nobody has asked for
-before. Ids found in messages that are not of the topic's own subject
-are asked for by name, so that they are known or known to be absent, and no range stops twice before one of them.
-`loader.read.units` says when.
+Every schema is cached (`schema_cache`), so a registry outage only stops topics with schemas that were never fetched.
+Ids found in messages that are not versions of the topic's subject are looked up by id, so that no range stops twice
+before the same id. `loader.read.units` decides when.
 """
 
 from __future__ import annotations
@@ -20,8 +19,16 @@ from headrace.loader.commit.json_values import canonical
 from headrace.loader.commit.state import TopicState
 from headrace.loader.errors import SchemaReplaced
 from headrace.loader.load_schema import EMPTY, KeptRoute, LoadState, fold
-from headrace.loader.plan.asking import Asking, Identity, Question, Registry, SchemaOf, Version, Versions
-from headrace.loader.plan.kept_schemas import KeptSchemas
+from headrace.loader.plan.registry_requests import (
+    IdentityRequest,
+    Registry,
+    RegistryRequest,
+    RegistryResponses,
+    SchemaByIdRequest,
+    VersionRequest,
+    VersionsRequest,
+)
+from headrace.loader.plan.schema_cache import SchemaCache
 from headrace.loader.storage.protocols import CommitStorage
 from headrace.registry.errors import (
     INCONCLUSIVE_ERRORS,
@@ -41,10 +48,10 @@ ALLOW = "allow the loader's registry user to read it"
 
 @dataclass(frozen=True, slots=True)
 class TopicSchemas:
-    """`load_schema` is the topic's after folding in what is new; `is_changed` says that something was.
+    """`load_schema` is the topic's after folding in new versions; `is_changed` means that there were new versions.
 
-    `writer_schemas` are self-contained texts by id; `absent_ids` were asked for and do not exist. `routes` are those
-    by which the subject's versions were folded in, by id.
+    `writer_schemas` are self-contained texts by id; `absent_ids` were requested and do not exist. `routes` are the
+    routes of the subject's versions, by id.
     """
 
     load_schema: LoadSchema
@@ -55,9 +62,9 @@ class TopicSchemas:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedIds:
-    """`absent` ids do not exist, or name nothing that could be read with; `refused` says why one may not be asked
-    for. One that is nowhere here got no answer."""
+class FetchedIds:
+    """`absent` ids do not exist, or have no usable schema; `refused` may not be read, with the reason. Other ids got no
+    response."""
 
     registered: frozenset[int]
     absent: frozenset[int]
@@ -79,57 +86,59 @@ class SchemaProblem:
 
 
 class WriterSchemas:
-    """Answers for one run. After the first request that the registry leaves unanswered it is not asked again.
+    """The schemas of one run. After the first request without a response, no more are sent.
 
     Args:
-        subject_of: the subject of a topic's values.
-        keeps: whether new schemas are kept; a dry run leaves no trace.
+        subject_of: returns the subject of a topic's values.
+        keeps: whether new schemas are cached; a dry run writes nothing.
     """
 
     def __init__(
         self, registry: Registry, storage: CommitStorage, subject_of: Callable[[str], str], *, keeps: bool = True
     ) -> None:
         self._subject_of = subject_of
-        self._asking = Asking(registry)
-        self._kept = KeptSchemas(storage, keeps=keeps)
+        self._responses = RegistryResponses(registry)
+        self._kept = SchemaCache(storage, keeps=keeps)
         self._replaced: dict[int, SchemaReplaced] = {}
         self._folds: dict[str, LoadState] = {}
 
     @property
     def outage(self) -> str:
-        """Why the registry could not be asked, "" while it answers."""
-        outage = self._asking.outage
+        """The reason why the registry is unavailable, "" if it is available."""
+        outage = self._responses.outage
         if outage is None:
             return ""
         return str(outage) if isinstance(outage, RegistryUnavailable) else f"schema registry: {outage}"
 
-    def ask_ahead(self, topics: Mapping[str, TopicState | None]) -> None:
-        """Asks what `of_topic` will ask for these topics, several questions at a time."""
+    def prefetch(self, topics: Mapping[str, TopicState | None]) -> None:
+        """Sends the requests that `of_topic` will need for these topics, several at a time."""
         if not topics:
             return
-        self._asking.ahead([Identity(), *(Versions(self._subject_of(topic)) for topic in topics)])
+        self._responses.prefetch([IdentityRequest(), *(VersionsRequest(self._subject_of(topic)) for topic in topics)])
         with contextlib.suppress(*INCONCLUSIVE_ERRORS, AccessDenied):
-            self._kept.use(self._asking.answer(Identity()))
-        self._asking.ahead(question for topic, known in topics.items() for question in self._questions(topic, known))
+            self._kept.use(self._responses.answer(IdentityRequest()))
+        self._responses.prefetch(
+            question for topic, known in topics.items() for question in self._questions(topic, known)
+        )
 
-    def _questions(self, topic: str, known: TopicState | None) -> Iterator[Question[object]]:
-        """Those that follow from a subject's versions, and from what is known of the topic."""
+    def _questions(self, topic: str, known: TopicState | None) -> Iterator[RegistryRequest[object]]:
+        """Yields the requests that follow from a subject's versions and from the state of the topic."""
         subject = self._subject_of(topic)
         folded = self._folded(known.load_schema).versions if known else ()
         with contextlib.suppress(RegistryError):
-            versions = self._asking.answer(Versions(subject))
+            versions = self._responses.answer(VersionsRequest(subject))
             newest = versions[-1:] if known and _foreign_ids(known) else ()
-            yield from (Version(subject, one) for one in versions if one not in folded or one in newest)
-        ids = known.load_schema.writer_ids | known.asked_ids if known else frozenset()
-        yield from (SchemaOf(one) for one in sorted(ids) if not self._kept.is_compared(one))
+            yield from (VersionRequest(subject, one) for one in versions if one not in folded or one in newest)
+        ids = known.load_schema.writer_ids | known.foreign_ids if known else frozenset()
+        yield from (SchemaByIdRequest(one) for one in sorted(ids) if not self._kept.is_verified(one))
 
     def of_topic(self, topic: str, known: TopicState | None) -> TopicSchemas | Waiting | SchemaProblem:
-        """The schemas to load a topic with. `known` is what has been committed of it."""
+        """Returns the schemas to load a topic with. `known` is the topic's state."""
         subject = self._subject_of(topic)
         if known is not None and known.load_schema.subject != subject:
             return SchemaProblem(
-                f"its table was made from subject {known.load_schema.subject}, and loader.subject says {subject} now; "
-                f"name {known.load_schema.subject} for it, in a [[loader.topic]] of its own"
+                f"its table was created from subject {known.load_schema.subject}, and loader.subject is {subject} now; "
+                f"set {known.load_schema.subject} in a [[loader.topic]] section for it"
             )
         try:
             load_schema = self._load_schema(subject, known)
@@ -139,15 +148,15 @@ class WriterSchemas:
             return SchemaProblem(f"subject {subject}: {error}")
         except (AvroSchemaError, ValueError) as error:
             return SchemaProblem(
-                f"subject {subject}: {error}; delete that version, or leave the topic out with loader.topics_exclude"
+                f"subject {subject}: {error}; delete that version, or exclude the topic with loader.topics_exclude"
             )
         except INCONCLUSIVE_ERRORS:
-            return Waiting("the registry does not answer and no schema of this topic is known yet")
+            return Waiting("the registry is unavailable and no schema of this topic is cached")
         if load_schema is None:
             return Waiting(f"no subject {subject} is registered")
         texts: dict[int, str] = {}
         absent: set[int] = set()
-        for schema_id in sorted(load_schema.writer_ids | (known.asked_ids if known else frozenset())):
+        for schema_id in sorted(load_schema.writer_ids | (known.foreign_ids if known else frozenset())):
             try:
                 text = self._text(schema_id, absent)
             except AccessDenied as error:
@@ -160,14 +169,14 @@ class WriterSchemas:
         return TopicSchemas(load_schema, changed, texts, frozenset(absent), self._folded(load_schema).routes)
 
     def replaced(self, ids: Mapping[str, Collection[int]], turn: int) -> Mapping[str, SchemaProblem]:
-        """The topics among those with something to read that use an id which the registry gave to another schema.
+        """Returns the topics with something to read that use an id which the registry assigned to another schema.
 
-        To be called after `of_topic` of all topics. Texts that were compared once are not compared again, all of them,
-        in every run: of each topic the newest id is, since a registry that was put back from an older copy has lost the
-        newest ones, and another in turn. Once anything is found, all are.
+        Call after `of_topic` of all topics. Texts that were compared once are not all compared again in every run: of
+        each topic the newest id is, because a restored registry lacks the newest ids, and one other id in turn. If any
+        differs, all are compared.
 
         Args:
-            ids: by topic, those whose schemas are known.
+            ids: the ids of cached schemas by topic.
             turn: another number in each run.
         """
         self._compare({one for known in ids.values() for one in _watched(sorted(known), turn)})
@@ -181,18 +190,18 @@ class WriterSchemas:
         }
 
     def _compare(self, ids: Collection[int]) -> None:
-        self._asking.ahead(map(SchemaOf, sorted(ids)))
+        self._responses.prefetch(map(SchemaByIdRequest, sorted(ids)))
         for schema_id in sorted(ids):
             with contextlib.suppress(AccessDenied, SchemaReplaced):
                 self._asked_text(schema_id, set())
 
-    def ask(self, schema_ids: Iterable[int]) -> AskedIds:
-        """Asks for schemas by id, also for those that other topics use; those that exist are kept."""
+    def ask(self, schema_ids: Iterable[int]) -> FetchedIds:
+        """Looks up schemas by id, including those that other topics use. Caches those that exist."""
         schema_ids = tuple(schema_ids)
         registered: set[int] = set()
         absent: set[int] = set()
         refused: dict[int, str] = {}
-        self._asking.ahead(map(SchemaOf, schema_ids))
+        self._responses.prefetch(map(SchemaByIdRequest, schema_ids))
         for schema_id in schema_ids:
             try:
                 if self._text(schema_id, absent, trusts=False) is not None:
@@ -202,13 +211,13 @@ class WriterSchemas:
             except SchemaReplaced as error:
                 refused[schema_id] = str(error)
         self._kept.save()
-        return AskedIds(frozenset(registered), frozenset(absent), refused)
+        return FetchedIds(frozenset(registered), frozenset(absent), refused)
 
     def _load_schema(self, subject: str, topic: TopicState | None) -> LoadSchema | None:
-        """The load schema after the versions that are not in it yet; None for a subject that does not exist."""
+        """Returns the load schema after folding in new versions, None for a subject that does not exist."""
         known = topic.load_schema if topic else None
         try:
-            versions = self._asking.answer(Versions(subject))
+            versions = self._responses.answer(VersionsRequest(subject))
         except INCONCLUSIVE_ERRORS:
             if known is None:
                 raise
@@ -218,9 +227,9 @@ class WriterSchemas:
         is_anew = topic is not None and self._is_registered_anew(subject, versions, topic)
         for version in (version for version in versions if is_anew or version not in state.versions):
             try:
-                registered, schema = self._asking.answer(Version(subject, version))
+                registered, schema = self._responses.answer(VersionRequest(subject, version))
             except (VersionNotFound, SubjectNotFound):
-                continue  # deleted since it was listed
+                continue  # deleted since the listing
             except INCONCLUSIVE_ERRORS:
                 break
             self._compared(registered.schema_id, _whole_text(schema))
@@ -239,52 +248,52 @@ class WriterSchemas:
         return folded
 
     def _is_registered_anew(self, subject: str, versions: Sequence[int], topic: TopicState) -> bool:
-        """Whether the numbers of versions that are known are other versions now, since the subject was deleted for good
-        and registered anew.
+        """Whether the known version numbers belong to other versions now, because the subject was permanently deleted
+        and registered again.
 
-        Asked only of a topic in whose messages ids were met that are of none of its versions, so that the others cost
-        no question more.
+        Checked only for topics with ids in messages that are none of its versions, so that other topics cost no
+        request.
         """
         if not versions or not _foreign_ids(topic):
             return False
         with contextlib.suppress(VersionNotFound, SubjectNotFound, *INCONCLUSIVE_ERRORS):
-            registered, _ = self._asking.answer(Version(subject, versions[-1]))
+            registered, _ = self._responses.answer(VersionRequest(subject, versions[-1]))
             return registered.schema_id not in topic.load_schema.writer_ids
         return False
 
     def _text(self, schema_id: int, absent: set[int], *, trusts: bool = True) -> str | None:
-        """The text of a schema; None when it does not exist (then it is added to `absent`) or cannot be asked for.
+        """Returns the text of a schema; None if it does not exist (its id is added to `absent`) or cannot be fetched.
 
         Args:
-            trusts: takes a kept text that was compared with this registry before.
+            trusts: accepts a cached text that was compared with this registry before.
 
         Raises:
             SchemaReplaced, AccessDenied.
         """
         kept = self._kept.text(schema_id)
-        if kept is not None and (self._asking.outage or (trusts and self._kept.is_compared(schema_id))):
+        if kept is not None and (self._responses.outage or (trusts and self._kept.is_verified(schema_id))):
             return kept
         text = self._asked_text(schema_id, absent if kept is None else set())
         return kept if text is None else text
 
     def _asked_text(self, schema_id: int, absent: set[int]) -> str | None:
-        """What the registry has under an id, compared with what is kept; None where it says nothing."""
+        """Returns the registry's text of an id after comparing it with the cache, None if there is no response."""
         is_kept = self._kept.text(schema_id) is not None
         try:
-            text = _whole_text(self._asking.answer(SchemaOf(schema_id)))
+            text = _whole_text(self._responses.answer(SchemaByIdRequest(schema_id)))
         except INCONCLUSIVE_ERRORS:
             return None
         except AccessDenied:
             if is_kept:
                 return None
-            raise  # nothing is known of the schema, so its messages wait
+            raise  # the schema is unknown, so its messages wait
         except (AvroSchemaError, RegistryError) as error:
             if is_kept and isinstance(error, AvroSchemaError):
                 raise self._noted(self._kept.replaced(schema_id)) from error
             if is_kept:
                 self._kept.missed(schema_id)
             elif not isinstance(error, SchemaNotFound):
-                # Registered but of no use (another format, a lost reference): its messages go to the quarantine.
+                # Registered but unusable (another format, a missing reference): its messages are quarantined.
                 logger.warning("schema_unusable schema_id=%d error=%s", schema_id, error)
             absent.add(schema_id)
             return None
@@ -302,27 +311,26 @@ class WriterSchemas:
         return error
 
     def _folded(self, load_schema: LoadSchema) -> LoadState:
-        """Read once in a run; what is known of a large subject takes a while to read."""
+        """Parses the fold of a load schema. Cached for the run, because a large one takes a while."""
         if load_schema.fold not in self._folds:
             self._folds[load_schema.fold] = LoadState.from_json(json.loads(load_schema.fold))
         return self._folds[load_schema.fold]
 
 
 def _whole_text(schema: Schema) -> str:
-    """
-    Raises:
-        SchemaParseError: with all its references in one text it nests too deep; each by itself the registry accepts.
+    """Raises:
+    SchemaParseError: combined with its references, the schema nests too deep; the registry checks each separately.
     """
     try:
         return self_contained_text(schema)
     except RecursionError:
-        message = "with the schemas that it refers to, its types hold each other too deeply"
+        message = "combined with its references, its types nest too deep"
         raise SchemaParseError(message, source=schema.source) from None
 
 
 def _foreign_ids(topic: TopicState) -> frozenset[int]:
-    """Ids that messages of a topic carried, and that are of none of the versions it was folded from."""
-    return topic.asked_ids - topic.load_schema.writer_ids
+    """Returns the ids in messages of a topic that are not versions of its load schema."""
+    return topic.foreign_ids - topic.load_schema.writer_ids
 
 
 def _watched(ids: Sequence[int], turn: int) -> set[int]:

@@ -34,8 +34,8 @@ from headrace.loader.project.topic_projection import (
     WriterProjection,
     framed,
 )
+from headrace.loader.read.batch_neighbors import CorruptSpan
 from headrace.loader.read.range_reader import StopBefore, Tally
-from headrace.loader.read.surroundings import CorruptSpan
 from headrace.loader.work_unit import AuditCount, FileKind, OddTimes, SkippedOffsets
 
 ID_HEADER = VALUE_HEADER.encode()

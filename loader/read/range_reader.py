@@ -1,9 +1,9 @@
-"""One range of a partition: raw record batches in, records out in offset order, and every offset accounted for.
+"""Reads one range of a partition: raw record batches in, records out in offset order, with every offset accounted for.
 
-What lies outside the range `[start, end)` is dropped, since fetches are aligned to batches and ranges are not. Every
-offset of the range is one of: a data record, a transaction marker (control), a record of an aborted transaction, a
-gap that compaction or deletion left, or of a corrupt batch that is passed over. Whatever is handed on is in offset
-order and without holes that are not counted, so that a range that stops in the middle leaves a prefix that is whole.
+Offsets outside of `[start, end)` are dropped, because fetches return whole batches. Every offset of the range is one
+of: a data record, a transaction marker (control), a record of an aborted transaction, a gap left by compaction or
+deletion, or part of a skipped corrupt batch. Records are passed on in offset order and gaps are counted, so a range
+that stops in the middle leaves a complete prefix.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from headrace.kafka_wire.record_batch import (
     split_batches,
 )
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
-from headrace.loader.read.surroundings import LOOK_BEHIND_BYTES, CorruptSpan, Fetch, Surroundings
+from headrace.loader.read.batch_neighbors import LOOK_BEHIND_BYTES, BatchNeighbors, CorruptSpan, Fetch
 from headrace.loader.work_unit import OffsetRange, SkippedOffsets
 
 ABORT_MARKER = 0
 
-GAPS_LISTED_MAX = 1_000  # of one range: enough to see where, and small enough for a commit
-PASSED_OVER_MAX = 100  # corrupt batches in one range: more are no accident but a disk to look at
+GAPS_LISTED_MAX = 1_000  # per range; limits the size of a commit
+PASSED_OVER_MAX = 100  # corrupt batches per range; more indicate a failing disk
 EPOCH_MAX = (1 << 31) - 1
-THROTTLED_S_MAX = 600.0  # without a record in between: a quota is counted over seconds, so this is none
+THROTTLED_S_MAX = 600.0  # without a record; quotas are measured over seconds, so a longer delay is no quota
 
 
 class BatchKind(StrEnum):
@@ -46,10 +46,10 @@ class BatchKind(StrEnum):
 
 @dataclass(slots=True)
 class Tally:
-    """What the offsets read so far were; data records only up to now, since the caller decides what becomes of them.
+    """Classification of the offsets read so far. Holds data records only until the caller has processed them.
 
-    `gap_offsets` counts all offsets that the log no longer holds. `gaps` lists where they are, the first
-    `GAPS_LISTED_MAX` of them: a compacted topic has one behind every other record. `epochs` are those of the batches.
+    `gap_offsets` counts all offsets that the log no longer holds. `gaps` lists the first `GAPS_LISTED_MAX` ranges of
+    them: a compacted topic may have a gap after every other record. `epochs` are those of the batches.
     """
 
     position: int
@@ -64,7 +64,7 @@ class Tally:
     _marked: Sequence[Record] = ()
 
     def skip_to(self, offset: int) -> None:
-        """Counts what lies between the position and `offset` as a gap."""
+        """Counts the offsets between the position and `offset` as a gap."""
         if offset <= self.position:
             return
         self.gap_offsets += offset - self.position
@@ -75,7 +75,7 @@ class Tally:
         self.position = offset
 
     def note_epoch(self, batch: Batch, end: int) -> None:
-        """Takes note of the epoch of a batch that is about to be booked up to `end`; epochs never go back."""
+        """Notes the epoch of a batch that will be booked up to `end`. Epochs never decrease."""
         last = self.epochs.starts[-1][0] if self.epochs.starts else 0
         if batch.leader_epoch >= last:
             read = ReadEpochs(((batch.leader_epoch, self.position),), min(batch.next_offset, end))
@@ -86,24 +86,24 @@ class Tally:
         return sum(one.end - one.start for one in self.skipped)
 
     def pass_corrupt(self, one: SkippedOffsets) -> None:
-        """Moves the position, which must be where it begins, behind a batch that cannot be read."""
+        """Moves the position from the start of a corrupt batch to its end."""
         assert one.start == self.position, (one, self.position)
         self.skipped.append(one)
         self.position = one.end
 
     def pass_over(self, records: Sequence[Record]) -> None:
-        """Moves the position behind records, counting the gaps between them."""
+        """Moves the position after these records, and counts the gaps between them."""
         for record in records:
             self.skip_to(record[0])
             self.position = record[0] + 1
 
     def mark(self, records: Sequence[Record]) -> None:
-        """Remembers the state before `records` are booked, for `cut_to`."""
+        """Saves the state before `records` are booked, for `cut_to`."""
         self._mark = (self.position, self.gap_offsets, self.gaps[-1:])
         self._marked = records
 
     def cut_to(self, offset: int) -> None:
-        """Takes back what was booked from `offset` on, which must be one of the last records handed out."""
+        """Undoes the booking from `offset` on, which must be one of the last records passed on."""
         start, self.gap_offsets, last = self._mark
         self.gaps = [gap for gap in self.gaps if gap[0] < start]
         if last:
@@ -114,9 +114,9 @@ class Tally:
 
 
 class TransactionFilter:
-    """Tells the batches of aborted transactions, from the list that came with one fetch.
+    """Identifies batches of aborted transactions, by the list in a fetch response.
 
-    A transaction is aborted from its first offset until its abort marker; the list is in order of first offsets.
+    A transaction is aborted from its first offset until its abort marker; the list is ordered by first offset.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
@@ -124,7 +124,7 @@ class TransactionFilter:
         self._aborting: set[int] = set()
 
     def kind(self, batch: Batch) -> BatchKind:
-        """The kind of a batch; batches must come in offset order."""
+        """Returns the kind of a batch. Batches must come in offset order."""
         while self._waiting and self._waiting[-1].first_offset < batch.next_offset:
             self._aborting.add(self._waiting.pop().producer_id)
         if batch.attributes & CONTROL:
@@ -137,7 +137,7 @@ class TransactionFilter:
 
 
 class StopBefore(Exception):
-    """Raised by whoever takes the records: nothing from `offset` on, which is one of them, shall count as read."""
+    """Raised by the consumer of the records: nothing from `offset` on, which is one of them, counts as read."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(f"nothing from offset {offset} on counts as read")
@@ -157,27 +157,24 @@ def read_range(
     prefetch: Callable[[int], None] | None = None,
     fetch_following: Callable[[], None] | None = None,
 ) -> None:
-    """Hands the data records of a range on, in order and batch by batch, and keeps `tally` up to date.
+    """Passes the data records of a range on, in order and batch by batch, and updates `tally`.
 
-    When a batch is handed on everything before `tally.position` is booked; an error leaves the position at the first
-    offset that was not. A range whose tail the log no longer holds ends with a gap.
+    When a batch is passed on, everything before `tally.position` is booked; after an error the position is the first
+    offset that was not. If the log no longer holds the end of the range, it ends with a gap.
 
     Args:
-        take: is given the records of each batch; may raise `StopBefore`, which then leaves here.
-        batch_bytes_max: a batch that unfolds to more is refused.
-        patience_s: how long answers without news are borne before the log is called short; throttled ones say nothing.
-        pass_over: is told of each batch that cannot be read before its offsets are passed over; None stops there.
-        record_parser: takes the records of a batch out of its payload; None for the way of `kafka_wire`.
-        prefetch: is told from which offset on the next fetch will be, mostly, while what came is worked on.
-        fetch_following: is called, mostly, when the last of the range has come and before it is worked on: whoever
-            reads another range next may ask for that now.
+        take: receives the records of each batch; may raise `StopBefore`, which is raised again. batch_bytes_max: limit
+        of a decompressed batch. patience_s: how long responses without progress are accepted, except throttled ones.
+        pass_over: called with each corrupt batch before its offsets are skipped; None to stop there. record_parser:
+        parses the records of a batch; None for the parser of `kafka_wire`. prefetch: called with the likely offset of
+        the next fetch, while the last response is processed. fetch_following: called when the last response of the
+        range has arrived, usually before it is processed, so that the
+            caller can send the first fetch of another range.
 
     Raises:
-        MisplacedBatch: a batch that is not where it says it is.
-        CorruptBatch: bytes that are not the batch they claim to be, which `pass_over` does not want, or behind which
-            nobody can tell where to go on; the tally stands before them.
-        KafkaUnavailable: the log ends before the range does, or the broker throttles without end.
-        KafkaError: whatever `fetch` raises.
+        MisplacedBatch: a batch is not at the offset that it states. CorruptBatch: a batch is corrupt, and `pass_over`
+        is None or the next offset is unknown; the tally stands before it. KafkaUnavailable: the log ends before the
+        range, or the broker throttles indefinitely. KafkaError: raised by `fetch`.
     """
     topic_partition = offsets.topic_partition
     start = tally.position
@@ -193,10 +190,10 @@ def read_range(
         tally.bytes_read += len(piece.records)
         where = f"broker {piece.broker}, topic {topic_partition.topic} partition {topic_partition.partition}"
         transactions = TransactionFilter(piece.aborted)
-        place = Surroundings(piece, before, where, fetch, start=start, end=offsets.end)
+        place = BatchNeighbors(piece, before, where, fetch, start=start, end=offsets.end)
         bytes_max = None
         if prefetch is not None and not piece.throttle_ms:
-            # A wrong guess, by headers that nobody has checked, costs that answer.
+            # A wrong guess, from unchecked headers, costs one response.
             following = end_of_batches(piece.records)
             if following is not None and before < following < offsets.end:
                 prefetch(following)
@@ -206,7 +203,7 @@ def read_range(
             try:
                 batch = read_batch(frame, where, batch_bytes_max, record_parser)
             except MisplacedBatch:
-                # Its own word is all that says where the log goes on, so that no policy can pass over it.
+                # Only the batch itself states the next offset, so no policy can skip it.
                 raise
             except CorruptBatch as error:
                 if frame.base_offset in passed:
@@ -214,9 +211,9 @@ def read_range(
                 if error.next_offset is None or place.is_known(frame, error.next_offset, tally.position):
                     _pass_corrupt(error, place.span_of(error, frame, tally.position, offsets.end), tally, pass_over)
                     passed.add(frame.base_offset)
-                    # The next answer may begin with it again, and is to show what stands behind it too.
+                    # The next response may begin with it again, and must include the batch after it.
                     bytes_max = len(frame.view) + LOOK_BEHIND_BYTES[-1]
-                # The list of aborted transactions may have counted on a marker in it; one from here on does not.
+                # The list of aborted transactions may depend on a marker in it; a new fetch from here does not.
                 break
             if not place.is_known(frame, batch.next_offset, tally.position):
                 break
@@ -236,13 +233,15 @@ def read_range(
                 return
         ahead = place.ahead
         if piece.records and tally.position == before:
-            # Brokers send the first batch whole, whatever its size.
-            raise CorruptBatch(f"{where} offset {before}: no whole batch in an answer of {len(piece.records)} bytes")
+            # Brokers send the first batch completely, regardless of its size.
+            raise CorruptBatch(
+                f"{where} offset {before}: no complete batch in a response of {len(piece.records)} bytes"
+            )
         if tally.position > before:
             silent_since, throttled_s = time.monotonic(), 0.0
         elif _says_nothing_is_left(piece, offsets.end) and all(
-            # The answer of one moment loses no record. The last offset is asked for too, since it may lie elsewhere:
-            # a broker with tiered storage answers so while its remote store is slow.
+            # A single response must not lose records, so the last offset is fetched as well: a broker with tiered
+            # storage returns empty responses while its remote store is slow.
             _says_nothing_is_left(fetch(offset), offsets.end)
             for offset in (before, offsets.end - 1)
         ):
@@ -261,15 +260,15 @@ def read_range(
 def _pass_corrupt(
     error: CorruptBatch, span: CorruptSpan, tally: Tally, pass_over: Callable[[CorruptSpan], SkippedOffsets] | None
 ) -> None:
-    """Books the offsets of a batch that cannot be read, if they are to be passed over.
+    """Books the offsets of a corrupt batch, if it is to be skipped.
 
     Raises:
-        CorruptBatch: they are not, or too many were.
+        CorruptBatch: it is not, or too many were.
     """
     if pass_over is None:
         raise CorruptBatch(str(error), span.next_offset) from error
     if len(tally.skipped) >= PASSED_OVER_MAX:
-        more = f"{error}; one of more than {PASSED_OVER_MAX} such batches that this load met there"
+        more = f"{error}; one of more than {PASSED_OVER_MAX} such batches in this partition"
         raise CorruptBatch(more, span.next_offset) from error
     tally.skip_to(span.start)
     if span.start < span.end:
@@ -277,21 +276,23 @@ def _pass_corrupt(
 
 
 def _says_nothing_is_left(piece: FetchSlice, end: int) -> bool:
-    """Whether an answer says that the log is readable up to `end` and holds no batch there: compaction took them all.
+    """Whether a response shows that the log is readable up to `end` and has no batch there, because compaction removed
+    them.
 
-    A throttled answer is empty whatever the log holds, and a log that ends before `end` may have lost its records.
+    A throttled response is empty in any case, and a log that ends before `end` may have lost records.
     """
     return not piece.records and not piece.throttle_ms and min(piece.last_stable_offset, piece.high_watermark) >= end
 
 
 def _marker_type(batch: Batch) -> int:
-    """0 abort, 1 commit; others, and markers that compaction emptied, end no aborted transaction."""
+    """Returns 0 for an abort marker, 1 for commit. Other markers, and those emptied by compaction, end no aborted
+    transaction."""
     key = batch.records[0][2] if batch.records else None
     return struct.unpack_from(">hh", key)[1] if key is not None and len(key) >= 4 else -1
 
 
 def _book(batch: Batch, kind: BatchKind, end: int, tally: Tally) -> Sequence[Record]:
-    """Books what of one batch lies inside `[tally.position, end)` and returns its data records."""
+    """Books the part of one batch inside `[tally.position, end)` and returns its data records."""
     start = tally.position
     records = batch.records
     if records and (records[0][0] < start or records[-1][0] >= end):

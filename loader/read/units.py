@@ -1,14 +1,13 @@
-"""Runs the units of a plan, on past messages whose schema ids nobody has registered.
+"""Runs the units of a plan, and continues after messages with unregistered schema ids.
 
-A range stops before the first message whose writer schema the plan does not know, and tells of more such ids ahead
-of it. The registry is asked for them by name. That is later than the offsets of the range were read, so an id that
-it does not have was not registered when its message was written: the message is bad for good, and the rest of the
-range becomes a further unit, which knows the id to be absent, and so on. Nothing of that is remembered, since
-somebody may register the id later.
+A range stops before the first message whose writer schema the plan does not know, and returns further unknown ids. The
+registry is asked for these ids. That happens after the offsets of the range were read, so an id that it lacks was not
+registered when the message was written: the message is bad, and the rest of the range becomes a further unit, which
+knows that the id is absent, and so on. Absent ids are not stored, because somebody may register them later.
 
-An id that the registry has ends the range for this run. It may be of a version that the topic's subject has got
-meanwhile, which must be folded into the load schema first, so it is the next plan's business. An id that the
-registry says nothing of, being down or forbidding it, ends the range too, and the next run asks again.
+An id that the registry has ends the range for this run. It may belong to a new version of the topic's subject, which
+must be folded into the load schema first, so the next plan handles it. An id without a response, because the registry
+is down or denies access, ends the range too, and the next run requests it again.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from headrace.loader.work_unit import OffsetRange, RangeResult, UnitResult, Work
 
 logger = logging.getLogger(__name__)
 
-ABSENT_IDS_MAX = 10_000  # met in one run: a topic of garbage shall not keep the others waiting for minutes
+ABSENT_IDS_MAX = 10_000  # per run: a topic of garbage must not delay the others for minutes
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What became of a plan's units.
+    """The result of a plan's units.
 
-    `units` are those of the plan and then those that went on, each range cut to where it was left for another.
-    `registered_ids` are, by topic, the ids that the plan did not know and the registry has; `problems` are sentences
-    by topic, `notes` are whole ones. `read_ms` is the time of the slowest tasks, one after the other.
+    `units` are those of the plan, then the further ones, with each range cut where another unit continued.
+    `registered_ids` are, by topic, ids that the plan did not know and the registry has; `problems` are sentences by
+    topic, `notes` are complete sentences. `read_ms` is the sum of the slowest tasks of each round.
     """
 
     units: tuple[WorkUnit, ...]
@@ -48,9 +47,8 @@ class Reading:
 def read_units(
     units: Sequence[WorkUnit], run_units: Callable[[Sequence[WorkUnit]], Sequence[UnitResult]], schemas: WriterSchemas
 ) -> Reading:
-    """
-    Raises:
-        LoaderError: the tasks could not run.
+    """Raises:
+    LoaderError: the tasks could not run.
     """
     read: list[WorkUnit] = []
     results: list[UnitResult] = []
@@ -76,10 +74,10 @@ def read_units(
             if before in answer.refused:
                 problems[topic][f"schema {before}: {answer.refused[before]}"] = None
             elif before not in absent and before not in asked:
-                notes[f"{topic}: more than {ABSENT_IDS_MAX:,} schema ids that do not exist; the next load reads on"] = (
-                    None
-                )
-        cut, further = going_on(further, newest, absent, len(read) + len(further))
+                notes[
+                    f"{topic}: more than {ABSENT_IDS_MAX:,} schema ids that do not exist; the next load continues"
+                ] = None
+        cut, further = continued_units(further, newest, absent, len(read) + len(further))
         read += cut
         if further:
             logger.info("read_on tasks=%d absent_ids=%d", len(further), len(absent))
@@ -94,7 +92,8 @@ def read_units(
 
 
 def nearest_ids(stopped: Sequence[RangeResult], most: int) -> tuple[int, ...]:
-    """Distinct ids to ask for: those that ranges stopped before come first, then those that come next in any. Pure."""
+    """Returns distinct ids to request: first those that stopped ranges, then those that come next in any range.
+    Pure."""
     nearest: dict[int, int] = {}
     for one in stopped:
         for at, schema_id in enumerate(one.unknown_ids):
@@ -102,13 +101,13 @@ def nearest_ids(stopped: Sequence[RangeResult], most: int) -> tuple[int, ...]:
     return tuple(sorted(nearest, key=lambda schema_id: (nearest[schema_id], schema_id))[:most])
 
 
-def going_on(
+def continued_units(
     units: Sequence[WorkUnit], results: Sequence[UnitResult], absent: Collection[int], next_task: int
 ) -> tuple[tuple[WorkUnit, ...], tuple[WorkUnit, ...]]:
-    """The units with each range cut where it stopped before an absent id, and further ones for what was cut off. Pure.
+    """Returns the units with each range cut where it stopped before an absent id, and further units for the rest. Pure.
 
     Args:
-        next_task: the number of the first further unit.
+        next_task: number of the first further unit.
     """
     stops = {
         (result.task, one.done.topic_partition, one.done.start): one.done.end

@@ -148,7 +148,7 @@ class _Backfill:
             if is_dry:
                 self._done = readable
             else:
-                self._carry_out(readable)
+                self._execute(readable)
         except _Stopped as stopped:
             self._problems += stopped.sentences
         except (KafkaError, LoaderError, OSError) as error:
@@ -180,7 +180,7 @@ class _Backfill:
         return found
 
     def _answer(self, known: TopicState) -> TopicSchemas:
-        known = dataclasses.replace(known, asked_ids=known.asked_ids | self._asked_ids)
+        known = dataclasses.replace(known, foreign_ids=known.foreign_ids | self._asked_ids)
         answer = self._ports.schemas.of_topic(self._topic, known)
         if not isinstance(answer, TopicSchemas):
             raise _Stopped(answer.reason)
@@ -205,7 +205,7 @@ class _Backfill:
         self._problems += told(refused for some in lost for refused in some)
         return [one for one, some in zip(found, lost, strict=True) if not some]
 
-    def _carry_out(self, found: Sequence[Component]) -> None:
+    def _execute(self, found: Sequence[Component]) -> None:
         waiting = deque(pieces(found, self._settings.piece_bytes_max))
         number, of = 0, len(waiting)
         while waiting:
@@ -269,7 +269,7 @@ class _Backfill:
                 self._rewrites.staging.note(run_id, "plan.json", plan_for_people(plan))
                 logger.info("phase_started phase=read run_id=%s tasks=%d", run_id, len(plan.units))
                 reading = read_units(plan.units, self._ports.run_units, self._ports.schemas)
-                registered = reading.registered_ids.get(self._topic, frozenset()) - known.asked_ids - self._asked_ids
+                registered = reading.registered_ids.get(self._topic, frozenset()) - known.foreign_ids - self._asked_ids
                 if registered:
                     self._asked_ids |= registered
                     self._schemas = self._answer(known)
@@ -341,7 +341,7 @@ class _Backfill:
         known = state.topics[self._topic]
         committed = dataclasses.replace(
             _commit(known, piece, read.reconciled),
-            asked_ids=self._asked_ids,
+            foreign_ids=self._asked_ids,
             kafka_column=self._policy(known).kafka_column,
         )
         done = add_commit(self._rewrites, state, CommitKind.BACKFILL, read.plan.run_id, {self._topic: committed})

@@ -76,7 +76,7 @@ def topic_commit(
         files=tuple(files),
         audit=(),
         time_sources={},
-        asked_ids=frozenset(),
+        foreign_ids=frozenset(),
         generation_before=known.generation,
         rewrites=tuple(rewrites),
     )

@@ -109,9 +109,9 @@ def _replay(
     policy = settings.policy.with_table(known.partition_by, known.kafka_column)
     try:
         sources = list(quarantine_sources(ports, state, topic))
-        new_ids = _ids(ports, sources, codes) - known.load_schema.writer_ids - known.asked_ids
-        asked_ids = schemas.ask(sorted(new_ids)).registered
-        answer = schemas.of_topic(topic, dataclasses.replace(known, asked_ids=known.asked_ids | asked_ids))
+        new_ids = _ids(ports, sources, codes) - known.load_schema.writer_ids - known.foreign_ids
+        foreign_ids = schemas.ask(sorted(new_ids)).registered
+        answer = schemas.of_topic(topic, dataclasses.replace(known, foreign_ids=known.foreign_ids | foreign_ids))
         if not isinstance(answer, TopicSchemas):
             return ReplayReport(problems=(answer.reason,))
         if problem := schema_problem(schemas, topic, answer):
@@ -127,7 +127,9 @@ def _replay(
         made = _write(ports, replaying, known, settings, run_id, chosen)
     except SourceLost as error:
         return ReplayReport(problems=(str(error),))
-    committed = dataclasses.replace(_commit(known, chosen, made), asked_ids=asked_ids, kafka_column=policy.kafka_column)
+    committed = dataclasses.replace(
+        _commit(known, chosen, made), foreign_ids=foreign_ids, kafka_column=policy.kafka_column
+    )
     done = add_commit(ports, state, CommitKind.REPLAY, run_id, {topic: committed})
     problems = done.problems.get(topic, ())
     if not done.commit_number:

@@ -22,7 +22,7 @@ from headrace.avro_schema import Schema, parse_schema
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.ops import ReplaceView
 from headrace.hive_ddl.table import SCHEMA_URL, VERSION, TableState
-from headrace.kafka_wire.cluster import EpochQuestion
+from headrace.kafka_wire.cluster import EpochQuery
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.apply.schema import SchemaApplier
 from headrace.loader.commit import commit_log, conflict
@@ -732,7 +732,7 @@ def test_only_partitions_with_another_leader_epoch_are_asked_about(world: World)
     topic.epochs[1] = 4
     load(world)
     (asked,) = world.cluster.epoch_requests
-    assert asked == {TopicPartition("orders", 1): EpochQuestion(0, 4)}
+    assert asked == {TopicPartition("orders", 1): EpochQuery(0, 4)}
     assert world.rows("orders") == world.produced("orders")
 
 

@@ -34,7 +34,7 @@ from headrace.loader.project.topic_projection import ABSURD_TIME, FUTURE_TIME
 from headrace.loader.storage.local import sink
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import (
-    CorruptStop,
+    CorruptBatchStop,
     FileKind,
     OddTimes,
     OffsetRange,
@@ -83,14 +83,14 @@ class Cluster:
         self.ahead: list[tuple[TopicPartition, int, int, dict[str, Any]]] = []
         self.expected: list[str] = []
 
-    def expect(self, topics: Iterable[str]) -> None:
+    def expect_topics(self, topics: Iterable[str]) -> None:
         self.expected += topics
 
     def put(self, partition: int, values: Mapping[int, bytes | None], topic: str = "orders", **more: Any) -> None:
         batch = make_batch(sorted(values), value=values.get, **more)
         self.logs.setdefault(TopicPartition(topic, partition), []).append((max(values) + 1, batch))
 
-    def fetch_ahead(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: Any) -> None:
+    def prefetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: Any) -> None:
         self.ahead.append((topic_partition, offset, max_bytes, named))
 
     def fetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: Any) -> FetchSlice:
@@ -400,7 +400,7 @@ def test_a_batch_that_unfolds_beyond_the_limit_follows_the_same_policy(run: Run,
     cluster.put(0, {n: message(n) * 2_000 for n in range(1, 5)}, codec=1)
     cluster.put(0, {5: message(5)})
     (found,) = run(offsets(0, 6), record_bytes_max=65_536).ranges
-    assert found.done.end == 1 and found.corrupt_stop == CorruptStop(1, 5)
+    assert found.done.end == 1 and found.corrupt_stop == CorruptBatchStop(1, 5)
     assert re.search(r"\b65536 bytes\b", found.error)
     (found,) = run(offsets(0, 6), record_bytes_max=65_536, corrupt_batches="skip").ranges
     assert found.done.end == 6 and found.counts == RangeCounts(records=2, corrupt=4)

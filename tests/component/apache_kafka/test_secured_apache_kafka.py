@@ -19,8 +19,8 @@ from headrace import Consumer, Producer, ProducerError
 from headrace.audit.row import Tier
 from headrace.clients.errors import SourceUnavailable
 from headrace.kafka_wire.cluster import KafkaCluster
-from headrace.kafka_wire.errors import AuthenticationRefused, KafkaError
-from headrace.kafka_wire.of_settings import kafka_security
+from headrace.kafka_wire.errors import AuthenticationFailed, KafkaError
+from headrace.kafka_wire.from_settings import kafka_security
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
 from support.broker.audit_topic import audit_rows
 from support.certificates import Authority
@@ -103,7 +103,7 @@ def test_refused_login_is_reported_once(
     ]
     for listener, mechanism, changes, said in cases:
         client = security.client(listener, kafka.secured[listener], mechanism, **changes)
-        with pytest.raises(AuthenticationRefused) as caught:
+        with pytest.raises(AuthenticationFailed) as caught:
             topics_of_load(client)
         assert said in str(caught.value), (listener, mechanism, changes)
         assert "\n" not in str(caught.value) and "not it" not in str(caught.value)

@@ -147,7 +147,7 @@ def replaced_configs(talk: ProtocolClient) -> object:
     resource = {"resource_type": 2, "resource_name": name, "configs": [{"name": "segment.ms", "value": "80000"}]}
     talk.request_once(AlterConfigsRequest, 2, resources=[resource], validate_only=False)
     return until(
-        lambda: own_configs(talk, name), lambda response: response != {"retention.ms": "60000", "segment.ms": "70000"}
+        lambda: topic_configs(talk, name), lambda response: response != {"retention.ms": "60000", "segment.ms": "70000"}
     )
 
 
@@ -156,7 +156,7 @@ def altered_twice(talk: ProtocolClient) -> object:
     change = {"name": "segment.ms", "config_operation": 0, "value": "80000"}
     twice = [{"resource_type": 2, "resource_name": name, "configs": [change]}] * 2
     response = talk.request_once(IncrementalAlterConfigsRequest, 1, resources=twice, validate_only=False)
-    return [code_of(one.error_code) for one in response.responses], own_configs(talk, name)
+    return [code_of(one.error_code) for one in response.responses], topic_configs(talk, name)
 
 
 def deleted_group_twice(talk: ProtocolClient) -> object:
@@ -173,7 +173,7 @@ def sizes_of_a_topic_named_twice(talk: ProtocolClient) -> object:
     return [(topic.name == name, sorted(one.partition_index for one in topic.partitions)) for topic in directory.topics]
 
 
-def own_configs(talk: ProtocolClient, name: str) -> dict[str, str]:
+def topic_configs(talk: ProtocolClient, name: str) -> dict[str, str]:
     (response,) = describe(talk, name)
     return {one.name: one.value for one in response.configs if one.config_source == 1}
 
@@ -186,7 +186,7 @@ def describe(talk: ProtocolClient, name: str, kind: int = 2, keys: list[str] | N
 def appended_to_list(talk: ProtocolClient) -> object:
     name = talk.topic()
     altered(talk, ("cleanup.policy", 2, "compact"), name=name)
-    return until(lambda: own_configs(talk, name), bool)
+    return until(lambda: topic_configs(talk, name), bool)
 
 
 def defaults_of(talk: ProtocolClient) -> object:

@@ -12,7 +12,7 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from support.java_oracle import compiled
-from support.servers.kafka_programs import TIMEOUT_S, JavaProgram, messages_of, program_jars, wait_until
+from support.servers.kafka_programs import PATIENCE_S, JavaProgram, messages_of, program_jars, wait_until
 
 pytestmark = pytest.mark.java
 
@@ -39,18 +39,18 @@ class Broker:
 
     def make_topics(self, *names: str) -> None:
         for future in self._admin.create_topics([NewTopic(name, PARTITIONS) for name in names]).values():
-            future.result(TIMEOUT_S)
+            future.result(PATIENCE_S)
 
     def produce(self, lines: list[str]) -> None:
         for line in lines:
             self._producer.produce("lines", line.encode())
-        assert self._producer.flush(TIMEOUT_S) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
 
     def offsets(self, topic: str, spec: OffsetSpec, isolation: IsolationLevel) -> list[int]:
         topic_partitions = {TopicPartition(topic, index): spec for index in range(PARTITIONS)}
         responses = self._admin.list_offsets(topic_partitions, isolation_level=isolation)
         return [
-            responses[topic_partition].result(TIMEOUT_S).offset
+            responses[topic_partition].result(PATIENCE_S).offset
             for topic_partition in sorted(responses, key=lambda one: one.partition)
         ]
 
@@ -74,7 +74,7 @@ class Broker:
 
     def configuration(self, topic: str) -> dict[str, str]:
         (described,) = self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-        return {name: entry.value for name, entry in described.result(TIMEOUT_S).items() if not entry.is_default}
+        return {name: entry.value for name, entry in described.result(PATIENCE_S).items() if not entry.is_default}
 
 
 def number_of(counts: dict[str, list[int]]) -> int:

@@ -11,7 +11,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from support.servers.kafka_programs import TIMEOUT_S, Tools, tools
+from support.servers.kafka_programs import PATIENCE_S, Tools, tools
 
 pytestmark = pytest.mark.java
 
@@ -28,7 +28,7 @@ def tool(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def new_topic(address: str, name: str, partitions: int = 2) -> None:
     admin = AdminClient({"bootstrap.servers": address})  # must live until the futures are done
-    admin.create_topics([NewTopic(name, partitions)])[name].result(TIMEOUT_S)
+    admin.create_topics([NewTopic(name, partitions)])[name].result(PATIENCE_S)
 
 
 def five_lines(tool: Tools, topic: str) -> None:
@@ -139,7 +139,7 @@ def test_a_group_that_has_a_member_keeps_its_offsets(tool: Tools, broker_address
     member = confluent_kafka.Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": False})
     try:
         member.subscribe(["held"])
-        messages = member.consume(5, TIMEOUT_S)
+        messages = member.consume(5, PATIENCE_S)
         assert len(messages) == 5
         member.commit(asynchronous=False)
         rows = tool.run(GROUPS, "--describe", "--group", "holders").rows[1:]
@@ -222,10 +222,10 @@ def test_records_are_deleted(tool: Tools, broker_address: str, tmp_path: Path) -
 def test_transactions(tool: Tools, broker_address: str) -> None:
     new_topic(broker_address, "paid", 1)
     producer = confluent_kafka.Producer({"bootstrap.servers": broker_address, "transactional.id": "till"})
-    producer.init_transactions(TIMEOUT_S)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce("paid", b"1")
-    assert producer.flush(TIMEOUT_S) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
     def requested_fields(*arguments: str) -> list[list[str]]:
         ran = tool.run("TransactionsCommand", *arguments)
@@ -247,7 +247,7 @@ def test_transactions(tool: Tools, broker_address: str) -> None:
     requested_fields("forceTerminateTransaction", "--transactionalId", "till")
     assert state() != "Ongoing"
     with pytest.raises(confluent_kafka.KafkaException) as fenced:
-        producer.commit_transaction(TIMEOUT_S)
+        producer.commit_transaction(PATIENCE_S)
     assert fenced.value.args[0].fatal()
 
 

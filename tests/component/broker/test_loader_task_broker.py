@@ -14,7 +14,7 @@ from confluent_kafka import Producer as CProducer
 from kafka import KafkaProducer
 
 from headrace.avro_schema import frame, parse_schema
-from headrace.broker.log.repair import filler
+from headrace.broker.log.repair import padding_batch
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.errors import KafkaUnavailable
 from headrace.kafka_wire.topic_partition import TopicPartition
@@ -160,7 +160,7 @@ def test_a_tail_without_records_is_read_as_a_gap(start_service: StartService, tm
     # Compaction leaves an empty batch in place of the last one, if none of its records is the newest of its key.
     (segment,) = (tmp_path / "b").rglob("orders-0/00000000000000000000.log")
     with segment.open("ab") as log:
-        log.write(filler(8, epoch=1))
+        log.write(padding_batch(8, epoch=1))
     segment.with_name("00000000000000000009.log").touch()
     address = start_service(*serve).addresses["broker"]
     with KafkaCluster(address, timeout_s=10) as cluster:

@@ -15,7 +15,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from headrace.kafka_wire.cluster import KafkaCluster
-from headrace.kafka_wire.record_batch import frames, read_batch
+from headrace.kafka_wire.record_batch import split_batches, read_batch
 from headrace.kafka_wire.topic_partition import TopicPartition as Place
 from headrace.loader.read.range_reader import BatchKind, TransactionFilter
 from support.broker.broker_restarts import serve, shutdowns, start_again
@@ -88,7 +88,7 @@ def read_as_the_loader(address: str, topic: str) -> list[bytes | None]:
         while offset < end:
             piece = cluster.fetch(Place(topic, 0), offset, 1 << 20)
             reader = TransactionFilter(piece.aborted)
-            for frame in frames(piece.records, topic):
+            for frame in split_batches(piece.records, topic):
                 read = read_batch(frame, topic, 1 << 24)
                 if reader.kind(read) is BatchKind.DATA:
                     values += [value for at, _, _, value, _ in read.records if at >= offset]

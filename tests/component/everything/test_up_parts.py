@@ -26,7 +26,7 @@ from thrift.Thrift import TException
 
 from headrace.cli.load_server import EXIT_RESTART
 from headrace.clients.producer import Producer
-from headrace.pipeline.sql_protocol import STARTED, Question, request_load
+from headrace.pipeline.sql_protocol import STARTED, RegistryRequest, request_load
 from headrace.pipeline.sql_server import QUERIES_MAX
 from headrace.pipeline.up.plan import PARTS
 from headrace.settings import load_settings
@@ -70,7 +70,7 @@ class Up:
 
     def rows(self, query: str) -> list[dict[str, Any]]:
         """Returns the rows of `headrace sql`, from an SQL server that may be restarting."""
-        question = Question(query, "headrace", with_values=True)
+        question = RegistryRequest(query, "headrace", with_values=True)
         answer = request_load(self.data_dir / "sql.sock", question, lambda: self.service.process.poll() is None)
         return [dict(zip(answer.columns, values, strict=True)) for values in answer.values]
 
@@ -212,7 +212,7 @@ def test_query_beyond_memory_restarts_sql_alone_and_is_logged(up: Up) -> None:
 @pytest.mark.timeout(600)
 def test_query_ends_when_its_client_disconnects(up: Up) -> None:
     """Runs the maximum number of concurrent queries, so that a further one would wait forever."""
-    question = Question(ENDLESS, "headrace", with_values=False)
+    question = RegistryRequest(ENDLESS, "headrace", with_values=False)
     with ExitStack() as connections:
         for _ in range(QUERIES_MAX):
             connection = connections.enter_context(socket.socket(socket.AF_UNIX))

@@ -1,4 +1,4 @@
-"""`headrace load` into a time through S3A: tables that Spark SQL reads, kills, a store that is slow or deaf."""
+"""`headrace load` into a time partition through S3A: tables that Spark SQL reads, kills, a store that is slow or deaf."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_a_bucket_without_conditional_puts_is_refused(world: RemoteWorld, s3: S3
         run = world.command("load", *flags)
         assert run.returncode == 2, run.stdout + run.stderr
         (line,) = run.stderr.splitlines()
-        assert f"the decision log cannot be in s3a://{BUCKET}/elsewhere/_headrace" in line
+        assert f"the commit log cannot be in s3a://{BUCKET}/elsewhere/_headrace" in line
         assert "set loader.state" in line
         assert [key for key in s3.keys("elsewhere") if not key.endswith("/")] == []
     finally:

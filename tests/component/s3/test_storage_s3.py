@@ -1,4 +1,4 @@
-"""What every storage must do, in a time through S3A."""
+"""What every storage must do, in a time partition through S3A."""
 
 from __future__ import annotations
 

@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import pytest
 
-from headrace.kafka_wire.cluster import EpochAnswers, EpochEnd, EpochQuestion
+from headrace.kafka_wire.cluster import EpochEnd, EpochEndLookup, EpochQuery
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.commit.commit import Commit, CommittedRange
 from headrace.loader.commit.conflict import Conflict, ConflictRule, find_conflict
 from headrace.loader.commit.state import EMPTY, LoaderState, fold
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
-from headrace.loader.plan.divergence import Doubt, is_doubtful, shared_ends
+from headrace.loader.plan.divergence import SuspectPartition, is_suspect, shared_ends
 from headrace.loader.plan.ranges import PlannedRange, topic_ranges
 from headrace.loader.work_unit import RangeCounts
 from support.loader.loader_samples import load, topic_commit
@@ -59,12 +59,12 @@ class World(NamedTuple):
 class Leader(NamedTuple):
     version: int
 
-    def epoch_answers(self, questions: Mapping[TopicPartition, EpochQuestion]) -> EpochAnswers:
+    def lookup_epoch_ends(self, questions: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
         log, answers = LOGS[self.version], {}
         for tp, question in questions.items():
             found = [at for at, epoch in enumerate(log) if epoch <= question.epoch]
             answers[tp] = EpochEnd(log[found[-1]], found[-1] + 1)
-        return EpochAnswers(answers)
+        return EpochEndLookup(answers)
 
 
 def commit_of(read: Read, commit_number: int) -> Commit:
@@ -99,8 +99,8 @@ def plan(committed: tuple[Read, ...], version: int) -> PlannedRange:
     known = state_after(committed).topics.get(TOPIC)
     end, epoch = len(LOGS[version]), EPOCHS[version]
     shared = None
-    if known is not None and is_doubtful(known.partitions[0], epoch, 0, end):
-        shared = shared_ends(Leader(version), {TP: Doubt(known.partitions[0], epoch)}).offsets[TP]
+    if known is not None and is_suspect(known.partitions[0], epoch, 0, end):
+        shared = shared_ends(Leader(version), {TP: SuspectPartition(known.partitions[0], epoch)}).offsets[TP]
     found = DiscoveredTopic(TOPIC, "id-1", (PartitionOffsets(0, epoch, 0, end, end, shared),), {})
     return topic_ranges(found, known, {}, on_data_loss="skip", range_bytes_max=10**9).ranges[0]
 

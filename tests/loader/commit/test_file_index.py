@@ -104,14 +104,16 @@ class Warehouse:
         committed = dataclasses.replace(
             new, files=committed.files, rewrites=committed.rewrites, generation_before=generation
         )
-        return self._offer({topic: committed}, kind)
+        return self._try_commit({topic: committed}, kind)
 
     def retire(self, commits: Iterable[int]) -> None:
         """As whoever deleted the replaced files says so, in a commit of no topic."""
-        self._offer({}, CommitKind.CLEAN, frozenset(commits))
+        self._try_commit({}, CommitKind.CLEAN, frozenset(commits))
         self.retired = max([self.retired, *commits])
 
-    def _offer(self, topics: dict[str, TopicCommit], kind: CommitKind, retired: frozenset[int] = frozenset()) -> Commit:
+    def _try_commit(
+        self, topics: dict[str, TopicCommit], kind: CommitKind, retired: frozenset[int] = frozenset()
+    ) -> Commit:
         work = f"work-{self.head + 1}"
         proposal = dataclasses.replace(load(work, topics), kind=kind, retired=retired)
         commit_result = self.log.try_commit(proposal)

@@ -18,7 +18,7 @@ from headrace.loader.epochs import ReadEpochs
 from headrace.loader.plan.ranges import TRIED_AGAIN, PlannedRange, TopicRanges
 from headrace.loader.work_unit import (
     AuditCount,
-    CorruptStop,
+    CorruptBatchStop,
     FileKind,
     FileRange,
     OddTimes,
@@ -324,11 +324,11 @@ def test_a_corrupt_batch_that_is_kept_is_one_row_and_takes_all_its_offsets() -> 
 
 
 def test_what_to_do_about_a_corrupt_batch_is_said_and_of_brokers_nothing() -> None:
-    def problem(stop: CorruptStop | None) -> str:
+    def problem(stop: CorruptBatchStop | None) -> str:
         one = dataclasses.replace(done(0, 0, 4, "it is broken"), corrupt_stop=stop)
         return reconcile(planned({0: 10}), [unit(0, offsets(0, 0, 10))], [result(0, [one], [])])["t"].problems[0]
 
     assert problem(None) == f"partition 0 [0, 10): it is broken; {TRIED_AGAIN}"
-    assert problem(CorruptStop(4, 7)).endswith(": headrace offsets skip t 0 4 --to 7 --reason TEXT")
-    assert problem(CorruptStop(4, -1)).endswith(": headrace offsets skip t 0 4 --to OFFSET --reason TEXT")
-    assert "brokers" not in problem(CorruptStop(4, 7))
+    assert problem(CorruptBatchStop(4, 7)).endswith(": headrace offsets skip t 0 4 --to 7 --reason TEXT")
+    assert problem(CorruptBatchStop(4, -1)).endswith(": headrace offsets skip t 0 4 --to OFFSET --reason TEXT")
+    assert "brokers" not in problem(CorruptBatchStop(4, 7))

@@ -78,8 +78,8 @@ def test_the_kafka_column_is_the_widest_that_any_decision_says() -> None:
 
 
 def test_asked_ids_are_kept() -> None:
-    state = state_of(FIRST, load("w2", {"orders": topic_commit(asked_ids=frozenset({99}))}))
-    assert state.topics["orders"].asked_ids == {99}
+    state = state_of(FIRST, load("w2", {"orders": topic_commit(foreign_ids=frozenset({99}))}))
+    assert state.topics["orders"].foreign_ids == {99}
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.kafka_wire.cluster import (
     ClusterMetadata,
-    EpochAnswers,
-    EpochQuestion,
-    OffsetAnswers,
+    EpochEndLookup,
+    EpochQuery,
+    OffsetLookup,
     PartitionMetadata,
     TopicMetadata,
 )
@@ -33,18 +33,18 @@ class Cluster:
             },
         )
 
-    def offset_answers(
+    def lookup_offsets(
         self, topic_partitions: Iterable[TopicPartition], which: str, read_committed: bool = True
-    ) -> OffsetAnswers:
+    ) -> OffsetLookup:
         self.asked.append((which, read_committed, sorted(tp.partition for tp in topic_partitions)))
         offset = 30 if which == "earliest" else 20 if read_committed else 50
-        return OffsetAnswers(
+        return OffsetLookup(
             {TopicPartition("orders", 0): offset}, {TopicPartition("orders", 1): "leader not available"}
         )
 
-    def epoch_answers(self, questions: Mapping[TopicPartition, EpochQuestion]) -> EpochAnswers:
+    def lookup_epoch_ends(self, questions: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
         assert not questions, "nothing was read before"
-        return EpochAnswers({})
+        return EpochEndLookup({})
 
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
         raise AssertionError("discovery changes nothing")

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.kafka_wire.cluster import EpochAnswers, EpochEnd, EpochQuestion
+from headrace.kafka_wire.cluster import EpochEnd, EpochEndLookup, EpochQuery
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.commit.state import PartitionState
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
-from headrace.loader.plan.divergence import Doubt, is_doubtful, shared_ends
+from headrace.loader.plan.divergence import SuspectPartition, is_suspect, shared_ends
 
 TP = TopicPartition("orders", 3)
 NOT_KNOWN = EpochEnd(-1, -1)
@@ -43,13 +43,13 @@ class Leader:
         found = [(one, end) for (one, _), end in zip(self.starts, ends, strict=True) if one <= epoch]
         return EpochEnd(*found[-1]) if found else EpochEnd(epoch, self.starts[0][1])
 
-    def epoch_answers(self, questions: Mapping[TopicPartition, EpochQuestion]) -> EpochAnswers:
+    def lookup_epoch_ends(self, questions: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
         self.asked += 1
-        return EpochAnswers({tp: self.epoch_end(question.epoch) for tp, question in questions.items()})
+        return EpochEndLookup({tp: self.epoch_end(question.epoch) for tp, question in questions.items()})
 
 
 def shared(leader: Leader, state: PartitionState, leader_epoch: int = 99) -> int:
-    return shared_ends(leader, {TP: Doubt(state, leader_epoch)}).offsets[TP]
+    return shared_ends(leader, {TP: SuspectPartition(state, leader_epoch)}).offsets[TP]
 
 
 def read_of(log: list[int], end: int) -> ReadEpochs:
@@ -89,7 +89,7 @@ def test_the_point_of_divergence_is_where_the_logs_went_apart(
     common = next((at for at, pair in enumerate(zip(before[:end], now, strict=False)) if pair[0] != pair[1]), None)
     expected = min(end, len(now)) if common is None else common
     state = known(read_of(before, end), end, epoch_before)
-    if is_doubtful(state, epoch_now, 0, len(now)):
+    if is_suspect(state, epoch_now, 0, len(now)):
         assert shared(Leader(now, epoch_now), state) == expected
     else:
         assert expected == end
@@ -108,7 +108,7 @@ def test_of_a_compacted_log_no_new_message_is_passed_over_and_no_replaced_one_is
         found = found.then(ReadEpochs(((before[offset], position),), offset + 1))
         position = offset + 1
     state = known(found, len(before), epoch_before)
-    if not is_doubtful(state, epoch_now, 0, len(now)):
+    if not is_suspect(state, epoch_now, 0, len(now)):
         return
     common = next((at for at, pair in enumerate(zip(before, now, strict=False)) if pair[0] != pair[1]), None)
     true_end = min(len(before), len(now)) if common is None else common
@@ -136,8 +136,8 @@ def test_a_broker_that_went_back_in_time_does_not_know_the_epoch() -> None:
 
 def test_where_retention_took_what_was_read_nothing_is_asked() -> None:
     state = known(read_of([3] * 10, 10), 10, 3)
-    assert is_doubtful(state, 4, 9, 20)
-    assert not is_doubtful(state, 4, 10, 20)
+    assert is_suspect(state, 4, 9, 20)
+    assert not is_suspect(state, 4, 10, 20)
     assert shared(Leader([3] * 10 + [4] * 5, 4, start=12), state) == 10
 
 
@@ -148,7 +148,7 @@ def test_where_retention_took_what_was_read_nothing_is_asked() -> None:
 def test_only_another_leader_epoch_or_a_short_log_is_a_reason_to_ask(
     leader_epoch: int, end: int, doubtful: bool
 ) -> None:
-    assert is_doubtful(known(NOTHING_READ, 100, 3), leader_epoch, 0, end) is doubtful
+    assert is_suspect(known(NOTHING_READ, 100, 3), leader_epoch, 0, end) is doubtful
 
 
 def test_what_an_older_release_read_is_judged_by_the_leaders_epoch() -> None:
@@ -160,11 +160,11 @@ def test_what_an_older_release_read_is_judged_by_the_leaders_epoch() -> None:
 
 def test_a_topic_without_id_whose_leader_epochs_began_again_was_made_anew() -> None:
     state = known(read_of([0] * 10 + [1] * 5, 15), 15, 1)
-    again, there = Leader([0] * 30, 0), Doubt(state, 0)
+    again, there = Leader([0] * 30, 0), SuspectPartition(state, 0)
     assert shared_ends(again, {TP: there}).offsets == {TP: 10}, "with an id it is a broker that went back in time"
     assert shared_ends(again, {TP: replace(there, has_topic_id=False)}).offsets == {TP: 0}
-    assert shared_ends(again, {TP: Doubt(state, 1, has_topic_id=False)}).offsets == {TP: 10}
-    assert shared_ends(again, {TP: Doubt(state, -1, has_topic_id=False)}).offsets == {TP: 10}
+    assert shared_ends(again, {TP: SuspectPartition(state, 1, has_topic_id=False)}).offsets == {TP: 10}
+    assert shared_ends(again, {TP: SuspectPartition(state, -1, has_topic_id=False)}).offsets == {TP: 10}
 
 
 def test_a_tail_that_compaction_emptied_is_no_divergence() -> None:
@@ -179,18 +179,18 @@ def test_a_tail_that_compaction_emptied_is_no_divergence() -> None:
 class Silent:
     """Brokers that do not serve the question, answer nonsense, or cannot be asked."""
 
-    def __init__(self, answer: EpochAnswers) -> None:
+    def __init__(self, answer: EpochEndLookup) -> None:
         self.answer = answer
 
-    def epoch_answers(self, questions: Mapping[TopicPartition, EpochQuestion]) -> EpochAnswers:
+    def lookup_epoch_ends(self, questions: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
         return self.answer
 
 
 def test_what_nobody_tells_is_left_out() -> None:
-    doubts = {TP: Doubt(known(read_of([3] * 5, 5), 5, 3), 4)}
-    assert shared_ends(Silent(EpochAnswers({TP: None})), doubts).offsets == {}
-    assert shared_ends(Silent(EpochAnswers({TP: EpochEnd(7, 9)})), doubts).offsets == {}, "newer than asked for"
-    refused = shared_ends(Silent(EpochAnswers({}, {TP: "fenced"})), doubts)
+    doubts = {TP: SuspectPartition(known(read_of([3] * 5, 5), 5, 3), 4)}
+    assert shared_ends(Silent(EpochEndLookup({TP: None})), doubts).offsets == {}
+    assert shared_ends(Silent(EpochEndLookup({TP: EpochEnd(7, 9)})), doubts).offsets == {}, "newer than asked for"
+    refused = shared_ends(Silent(EpochEndLookup({}, {TP: "fenced"})), doubts)
     assert (refused.offsets, refused.errors) == ({}, {TP: "fenced"})
-    no_epochs = {TP: Doubt(known(NOTHING_READ, 5, -1), -1)}
+    no_epochs = {TP: SuspectPartition(known(NOTHING_READ, 5, -1), -1)}
     assert shared_ends(Leader([], 0), no_epochs).offsets == {}

@@ -31,7 +31,7 @@ def known_topic(next_offset: int = 100, topic_id: str = "id-1", bytes_per_kilo_o
         partition_by="hour",
         load_schema=load_schema(),
         partitions={0: PartitionState(next_offset, 0, bytes_per_kilo_offset)},
-        asked_ids=frozenset(),
+        foreign_ids=frozenset(),
         data=FileTotals(),
         quarantine=FileTotals(),
         commit_number=1,

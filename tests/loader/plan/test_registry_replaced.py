@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.avro_schema import parse_schema, self_contained_text
-from headrace.loader.plan import asking, schemas
+from headrace.loader.plan import schemas
 from headrace.loader.report import RunReport
 from headrace.loader.run import plan_load, run_load
 from headrace.registry.errors import AccessDenied, RegistryUnavailable
@@ -302,6 +302,6 @@ def test_equal_members_of_two_kinds_of_question_are_two_questions() -> None:
 
     registry = Registry()
     registry.register("", 5, ORDER_V1)
-    asked = asking.Asking(registry)
-    assert asked.answer(asking.Versions(5)) == (5,)  # type: ignore[arg-type]
-    assert isinstance(asked.answer(asking.SchemaOf(5)), type(parse_schema(ORDER_V1)))
+    asked = asking.RegistryResponses(registry)
+    assert asked.answer(asking.VersionsRequest(5)) == (5,)  # type: ignore[arg-type]
+    assert isinstance(asked.answer(asking.SchemaByIdRequest(5)), type(parse_schema(ORDER_V1)))

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from headrace.kafka_wire.cluster import AbortedTransaction, FetchSlice
 from headrace.kafka_wire.errors import CorruptBatch, KafkaUnavailable, MisplacedBatch, OffsetOutOfRange
-from headrace.kafka_wire.record_batch import NO_HEADERS, Record, headers_of
+from headrace.kafka_wire.record_batch import NO_HEADERS, Record, parse_headers
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.read import range_reader
+from headrace.loader.read.batch_neighbors import CorruptSpan, Fetch
 from headrace.loader.read.range_reader import StopBefore, Tally, read_range
-from headrace.loader.read.surroundings import CorruptSpan, Fetch
 from headrace.loader.work_unit import OffsetRange, SkippedOffsets
 from support.broker.record_batches import make_batch, reseal
 
@@ -68,7 +68,7 @@ def test_every_codec(codec: int) -> None:
     log = [make_batch(range(40), codec=codec, headers=[("a", b"1")])]
     records, _ = read(serve(log), 0, 40)
     assert records[7][:4] == (7, 1007, b"k7", b"value 7")
-    assert headers_of(records[7][4]) == [("a", b"1")]
+    assert parse_headers(records[7][4]) == [("a", b"1")]
 
 
 def test_records_without_headers_share_one_object() -> None:
@@ -107,7 +107,7 @@ def ahead_of(fetch: Fetch, start: int, end: int) -> tuple[list[int], list[int], 
         Tally(start),
         batch_bytes_max=CAP,
         patience_s=0.0,
-        fetch_ahead=told.append,
+        prefetch=told.append,
         fetch_following=lambda: behind.append(len(fetched)),
     )
     return fetched, told, behind

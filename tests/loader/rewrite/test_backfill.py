@@ -167,7 +167,7 @@ def test_messages_whose_schema_is_there_now_become_rows(world: BackfillWorld) ->
     report = world.backfill()
     assert (report.problems, report.quarantined_before, report.quarantined) == ((), 1, 0)
     assert world.rows("orders") == world.produced("orders")
-    assert world.log().read_state().topics["orders"].asked_ids == {BAD}
+    assert world.log().read_state().topics["orders"].foreign_ids == {BAD}
     assert world.works() == frozenset()
     assert world.is_whole()
 

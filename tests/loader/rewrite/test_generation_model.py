@@ -45,7 +45,7 @@ SCHEMA = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]
 COMPACTION = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
 
 
-class Ports:
+class RunDependencies:
     """What a process reaches the world through."""
 
     def __init__(self, name: str, ask: Ask, prefix: Prefix = ()) -> None:
@@ -88,7 +88,7 @@ def plans(ask: Ask, _: None) -> Prefix:
 
 def loads(name: str, ask: Ask, prefix: Prefix) -> None:
     """The next offset."""
-    ports = Ports(name, ask, prefix)
+    ports = RunDependencies(name, ask, prefix)
     before = ports.log.state.next_offset(TOPIC, 0)
     at = before or 0
     staged = staged_name((at,))
@@ -100,21 +100,21 @@ def loads(name: str, ask: Ask, prefix: Prefix) -> None:
 
 
 def compacts(name: str, ask: Ask, _: None) -> None:
-    compact(Ports(name, ask).rewrites, [TOPIC], COMPACTION, is_dry=False)
+    compact(RunDependencies(name, ask).rewrites, [TOPIC], COMPACTION, is_dry=False)
 
 
 def retains(name: str, ask: Ask, _: None) -> None:
-    expire(Ports(name, ask).rewrites, {TOPIC: 1}, is_dry=False)
+    expire(RunDependencies(name, ask).rewrites, {TOPIC: 1}, is_dry=False)
 
 
 def follows(ask: Ask, _: None) -> None:
-    ports = Ports("f", ask)
+    ports = RunDependencies("f", ask)
     ports.engine.follow()
 
 
 def retires(ask: Ask, _: None) -> None:
     """A day later, what was replaced goes."""
-    ports = Ports("r", ask)
+    ports = RunDependencies("r", ask)
     ports.engine.follow()
     Retirement(ports.log, ports.index, ports.files, ports.partitions).retire(NOW_MS + READERS_MS)
 

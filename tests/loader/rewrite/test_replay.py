@@ -125,10 +125,10 @@ def test_what_can_be_loaded_now_is_loaded_and_the_rest_stays(shelf: Shelf, regis
     assert [row.offset for row in quarantined(shelf)] == [7]
     assert quarantined(shelf)[0] == before[7]
     commit = shelf.log.commit(report.commit_number)
-    assert (commit.kind, commit.topics["orders"].asked_ids) == (CommitKind.REPLAY, {8})
+    assert (commit.kind, commit.topics["orders"].foreign_ids) == (CommitKind.REPLAY, {8})
     known = shelf.log.read_state().topics["orders"]
     assert (known.data.records, known.quarantine.records, known.quarantine.files) == (9, 1, 1)
-    assert known.asked_ids == {8}
+    assert known.foreign_ids == {8}
     assert verify_topic(shelf.log, FileIndex(shelf.log), shelf.storage, "orders", checksums=True).findings == ()
 
 

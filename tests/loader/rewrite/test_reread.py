@@ -23,7 +23,7 @@ from headrace.loader.rewrite.reread import (
     unreadable,
 )
 from headrace.loader.work_unit import (
-    CorruptStop,
+    CorruptBatchStop,
     FileKind,
     FileRange,
     OffsetRange,
@@ -163,12 +163,14 @@ def test_only_what_was_asked_for_is_replaced_and_never_what_is_of_another_log() 
 
 
 def test_what_failed_is_told_range_by_range_up_to_a_number() -> None:
-    def failed(number: int, error: str, stop: CorruptStop | None = None) -> RangeResult:
+    def failed(number: int, error: str, stop: CorruptBatchStop | None = None) -> RangeResult:
         at = OffsetRange(TopicPartition("orders", number), 5, 5)
         return RangeResult(at, RangeCounts(), error=error, corrupt_stop=stop)
 
     disk = UnitResult(3, (failed(0, "the disk is full"),), (), "b", 1, disk_error="cannot write to /data: full")
-    corrupt = UnitResult(4, (failed(1, "offset 5: its CRC is wrong", CorruptStop(5, 6)), failed(2, "")), (), "b", 1)
+    corrupt = UnitResult(
+        4, (failed(1, "offset 5: its CRC is wrong", CorruptBatchStop(5, 6)), failed(2, "")), (), "b", 1
+    )
     of_disk, of_batch = failures([disk, corrupt])
     assert of_disk.startswith("task 3 cannot write to /data: full; ")
     assert re.match(r"partition 1: offset 5: its CRC is wrong; .*\bloader\.corrupt_batches\b", of_batch)

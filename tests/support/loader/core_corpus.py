@@ -17,7 +17,7 @@ from typing import Final
 from headrace.avro_codec import BadBody, Seen
 from headrace.avro_codec.program import packed
 from headrace.avro_schema import parse_schema
-from headrace.kafka_wire.record_batch import Record, records_of
+from headrace.kafka_wire.record_batch import Record, parse_records
 from headrace.loader.project.batches import Columns, RecordColumns
 from headrace.loader.project.messages import Clamp
 from headrace.loader.project.topic_projection import TopicProjection
@@ -79,7 +79,7 @@ class World:
         expected: list[Record] | None
         found: Sequence[Record] | None
         try:
-            expected = list(records_of(payload, count, 100, T0, None))
+            expected = list(parse_records(payload, count, 100, T0, None))
         except (ValueError, IndexError):
             expected = None
         try:

@@ -144,7 +144,7 @@ def _bodies(world: list[tuple[object, object, bytes]], chance: random.Random) ->
 def _batch(world: list[tuple[object, object, bytes]], chance: random.Random) -> None:
     """A payload of several records, and with mutations of its own; what comes of it is the same by both."""
     from headrace.avro_codec import the_core
-    from headrace.kafka_wire.record_batch import records_of
+    from headrace.kafka_wire.record_batch import parse_records
     from headrace.loader.project.batches import Columns, RecordColumns
     from support.loader.ranges_both_ways import Given, check_same, record_bytes
 
@@ -155,7 +155,7 @@ def _batch(world: list[tuple[object, object, bytes]], chance: random.Random) -> 
     payload, core = mutated(b"".join(records), chance), the_core()
     assert core is not None
     try:
-        expected = list(records_of(payload, len(records), 7, 0, None))
+        expected = list(parse_records(payload, len(records), 7, 0, None))
     except (ValueError, IndexError):
         expected = None
     try:

@@ -28,10 +28,10 @@ from headrace.hive_ddl.render import view_revision
 from headrace.hive_ddl.table import VIEW_OF, VIEW_REVISION, Column, TableState
 from headrace.kafka_wire.cluster import (
     ClusterMetadata,
-    EpochAnswers,
+    EpochEndLookup,
     EpochEnd,
-    EpochQuestion,
-    OffsetAnswers,
+    EpochQuery,
+    OffsetLookup,
     PartitionMetadata,
     TopicMetadata,
 )
@@ -46,14 +46,14 @@ from headrace.loader.commit.state import TopicState
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.inspect.latest_view import latest_view, newest_id
 from headrace.loader.load_schema import table_schema
-from headrace.loader.plan.kept_schemas import KeptSchemas
+from headrace.loader.plan.schema_cache import SchemaCache
 from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.rewrite.merge import MergeResult, MergeUnit
 from headrace.loader.rewrite.retire import Retirement
 from headrace.loader.rewrite.run import RewritePorts
-from headrace.loader.run import Ports, RunSettings
+from headrace.loader.run import RunDependencies, RunSettings
 from headrace.loader.storage.local import local_storage
 from headrace.loader.work_unit import (
     AuditCount,
@@ -127,7 +127,7 @@ class FakeTopic:
 class FakeCluster:
     topics: dict[str, FakeTopic] = field(default_factory=dict)
     committed: dict[TopicPartition, int] = field(default_factory=dict)
-    epoch_requests: list[dict[TopicPartition, EpochQuestion]] = field(default_factory=list)
+    epoch_requests: list[dict[TopicPartition, EpochQuery]] = field(default_factory=list)
     answers_epochs: bool = True
 
     def metadata(self, topics: Sequence[str] | None = None) -> ClusterMetadata:
@@ -140,23 +140,23 @@ class FakeCluster:
         }
         return ClusterMetadata("cluster", {}, found)
 
-    def offset_answers(
+    def lookup_offsets(
         self, topic_partitions: Iterable[TopicPartition], which: str, read_committed: bool = True
-    ) -> OffsetAnswers:
+    ) -> OffsetLookup:
         answers = {}
         for tp in topic_partitions:
             topic = self.topics[tp.topic]
             end = topic.first + len(topic.logs[tp.partition])
             stable_end = topic.open_from.get(tp.partition, end) if read_committed else end
             answers[tp] = topic.first if which == "earliest" else stable_end
-        return OffsetAnswers(answers)
+        return OffsetLookup(answers)
 
-    def epoch_answers(self, questions: Mapping[TopicPartition, EpochQuestion]) -> EpochAnswers:
+    def lookup_epoch_ends(self, questions: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
         if questions:
             self.epoch_requests.append(dict(questions))
         if not self.answers_epochs:
-            return EpochAnswers(dict.fromkeys(questions))
-        return EpochAnswers(
+            return EpochEndLookup(dict.fromkeys(questions))
+        return EpochEndLookup(
             {tp: self.topics[tp.topic].epoch_end(tp.partition, one.epoch) for tp, one in questions.items()}
         )
 
@@ -397,26 +397,26 @@ class World:
 
         def view_of(topic: str, state: TopicState) -> ReplaceView | None:
             number = newest_id(state) if self.latest_views else None
-            text = None if number is None else KeptSchemas(storage.commits, keeps=False).text(number)
+            text = None if number is None else SchemaCache(storage.commits, keeps=False).text(number)
             return latest_view(topic, state, "position", "headrace", number, text) if number and text else None
 
         storage = local_storage(self.warehouse)
         return TableSettings(storage.files, "headrace", 30_000, schema_of, ORDER_V1, view_of)
 
-    def ports(self) -> Ports:
+    def ports(self) -> RunDependencies:
         return self._driver()[0]
 
     def rewrites(self) -> RewritePorts:
         """A new driver that rewrites."""
         return self._driver()[1]
 
-    def _driver(self) -> tuple[Ports, RewritePorts]:
+    def _driver(self) -> tuple[RunDependencies, RewritePorts]:
         log = self.log()
         log.open()
         storage = local_storage(self.warehouse)
         audit = AuditApplier(lambda: AuditStore(self.audit_path), log.sha256, frozenset({"headrace.audit"}), "host")
         chain = chain_of(log, storage, lambda: self.hive, self.tables(), audit, self.cluster)
-        ports = Ports(
+        ports = RunDependencies(
             self.cluster,
             WriterSchemas(self.registry, log.storage, self.subject_of),
             log,

@@ -71,7 +71,7 @@ def topic_commit(
     revision_before: int = 1,
     schema: LoadSchema | None = None,
     table: str = "orders",
-    asked_ids: frozenset[int] = frozenset(),
+    foreign_ids: frozenset[int] = frozenset(),
     kafka_column: str = "position",
 ) -> TopicCommit:
     return TopicCommit(
@@ -86,7 +86,7 @@ def topic_commit(
         files=tuple(files),
         audit=(CountSeries("loader", "written", 0, (WindowCount(1_767_225_600_000, 5, 100, 2**64 - 1),)),),
         time_sources={"record": 5},
-        asked_ids=asked_ids,
+        foreign_ids=foreign_ids,
         kafka_column=kafka_column,
     )
 

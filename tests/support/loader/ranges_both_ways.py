@@ -10,7 +10,7 @@ from typing import Any
 from headrace.avro_codec.core.library import Library
 from headrace.avro_codec.encode import encode_bytes, encode_long
 from headrace.avro_schema import Schema
-from headrace.kafka_wire.record_batch import NO_HEADERS, Record, records_of
+from headrace.kafka_wire.record_batch import NO_HEADERS, Record, parse_records
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.project.batches import Columns, RecordColumns, Room, RowRun, RowsOfBatches
 from headrace.loader.project.kafka_column import compile_suffix
@@ -90,10 +90,10 @@ class Given:
 def taken(given: Given, batches: Sequence[bytes], counts: Sequence[int], through: Library | None) -> tuple[Any, ...]:
     """Everything that comes of batches, each the payload of so many records from offset 100 on."""
     messages, rows = given.messages(through)
-    take_apart = records_of if through is None else RecordColumns(through)
+    record_parser = parse_records if through is None else RecordColumns(through)
     stopped = None
     for number, (payload, count) in enumerate(zip(batches, counts, strict=True), 1):
-        records: Sequence[Record] = take_apart(payload, count, 100 * number, T0, None)
+        records: Sequence[Record] = record_parser(payload, count, 100 * number, T0, None)
         assert through is None or isinstance(records, Columns)
         try:
             messages.take(records)

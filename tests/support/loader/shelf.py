@@ -134,7 +134,7 @@ class Shelf:
         )  # fmt: skip
         if known is None:
             commit = dataclasses.replace(commit, load_schema=folded())
-        return self._offer(topic, commit, files, CommitKind.LOAD)
+        return self._try_commit(topic, commit, files, CommitKind.LOAD)
 
     def rewrite(
         self, time_partition: str, rows: Sequence[Row], kind: FileKind = FileKind.DATA, topic: str = "orders"
@@ -156,11 +156,11 @@ class Shelf:
             rewrites=(replaced,),
         )
         content = container(rows) if kind is FileKind.DATA else quarantine_container(rows)
-        return self._offer(
+        return self._try_commit(
             topic, committed, {(kind, time_partition): (rows, content)} if rows else {}, CommitKind.COMPACT
         )
 
-    def _offer(
+    def _try_commit(
         self,
         topic: str,
         committed: TopicCommit,

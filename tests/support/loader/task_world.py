@@ -56,10 +56,10 @@ class ServingCluster(FakeCluster):
         super().__init__()
         self._registry = registry
 
-    def fetch_ahead(self, *where: object, **named: object) -> None:
+    def prefetch(self, *where: object, **named: object) -> None:
         pass
 
-    def expect(self, topics: object) -> None:
+    def expect_topics(self, topics: object) -> None:
         pass
 
     def fetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: object) -> FetchSlice:

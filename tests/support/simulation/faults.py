@@ -61,7 +61,7 @@ CALLS: Mapping[type, _Calls] = {
     LocalFiles: _Calls(("length", "open", "children"), ("publish", "bring", "put", "remove"), _of_disk),
     LocalSink: _Calls((), ("__init__", "append", "finish"), _of_disk),
     ServingCluster: _Calls(
-        ("metadata", "offset_answers", "epoch_answers", "fetch"),
+        ("metadata", "lookup_offsets", "lookup_epoch_ends", "fetch"),
         ("commit_group_offsets",),
         lambda reason: KafkaUnavailable(f"broker:1 {reason}"),
     ),

@@ -12,7 +12,7 @@ from headrace.audit.row import AuditOutcome
 from headrace.audit.store import AuditStore
 from headrace.loader.apply.schema import TableSettings
 from headrace.loader.commit import commit_files, commit_log, prepare
-from headrace.loader.plan import asking
+from headrace.loader.plan import registry_requests
 from headrace.loader.storage.local import sink
 from support.loader.task_world import TaskWorld
 from support.simulation.power_loss import OneByOne

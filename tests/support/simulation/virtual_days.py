@@ -43,7 +43,7 @@ from headrace.broker.log.decoding import decode_records
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.messages import ConsumerGroupHeartbeatRequest
-from headrace.kafka_wire.record_batch import CONTROL, frames, read_batch_header
+from headrace.kafka_wire.record_batch import CONTROL, split_batches, read_batch_header
 from support.broker.broker_samples import NOW_MS
 from support.broker.protocol_client import as_field
 from support.simulation.broker_history import abandon
@@ -163,7 +163,7 @@ class VirtualBroker:
         at, found = await self.offset(topic, -2, partition), []
         while True:
             told = await self._fetch(topic, partition, at, is_committed)
-            batches = [frame.view for frame in frames(bytes(told.records or b""), topic)]
+            batches = [frame.view for frame in split_batches(bytes(told.records or b""), topic)]
             if not batches:
                 return found
             gone = sorted((one.first_offset, one.producer_id) for one in told.aborted_transactions or ())

@@ -12,11 +12,11 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from headrace.kafka_wire.cluster import (
     AbortedTransaction,
     ClusterMetadata,
-    EpochAnswers,
+    EpochEndLookup,
     EpochEnd,
-    EpochQuestion,
+    EpochQuery,
     FetchSlice,
-    OffsetAnswers,
+    OffsetLookup,
     PartitionMetadata,
     TopicMetadata,
 )
@@ -239,27 +239,27 @@ class YearCluster:
                 logs[tp] = log
         return logs, errors
 
-    def offset_answers(
+    def lookup_offsets(
         self, topic_partitions: Iterable[TopicPartition], which: str, read_committed: bool = True
-    ) -> OffsetAnswers:
+    ) -> OffsetLookup:
         logs, errors = self._asked(topic_partitions)
         if which == "earliest":
-            return OffsetAnswers({tp: log.start for tp, log in logs.items()}, errors)
-        return OffsetAnswers({tp: log.stable_end if read_committed else log.end for tp, log in logs.items()}, errors)
+            return OffsetLookup({tp: log.start for tp, log in logs.items()}, errors)
+        return OffsetLookup({tp: log.stable_end if read_committed else log.end for tp, log in logs.items()}, errors)
 
-    def epoch_answers(self, questions: Mapping[TopicPartition, EpochQuestion]) -> EpochAnswers:
+    def lookup_epoch_ends(self, questions: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
         logs, errors = self._asked(questions)
-        return EpochAnswers({tp: log.epoch_end(questions[tp].epoch) for tp, log in logs.items()}, errors)
+        return EpochEndLookup({tp: log.epoch_end(questions[tp].epoch) for tp, log in logs.items()}, errors)
 
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
         self._check()
         self.committed.update(offsets)
         return {}
 
-    def fetch_ahead(self, *where: object, **named: object) -> None:
+    def prefetch(self, *where: object, **named: object) -> None:
         pass
 
-    def expect(self, topics: object) -> None:
+    def expect_topics(self, topics: object) -> None:
         pass
 
     def fetch(

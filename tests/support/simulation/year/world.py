@@ -15,10 +15,10 @@ import pytest
 from headrace.hive_ddl.executors.base import Executor
 from headrace.loader.apply.schema import TableSettings
 from headrace.loader.commit import commit_log
-from headrace.loader.plan import asking
+from headrace.loader.plan import registry_requests
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.rewrite.run import RewritePorts
-from headrace.loader.run import Ports
+from headrace.loader.run import RunDependencies
 from headrace.loader.storage.local import sink
 from support.loader.loader_fakes import FakeRegistry
 from support.loader.task_world import ServingCluster, TaskWorld
@@ -68,7 +68,7 @@ class YearWorld(TaskWorld):
         """The directory of the commit log."""
         return self.warehouse / "_headrace"
 
-    def drivers(self) -> tuple[Ports, RewritePorts]:
+    def drivers(self) -> tuple[RunDependencies, RewritePorts]:
         ports, rewrites = self._driver()
         return ports, dataclasses.replace(rewrites, build=self.settings.plan.build)
 

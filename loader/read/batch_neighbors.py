@@ -1,7 +1,7 @@
-"""What the batches around one say of it: where the log goes on behind one that is corrupt, and whether the base offset
-of a whole one, which its checksum does not cover, can be right.
+"""Uses neighboring batches to find the offset after a corrupt batch, and to validate the base offset of a batch, which
+its checksum does not cover.
 
-A batch that is believed to be elsewhere would look like a gap, and be lost without a word.
+A batch with a wrong base offset would look like a gap and be lost silently.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from headrace.kafka_wire.cluster import FetchSlice
 from headrace.kafka_wire.errors import CorruptBatch, KafkaError, MisplacedBatch
 from headrace.kafka_wire.record_batch import HEADER_BYTES, BatchFrame, offset_after, read_batch_header
 
-LOOK_BEHIND_BYTES = (1 << 20, 1 << 24)  # fetched behind a batch to find the next one: first, and if need be
+LOOK_BEHIND_BYTES = (1 << 20, 1 << 24)  # fetched after a batch to find the next one: first attempt, second attempt
 
 
 @dataclass(frozen=True, slots=True)
 class CorruptSpan:
-    """Offsets `[start, end)`, within a range, of a batch that cannot be read.
+    """Offsets `[start, end)`, within a range, of a corrupt batch.
 
-    `next_offset` is the one after all of it. `batch` are its bytes. `timestamp_ms` is the greatest time of its records
-    as its header has it, however wrong.
+    `next_offset` is the one after the whole batch. `batch` are its bytes. `timestamp_ms` is the maximum timestamp in
+    its header, which may be wrong.
     """
 
     start: int
@@ -34,23 +34,22 @@ class CorruptSpan:
 
 
 class Fetch(Protocol):
-    """Brings raw batches from an offset on; waits where a broker throttled the answer before."""
+    """Fetches raw batches from an offset on. Waits if the broker throttled the previous response."""
 
     def __call__(self, offset: int, bytes_max: int | None = None, /) -> FetchSlice:
-        """
-        Args:
-            bytes_max: of the answer, when it is to be more than usual.
+        """Args:
+        bytes_max: of the response, if larger than usual.
         """
         ...
 
 
-class Surroundings:
-    """The batches of one answer. `ahead` is what follows its last batch, if that was asked for.
+class BatchNeighbors:
+    """The batches of one response. `ahead` is the response after its last batch, if it was fetched.
 
     Args:
-        asked: the offset fetched from.
-        start: where reading began, which may be in the middle of a batch.
-        end: where it is to end.
+        asked: the offset that was fetched.
+        start: the offset where reading began, which may be inside a batch.
+        end: the end offset of the range.
     """
 
     def __init__(self, piece: FetchSlice, asked: int, where: str, fetch: Fetch, *, start: int, end: int) -> None:
@@ -63,23 +62,23 @@ class Surroundings:
         self._end = end
 
     def is_known(self, frame: BatchFrame, next_offset: int, position: int) -> bool:
-        """Whether the place of a batch, up to `next_offset`, can be told; if not, it is to be asked for again: it comes
-        with what follows it then, which tells whether the gap before it is one.
+        """Whether the position of a batch, up to `next_offset`, is certain. If not, fetch it again: the response then
+        includes the following batch, which shows whether the gap before this one is real.
 
-        The offset that a batch begins with lies outside of its checksum: one flipped bit there makes messages of other
-        offsets, or of none. Compaction takes batches out, but moves none.
+        The base offset is not covered by the checksum: one flipped bit turns the batch into messages of other offsets,
+        or of none. Compaction removes batches but does not move them.
 
         Args:
-            position: the offset that is due.
+            position: the next expected offset.
 
         Raises:
-            MisplacedBatch: it ends before the offset that is due, goes back, or lies beyond the readable log.
+            MisplacedBatch: it ends before the expected offset, goes back, or is beyond the readable log.
         """
         first = frame.base_offset
         if first > position > self._asked and not frame.is_followed:
             return False
         if next_offset < self._end and not frame.is_followed:
-            with contextlib.suppress(KafkaError):  # asked again when this batch is booked, it will come again
+            with contextlib.suppress(KafkaError):  # raised again when this batch is booked
                 self.ahead = self._fetch(next_offset)
         fault = self._fault(frame, next_offset, position)
         if fault:
@@ -104,10 +103,11 @@ class Surroundings:
         return ""
 
     def _leads_to(self, position: int, frame: BatchFrame, next_offset: int) -> bool:
-        """Whether what stands behind a batch of the past, in the same answer and in order, holds the offset now due.
+        """Whether the batches after one from before the range, in the same response and in order, contain the expected
+        offset.
 
-        Some brokers begin with batches that were not asked for. One that is not where it says it is, is followed by
-        what lies behind that offset.
+        Some brokers begin with batches before the requested offset. A batch with a wrong base offset is followed by the
+        batches after that offset.
         """
         data, at, reached = self._piece.records, frame.end, next_offset
         while len(data) - at >= HEADER_BYTES:
@@ -120,10 +120,10 @@ class Surroundings:
         return False
 
     def span_of(self, error: CorruptBatch, frame: BatchFrame, position: int, end: int) -> CorruptSpan:
-        """The offsets from `position` up to `end` that a corrupt batch takes.
+        """Returns the offsets from `position` up to `end` that a corrupt batch occupies.
 
         Raises:
-            CorruptBatch: the same error, where the next offset cannot be told.
+            CorruptBatch: the same error, if the next offset is unknown.
         """
         next_offset = self._next_offset(frame) if error.next_offset is None else error.next_offset
         if next_offset is None or next_offset <= position:
@@ -133,7 +133,8 @@ class Surroundings:
         return CorruptSpan(start, min(next_offset, end), next_offset, str(error), bytes(frame.view), time_ms)
 
     def _next_offset(self, frame: BatchFrame) -> int | None:
-        """As the batch behind it says, or, where there is none, the end of the log and the corrupt one alike."""
+        """Returns the base offset of the following batch; without one, the log end offset if the corrupt batch
+        agrees."""
         piece: FetchSlice | None = self._piece
         found = offset_after(self._piece.records, frame)
         for more in LOOK_BEHIND_BYTES:
@@ -150,19 +151,19 @@ class Surroundings:
         return found
 
     def _more(self, frame: BatchFrame, more: int) -> FetchSlice | None:
-        """The same fetch with more behind the frame; None where something else came, as from another replica."""
+        """Repeats the fetch with more bytes after the frame. None if the response differs, as from another replica."""
         piece = self._fetch(self._asked, frame.end + more)
         return piece if piece.records[frame.position : frame.end] == frame.view else None
 
 
 def _first_offset(piece: FetchSlice) -> int:
-    """Where the first batch of an answer begins, -1 when there is none."""
+    """Returns the base offset of the first batch in a response, -1 if there is none."""
     return read_batch_header(piece.records).base_offset if len(piece.records) >= HEADER_BYTES else -1
 
 
 def _is_next_after(piece: FetchSlice, first: int) -> bool:
-    """Whether the answer for the offset before `first` agrees that there is nothing but the batch that begins there.
+    """Whether the response for the offset before `first` confirms that the next batch begins at `first`.
 
-    A throttled answer is empty whatever the log holds.
+    A throttled response is empty in any case.
     """
     return _first_offset(piece) == first or bool(piece.throttle_ms and not piece.records)

@@ -1,6 +1,6 @@
-"""What a run asks the registry: each question once, those that are known ahead several at a time.
+"""The registry requests of a run: each is sent once, and requests known in advance are sent concurrently.
 
-After the first question that gets no answer the registry is not asked again in the run.
+After the first request without a response, the run sends no more.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 T_co = TypeVar("T_co", covariant=True)
 
 AT_ONCE = 8
-"""Questions under way together: the time of a thousand is then that of 125, and no registry notices eight clients."""
+"""Concurrent requests. A thousand requests take the time of 125, and eight clients are no load for a registry."""
 
 
 class Registry(Protocol):
-    """What is asked of the registry's client, by several threads."""
+    """The registry client's methods that are used here, from several threads."""
 
     def identity(self) -> str: ...
 
@@ -38,21 +38,21 @@ class Registry(Protocol):
     def parsed(self, registered: RegisteredSchema) -> Schema: ...
 
 
-class Question(Protocol[T_co]):
-    """A hashable value, so that the same question is known for the same."""
+class RegistryRequest(Protocol[T_co]):
+    """A hashable request, so that equal requests are sent once."""
 
     def ask(self, registry: Registry) -> T_co: ...
 
 
-class Identity(NamedTuple):
-    """Which registry it is, "" for one that does not say."""
+class IdentityRequest(NamedTuple):
+    """The identity of the registry, "" if it has none."""
 
     def ask(self, registry: Registry) -> str:
         return registry.identity()
 
 
-class Versions(NamedTuple):
-    """The version numbers of a subject, ascending; none when it does not exist."""
+class VersionsRequest(NamedTuple):
+    """The version numbers of a subject, ascending; none if the subject does not exist."""
 
     subject: str
 
@@ -63,7 +63,7 @@ class Versions(NamedTuple):
             return ()
 
 
-class Version(NamedTuple):
+class VersionRequest(NamedTuple):
     subject: str
     version: int
 
@@ -72,32 +72,31 @@ class Version(NamedTuple):
         return registered, registry.parsed(registered)
 
 
-class SchemaOf(NamedTuple):
+class SchemaByIdRequest(NamedTuple):
     schema_id: int
 
     def ask(self, registry: Registry) -> Schema:
         return registry.parsed(registry.schema_by_id(self.schema_id))
 
 
-class Asking:
-    """The answers of one run."""
+class RegistryResponses:
+    """The responses of one run."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._answers: dict[tuple[str, Question[Any]], Any] = {}
+        self._answers: dict[tuple[str, RegistryRequest[Any]], Any] = {}
         self.outage: RegistryError | None = None
 
-    def ahead(self, questions: Iterable[Question[Any]]) -> None:
-        """Asks what has not been asked; `answer` then has it."""
+    def prefetch(self, questions: Iterable[RegistryRequest[Any]]) -> None:
+        """Sends the requests that have not been sent yet; `answer` returns their responses."""
         waiting = [one for one in dict.fromkeys(questions) if _key(one) not in self._answers]
         if len(waiting) > 1:
             with ThreadPoolExecutor(min(AT_ONCE, len(waiting))) as pool:
                 list(pool.map(self._ask, waiting))
 
-    def answer(self, question: Question[T_co]) -> T_co:
-        """
-        Raises:
-            RegistryError, AvroSchemaError: what the question met, or the outage of an earlier one.
+    def answer(self, question: RegistryRequest[T_co]) -> T_co:
+        """Raises:
+        RegistryError, AvroSchemaError: the error of this request, or the outage found by an earlier one.
         """
         if _key(question) not in self._answers:
             self._ask(question)
@@ -107,7 +106,7 @@ class Asking:
         answer: T_co = found
         return answer
 
-    def _ask(self, question: Question[Any]) -> None:
+    def _ask(self, question: RegistryRequest[Any]) -> None:
         found: Any = self.outage
         if found is None:
             try:
@@ -117,11 +116,11 @@ class Asking:
                     self.outage = error
                     logger.warning("registry_unavailable error=%s", error)
                 found = error
-            except Exception as error:  # whoever asks for the answer meets it
+            except Exception as error:  # raised again by `answer`
                 found = error
         self._answers[_key(question)] = found
 
 
-def _key(question: Question[Any]) -> tuple[str, Question[Any]]:
-    """Named tuples of two kinds with equal members are equal."""
+def _key(question: RegistryRequest[Any]) -> tuple[str, RegistryRequest[Any]]:
+    """Includes the class, because named tuples of different classes with equal members are equal."""
     return type(question).__name__, question

@@ -1,12 +1,11 @@
-"""The writer schemas that were met, kept beside the log, and of which registry they are.
+"""Caches writer schemas next to the log, with the identity of their registry.
 
-    schemas/<id>.avsc       self-contained text, put if absent and never changed
-    schemas/registry.json   the registry's identity, and the ids whose texts were compared with what it holds: a hint
+    schemas/<id>.avsc       self-contained text, written by put-if-absent and never changed
+    schemas/registry.json   hint: the registry's identity, and the ids whose texts were compared with it
 
-One registry never gives an id to another schema, so a kept text needs no asking. But a registry that was made anew, or
-put back from an older copy, gives out ids a second time, and then nobody can tell which of the two schemas a message
-was written with. So a text is compared with the registry's once per identity, and whoever finds another schema under
-an id that is known here stops what uses it.
+A registry never assigns an id to another schema, so a cached text needs no request. But a registry that was created
+again or restored from an older copy assigns ids a second time, and then the schema of a message is ambiguous. Each text
+is therefore compared with the registry's once per identity, and a topic that uses a changed id is stopped.
 """
 
 from __future__ import annotations
@@ -26,17 +25,16 @@ REGISTRY_PATH = "schemas/registry.json"
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedWith:
-    """`identity` is the registry's, "" for one that does not say it."""
+class ComparedSchemas:
+    """`identity` is the registry's, "" if it has none."""
 
     identity: str = ""
     compared: frozenset[int] = frozenset()
 
 
-class KeptSchemas:
-    """
-    Args:
-        keeps: whether anything is written; a dry run leaves no trace.
+class SchemaCache:
+    """Args:
+    keeps: whether anything is written; a dry run writes nothing.
     """
 
     def __init__(self, storage: CommitStorage, *, keeps: bool) -> None:
@@ -44,10 +42,10 @@ class KeptSchemas:
         self._keeps = keeps
         self._identity: str | None = None
         self._compared: set[int] = set()
-        self._saved = ComparedWith()
+        self._saved = ComparedSchemas()
 
     def use(self, identity: str) -> None:
-        """Says which registry the answers of this run come from; until then no text passes for compared."""
+        """Sets the identity of the registry of this run. Until then no text counts as compared."""
         self._saved = self._read()
         self._identity = identity
         self._compared = set(self._saved.compared) if self._saved.identity == identity else set()
@@ -56,35 +54,35 @@ class KeptSchemas:
         content = self._storage.read(_path(schema_id))
         return None if content is None else content.decode()
 
-    def is_compared(self, schema_id: int) -> bool:
+    def is_verified(self, schema_id: int) -> bool:
         return schema_id in self._compared
 
     def compare(self, schema_id: int, text: str) -> None:
-        """Takes what the registry holds under an id, and keeps it where nothing is.
+        """Compares the registry's schema of an id with the cached one, and caches it if there is none.
 
         Raises:
-            SchemaReplaced: another schema is known under this id.
+            SchemaReplaced: the cached schema differs.
         """
         kept = self.text(schema_id)
         if kept is None and self._keeps:
             self._storage.put_if_absent(_path(schema_id), text.encode())
-            kept = self.text(schema_id)  # another load may have been faster, with another text
+            kept = self.text(schema_id)  # another load may have cached another text first
         if kept is not None and not _is_same(kept, text):
             raise self.replaced(schema_id)
         self._compared.add(schema_id)
 
     def missed(self, schema_id: int) -> None:
-        """Notes that the registry does not have the schema of a kept text, which then stays what it is."""
+        """Notes that the registry lacks the schema of a cached text. The text stays."""
         self._compared.add(schema_id)
 
     def replaced(self, schema_id: int) -> SchemaReplaced:
-        """The error; all texts are compared again until there is none."""
+        """Returns the error. All texts are compared again until there is no such error."""
         self._compared.clear()
         return SchemaReplaced(schema_id, self._storage.describe(_path(schema_id)))
 
     def save(self) -> None:
-        """Leaves the hint of what has been compared."""
-        now = ComparedWith(self._identity or "", frozenset(self._compared))
+        """Writes the hint of compared ids."""
+        now = ComparedSchemas(self._identity or "", frozenset(self._compared))
         if not self._keeps or self._identity is None or now == self._saved:
             return
         try:
@@ -93,17 +91,17 @@ class KeptSchemas:
         except OSError as error:
             logger.warning("compared_not_written error=%s", error)
 
-    def _read(self) -> ComparedWith:
+    def _read(self) -> ComparedSchemas:
         content = self._storage.read(REGISTRY_PATH)
         try:
-            return ComparedWith() if content is None else from_json(json.loads(content), ComparedWith)
+            return ComparedSchemas() if content is None else from_json(json.loads(content), ComparedSchemas)
         except ValueError as error:
             logger.warning("compared_ignored reason=%s", error)
-            return ComparedWith()
+            return ComparedSchemas()
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether two self-contained texts say the same; an earlier release may have written it differently."""
+    """Whether two self-contained texts describe the same schema."""
     if one == other:
         return True
     try:
