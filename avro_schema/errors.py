@@ -28,8 +28,8 @@ class SchemaParseError(AvroSchemaError):
         self.source = source
 
     def __str__(self) -> str:
-        place = f"{self.position.line}:{self.position.column}: " if self.position.line else ""
-        return f"{self.source}:{place or ' '}{self.message}" if self.source else f"{place}{self.message}"
+        location = f"{self.position.line}:{self.position.column}: " if self.position.line else ""
+        return f"{self.source}:{location or ' '}{self.message}" if self.source else f"{location}{self.message}"
 
 
 class FramingError(AvroSchemaError):

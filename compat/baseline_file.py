@@ -80,16 +80,16 @@ def mark_known(
     found: set[KnownProblem] = set()
     marked = []
     for item in checked:
-        taken: set[str] = set()
+        matched: set[str] = set()
         problems = []
         for problem in item.problems:
             row = KnownProblem(item.file, problem.fingerprint)
             if row in rows:
                 found.add(row)
-            elif problem.fingerprint not in taken and moved[problem.fingerprint]:
+            elif problem.fingerprint not in matched and moved[problem.fingerprint]:
                 moved[problem.fingerprint] -= 1
-                taken.add(problem.fingerprint)
-            is_known = row in rows or problem.fingerprint in taken
+                matched.add(problem.fingerprint)
+            is_known = row in rows or problem.fingerprint in matched
             if is_known and problem.is_blocking:
                 problem = replace(problem, suppressed=SuppressedBy(REASON, origin))
             problems.append(problem)

@@ -147,8 +147,8 @@ class Failure:
 
     def text(self) -> str:
         """Returns one line in the style of compiler errors."""
-        place = f"{self.position.line}:{self.position.column}:" if self.position and self.position.line else ""
-        return mask_unprintable(f"{self.file or chr(34) * 2}:{place} error: {self.message}")
+        location = f"{self.position.line}:{self.position.column}:" if self.position and self.position.line else ""
+        return mask_unprintable(f"{self.file or chr(34) * 2}:{location} error: {self.message}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,9 +272,9 @@ def group_problems(problems: Iterable[Problem]) -> list[list[Problem]]:
     """Groups equal problems of several versions, or of several uses of one type, to be shown once."""
     groups: dict[tuple[object, ...], list[Problem]] = {}
     for problem in problems:
-        said = problem.sentence.replace(problem.version_name, "")
-        place = (problem.pointer, problem.line, problem.column)
-        groups.setdefault((problem.rule, problem.direction, place, said), []).append(problem)
+        sentence = problem.sentence.replace(problem.version_name, "")
+        location = (problem.pointer, problem.line, problem.column)
+        groups.setdefault((problem.rule, problem.direction, location, sentence), []).append(problem)
     return list(groups.values())
 
 

@@ -59,9 +59,9 @@ def _messages(report: Report) -> list[str]:
     version = report.findings[0].version
     findings = [finding for finding in report.findings if finding.version == version]
     messages = [_message(finding) for finding in findings]
-    asks_for_both = report.level.value.startswith("FULL")
-    if not asks_for_both or any(finding.direction is Direction.BACKWARD for finding in findings):
-        (earlier,) = (known for known in report.compared if known.version == version)
+    requires_both_directions = report.level.value.startswith("FULL")
+    if not requires_both_directions or any(finding.direction is Direction.BACKWARD for finding in findings):
+        (earlier,) = (compared for compared in report.compared if compared.version == version)
         messages.append(f"{{oldSchemaVersion: {version}}}")
         messages.append(f"{{oldSchema: '{canonical_text(earlier.schema)[:OLD_SCHEMA_CHARS_MAX]}'}}")
     return messages

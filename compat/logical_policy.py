@@ -35,8 +35,10 @@ def find_logical_problems(reader: Schema, writer: Schema, *, reader_is_new: bool
         pending.extend(reversed(inner))
         problem = _problem(reader_type, writer_type)
         if problem is not None:
-            ours, theirs = ("new", "old") if reader_is_new else ("old", "new")
-            problems.append(f"Logical compatibility: {problem.format(ours=ours, theirs=theirs)} (path '{path}')")
+            reader_age, writer_age = ("new", "old") if reader_is_new else ("old", "new")
+            problems.append(
+                f"Logical compatibility: {problem.format(reader_age=reader_age, writer_age=writer_age)} (path '{path}')"
+            )
     return problems
 
 
@@ -49,15 +51,20 @@ def _problem(reader_type: Type, writer_type: Type) -> str | None:
     reader, writer = reader_type.logical, writer_type.logical
     reader_name, writer_name = _name(reader), _name(writer)
     if reader_name != writer_name:
-        return f"the logical type is {reader_name} in the {{ours}} schema and {writer_name} in the {{theirs}} schema"
+        return (
+            f"the logical type is {reader_name} in the {{reader_age}} schema and {writer_name} in the {{writer_age}} "
+            "schema"
+        )
     if reader is None or writer is None or reader.name != "decimal":
         return None
     if reader.scale != writer.scale:
-        return f"the scale is {reader.scale} in the {{ours}} schema and {writer.scale} in the {{theirs}} schema"
+        return (
+            f"the scale is {reader.scale} in the {{reader_age}} schema and {writer.scale} in the {{writer_age}} schema"
+        )
     if (reader.precision or 0) < (writer.precision or 0):
         return (
-            f"the precision is {reader.precision} in the {{ours}} schema, less than {writer.precision} in the "
-            "{theirs} schema"
+            f"the precision is {reader.precision} in the {{reader_age}} schema, less than {writer.precision} in the "
+            "{writer_age} schema"
         )
     return None
 
@@ -66,26 +73,28 @@ def _name(logical: LogicalType | None) -> str:
     return "none" if logical is None else logical.name
 
 
-def _inner(reader: Schema, writer: Schema, ours: Type, theirs: Type, path: str) -> Iterator[_TypePair]:
+def _inner(reader: Schema, writer: Schema, reader_type: Type, writer_type: Type, path: str) -> Iterator[_TypePair]:
     base = path.removesuffix("/")
-    if isinstance(ours, Union) or isinstance(theirs, Union):
-        branches = theirs.branches if isinstance(theirs, Union) else (theirs,)
+    if isinstance(reader_type, Union) or isinstance(writer_type, Union):
+        branches = writer_type.branches if isinstance(writer_type, Union) else (writer_type,)
         # Reversed, so that the first branch of each kind wins.
         others = {_kind(writer.resolve(branch)): branch for branch in reversed(branches)}
-        for index, branch in enumerate(ours.branches) if isinstance(ours, Union) else [(None, ours)]:
+        for index, branch in (
+            enumerate(reader_type.branches) if isinstance(reader_type, Union) else [(None, reader_type)]
+        ):
             other = others.get(_kind(reader.resolve(branch)))
             if other is not None:
                 yield branch, other, path if index is None else f"{base}/{index}"
-    elif isinstance(ours, Record) and isinstance(theirs, Record):
-        fields = {field.name: field for field in theirs.fields}
-        for index, field in enumerate(ours.fields):
+    elif isinstance(reader_type, Record) and isinstance(writer_type, Record):
+        fields = {field.name: field for field in writer_type.fields}
+        for index, field in enumerate(reader_type.fields):
             match = next((fields[name] for name in (field.name, *field.aliases) if name in fields), None)
             if match is not None:
                 yield field.type, match.type, f"{base}/fields/{index}/type"
-    elif isinstance(ours, Array) and isinstance(theirs, Array):
-        yield ours.items, theirs.items, f"{base}/items"
-    elif isinstance(ours, Map) and isinstance(theirs, Map):
-        yield ours.values, theirs.values, f"{base}/values"
+    elif isinstance(reader_type, Array) and isinstance(writer_type, Array):
+        yield reader_type.items, writer_type.items, f"{base}/items"
+    elif isinstance(reader_type, Map) and isinstance(writer_type, Map):
+        yield reader_type.values, writer_type.values, f"{base}/values"
 
 
 def _kind(node: Type) -> str:

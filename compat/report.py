@@ -48,6 +48,6 @@ def json_report(report: Report) -> dict[str, Any]:
         "file": report.candidate.source,
         "compatible": report.is_compatible,
         "level": report.level.value,
-        "compared": [{"version": known.version, "name": known.name} for known in report.compared],
+        "compared": [{"version": version.version, "name": version.name} for version in report.compared],
         "findings": [problem_document(problem) for problem in describe_findings(report)],
     }

@@ -361,13 +361,13 @@ def _check_records(walk: _Walk, visit: _Visit, reader: Record, writer: Record) -
             continue
         if len(found) == 1 and _is_trivially_readable(field.type, found[0].type):
             continue
-        here = fields.at(str(index))
+        field_visit = fields.at(str(index))
         if len(found) > 1:
-            raise _AmbiguousField(_ambiguous(walk, here, field, writer))
+            raise _AmbiguousField(_ambiguous(walk, field_visit, field, writer))
         if found:
-            problems.include((yield here.inside("type", field.type, found[0].type, field.name, found[0].name)))
+            problems.include((yield field_visit.inside("type", field.type, found[0].type, field.name, found[0].name)))
         else:
-            problems.include((yield from _check_missing_field(walk, here, field)))
+            problems.include((yield from _check_missing_field(walk, field_visit, field)))
     return problems
 
 
@@ -449,9 +449,9 @@ def _check_union(visit: _Visit, writer_branches: tuple[Type, ...]) -> _Steps:
         found = yield visit.trial(visit.reader, branch)
         if found:
             (lacking,) = _flatten(found)
-            here = visit.inside(str(index), visit.reader, branch)
-            here = here._replace(writer=lacking.writer)
-            problems.include(here.incompatible(lacking.type, lacking.message, causes=lacking.causes))
+            field_visit = visit.inside(str(index), visit.reader, branch)
+            field_visit = field_visit._replace(writer=lacking.writer)
+            problems.include(field_visit.incompatible(lacking.type, lacking.message, causes=lacking.causes))
     return problems
 
 

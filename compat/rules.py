@@ -114,13 +114,13 @@ def _keep_field_advice(field: Field) -> str:
 def _rename_advice(case: RuleCase, field: Field, writer: Record) -> str:
     """Suggests an alias if the field resembles a writer field that the reader does not read."""
     reader = case.problem.reader
-    read = {name for known in _fields(reader) for name in (known.name, *known.aliases)}
-    unread = [known for known in writer.fields if known.name not in read]
+    read = {name for writer_field in _fields(reader) for name in (writer_field.name, *writer_field.aliases)}
+    unread = [writer_field for writer_field in writer.fields if writer_field.name not in read]
     likely = [
-        known
-        for known in unread
-        if type_fragment(known.type) == type_fragment(field.type)
-        and SequenceMatcher(None, known.name.lower(), field.name.lower()).ratio() >= RENAME_LIKENESS
+        writer_field
+        for writer_field in unread
+        if type_fragment(writer_field.type) == type_fragment(field.type)
+        and SequenceMatcher(None, writer_field.name.lower(), field.name.lower()).ratio() >= RENAME_LIKENESS
     ]
     if not likely:
         return ""
@@ -219,12 +219,12 @@ def _explain_null(case: RuleCase, reader: str) -> Explanation:
     """Explains a writer field that may be null and a reader field that may not."""
     if case.is_backward:
         sentence = f"{case.location} may be null in {case.other} but is {reader} here, so {case.consequence}"
-        return Explanation(sentence, f'let it be null: "type": ["null", {_spelled(case.problem.reader)}]')
+        return Explanation(sentence, f'let it be null: "type": ["null", {_type_text(case.problem.reader)}]')
     sentence = f"{case.location} may be null here but is {reader} in {case.other}, so {case.consequence}"
     return Explanation(sentence, f"{_keep_advice(case.problem.reader, widen=False)}, {_new_field_advice(case)}")
 
 
-def _spelled(node: Type) -> str:
+def _type_text(node: Type) -> str:
     text = type_fragment(node)
     return text if len(text) <= TYPE_CHARS_MAX else "…"
 
@@ -255,7 +255,7 @@ def _explain_union(case: RuleCase) -> Explanation:
     can_be = "may be null" if writer == "null" else f"may hold {writer}"
     if case.is_backward:
         sentence = f"{case.location} {can_be} in {case.other}, but {union} has no branch for it, so {case.consequence}"
-        return Explanation(sentence, f"add {_spelled(case.problem.writer)} to the union, {_new_field_advice(case)}")
+        return Explanation(sentence, f"add {_type_text(case.problem.writer)} to the union, {_new_field_advice(case)}")
     sentence = (
         f"{case.location} {can_be} here, which {case.other} does not expect: {union} has no branch for it, "
         f"so {case.consequence}"
@@ -267,15 +267,15 @@ def _explain_name(case: RuleCase) -> Explanation:
     reader, writer = case.problem.reader, case.problem.writer
     assert isinstance(reader, NamedType)
     assert isinstance(writer, NamedType)
-    here, there = (reader, writer) if case.is_backward else (writer, reader)
+    candidate_type, other_type = (reader, writer) if case.is_backward else (writer, reader)
     sentence = (
-        f"{_location_prefix(case)}{type_kind(here)} {here.name.full} is called {there.name.full} in {case.other}, "
-        f"so {case.consequence}"
+        f"{_location_prefix(case)}{type_kind(candidate_type)} {candidate_type.name.full} is called "
+        f"{other_type.name.full} in {case.other}, so {case.consequence}"
     )
     if case.is_backward:
         return Explanation(sentence, f'add "aliases": ["{writer.name.full}"] to it, or keep the name')
     return Explanation(
-        sentence, f"keep the name {there.name.full}: an alias here does not help readers of {case.other}"
+        sentence, f"keep the name {other_type.name.full}: an alias here does not help readers of {case.other}"
     )
 
 
@@ -314,19 +314,21 @@ def _explain_size(case: RuleCase) -> Explanation:
     reader, writer = case.problem.reader, case.problem.writer
     assert isinstance(reader, Fixed)
     assert isinstance(writer, Fixed)
-    here, there = (reader, writer) if case.is_backward else (writer, reader)
+    candidate_type, other_type = (reader, writer) if case.is_backward else (writer, reader)
     sentence = (
-        f"{_location_prefix(case)}fixed {here.name.name} has {here.size} bytes here but {there.size} in {case.other}, "
-        f"so {case.consequence}"
+        f"{_location_prefix(case)}fixed {candidate_type.name.name} has {candidate_type.size} bytes here but "
+        f"{other_type.size} in {case.other}, so {case.consequence}"
     )
-    return Explanation(sentence, f'keep "size": {there.size}, {_new_field_advice(case)}')
+    return Explanation(sentence, f'keep "size": {other_type.size}, {_new_field_advice(case)}')
 
 
 def _explain_ambiguous(case: RuleCase) -> Explanation:
     field, writer = case.problem.field, case.problem.writer
     assert field is not None
     assert isinstance(writer, Record)
-    names = [name for name in (field.name, *field.aliases) if name in {known.name for known in writer.fields}]
+    names = [
+        name for name in (field.name, *field.aliases) if name in {writer_field.name for writer_field in writer.fields}
+    ]
     several = join_words([f'"{name}"' for name in dict.fromkeys(names)])
     owner, reader = ("this schema", case.other) if not case.is_backward else (case.other, "this schema")
     sentence = (

@@ -169,7 +169,7 @@ def local_location(path: Path) -> str:
 
 def is_same_location(one: str, other: str) -> bool:
     """Whether two URIs name the same directory, such as `file:/a`, `file:///a`, `/a` and `file:/a/`."""
-    return _plain(one) == _plain(other)
+    return _normalize_location(one) == _normalize_location(other)
 
 
 def _checked_url(url: str, schema_chars: int) -> str:
@@ -184,7 +184,7 @@ def _checked_url(url: str, schema_chars: int) -> str:
     return url
 
 
-def _plain(location: str) -> str:
+def _normalize_location(location: str) -> str:
     for prefix in ("file://", "file:"):
         if location.startswith(prefix + "/"):
             return location[len(prefix) :].rstrip("/")

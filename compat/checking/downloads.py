@@ -82,8 +82,8 @@ class _Names:
     def __init__(self, directory: Path, suffix: str) -> None:
         self._directory = directory
         self._suffix = suffix
-        there = [entry.name for entry in directory.iterdir()] if directory.is_dir() else []
-        self._taken = {name.lower(): name for name in there}
+        existing = [entry.name for entry in directory.iterdir()] if directory.is_dir() else []
+        self._taken = {name.lower(): name for name in existing}
 
     def of(self, subject: str) -> str:
         for spelled_out in (False, True):

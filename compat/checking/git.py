@@ -122,15 +122,15 @@ class GitRepository:
         names = list(dict.fromkeys(object_names))
         if not names:
             return {}
-        answer = self._output("cat-file", "--batch", feed="".join(f"{name}\n" for name in names).encode())
+        output = self._output("cat-file", "--batch", feed="".join(f"{name}\n" for name in names).encode())
         found, at = {}, 0
         for name in names:
-            end = answer.index(b"\n", at)
-            head = answer[at:end].split(b" ")
+            end = output.index(b"\n", at)
+            head = output[at:end].split(b" ")
             if len(head) != 3:
                 raise GitFailed(f"git has no object {name}; is this a partial clone without its blobs?")
             size = int(head[2])
-            found[name] = answer[end + 1 : end + 1 + min(size, BLOB_BYTES_MAX + 1)]
+            found[name] = output[end + 1 : end + 1 + min(size, BLOB_BYTES_MAX + 1)]
             at = end + 1 + size + 1
         return found
 
@@ -194,9 +194,9 @@ class GitRepository:
             raise GitFailed(f"git {arguments[0]} did not end within {GIT_TIMEOUT_S} s") from None
 
 
-def _no_repository(said: str, directory: Path) -> str:
+def _no_repository(stderr: str, directory: Path) -> str:
     """Returns why git found no repository; git also ignores one of another user, as in CI containers."""
-    if "dubious ownership" in said:
+    if "dubious ownership" in stderr:
         return f"git does not trust {directory}, which another user owns: git config --global --add safe.directory '*'"
     return f"{directory} is in no git repository; run the check in one, or compare with files or a directory"
 

@@ -141,9 +141,9 @@ def _is_link_loop(top: str, path: str, name: str) -> bool:
     if not full.is_symlink():
         return False
     target = os.path.realpath(full)
-    through = (above for above in full.parents if above.is_relative_to(top))
+    through = (parent for parent in full.parents if parent.is_relative_to(top))
     return Path(os.path.realpath(path)).is_relative_to(target) or any(
-        os.path.realpath(above) == target for above in through
+        os.path.realpath(parent) == target for parent in through
     )
 
 

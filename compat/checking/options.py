@@ -124,31 +124,31 @@ def open_baseline(args: argparse.Namespace, settings: Settings) -> Baseline:
         return _registry(settings, args.against_registry, args)
     if args.against_db is not None:
         return _database(settings, args.against_db, args)
-    places = args.against or settings.compat.against
-    if not places:
+    against = args.against or settings.compat.against
+    if not against:
         raise SettingsError(
             "no baseline to compare with; give --against git:REF, a directory or files, or --against-registry URL, "
             "or set compat.against in headrace.toml"
         )
-    return _places(places, settings, args)
+    return _open_against(against, settings, args)
 
 
-def _places(places: Sequence[str], settings: Settings, args: argparse.Namespace) -> Baseline:
+def _open_against(against: Sequence[str], settings: Settings, args: argparse.Namespace) -> Baseline:
     naming, comments = parse_naming(args, settings.compat), args.allow_comments or settings.compat.allow_comments
     prefixes = (GIT_PREFIX, GIT_TIP_PREFIX, *URL_BEGINNINGS)
-    special = [location for location in places if location.startswith(prefixes) or location == REGISTRY]
-    if special and len(places) > 1:
+    special = [value for value in against if value.startswith(prefixes) or value == REGISTRY]
+    if special and len(against) > 1:
         raise SettingsError(f"--against: {special[0]} must be the only value; only files can be combined, oldest first")
-    location = places[0]
-    if location.startswith((GIT_PREFIX, GIT_TIP_PREFIX)):
-        kind, _, rest = location.partition(":")
+    value = against[0]
+    if value.startswith((GIT_PREFIX, GIT_TIP_PREFIX)):
+        kind, _, rest = value.partition(":")
         revision, _, path = rest.partition(":")
         return GitBaseline(revision, path, naming=naming, tip=f"{kind}:" == GIT_TIP_PREFIX, comments=comments)
     if special:
-        return _registry(settings, "" if location == REGISTRY else location, args)
-    if len(places) == 1 and location and "\x00" not in location and Path(location).is_dir():
-        return DirectoryBaseline(location, naming, comments=comments)
-    return FilesBaseline(places, comments=comments)
+        return _registry(settings, "" if value == REGISTRY else value, args)
+    if len(against) == 1 and value and "\x00" not in value and Path(value).is_dir():
+        return DirectoryBaseline(value, naming, comments=comments)
+    return FilesBaseline(against, comments=comments)
 
 
 def _registry(settings: Settings, url: str, args: argparse.Namespace) -> Baseline:

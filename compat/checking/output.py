@@ -81,7 +81,7 @@ def _rendered(name: str, result: CheckResult) -> str:
 def _with_repository_paths(result: CheckResult) -> CheckResult:
     """Converts file paths to paths relative to the enclosing repository, if there is one."""
     directory = Path.cwd()
-    top = next((above for above in (directory, *directory.parents) if (above / ".git").exists()), directory)
+    top = next((parent for parent in (directory, *directory.parents) if (parent / ".git").exists()), directory)
     location = directory.relative_to(top).as_posix()
     if location == ".":
         return result

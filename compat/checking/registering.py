@@ -119,8 +119,8 @@ def _register(
     action = _action_of_new(item, client)
     if dry_run:
         return RegistrationResult(item, action)
-    made = client.register(item.subject, item.text, references)
-    return RegistrationResult(item, action, made.version, made.schema_id)
+    registered = client.register(item.subject, item.text, references)
+    return RegistrationResult(item, action, registered.version, registered.schema_id)
 
 
 def find_registered(
@@ -153,6 +153,6 @@ def _action_of_new(item: PlannedRegistration, client: RegistryClient) -> Registr
 
 def with_planned_files(sources: Sources, plan: Sequence[PlannedRegistration]) -> Sources:
     """Returns the sources with all files of the plan, including files that were not named."""
-    known = {file.path: file for file in sources.files}
-    files = tuple(known.get(item.file) or SchemaFile(item.file, item.file.rpartition("/")[2]) for item in plan)
+    named_files = {file.path: file for file in sources.files}
+    files = tuple(named_files.get(item.file) or SchemaFile(item.file, item.file.rpartition("/")[2]) for item in plan)
     return replace(sources, files=files, texts={item.file: item.text for item in plan})

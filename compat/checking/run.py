@@ -163,9 +163,9 @@ def _accept_registered(
     if isinstance(result, Failure) or result.is_compatible:
         return result
     path = candidate.file.path
-    alone = sources.types.is_self_contained(path)
+    is_self_contained = sources.types.is_self_contained(path)
     label = baseline.find_equal_version(
-        candidate, candidate.text if alone else self_contained_text(sources.types.schema(path))
+        candidate, candidate.text if is_self_contained else self_contained_text(sources.types.schema(path))
     )
     if not label:
         return result
@@ -195,8 +195,8 @@ def _check_deletions(
     subjects = {item.subject for item in deleted}
     everything = replace(sources, files=tuple(SchemaFile(path, sources.scope.key(path)) for path in sources.texts))
     # With --since, unchanged files have no history yet, but one of them may replace the deleted file.
-    rivals = [item for item in list_candidates(everything, naming)[0] if item.subject in subjects]
-    found = baseline.histories([*deleted, *rivals], choice) if deleted else []
+    replacements = [item for item in list_candidates(everything, naming)[0] if item.subject in subjects]
+    found = baseline.histories([*deleted, *replacements], choice) if deleted else []
     return report_deletions(deleted, found[: len(deleted)], [*histories, *found[len(deleted) :]], baseline.name, choice)
 
 
@@ -304,16 +304,16 @@ class SchemaChecker:
         """
         if not self.types.is_self_contained(candidate.file.path):
             return lambda _: False
-        dense, plain = "".join(candidate.text.split()), None
+        dense, compact = "".join(candidate.text.split()), None
 
         def is_same(earlier: EarlierVersion) -> bool:
-            nonlocal plain
+            nonlocal compact
             if earlier.text == candidate.text:
                 return True
             if "".join(earlier.text.split()) != dense:  # fast path: rejects nearly all different texts
                 return False
-            plain = plain or compact_text(candidate.text)
-            return compact_text(earlier.text) == plain
+            compact = compact or compact_text(candidate.text)
+            return compact_text(earlier.text) == compact
 
         return is_same
 

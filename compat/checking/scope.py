@@ -101,9 +101,9 @@ def deleted_in_git(
     missing: dict[str, str] = {}
     for path, blob in files.items():
         if (is_schema_name(path) or is_json_name(path)) and not os.path.lexists(repository.top / path):
-            here = Path(os.path.relpath(repository.top / path, os.path.realpath("."))).as_posix()
-            if scope.covers(here):
-                missing[here] = blob
+            relative = Path(os.path.relpath(repository.top / path, os.path.realpath("."))).as_posix()
+            if scope.covers(relative):
+                missing[relative] = blob
     blobs = repository.blobs(list(missing.values()))
     texts = {path: decode(blobs[blob], path, comments=comments) for path, blob in missing.items()}
     # Skips files that were not schemas.

@@ -106,9 +106,9 @@ def changed_since(
 
 def _is_among(changed: Set[str], path: str, repository: GitRepository) -> bool:
     """Whether a file, the target of its link, or the submodule or nested repository that contains it has changed."""
-    places = {repository.path_of(name) for name in (path, os.path.realpath(path))} - {None}
-    above = {str(directory) for path in places if path for directory in PurePosixPath(path).parents}
-    return not changed.isdisjoint({*places, *above, *(f"{directory}/" for directory in above)})
+    paths = {repository.path_of(name) for name in (path, os.path.realpath(path))} - {None}
+    parents = {str(directory) for path in paths if path for directory in PurePosixPath(path).parents}
+    return not changed.isdisjoint({*paths, *parents, *(f"{directory}/" for directory in parents)})
 
 
 def _with_users(touched: Collection[str], types: TypeSet) -> Collection[str]:

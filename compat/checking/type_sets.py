@@ -78,9 +78,9 @@ class TypeSet:
         self._strict = strict
         self._prefix = prefix
         self._given_types = given_types
-        self._around = type_source
+        self._type_source = type_source
         self._parsed: dict[str, Schema | SchemaParseError] = {}
-        self._alone: set[str] = set()
+        self._self_contained: set[str] = set()
         self._names: dict[str, TypeNames] = {}
         self._index: dict[str, list[str]] = {}
         self._indexed: set[str] = set()
@@ -112,7 +112,7 @@ class TypeSet:
 
     def is_self_contained(self, path: str) -> bool:
         """Whether a parsed text uses no types of other texts, so that its meaning does not depend on its path."""
-        return path in self._alone
+        return path in self._self_contained
 
     def dependencies(self, path: str) -> tuple[str, ...]:
         """Returns the texts that define the missing types of a text; empty if one of them is unknown."""
@@ -124,24 +124,24 @@ class TypeSet:
         return tuple(found)
 
     def names(self, path: str) -> TypeNames:
-        known = self._names.get(path)
-        if known is None:
-            known = self._names[path] = parse_type_names(self.texts[path])
-        return known
+        cached = self._names.get(path)
+        if cached is None:
+            cached = self._names[path] = parse_type_names(self.texts[path])
+        return cached
 
-    def _schema(self, path: str, above: tuple[str, ...]) -> Schema:
-        known = self._parsed.get(path)
-        if known is None:
+    def _schema(self, path: str, chain: tuple[str, ...]) -> Schema:
+        cached = self._parsed.get(path)
+        if cached is None:
             try:
-                known = self._parse(path, above)
+                cached = self._parse(path, chain)
             except SchemaParseError as error:
-                known = error
-            self._parsed[path] = known
-        if isinstance(known, SchemaParseError):
-            raise known
-        return known
+                cached = error
+            self._parsed[path] = cached
+        if isinstance(cached, SchemaParseError):
+            raise cached
+        return cached
 
-    def _parse(self, path: str, above: tuple[str, ...]) -> Schema:
+    def _parse(self, path: str, chain: tuple[str, ...]) -> Schema:
         text, source = self.texts[path], f"{self._prefix}{path}"
         try:
             schema = parse_schema(text, source=source, strict=self._strict)
@@ -151,16 +151,16 @@ class TypeSet:
                 raise
             position = error.position
         else:
-            self._alone.add(path)
+            self._self_contained.add(path)
             return schema
-        above = (*above, path)
+        chain = (*chain, path)
         for other in others:
-            if other in above:
-                raise SchemaParseError(_cycle((*above[above.index(other) :], other)), position, source)
-        if len(above) > FILES_DEEP_MAX:
+            if other in chain:
+                raise SchemaParseError(_cycle((*chain[chain.index(other) :], other)), position, source)
+        if len(chain) > FILES_DEEP_MAX:
             raise SchemaParseError(f"more than {FILES_DEEP_MAX} files need each other's types", position, source)
         try:
-            references = [self._schema(other, above) for other in others]
+            references = [self._schema(other, chain) for other in others]
         except SchemaParseError as error:
             if " need each other's types" in error.message:
                 raise SchemaParseError(error.message, position, source) from None
@@ -199,16 +199,16 @@ class TypeSet:
 
     def _load_siblings(self, path: str) -> None:
         directory = path.rpartition("/")[0]
-        if self._around is not None and directory not in self._loaded_siblings:
+        if self._type_source is not None and directory not in self._loaded_siblings:
             self._loaded_siblings.add(directory)
-            self._add(self._around, self._around.siblings(path))
+            self._add(self._type_source, self._type_source.siblings(path))
 
     def _load_descendants(self, path: str, directory: str) -> None:
         """Loads the texts below a directory once; skips directories inside a loaded one."""
-        above = {directory, *map(str, PurePosixPath(directory).parents)}
-        if self._around is not None and self._loaded_descendants.isdisjoint(above):
+        chain = {directory, *map(str, PurePosixPath(directory).parents)}
+        if self._type_source is not None and self._loaded_descendants.isdisjoint(chain):
             self._loaded_descendants.add(directory)
-            self._add(self._around, self._around.descendants(path, directory))
+            self._add(self._type_source, self._type_source.descendants(path, directory))
 
     def _add(self, type_source: TypeSource, paths: Sequence[str]) -> None:
         self.texts.update(type_source.read([path for path in paths if path not in self.texts]))
@@ -254,7 +254,7 @@ def _directories(path: str) -> tuple[str, ...]:
 def _shared(path: str, other: str) -> list[str]:
     """Returns the common directories of two paths, outermost first."""
     pairs = zip(_directories(path), _directories(other), strict=False)
-    return [mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    return [directory for directory, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
 
 def _nearest(path: str, paths: Sequence[str]) -> Sequence[str]:

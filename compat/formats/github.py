@@ -26,17 +26,17 @@ def _lines(result: CheckResult) -> Iterator[str]:
 
 
 def _problem(file: str, problem: Problem, leaf: Problem) -> str:
-    place = {"file": file, **({"line": str(leaf.line), "col": str(leaf.column)} if leaf.line else {})}
+    properties = {"file": file, **({"line": str(leaf.line), "col": str(leaf.column)} if leaf.line else {})}
     title = f"Avro {problem.rule}" + (f" ({problem.direction.value})" if problem.direction else "")
     message = f"{leaf.sentence}\nfix: {leaf.fix}" if leaf.fix else leaf.sentence
-    return _command(problem.severity.value, {**place, "title": title}, message)
+    return _command(problem.severity.value, {**properties, "title": title}, message)
 
 
 def _failure(failure: Failure) -> str:
     position = failure.position
-    place = {"line": str(position.line), "col": str(position.column)} if position and position.line else {}
+    properties = {"line": str(position.line), "col": str(position.column)} if position and position.line else {}
     return _command(
-        "error", {"file": failure.file, **place, "title": f"Avro schema {failure.kind.value}"}, failure.message
+        "error", {"file": failure.file, **properties, "title": f"Avro schema {failure.kind.value}"}, failure.message
     )
 
 

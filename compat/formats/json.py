@@ -37,7 +37,7 @@ def checked_schema_document(checked: CheckedSchema) -> dict[str, Any]:
         "compatible": checked.is_compatible,
         "level": checked.level.value,
         "level_origin": checked.level_origin,
-        "compared": [{"version": known.version, "name": known.name} for known in checked.compared],
+        "compared": [{"version": version.version, "name": version.name} for version in checked.compared],
         "known_versions": checked.version_count,
         "findings": [
             {**problem_document(problem), "fingerprint": problem.fingerprint, **_suppressed(problem)}

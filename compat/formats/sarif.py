@@ -73,12 +73,12 @@ def _result(rule_index: int, checked: CheckedSchema, problem: Problem, leaf: Pro
 
 
 def _location(file: str, leaf: Problem) -> dict[str, Any]:
-    place: dict[str, Any] = {"artifactLocation": {"uri": _uri(file)}}
+    physical_location: dict[str, Any] = {"artifactLocation": {"uri": _uri(file)}}
     if leaf.line:
-        place["region"] = {"startLine": leaf.line, "startColumn": leaf.column}
+        physical_location["region"] = {"startLine": leaf.line, "startColumn": leaf.column}
         if leaf.excerpt is not None and not leaf.excerpt.before and not leaf.excerpt.after:
-            place["region"]["snippet"] = {"text": leaf.excerpt.text}
-    location: dict[str, Any] = {"physicalLocation": place}
+            physical_location["region"]["snippet"] = {"text": leaf.excerpt.text}
+    location: dict[str, Any] = {"physicalLocation": physical_location}
     if leaf.pointer:
         location["logicalLocations"] = [{"fullyQualifiedName": leaf.pointer, "kind": "member"}]
     return location
@@ -95,14 +95,14 @@ def _invocation(result: CheckResult) -> dict[str, Any]:
 
 
 def _notification(failure: Failure) -> dict[str, Any]:
-    place: dict[str, Any] = {"artifactLocation": {"uri": _uri(failure.file)}}
+    physical_location: dict[str, Any] = {"artifactLocation": {"uri": _uri(failure.file)}}
     if failure.position is not None and failure.position.line:
-        place["region"] = {"startLine": failure.position.line, "startColumn": failure.position.column}
+        physical_location["region"] = {"startLine": failure.position.line, "startColumn": failure.position.column}
     return {
         "level": "error",
         "descriptor": {"id": f"schema-{failure.kind.value}"},
         "message": {"text": failure.message},
-        "locations": [{"physicalLocation": place}],
+        "locations": [{"physicalLocation": physical_location}],
     }
 
 

@@ -158,7 +158,7 @@ def _verdict(checked: CheckedSchema, style: Style) -> str:
             why = f"{mask_unprintable(checked.baseline)} has no earlier version"
         return f"{name}{style.good}compatible{style.end} at {level}: {why}{remarks}"
     if checked.is_compatible:
-        names = mask_unprintable(", ".join(known.name for known in checked.compared))
+        names = mask_unprintable(", ".join(version.name for version in checked.compared))
         return f"{name}{style.good}compatible{style.end} at {level} with {names}{remarks}"
     counting = [problem for problem in checked.problems if problem.is_blocking]
     failed = mask_unprintable(

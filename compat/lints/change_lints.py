@@ -40,7 +40,7 @@ def logical_type(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFindi
     words = f"{new.name if new else 'no logical type'} here but {old.name if old else 'none'} in {earlier.name}"
     sentence = f"{describe_field(pair.path)} has {words}: the same bytes mean something else"
     keep = f'keep "logicalType": "{old.name}"' if old else "leave the logical type out"
-    yield _remark(pair, earlier, sentence, f"{keep}, or add a new field for the new meaning")
+    yield _finding(pair, earlier, sentence, f"{keep}, or add a new field for the new meaning")
 
 
 def decimal(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFinding]:
@@ -52,13 +52,13 @@ def decimal(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFinding]:
             f"{describe_field(pair.path)} is a decimal of scale {new.scale} here but {old.scale} in {earlier.name}, "
             "so numbers written with one scale are read wrong by powers of ten; Avro's own check ignores the scale"
         )
-        yield _remark(pair, earlier, sentence, f'keep "scale": {old.scale}, or add a new field')
+        yield _finding(pair, earlier, sentence, f'keep "scale": {old.scale}, or add a new field')
     elif (new.precision or 0) < (old.precision or 0):
         sentence = (
             f"{describe_field(pair.path)} has {new.precision} digits here but {old.precision} in {earlier.name}, "
             "so its values may not fit"
         )
-        yield _remark(pair, earlier, sentence, f'keep "precision": {old.precision}, or a larger one')
+        yield _finding(pair, earlier, sentence, f'keep "precision": {old.precision}, or a larger one')
 
 
 def namespace(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFinding]:
@@ -85,19 +85,19 @@ def union_order(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFindin
             f"{describe_field(pair.path)} has its branches in another order than {earlier.name} "
             f"({join_words(new)}, before {join_words(old)}); some readers and defaults depend on the order"
         )
-        yield _remark(pair, earlier, sentence, f"keep the order {join_words(common_old)}; add new branches at the end")
+        yield _finding(pair, earlier, sentence, f"keep the order {join_words(common_old)}; add new branches at the end")
 
 
 def field_order(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFinding]:
     new, old = pair.new, pair.old
     if not isinstance(new, Record) or not isinstance(old, Record):
         return
-    common = [(field, known) for field in new.fields if (known := earlier_field(field, old)) is not None]
-    order = {known.name: index for index, known in enumerate(old.fields)}
-    for (_, above), (field, known) in pairwise(common):
-        if order[known.name] < order[above.name]:
+    common = [(field, old_field) for field in new.fields if (old_field := earlier_field(field, old)) is not None]
+    order = {old_field.name: index for index, old_field in enumerate(old.fields)}
+    for (_, previous), (field, old_field) in pairwise(common):
+        if order[old_field.name] < order[previous.name]:
             sentence = (
-                f'field "{field.name}" stood before "{above.name}" in {earlier.name}: tables, CSV and other '
+                f'field "{field.name}" stood before "{previous.name}" in {earlier.name}: tables, CSV and other '
                 "readers by position confuse the two fields"
             )
             fix = f"keep the order {join_words([field.name for field in old.fields])}; add new fields at the end"
@@ -121,9 +121,11 @@ def alias_chain(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFindin
 def _field_chain(
     field: Field, new: Record, old: Record, pair: NodePair, earlier: VersionedSchema
 ) -> Iterator[LintFinding]:
-    known = earlier_field(field, old)
+    old_field = earlier_field(field, old)
     taken = {name for other in new.fields if other is not field for name in (other.name, *other.aliases)}
-    missing = [alias for alias in known.aliases if alias not in (field.name, *field.aliases, *taken)] if known else []
+    missing = (
+        [alias for alias in old_field.aliases if alias not in (field.name, *field.aliases, *taken)] if old_field else []
+    )
     if missing:
         sentence = _chain_sentence(f'field "{field.name}"', missing, earlier)
         fix = _alias_fix([*field.aliases, *missing])
@@ -177,7 +179,7 @@ def _branch(node: Type) -> str:
     return node.name.name if not isinstance(node, Primitive) and hasattr(node, "name") else describe_type(node)
 
 
-def _remark(pair: NodePair, earlier: VersionedSchema, sentence: str, fix: str) -> LintFinding:
+def _finding(pair: NodePair, earlier: VersionedSchema, sentence: str, fix: str) -> LintFinding:
     return LintFinding(
         sentence, fix, pair.position, pair.path, type_fragment(pair.new), type_fragment(pair.old), earlier
     )

@@ -76,12 +76,12 @@ def node_pairs(candidate: Schema, earlier: Schema) -> Iterator[NodePair]:
     """Yields each type of the candidate that has a match in the earlier version; a type used several times is yielded
     once.
     """
-    own = defined_names(candidate)
+    own_names = defined_names(candidate)
     seen: set[tuple[int, int]] = set()
     pending = [NodePair(candidate.root, earlier.root, (), candidate.root.position)]
     while pending:
         pair = pending.pop()
-        if isinstance(pair.new, Reference) and pair.new.name not in own:
+        if isinstance(pair.new, Reference) and pair.new.name not in own_names:
             continue
         new, old = candidate.resolve(pair.new), earlier.resolve(pair.old)
         if (id(new), id(old)) in seen:
@@ -96,23 +96,23 @@ def _pairs_inside(pair: NodePair, candidate: Schema, earlier: Schema) -> Iterato
     match pair.new, pair.old:
         case Record() as new, Record() as old:
             for field in new.fields:
-                known = earlier_field(field, old)
-                if known is not None:
-                    yield NodePair(field.type, known.type, (*pair.path, field.name), field.type.position)
-        case Array(items=here_items), Array(items=there_items):
-            yield NodePair(here_items, there_items, (*pair.path, "[]"), here_items.position)
-        case Map(values=here_values), Map(values=there_values):
-            yield NodePair(here_values, there_values, (*pair.path, "{}"), here_values.position)
+                old_field = earlier_field(field, old)
+                if old_field is not None:
+                    yield NodePair(field.type, old_field.type, (*pair.path, field.name), field.type.position)
+        case Array(items=new_items), Array(items=old_items):
+            yield NodePair(new_items, old_items, (*pair.path, "[]"), new_items.position)
+        case Map(values=new_values), Map(values=old_values):
+            yield NodePair(new_values, old_values, (*pair.path, "{}"), new_values.position)
         case (Union(), _) | (_, Union()):
-            there_branches = [earlier.resolve(node) for node in _branches(pair.old)]
-            here_branches = [(node, candidate.resolve(node)) for node in _branches(pair.new)]
-            for branch, known_branch in _matched(here_branches, there_branches):
-                yield NodePair(branch, known_branch, pair.path, branch.position)
+            old_branches = [earlier.resolve(node) for node in _branches(pair.old)]
+            new_branches = [(node, candidate.resolve(node)) for node in _branches(pair.new)]
+            for branch, old_branch in _matched(new_branches, old_branches):
+                yield NodePair(branch, old_branch, pair.path, branch.position)
 
 
 def earlier_field(field: Field, record: Record) -> Field | None:
     """Returns the matching field of an earlier record: of the same name, else of an alias."""
-    by_name = {known.name: known for known in record.fields}
+    by_name = {old_field.name: old_field for old_field in record.fields}
     return next((by_name[name] for name in (field.name, *field.aliases) if name in by_name), None)
 
 
@@ -126,16 +126,25 @@ def _matched(new: Sequence[tuple[Type, Type]], old: Sequence[Type]) -> Iterator[
     Args:
         new: branches as written, and with references resolved.
     """
-    full = [(node, known) for node, resolved in new for known in old if _full(resolved) == _full(known)]
+    full = [
+        (node, old_branch)
+        for node, resolved in new
+        for old_branch in old
+        if _branch_identity(resolved) == _branch_identity(old_branch)
+    ]
     yield from full
     for node, resolved in new:
-        for known in old:
-            is_alone = all(node is not one for one, _ in full) or all(known is not other for _, other in full)
-            if _full(resolved) != _full(known) and is_alone and _is_same_branch(resolved, known):
-                yield node, known
+        for old_branch in old:
+            is_unmatched = all(node is not one for one, _ in full) or all(old_branch is not other for _, other in full)
+            if (
+                _branch_identity(resolved) != _branch_identity(old_branch)
+                and is_unmatched
+                and _is_same_branch(resolved, old_branch)
+            ):
+                yield node, old_branch
 
 
-def _full(node: Type) -> object:
+def _branch_identity(node: Type) -> object:
     """Returns the identity of a branch within its union."""
     if isinstance(node, NamedType):
         return type(node), node.name

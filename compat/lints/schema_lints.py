@@ -184,11 +184,11 @@ def hive_column(linted: LintInput) -> Iterator[LintFinding]:
     if not isinstance(schema.root, Record):
         return
     fields = {field.name: field for field in schema.root.fields}
-    is_whole = schema.names.keys() <= defined_names(schema)
+    is_self_contained = schema.names.keys() <= defined_names(schema)
     for problem in column_problems(schema):
         # Positions inside a type of another file refer to that file.
         outer = fields.get(re.split(r"[.\[{]", problem.path)[0])
-        position = problem.position if is_whole or outer is None else outer.position
+        position = problem.position if is_self_contained or outer is None else outer.position
         field_name = f'field "{problem.path}"' if problem.path else "the schema"
         fix = "use a type or name that Hive supports, or do not load this data into Hive"
         yield LintFinding(f"{field_name} cannot be a column in Hive: {problem.reason}", fix, position, (problem.path,))

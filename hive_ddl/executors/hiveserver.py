@@ -345,21 +345,21 @@ def _product(connection: Any) -> str:
     """Returns the server's name of itself: `Apache Hive` or `Spark SQL`."""
     from TCLIService.ttypes import TGetInfoReq, TGetInfoType
 
-    asked = TGetInfoReq(connection.sessionHandle, TGetInfoType.CLI_DBMS_NAME)
-    return str(connection.client.GetInfo(asked).infoValue.stringValue)
+    request = TGetInfoReq(connection.sessionHandle, TGetInfoType.CLI_DBMS_NAME)
+    return str(connection.client.GetInfo(request).infoValue.stringValue)
 
 
 def _state(error: exc.Error) -> str:
     """Returns the SQLSTATE of the server's error, "" if the error has no SQLSTATE."""
-    said = error.args[0] if error.args else None
-    return str(getattr(getattr(said, "status", None), "sqlState", None) or "")
+    response = error.args[0] if error.args else None
+    return str(getattr(getattr(response, "status", None), "sqlState", None) or "")
 
 
 def _reason(error: exc.Error) -> str:
     """Returns the server's message in one line, without its stack trace."""
-    said = error.args[0] if error.args else error
-    status = getattr(said, "status", None)
-    message = getattr(status, "errorMessage", None) or str(said)
+    response = error.args[0] if error.args else error
+    status = getattr(response, "status", None)
+    message = getattr(status, "errorMessage", None) or str(response)
     lines = [line.strip() for line in str(message).splitlines() if line.strip() and not line.strip().startswith("at ")]
     return " ".join(" ".join(lines).split())[:REASON_CHARS_MAX] or "no reason given"
 

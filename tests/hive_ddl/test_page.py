@@ -25,9 +25,9 @@ def test_docs_tables_match_engine_results(module: ModuleType) -> None:
     text = module.PAGE.read_text(encoding="utf-8")
     assert text == module.page(text), "run: python tools/hive_page.py"
     engines = {"Spark SQL", "Spark Thrift Server", "HiveServer2", "Pig, AvroStorage", "Pig, HCatLoader"}
-    assert set(module.answers("types")) == set(module.answers("histories")) == engines
-    assert set(module.answers("types")["Spark SQL"]) == {case.name for case in TYPES}
-    assert set(module.answers("histories")["Spark SQL"]) == {history.name for history in (*HISTORIES, *RECORDS)}
+    assert set(module.results("types")) == set(module.results("histories")) == engines
+    assert set(module.results("types")["Spark SQL"]) == {case.name for case in TYPES}
+    assert set(module.results("histories")["Spark SQL"]) == {history.name for history in (*HISTORIES, *RECORDS)}
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def equal_results(module: ModuleType, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "GOLDEN", tmp_path)
     monkeypatch.setattr(module, "ROOT", tmp_path)
     for name in module.ENGINES:
-        said = {"added": {"columns": {"c": "string"}, "rows": [["x"], ["new"]]}}
-        (tmp_path / f"{name}.histories.json").write_text(json.dumps(said), encoding="utf-8")
+        result = {"added": {"columns": {"c": "string"}, "rows": [["x"], ["new"]]}}
+        (tmp_path / f"{name}.histories.json").write_text(json.dumps(result), encoding="utf-8")
     return tmp_path
 
 
@@ -55,12 +55,12 @@ def test_page_needs_every_case_of_each_engine(module: ModuleType, equal_results:
 
 def test_page_lists_differing_results_by_engine(module: ModuleType, equal_results: Path) -> None:
     assert module.changes().endswith("| added | `c` `string` | `x` → `new` | all 5 |\n")
-    for name, said in (
+    for name, result in (
         ("pig", {"columns": {"c": "chararray"}, "refused": "missing required field c"}),
         ("pig_hcatalog", {"columns": {"c": "chararray"}, "rows": [["x"], ["new"]]}),
         ("hiveserver2", {"columns": {"c": "varchar"}, "rows": [["x"], ["new"]]}),
     ):
-        (equal_results / f"{name}.histories.json").write_text(json.dumps({"added": said}), encoding="utf-8")
+        (equal_results / f"{name}.histories.json").write_text(json.dumps({"added": result}), encoding="utf-8")
     assert module.changes().endswith(
         "| HiveServer2: `c` `varchar`, `x` → `new`; Pig, AvroStorage: refused, `missing required field c` |\n"
     )

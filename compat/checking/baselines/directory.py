@@ -164,9 +164,9 @@ class DirectoryLayout:
             return ()
         found: dict[str, str] = {}
         for key in sorted(self._paths, key=_natural):
-            above, _, name = key.rpartition("/")
-            is_version = above and VERSION_NAME.fullmatch(without_suffix(name))
-            location = f"{above}{SUFFIX}" if is_version and not os.path.lexists(f"{directory}/{above}") else key
+            parent, _, name = key.rpartition("/")
+            is_version = parent and VERSION_NAME.fullmatch(without_suffix(name))
+            location = f"{parent}{SUFFIX}" if is_version and not os.path.lexists(f"{directory}/{parent}") else key
             if not os.path.lexists(f"{directory}/{location}"):
                 found[(PurePosixPath(directory) / location).as_posix()] = self._texts[self._paths[key]]
         return tuple(found.items())

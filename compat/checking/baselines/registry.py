@@ -152,30 +152,33 @@ class RegistryBaseline:
         return histories
 
     def _history(
-        self, own: SubjectConfig, newest: RegisteredSchema | None, before: Sequence[RegisteredSchema] | None
+        self, config: SubjectConfig, newest: RegisteredSchema | None, before: Sequence[RegisteredSchema] | None
     ) -> VersionHistory:
         if newest is None:
             return VersionHistory(
-                level=own.level, level_origin=own.level_origin, notes=own.notes({}), policy=own.policy({})
+                level=config.level,
+                level_origin=config.level_origin,
+                notes=config.notes({}),
+                policy=config.policy({}),
             )
         versions = [*(before or ()), newest]
-        known = len(versions) if before is not None else newest.version or 1
-        if own.group:
-            group = own.metadata(newest.metadata).get(own.group)
-            versions = [item for item in versions if item.metadata.get(own.group) == group]
+        version_count = len(versions) if before is not None else newest.version or 1
+        if config.group:
+            group = config.metadata(newest.metadata).get(config.group)
+            versions = [item for item in versions if item.metadata.get(config.group) == group]
         earlier = tuple(self._earlier(item) for item in versions)
-        policy, notes = own.policy(newest.metadata), own.notes(newest.metadata)
-        return VersionHistory(earlier, known, own.level, own.level_origin, notes, policy)
+        policy, notes = config.policy(newest.metadata), config.notes(newest.metadata)
+        return VersionHistory(earlier, version_count, config.level, config.level_origin, notes, policy)
 
     def find_equal_version(self, candidate: Candidate, text: str) -> str:
         with self._translated_errors():
-            own = self._configured(level_of(self._client.config()), candidate.subject)
+            config = self._configured(level_of(self._client.config()), candidate.subject)
             body: dict[str, Any] = {"schema": text, "schemaType": "AVRO"}
-            if own.default_properties or own.override_properties:
-                newest = self._latest_of(own)
-                body["metadata"] = {"properties": own.metadata(newest.metadata if newest else {})}
+            if config.default_properties or config.override_properties:
+                newest = self._latest_of(config)
+                body["metadata"] = {"properties": config.metadata(newest.metadata if newest else {})}
             # The tags and rules of a registration are unknown to this check.
-            if own.adds_tags_or_rules:
+            if config.adds_tags_or_rules:
                 return ""
             try:
                 path = f"/subjects/{quote(candidate.subject, safe='')}"
@@ -183,8 +186,8 @@ class RegistryBaseline:
             except (SubjectNotFound, SchemaNotFound, InvalidSchema):
                 return ""
             # The lookup also searches other contexts, which a registration does not use.
-            file_exists = plain_subject(str(found["subject"])) == own.target
-            return f"{own.target} version {found['version']}" if file_exists else ""
+            is_in_target = plain_subject(str(found["subject"])) == config.target
+            return f"{config.target} version {found['version']}" if is_in_target else ""
 
     def _earlier(self, item: RegisteredSchema) -> EarlierVersion:
         version = item.version or 1
@@ -215,48 +218,47 @@ class RegistryBaseline:
         Raises:
             BaselineFailed: the registry has other subjects, which suggests a wrong naming strategy.
         """
-        there = [name for context in _group_by_context(subjects) for name in self._client.subjects(context)]
-        other = next(_renamed_subjects(candidates, frozenset(there)), "")
-        if not there or (self._all_new_policy is AllNewPolicy.REFUSE_IF_MISNAMED and not other):
+        existing_subjects = [name for context in _group_by_context(subjects) for name in self._client.subjects(context)]
+        other = next(_renamed_subjects(candidates, frozenset(existing_subjects)), "")
+        if not existing_subjects or (self._all_new_policy is AllNewPolicy.REFUSE_IF_MISNAMED and not other):
             return
         few = f"{', '.join(subjects[:2])}{', …' if len(subjects) > 2 else ''}"
-        hint = other or f"such as {there[0]}; check the naming strategy (--subject-strategy)."
-        message = (
-            f"has none of the subjects {few}, but {len(there)} others, {hint} If all schemas are new, use --all-new"
-        )
+        hint = other or f"such as {existing_subjects[0]}; check the naming strategy (--subject-strategy)."
+        count = len(existing_subjects)
+        message = f"has none of the subjects {few}, but {count} others, {hint} If all schemas are new, use --all-new"
         raise BaselineFailed.from_reason(FailureKind.UNREADABLE, self.name, message)
 
     def _latest(self, configured: Collection[SubjectConfig], pool: ThreadPoolExecutor) -> dict[str, RegisteredSchema]:
         """Returns the newest version of each existing subject, by requested subject."""
         if len(configured) <= SINGLE_REQUESTS_MAX:
             return self._fetch_latest(configured, pool)
-        join_words: dict[str, RegisteredSchema] = {}
-        for members in _group_by_context([own.target for own in configured]).values():
+        listed: dict[str, RegisteredSchema] = {}
+        for members in _group_by_context([config.target for config in configured]).values():
             prefix = _common_prefix(members)
             names = set(self._client.subjects(prefix))
-            here = [name for name in members if name in names]
-            if len(names) <= LISTED_PER_CANDIDATE_MAX * max(1, len(here)):
-                join_words.update(self._list_latest(prefix, set(here)))
+            existing = [name for name in members if name in names]
+            if len(names) <= LISTED_PER_CANDIDATE_MAX * max(1, len(existing)):
+                listed.update(self._list_latest(prefix, set(existing)))
         # A subject missing from the listing is requested by name: the user may lack permission to list it.
-        unlisted = self._fetch_latest([own for own in configured if own.target not in join_words], pool)
-        return {own.requested: join_words[own.target] for own in configured if own.target in join_words} | unlisted
+        unlisted = self._fetch_latest([config for config in configured if config.target not in listed], pool)
+        return {config.requested: listed[config.target] for config in configured if config.target in listed} | unlisted
 
     def _fetch_latest(
         self, configured: Collection[SubjectConfig], pool: ThreadPoolExecutor
     ) -> dict[str, RegisteredSchema]:
         found = zip(configured, pool.map(self._latest_of, configured), strict=True)
-        return {own.requested: item for own, item in found if item is not None}
+        return {config.requested: item for config, item in found if item is not None}
 
-    def _latest_of(self, own: SubjectConfig) -> RegisteredSchema | None:
+    def _latest_of(self, config: SubjectConfig) -> RegisteredSchema | None:
         """Returns the newest version by the requested name, because the target of an alias may be an alias itself,
         which is not followed.
         """
         try:
-            item = self._client.version(own.requested, "latest")
+            item = self._client.version(config.requested, "latest")
         except (SubjectNotFound, VersionNotFound):
             return None
         # The registry may return a version of another context, which a registration does not use.
-        return item if plain_subject(item.subject or own.target) == own.target else None
+        return item if plain_subject(item.subject or config.target) == config.target else None
 
     def _list_latest(self, prefix: str, subjects: Collection[str]) -> dict[str, RegisteredSchema]:
         rows = self._listed(prefix, latest_only=True) or ()
@@ -296,8 +298,8 @@ class RegistryBaseline:
         if len(newest) > SINGLE_REQUESTS_MAX:
             rows: list[RegisteredSchema] | None = []
             for members in _group_by_context({_version_key(item)[0] for item in newest.values()}).values():
-                join_words = self._listed(_common_prefix(members), latest_only=False)
-                rows = None if rows is None or join_words is None else [*rows, *join_words]
+                listed = self._listed(_common_prefix(members), latest_only=False)
+                rows = None if rows is None or listed is None else [*rows, *listed]
             if rows is not None:
                 found: dict[str, list[RegisteredSchema]] = {}
                 for row in sorted(rows, key=lambda row: row.version or 0):
@@ -310,8 +312,8 @@ class RegistryBaseline:
                 }
         return dict(zip(newest, pool.map(self._fetch_older, newest.items()), strict=True))
 
-    def _fetch_older(self, asked_and_newest: tuple[str, RegisteredSchema]) -> list[RegisteredSchema]:
-        requested, newest = asked_and_newest
+    def _fetch_older(self, requested_and_newest: tuple[str, RegisteredSchema]) -> list[RegisteredSchema]:
+        requested, newest = requested_and_newest
         numbers = self._client.versions(requested)
         return [self._client.version(requested, number) for number in numbers if number != newest.version]
 
@@ -330,13 +332,13 @@ class RegistryBaseline:
         return parse_subject_config(subject, target, config, default)
 
 
-def _renamed_subjects(candidates: Sequence[Candidate], there: Collection[str]) -> Iterator[str]:
+def _renamed_subjects(candidates: Sequence[Candidate], existing_subjects: Collection[str]) -> Iterator[str]:
     """Yields a hint for each schema whose subject exists under another naming strategy."""
     for strategy in STRATEGIES:
         for item in candidates:
             with suppress(NoSubject):
                 subject = derive_subject(SubjectSource(item.file.path, item.record), strategy)
-                if subject in there:
+                if subject in existing_subjects:
                     yield f"among them {subject}, the subject of {item.file.path} with --subject-strategy {strategy}."
 
 
