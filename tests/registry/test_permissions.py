@@ -505,7 +505,7 @@ def test_fair_semaphore_serves_threads_in_order_of_arrival() -> None:
 
 @pytest.fixture
 def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-    """Passwords whose check blocks until they are removed from the set."""
+    """The check of a password in this set blocks until the password is removed."""
     found: set[str] = set()
     matches = PasswordHash.matches
 

@@ -38,7 +38,7 @@ def users_text(names: tuple[str, ...] = NAMES) -> str:
     return "\n".join(user_line(name, PasswordHash.of(name, name.encode(), cost)) for name in names) + GRANTS
 
 
-class Caller:
+class UserClient:
     """Sends requests of one user. The password equals the user name."""
 
     def __init__(self, registry: Registry, name: str) -> None:
@@ -58,7 +58,7 @@ def registry(database_url: str, tmp_path: Path) -> Iterator[Registry]:
     path = tmp_path / "users"
     path.write_text(users_text())
     with registry_in_process(database_url, users=UsersFile(path)) as found:
-        root = Caller(found, "root")
+        root = UserClient(found, "root")
         for subject, text in (
             ("team-a", STRING),
             ("shared", NUMBER),
@@ -72,13 +72,13 @@ def registry(database_url: str, tmp_path: Path) -> Iterator[Registry]:
 
 
 @pytest.fixture
-def root(registry: Registry) -> Caller:
-    return Caller(registry, "root")
+def root(registry: Registry) -> UserClient:
+    return UserClient(registry, "root")
 
 
 @pytest.fixture
-def team(registry: Registry) -> Caller:
-    return Caller(registry, "team")
+def team(registry: Registry) -> UserClient:
+    return UserClient(registry, "team")
 
 
 SCHEMA = {"schema": STRING}
@@ -129,7 +129,7 @@ def test_each_route_checks_its_required_permission(registry: Registry) -> None:
     with all_cases() as case:
         for method, path, body, statuses in CALLS:
             with case(f"{method} {path}"):
-                found = tuple(Caller(registry, name).status(method, path, body) for name in (*NAMES, ""))
+                found = tuple(UserClient(registry, name).status(method, path, body) for name in (*NAMES, ""))
                 assert found == statuses
 
 
@@ -144,11 +144,11 @@ def test_every_route_has_a_required_permission(tmp_path: Path) -> None:
 
 
 def test_denials_have_the_api_s_error_format(registry: Registry) -> None:
-    nobody = Caller(registry, "")("GET", "/subjects/secret/versions")
+    nobody = UserClient(registry, "")("GET", "/subjects/secret/versions")
     assert nobody.error[:2] == (401, 40101)
     assert nobody.headers["WWW-Authenticate"] == 'Basic realm="schema registry", charset="UTF-8"'
     assert nobody.headers["Content-Type"] == "application/vnd.schemaregistry.v1+json"
-    team = Caller(registry, "team")("DELETE", "/subjects/secret")
+    team = UserClient(registry, "team")("DELETE", "/subjects/secret")
     assert team.error == (403, 40301, "User:team is denied operation Write on subject secret")
     assert "WWW-Authenticate" not in team.headers
 
@@ -163,20 +163,22 @@ def test_wrong_credentials_are_rejected_on_public_routes_too(registry: Registry)
                     assert "WWW-Authenticate" in response.headers
 
 
-def test_lists_contain_readable_subjects_only(registry: Registry, root: Caller, team: Caller) -> None:
+def test_lists_contain_readable_subjects_only(registry: Registry, root: UserClient, team: UserClient) -> None:
     assert team("GET", "/subjects").json == ["shared", "team-a"]
     assert team("GET", "/subjects?limit=1&offset=1").json == ["team-a"]
-    assert Caller(registry, "")("GET", "/subjects").json == ["public"]
-    assert Caller(registry, "eu")("GET", "/subjects").json == [":.eu:orders", ":.eu:secret-eu"]
+    assert UserClient(registry, "")("GET", "/subjects").json == ["public"]
+    assert UserClient(registry, "eu")("GET", "/subjects").json == [":.eu:orders", ":.eu:secret-eu"]
     assert set(team("GET", "/subjects").json) < set(root("GET", "/subjects").json)
     assert {row["subject"] for row in team("GET", "/schemas").json} == {"shared", "team-a"}
 
 
-def schema_id(root: Caller, subject: str) -> int:
+def schema_id(root: UserClient, subject: str) -> int:
     return int(root("GET", f"/subjects/{subject}/versions/1").json["id"])
 
 
-def test_schema_by_id_requires_a_readable_subject_that_uses_it(registry: Registry, root: Caller, team: Caller) -> None:
+def test_schema_by_id_requires_a_readable_subject_that_uses_it(
+    registry: Registry, root: UserClient, team: UserClient
+) -> None:
     own, secret = schema_id(root, "team-a"), schema_id(root, "secret")
     for path in ("", "/schema", "/subjects", "/versions"):
         assert team.status("GET", f"/schemas/ids/{own}{path}") == 200
@@ -188,13 +190,13 @@ def test_schema_by_id_requires_a_readable_subject_that_uses_it(registry: Registr
     assert team.status("GET", "/schemas/ids/99999") == 404
     guid = root("GET", f"/schemas/ids/{secret}").json["guid"]
     assert team.status("GET", f"/schemas/guids/{guid}") == 403
-    assert Caller(registry, "eu")("GET", f"/schemas/guids/{guid}/ids").json[0]["context"] == ".eu"
-    assert len(Caller(registry, "eu")("GET", f"/schemas/guids/{guid}/ids").json) == 1
+    assert UserClient(registry, "eu")("GET", f"/schemas/guids/{guid}/ids").json[0]["context"] == ".eu"
+    assert len(UserClient(registry, "eu")("GET", f"/schemas/guids/{guid}/ids").json) == 1
     assert len(root("GET", f"/schemas/guids/{guid}/ids").json) == 2
 
 
 def test_schema_becomes_readable_with_its_first_readable_subject(
-    registry: Registry, root: Caller, team: Caller
+    registry: Registry, root: UserClient, team: UserClient
 ) -> None:
     text = '{"type":"fixed","name":"F","size":3}'
     new = root("POST", "/subjects/elsewhere/versions", {"schema": text}).json["id"]
@@ -204,16 +206,16 @@ def test_schema_becomes_readable_with_its_first_readable_subject(
     assert team("GET", f"/schemas/ids/{new}/subjects").json == ["team-f"]
 
 
-def test_search_in_other_contexts_skips_unreadable_subjects(registry: Registry, root: Caller) -> None:
+def test_search_in_other_contexts_skips_unreadable_subjects(registry: Registry, root: UserClient) -> None:
     assert root("GET", "/subjects/orders/versions/1").json["subject"] == ":.eu:orders"
-    assert Caller(registry, "team").status("GET", "/subjects/team-x/versions/1") == 404
+    assert UserClient(registry, "team").status("GET", "/subjects/team-x/versions/1") == 404
     root("POST", "/subjects/:.eu:team-x/versions", SCHEMA)
     assert root.status("GET", "/subjects/team-x/versions/1") == 200
-    assert Caller(registry, "team").status("GET", "/subjects/team-x/versions/1") == 404
-    assert Caller(registry, "team").status("POST", "/subjects/team-x", SCHEMA) == 404
+    assert UserClient(registry, "team").status("GET", "/subjects/team-x/versions/1") == 404
+    assert UserClient(registry, "team").status("POST", "/subjects/team-x", SCHEMA) == 404
 
 
-def test_referenced_schemas_must_be_readable(root: Caller, team: Caller) -> None:
+def test_referenced_schemas_must_be_readable(root: UserClient, team: UserClient) -> None:
     body = {"schema": USES_SECRET, "references": [{"name": "Secret", "subject": "secret", "version": 1}]}
     for path in (
         "/subjects/team-b/versions",
@@ -233,14 +235,14 @@ def test_referenced_schemas_must_be_readable(root: Caller, team: Caller) -> None
 
 def test_references_are_authorized_in_the_context_of_the_subject(registry: Registry) -> None:
     body = {"schema": USES_SECRET, "references": [{"name": "Secret", "subject": "secret-eu", "version": 1}]}
-    eu = Caller(registry, "eu")
+    eu = UserClient(registry, "eu")
     assert eu.status("POST", "/contexts/eu/subjects/uses/versions", body) == 200
     body["references"] = [{"name": "Secret", "subject": ":.:secret", "version": 1}]
     assert eu.status("POST", "/contexts/eu/subjects/uses/versions", body) == 403
 
 
 def test_setting_an_alias_requires_admin_permission_on_its_target(registry: Registry) -> None:
-    eu = Caller(registry, "eu")
+    eu = UserClient(registry, "eu")
     assert eu.status("PUT", "/config/:.eu:door", {"alias": "orders"}) == 200
     assert eu.status("GET", "/subjects/:.eu:door/versions") == 200
     response = eu("PUT", "/config/:.eu:door", {"alias": ":.:secret"})
@@ -248,7 +250,7 @@ def test_setting_an_alias_requires_admin_permission_on_its_target(registry: Regi
     assert eu.status("PUT", "/config/:.eu:door", {"alias": None}) == 200
 
 
-def test_references_are_authorized_in_any_charset(team: Caller, registry: Registry) -> None:
+def test_references_are_authorized_in_any_charset(team: UserClient, registry: Registry) -> None:
     body = {"schema": USES_SECRET, "references": [{"name": "Secret", "subject": "secret", "version": 1}]}
     token = base64.b64encode(b"team:team").decode()
     response = registry.call(
@@ -262,4 +264,4 @@ def test_references_are_authorized_in_any_charset(team: Caller, registry: Regist
 
 def test_registry_without_users_file_allows_everything(tmp_path: Path) -> None:
     with registry_in_process(sqlite_url(tmp_path / "registry.db")) as registry:
-        assert Caller(registry, "nobody").status("PUT", "/config", LEVEL) == 200
+        assert UserClient(registry, "nobody").status("PUT", "/config", LEVEL) == 200

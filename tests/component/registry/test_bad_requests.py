@@ -166,7 +166,7 @@ def test_malformed_queries_are_ignored_or_rejected(registry: Registry) -> None:
                 assert registry.get(f"/schemas?{query}").status == 200
 
 
-def raw(registry: Registry, request: bytes) -> tuple[int, str]:
+def send_raw(registry: Registry, request: bytes) -> tuple[int, str]:
     """Sends raw bytes and returns the status and body of the response."""
     with socket.create_connection((registry.host, registry.port), timeout=60) as connection:
         connection.sendall(request)
@@ -198,7 +198,7 @@ def test_malformed_http_gets_a_4xx_status(registry: Registry) -> None:
         ]:
             with case(request_bytes):
                 # The server itself rejects these requests, so the response is not in the API's format.
-                found, body = raw(registry, request_bytes)
+                found, body = send_raw(registry, request_bytes)
                 assert found == status
                 assert not body or json.loads(body)["error_code"] == status
 

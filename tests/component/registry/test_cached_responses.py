@@ -123,12 +123,12 @@ def register(subject: str, text: str) -> Callable[[Registry], RestResponse]:
     return lambda registry: registry.register(subject, text)
 
 
-def refer(subject: str) -> Callable[[Registry], RestResponse]:
+def register_reference(subject: str) -> Callable[[Registry], RestResponse]:
     references = [{"name": "F", "subject": "b", "version": 1}]
     return lambda registry: registry.register(subject, '{"type":"array","items":"F"}', references=references)
 
 
-def bring(subject: str, version: int) -> Callable[[Registry], RestResponse]:
+def import_version(subject: str, version: int) -> Callable[[Registry], RestResponse]:
     return lambda registry: registry.register(subject, STRING, version=version, id=70 + version)
 
 
@@ -143,10 +143,10 @@ CHANGES: list[tuple[str, list[Callable[[Registry], RestResponse]]]] = [
     ("revival", [delete("/subjects/a"), register("b", USER_1), register("a", USER_1)]),
     ("a new subject", [register("b", USER_1), register(":.c:b", STRING)]),
     ("a subject again", [delete("/subjects/a"), register("a", STRING)]),
-    ("a subject again, with references", [register("b", FIXED), delete("/subjects/a"), refer("a")]),
+    ("a subject again, with references", [register("b", FIXED), delete("/subjects/a"), register_reference("a")]),
     (
         "a subject again, by an import",
-        [delete("/subjects/a"), put("/mode/a?force=true", {"mode": "IMPORT"}), bring("a", 9)],
+        [delete("/subjects/a"), put("/mode/a?force=true", {"mode": "IMPORT"}), import_version("a", 9)],
     ),
     ("level", [put("/config/a", {"compatibility": "FULL"})]),
     ("level of all", [put("/config", {"compatibility": "NONE"})]),

@@ -103,7 +103,7 @@ def worlds(draw: st.DrawFn) -> World:
     return World(histories, configs, draw(st.sampled_from((*SUBJECTS, "new"))), draw(st.sampled_from(pool) | texts()))
 
 
-class Made:
+class RegisteredWorld:
     """A world in a registry, with unique subject names."""
 
     def __init__(self, world: World, client: RegistryClient) -> None:
@@ -169,7 +169,7 @@ INT, LONG, STRING, DATE = of(TYPES[0]), of(TYPES[1]), of(TYPES[2]), of(TYPES[4])
 TWO_GROUPS = [Version(STRING, {"group": "1"}, False), Version(INT, {"group": "2"}, False)]
 
 
-def simple(**what: Any) -> World:
+def world_with(**what: Any) -> World:
     """A world with one version, an incompatible candidate, and the given settings."""
     histories = {"a": [Version(LONG, None, False)]}
     world: dict[str, Any] = {"histories": histories, "configs": {}, "subject": "a", "candidate": STRING}
@@ -179,29 +179,29 @@ def simple(**what: Any) -> World:
 TRANSITIVE = {"a": {"compatibility": "BACKWARD_TRANSITIVE", "compatibilityGroup": "group"}}
 
 
-@example(simple())
-@example(simple(configs={"b": {"alias": "a"}}, subject="b"))
-@example(simple(configs={"b": {"alias": "a", "compatibility": "NONE"}}, subject="b"))
-@example(simple(configs={"b": {"alias": "a"}, "a": {"compatibility": "NONE"}}, subject="b"))
-@example(simple(configs={"b": {"alias": "a"}, "a": {"alias": "c/a"}}, subject="b"))
-@example(simple(configs={"b": {"alias": "c/a"}}, subject="b", histories={"c/a": [Version(LONG, None, False)]}))
-@example(simple(histories={"c/a": [Version(LONG, None, False)]}))
-@example(simple(histories={"a": [Version(DATE, None, False)]}, candidate=INT))
+@example(world_with())
+@example(world_with(configs={"b": {"alias": "a"}}, subject="b"))
+@example(world_with(configs={"b": {"alias": "a", "compatibility": "NONE"}}, subject="b"))
+@example(world_with(configs={"b": {"alias": "a"}, "a": {"compatibility": "NONE"}}, subject="b"))
+@example(world_with(configs={"b": {"alias": "a"}, "a": {"alias": "c/a"}}, subject="b"))
+@example(world_with(configs={"b": {"alias": "c/a"}}, subject="b", histories={"c/a": [Version(LONG, None, False)]}))
+@example(world_with(histories={"c/a": [Version(LONG, None, False)]}))
+@example(world_with(histories={"a": [Version(DATE, None, False)]}, candidate=INT))
 @example(
-    simple(
+    world_with(
         histories={"a": [Version(DATE, None, False)]}, candidate=INT, configs={"": {"compatibilityPolicy": "LOGICAL"}}
     )
 )
-@example(simple(histories={"a": [Version(STRING, None, False), Version(LONG, None, False)]}))
+@example(world_with(histories={"a": [Version(STRING, None, False), Version(LONG, None, False)]}))
 @example(
-    simple(
+    world_with(
         candidate=LONG,
         configs={"a": {"validateFields": True, "overrideMetadata": {"properties": {"confluent:reserved": "x"}}}},
     )
 )
-@example(simple(histories={"a": TWO_GROUPS}, configs=TRANSITIVE, candidate=LONG))
+@example(world_with(histories={"a": TWO_GROUPS}, configs=TRANSITIVE, candidate=LONG))
 @example(
-    simple(
+    world_with(
         histories={"a": TWO_GROUPS},
         configs={"a": {"compatibilityGroup": "group", "overrideMetadata": {"properties": {"group": "1"}}}},
         candidate=LONG,
@@ -213,9 +213,9 @@ TRANSITIVE = {"a": {"compatibility": "BACKWARD_TRANSITIVE", "compatibilityGroup"
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_check_agrees_with_registration(registry: ServedRegistry, tmp_path: Path, world: World) -> None:
-    made = Made(world, RegistryClient(registry.url))
-    code, said = made.check(tmp_path)
-    refused = made.register()
+    registered = RegisteredWorld(world, RegistryClient(registry.url))
+    code, said = registered.check(tmp_path)
+    refused = registered.register()
     assert code == (1 if refused else 0), f"check: {said}\nregistration: {refused}\n{json.dumps(world.configs)}"
 
 
@@ -235,7 +235,7 @@ METADATA_KEYS = ("defaultMetadata", "overrideMetadata")
 
 
 @dataclass(frozen=True)
-class Crowded:
+class GeneratedFile:
     """A file of a run: the registered versions of its subject, and its content.
 
     The number in a version is that of the `Kind` version that it references; 0 if it defines the type itself.
@@ -249,11 +249,11 @@ class Crowded:
 
 
 @st.composite
-def crowded(draw: st.DrawFn, pool: list[str], count: int) -> Crowded:
+def generated_file(draw: st.DrawFn, pool: list[str], count: int) -> GeneratedFile:
     chosen = st.tuples(
         st.sampled_from(pool), st.integers(0, len(KINDS)), METADATA, st.sampled_from([False, False, False, True])
     )
-    return Crowded(
+    return GeneratedFile(
         tuple(draw(st.lists(chosen, max_size=3))),
         draw(st.fixed_dictionaries({}, optional=SETTINGS)),
         draw(st.none() | st.none() | st.integers(0, count - 1)),
@@ -262,15 +262,15 @@ def crowded(draw: st.DrawFn, pool: list[str], count: int) -> Crowded:
 
 
 @st.composite
-def crowds(draw: st.DrawFn) -> tuple[dict[str, dict[str, Any]], dict[str, list[Crowded]]]:
+def generated_files(draw: st.DrawFn) -> tuple[dict[str, dict[str, Any]], dict[str, list[GeneratedFile]]]:
     """The configuration around the subjects, and the files of each directory."""
     around = st.fixed_dictionaries({}, optional=SETTINGS)
     pool = draw(st.lists(texts(), min_size=3, max_size=5, unique=True))
-    files = {name: [draw(crowded(pool, count)) for _ in range(count)] for name, count in DIRECTORIES.items()}
+    files = {name: [draw(generated_file(pool, count)) for _ in range(count)] for name, count in DIRECTORIES.items()}
     return {scope: draw(around) for scope in (ALL_CONTEXTS_SCOPE, "", "c")}, files
 
 
-class Crowd:
+class GeneratedFiles:
     """Files of two directories, with subjects in one context each, in a registry and in a checkout."""
 
     def __init__(self, client: RegistryClient, directory: Path) -> None:
@@ -288,7 +288,7 @@ class Crowd:
     def kind(self, directory: str, version: int) -> list[SchemaReference]:
         return [SchemaReference("Kind", self.subject(directory, "kind"), version)] if version else []
 
-    def make(self, around: dict[str, dict[str, Any]], files: dict[str, list[Crowded]]) -> None:
+    def make(self, around: dict[str, dict[str, Any]], files: dict[str, list[GeneratedFile]]) -> None:
         for scope in (ALL_CONTEXTS_SCOPE, None, self.scope("c")):
             # Resets the settings of the previous crowd.
             self.client.set_config(dict.fromkeys(SETTINGS) | {"compatibility": "NONE"}, scope)
@@ -314,7 +314,7 @@ class Crowd:
                         {**member.config, **target}, self.subject(directory, f"{directory}{number:02}")
                     )
 
-    def _add(self, directory: str, name: str, member: Crowded) -> None:
+    def _add(self, directory: str, name: str, member: GeneratedFile) -> None:
         subject = self.subject(directory, name)
         for text, kind, metadata, is_deleted in member.versions:
             shown = INLINE_KIND.sub('"type": "Kind"', text) if kind else text
@@ -359,7 +359,7 @@ class Crowd:
         return {**weaker, **known, **stronger}
 
 
-@given(crowds())
+@given(generated_files())
 @settings(
     max_examples=examples(0.05),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -368,13 +368,13 @@ class Crowd:
 def test_one_run_over_many_files_agrees_with_the_registry(
     registry: ServedRegistry, tmp_path_factory: pytest.TempPathFactory, crowd: Any
 ) -> None:
-    made = Crowd(RegistryClient(registry.url), tmp_path_factory.mktemp("crowd"))
-    made.make(*crowd)
+    registered = GeneratedFiles(RegistryClient(registry.url), tmp_path_factory.mktemp("crowd"))
+    registered.make(*crowd)
     registry.calls.clear()
-    checked = made.check()
+    checked = registered.check()
     assert registry.calls["GET /schemas"], "they are listed"
-    asked = made.ask()
+    asked = registered.ask()
     assert checked.keys() == asked.keys()
     # An existing version may always be registered again.
-    kinds = {made.subject(directory, "kind") for directory in DIRECTORIES}
+    kinds = {registered.subject(directory, "kind") for directory in DIRECTORIES}
     assert {subject for subject in checked if checked[subject] != asked[subject]} - kinds == set()

@@ -206,7 +206,7 @@ def test_default_and_override_metadata_are_merged_into_registrations(registry: R
 
 
 @pytest.fixture
-def resolve_alias(registry: Registry, subject: str) -> str:
+def aliased_subject(registry: Registry, subject: str) -> str:
     """A subject with two versions and the alias `{subject}-alias`."""
     registry.registered(subject, USER_1)
     registry.registered(subject, USER_2)
@@ -236,65 +236,65 @@ def resolve_alias(registry: Registry, subject: str) -> str:
     ],
 )
 def test_alias_is_resolved_for_reads(
-    registry: Registry, resolve_alias: str, method: str, path: str, body: dict[str, Any] | None
+    registry: Registry, aliased_subject: str, method: str, path: str, body: dict[str, Any] | None
 ) -> None:
-    expected = registry.call(method, path.format(s=resolve_alias), body)
-    called = registry.call(method, path.format(s=f"{resolve_alias}-alias"), body)
+    expected = registry.call(method, path.format(s=aliased_subject), body)
+    called = registry.call(method, path.format(s=f"{aliased_subject}-alias"), body)
     assert (called.status, called.text) == (expected.status, expected.text)
 
 
-def test_alias_is_resolved_for_registrations(registry: Registry, resolve_alias: str) -> None:
-    alias = f"{resolve_alias}-alias"
+def test_alias_is_resolved_for_registrations(registry: Registry, aliased_subject: str) -> None:
+    alias = f"{aliased_subject}-alias"
     third = USER_2.replace("mail", "post")
     assert registry.register(alias, third).json["version"] == 3
-    assert registry.get(f"/subjects/{resolve_alias}/versions").json == [1, 2, 3]
+    assert registry.get(f"/subjects/{aliased_subject}/versions").json == [1, 2, 3]
     assert registry.delete(f"/subjects/{alias}/versions/3").json == 3
     assert registry.delete(f"/subjects/{alias}").json == [1, 2]
-    assert registry.get(f"/subjects/{resolve_alias}/versions").error[1] == 40401
+    assert registry.get(f"/subjects/{aliased_subject}/versions").error[1] == 40401
     # The configuration of the alias is not that of its target.
-    assert registry.get(f"/config/{alias}").json == {"alias": resolve_alias}
+    assert registry.get(f"/config/{alias}").json == {"alias": aliased_subject}
 
 
-def test_alias_of_an_alias_is_not_resolved(registry: Registry, resolve_alias: str) -> None:
-    configure(registry, f"{resolve_alias}-far", alias=f"{resolve_alias}-alias")
-    assert registry.get(f"/subjects/{resolve_alias}-far/versions").error == (
+def test_alias_of_an_alias_is_not_resolved(registry: Registry, aliased_subject: str) -> None:
+    configure(registry, f"{aliased_subject}-far", alias=f"{aliased_subject}-alias")
+    assert registry.get(f"/subjects/{aliased_subject}-far/versions").error == (
         404,
         40401,
-        f"Subject '{resolve_alias}-alias' not found.",
+        f"Subject '{aliased_subject}-alias' not found.",
     )
-    configure(registry, f"{resolve_alias}-self", alias=f"{resolve_alias}-self")
-    assert registry.get(f"/subjects/{resolve_alias}-self/versions").error[1] == 40401
+    configure(registry, f"{aliased_subject}-self", alias=f"{aliased_subject}-self")
+    assert registry.get(f"/subjects/{aliased_subject}-self/versions").error[1] == 40401
 
 
-def test_alias_can_be_removed(registry: Registry, resolve_alias: str) -> None:
-    configure(registry, f"{resolve_alias}-alias", alias=None)
-    assert registry.get(f"/subjects/{resolve_alias}-alias/versions").error[1] == 40401
-    configure(registry, f"{resolve_alias}-alias", alias="")
-    assert registry.get(f"/subjects/{resolve_alias}-alias/versions").error[1] == 40401
+def test_alias_can_be_removed(registry: Registry, aliased_subject: str) -> None:
+    configure(registry, f"{aliased_subject}-alias", alias=None)
+    assert registry.get(f"/subjects/{aliased_subject}-alias/versions").error[1] == 40401
+    configure(registry, f"{aliased_subject}-alias", alias="")
+    assert registry.get(f"/subjects/{aliased_subject}-alias/versions").error[1] == 40401
 
 
-def test_global_alias_is_ignored(registry: Registry, resolve_alias: str) -> None:
-    configure(registry, "", alias=resolve_alias)
+def test_global_alias_is_ignored(registry: Registry, aliased_subject: str) -> None:
+    configure(registry, "", alias=aliased_subject)
     assert registry.get("/subjects/any/versions").error[1] == 40401
 
 
-def test_alias_is_relative_to_its_context(registry: Registry, resolve_alias: str, context: str) -> None:
+def test_alias_is_relative_to_its_context(registry: Registry, aliased_subject: str, context: str) -> None:
     registry.registered(f"{context}own", STRING)
     configure(registry, f"{context}inside", alias="own")
-    configure(registry, f"{context}outside", alias=f":.:{resolve_alias}")
+    configure(registry, f"{context}outside", alias=f":.:{aliased_subject}")
     assert registry.get(f"/subjects/{context}inside/versions").json == [1]
     assert registry.get(f"/subjects/{context}outside/versions").json == [1, 2]
     assert registry.put(f"/config/{context}s", {"alias": "__GLOBAL"}).error[1] == 42208
 
 
-def test_aliases_are_listed(registry: Registry, resolve_alias: str) -> None:
-    found = registry.get(f"/schemas?subjectPrefix={resolve_alias}&aliases=true").json
+def test_aliases_are_listed(registry: Registry, aliased_subject: str) -> None:
+    found = registry.get(f"/schemas?subjectPrefix={aliased_subject}&aliases=true").json
     assert [(item["subject"], item["version"], item["aliases"]) for item in found] == [
-        (resolve_alias, 1, [f"{resolve_alias}-alias"]),
-        (resolve_alias, 2, [f"{resolve_alias}-alias"]),
+        (aliased_subject, 1, [f"{aliased_subject}-alias"]),
+        (aliased_subject, 2, [f"{aliased_subject}-alias"]),
     ]
     # A subject is also listed if one of its aliases matches the prefix.
-    (latest,) = registry.get(f"/schemas?subjectPrefix={resolve_alias}-al&aliases=true&latestOnly=true").json
-    assert (latest["subject"], latest["version"]) == (resolve_alias, 2)
-    assert registry.get(f"/schemas?subjectPrefix={resolve_alias}-al").json == []
-    assert all("aliases" not in item for item in registry.get(f"/schemas?subjectPrefix={resolve_alias}").json)
+    (latest,) = registry.get(f"/schemas?subjectPrefix={aliased_subject}-al&aliases=true&latestOnly=true").json
+    assert (latest["subject"], latest["version"]) == (aliased_subject, 2)
+    assert registry.get(f"/schemas?subjectPrefix={aliased_subject}-al").json == []
+    assert all("aliases" not in item for item in registry.get(f"/schemas?subjectPrefix={aliased_subject}").json)

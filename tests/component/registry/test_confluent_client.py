@@ -42,7 +42,7 @@ ID = '{"type":"fixed","name":"Id","namespace":"n","size":4}'
 WITH_ID = '{"type":"record","name":"R","fields":[{"name":"id","type":"n.Id"}]}'
 
 
-class Kind:
+class ClientLibrary:
     """Creates the blocking or the async classes."""
 
     def __init__(self, is_async: bool, url: str) -> None:
@@ -79,15 +79,15 @@ class Kind:
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["blocking", "async"])
-def kind(request: pytest.FixtureRequest, registry_url: str) -> Iterator[Kind]:
-    made = Kind(request.param, registry_url)
+def library(request: pytest.FixtureRequest, registry_url: str) -> Iterator[ClientLibrary]:
+    made = ClientLibrary(request.param, registry_url)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def client(kind: Kind) -> Any:
-    return kind.client()
+def client(library: ClientLibrary) -> Any:
+    return library.client()
 
 
 @pytest.fixture
@@ -105,30 +105,30 @@ def with_properties(text: str, **properties: str) -> Any:
     return Schema(text, "AVRO", metadata=Metadata(None, MetadataProperties(properties), None))
 
 
-def test_serializer_round_trip(kind: Kind, client: Any, subject: str) -> None:
+def test_serializer_round_trip(library: ClientLibrary, client: Any, subject: str) -> None:
     context = SerializationContext(subject, MessageField.VALUE)
     value = {"id": 2**40, "mail": "a@b.c"}
-    message = kind.serializer(client, USER_2)(value, context)
+    message = library.serializer(client, USER_2)(value, context)
     framed = unframe(message)
     # A separate client, so that the schema is fetched and not cached.
-    other = kind.client()
-    assert kind.deserializer(other)(message, context) == value
-    assert kind.deserializer(other, USER_1)(message, context) == {"id": 2**40}
+    other = library.client()
+    assert library.deserializer(other)(message, context) == value
+    assert library.deserializer(other, USER_1)(message, context) == {"id": 2**40}
     assert json.loads(other.get_schema(framed.schema_id).schema_str) == json.loads(USER_2)
     assert client.get_latest_version(f"{subject}-value").schema_id == framed.schema_id
 
 
-def test_serializer_resolves_references(kind: Kind, client: Any, subject: str) -> None:
+def test_serializer_resolves_references(library: ClientLibrary, client: Any, subject: str) -> None:
     client.register_schema(f"{subject}-id", Schema(ID, "AVRO"))
     reference = SchemaReference("n.Id", f"{subject}-id", 1)
     client.register_schema(f"{subject}-value", Schema(WITH_ID, "AVRO", [reference]))
     context = SerializationContext(subject, MessageField.VALUE)
     options = {"auto.register.schemas": False, "use.latest.version": True}
-    message = kind.serializer(client, Schema(WITH_ID, "AVRO", [reference]), **options)({"id": b"abcd"}, context)
-    assert kind.deserializer(kind.client())(message, context) == {"id": b"abcd"}
+    message = library.serializer(client, Schema(WITH_ID, "AVRO", [reference]), **options)({"id": b"abcd"}, context)
+    assert library.deserializer(library.client())(message, context) == {"id": b"abcd"}
 
 
-def test_serializer_without_auto_register_finds_the_schema(kind: Kind, client: Any, subject: str) -> None:
+def test_serializer_without_auto_register_finds_the_schema(library: ClientLibrary, client: Any, subject: str) -> None:
     context = SerializationContext(subject, MessageField.VALUE)
     client.register_schema(f"{subject}-value", with_properties(USER_1, **{"headrace.time": "id"}))
     schema_id = client.get_latest_version(f"{subject}-value").schema_id
@@ -139,7 +139,7 @@ def test_serializer_without_auto_register_finds_the_schema(kind: Kind, client: A
         {"auto.register.schemas": False, "use.schema.id": schema_id},
         {"normalize.schemas": True},
     ):
-        message = kind.serializer(client, USER_1, **options)({"id": 1}, context)
+        message = library.serializer(client, USER_1, **options)({"id": 1}, context)
         assert unframe(message).schema_id == schema_id
 
 

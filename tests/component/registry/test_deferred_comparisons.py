@@ -51,7 +51,9 @@ def register(services: Services, request: SchemaRequest, offload: ComparisonOffl
     return services.registration.register("s", request, **{"normalize": False, **more}, offload=offload)
 
 
-def outcome(services: Services, request: SchemaRequest, offload: ComparisonOffload | None = None, **more: Any) -> Any:
+def register_or_error(
+    services: Services, request: SchemaRequest, offload: ComparisonOffload | None = None, **more: Any
+) -> Any:
     try:
         return register(services, request, offload, **more).stored.schema.content
     except RegistryError as error:
@@ -99,8 +101,8 @@ def test_offloaded_verdict_equals_the_local_one(
     offload = comparison_result(there, deferred_comparison(here, request, **more))
     with monkeypatch.context() as patch:
         patch.setattr(Compatibility, "_compare", None)
-        answered = outcome(here, request, offload, **more)
-    assert answered == outcome(there, request, None, **more)
+        answered = register_or_error(here, request, offload, **more)
+    assert answered == register_or_error(there, request, None, **more)
     is_compatible = offload.comparison_result is not None and offload.comparison_result.verdict.is_compatible
     assert is_compatible is not isinstance(answered, tuple)
 
@@ -169,7 +171,7 @@ def test_comparison_with_uncacheable_history_is_deferred_without_reading_it(
         comparison = deferred_comparison(here, request)
     offload = comparison_result(there, comparison)
     monkeypatch.setattr(SchemaParser, "parse_stored", None)
-    assert outcome(here, request, offload)[0] is IncompatibleSchema
+    assert register_or_error(here, request, offload)[0] is IncompatibleSchema
 
 
 @pytest.mark.usefixtures("every_comparison_is_long")

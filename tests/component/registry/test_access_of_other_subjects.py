@@ -27,7 +27,7 @@ USES = '{"type":"record","name":"Uses","fields":[{"name":"x","type":"Number"}]}'
 TAGS = {"tagsToAdd": [{"schemaEntity": {"entityPath": "Number", "entityType": "sr_record"}, "tags": ["PII"]}]}
 
 
-class Callers:
+class UserClients:
     """Sends requests of a user. The password equals the user name."""
 
     def __init__(self, registry: Registry) -> None:
@@ -45,24 +45,24 @@ class Callers:
 
 
 @pytest.fixture(scope="module")
-def call(registry_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callers]:
+def call(registry_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UserClients]:
     cost = Cost(log2_n=4, r=1, p=1)
     users = [user_line(name, PasswordHash.of(name, name.encode(), cost)) for name in ("root", "reader", "team")]
     path = tmp_path_factory.mktemp("access") / "users"
     path.write_text("\n".join(users) + GRANTS)
     with registry_in_process(registry_database_url, users=UsersFile(path)) as registry:
-        yield Callers(registry)
+        yield UserClients(registry)
 
 
 @pytest.mark.parametrize("name", ["team", "reader"])
-def test_tags_cannot_be_changed_in_an_unreadable_context(call: Callers, name: str) -> None:
+def test_tags_cannot_be_changed_in_an_unreadable_context(call: UserClients, name: str) -> None:
     call.register(":.eu:team-tagged", NUMBER)
     assert call(name, "GET", "/subjects/team-tagged/versions/1").status == 200
     assert call(name, "POST", "/subjects/team-tagged/versions/1/tags", TAGS).error[:2] == (404, 40401)
     assert call("root", "GET", "/subjects/:.eu:team-tagged/versions").json == [1]
 
 
-def test_subject_parameter_is_returned_to_its_readers_only(call: Callers) -> None:
+def test_subject_parameter_is_returned_to_its_readers_only(call: UserClients) -> None:
     schema_id = call.register("team-a", STRING)
     call.register("hidden", STRING)
     assert call("reader", "GET", f"/schemas/ids/{schema_id}?subject=hidden").json["subject"] == "hidden"
@@ -71,7 +71,7 @@ def test_subject_parameter_is_returned_to_its_readers_only(call: Callers) -> Non
     assert with_hidden == call("team", "GET", f"/schemas/ids/{schema_id}?subject=nowhere").json
 
 
-def test_subject_parameter_does_not_reveal_whether_it_uses_an_id(call: Callers) -> None:
+def test_subject_parameter_does_not_reveal_whether_it_uses_an_id(call: UserClients) -> None:
     schema_id = call.register(":.eu:hidden", SECRET)
     for path in ("", "/schema", "/subjects", "/versions"):
         there, nowhere = (
@@ -81,7 +81,7 @@ def test_subject_parameter_does_not_reveal_whether_it_uses_an_id(call: Callers) 
         assert there == nowhere
 
 
-def test_referenced_by_lists_readable_schemas_only(call: Callers) -> None:
+def test_referenced_by_lists_readable_schemas_only(call: UserClients) -> None:
     call.register("shared-1", NUMBER)
     hidden_id = call.register("hidden-user", USES, ("Number", "shared-1"))
     own_id = call.register("team-user", USES.replace("Uses", "Own"), ("Number", "shared-1"))
@@ -91,7 +91,7 @@ def test_referenced_by_lists_readable_schemas_only(call: Callers) -> None:
 
 
 @pytest.mark.parametrize("path", ["/subjects/team-door/versions", "/subjects/team-door"])
-def test_references_through_an_alias_are_authorized_at_the_target(call: Callers, path: str) -> None:
+def test_references_through_an_alias_are_authorized_at_the_target(call: UserClients, path: str) -> None:
     call.register("shared", NUMBER)
     call.register(":.eu:shared", SECRET)
     call.register(":.eu:orders", STRING)

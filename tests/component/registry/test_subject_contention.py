@@ -41,7 +41,7 @@ def processes(database_url: str) -> Iterator[list[Services]]:
         database.close()
 
 
-def whole_view(repository: Repository) -> SubjectView:
+def full_view(repository: Repository) -> SubjectView:
     return repository._view_after("s", None)[0].view
 
 
@@ -81,7 +81,7 @@ def test_cached_view_of_a_subject_matches_the_database(processes: list[Services]
     for number in range(120):
         with suppress(RegistryError):
             change(chance.choice(processes), number)
-        expected = fresh.read(whole_view)
+        expected = fresh.read(full_view)
         for services in chance.sample(processes, 2):
             assert services.database.read(lambda repository: repository.subject_view("s")) == expected
     fresh.close()
@@ -129,7 +129,7 @@ def test_registration_on_postgres_takes_three_statements(postgres_template: Post
     database.close()
 
 
-def rival(services: Services, other: Services, monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
+def overtake(services: Services, other: Services, monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
     """Makes another process register under the subject between decision and write, `times` times."""
     write, written = services.database.write, []
 
@@ -146,7 +146,7 @@ def rival(services: Services, other: Services, monkeypatch: pytest.MonkeyPatch, 
 def test_overtaken_registration_locks_the_subject(processes: list[Services], monkeypatch: pytest.MonkeyPatch) -> None:
     services, other = processes[:2]
     services.registration.register("s", request("first"), normalize=False)
-    rivals = rival(services, other, monkeypatch, times=5)
+    rivals = overtake(services, other, monkeypatch, times=5)
     for number in range(4):
         found = services.registration.register("s", request(number), normalize=False)
         # The registration is overtaken twice. Then it locks the subject, so nothing comes between decision and write.
@@ -166,7 +166,7 @@ def test_content_registered_concurrently_elsewhere_keeps_its_id(
     assert services.registration.register("s", request("x"), normalize=False).stored.schema.schema_id == known.schema_id
     # Also with the subject locked.
     known = other.registration.register("elsewhere", request("y"), normalize=False).stored.schema
-    rival(services, other, monkeypatch, times=2)
+    overtake(services, other, monkeypatch, times=2)
     services.registration.register("s", request("z"), normalize=False)
     assert services.registration.register("s", request("y"), normalize=False).stored.schema.schema_id == known.schema_id
     assert versions(services) == [1, 2, 3, 4, 5]
