@@ -45,8 +45,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from bench.support.brokers import BROKERS, Broker, Bundled  # noqa: E402
 from headrace.broker.log.segment import walk_file  # noqa: E402
-from headrace.kafka_wire.connection import Connection  # noqa: E402
-from headrace.kafka_wire.receive_buffers import ReceiveBuffers  # noqa: E402
+from headrace.kafka_wire.connection import Connection, ReceiveBuffers  # noqa: E402
 from headrace.kafka_wire.security import UNSECURED  # noqa: E402
 
 TIMEOUT_S = 120

@@ -16,10 +16,10 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from headrace.kafka_wire.cluster import KafkaCluster
-from headrace.kafka_wire.errors import AuthenticationRefused
+from headrace.kafka_wire.errors import AuthenticationFailed
 from headrace.kafka_wire.errors import KafkaError as WireError
-from headrace.kafka_wire.of_settings import kafka_security
-from headrace.kafka_wire.security import UnusableSecurity
+from headrace.kafka_wire.from_settings import kafka_security
+from headrace.kafka_wire.security import SecurityConfigError
 from headrace.settings import Settings, SettingsError
 from headrace.settings.addresses import resolve_bootstrap_servers
 
@@ -71,7 +71,7 @@ def reach_brokers(settings: Settings, timeout_s: float) -> dict[str, Any]:
     security, servers = kafka_security(settings), resolve_bootstrap_servers(settings)
     try:
         options = security.librdkafka_options()
-    except UnusableSecurity as error:
+    except SecurityConfigError as error:
         raise SettingsError(str(error)) from error
     deadline = time.monotonic() + timeout_s
     while True:
@@ -80,7 +80,7 @@ def reach_brokers(settings: Settings, timeout_s: float) -> dict[str, Any]:
             with KafkaCluster(servers, max(0.1, min(left_s, ATTEMPT_TIMEOUT_S)), security=security) as cluster:
                 cluster.metadata(())
             break
-        except AuthenticationRefused as error:
+        except AuthenticationFailed as error:
             raise BrokersUnreachable(str(error)) from error
         except WireError as error:
             if left_s <= BETWEEN_ATTEMPTS_S:

@@ -1,6 +1,6 @@
-"""The Kafka protocol as every package needs it: connections, requests, record batches, codecs.
+"""The Kafka protocol for all packages: connections, requests, record batches, codecs.
 
-`cluster` is a client of a whole cluster: it asks by `requests` over a `connection` to each broker. What brokers keep
-and clients send are record batches: `record_batch` takes them apart and builds them, `codecs` decompresses them.
-`primitives` reads and writes the protocol's own types, for the broker's hot requests.
+`cluster` is the client of a Kafka cluster; it sends the `requests` over one `connection` per broker. `record_batch`
+parses and builds record batches, the format in logs and on the wire; `codecs` decompresses them. `primitives` reads and
+writes the types of the protocol for the broker's frequent requests.
 """

@@ -1,6 +1,6 @@
-"""What a broker tells of itself: groups with their members, where topics are configured otherwise, sizes of logs.
+"""Administrative requests: groups with their members, topic configurations, sizes of logs.
 
-Each function is one request over one connection; `KafkaCluster.ask_all` and `ask_any` say to whom.
+Each function uses one connection; `KafkaCluster.request_all` and `request_any` choose the brokers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kafka.protocol.admin import (
 )
 
 from headrace.kafka_wire.connection import NONE, Connection, Message, error_name
-from headrace.kafka_wire.errors import MalformedMessage, RequestRefused
+from headrace.kafka_wire.errors import ErrorResponse, MalformedMessage
 from headrace.kafka_wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from headrace.kafka_wire.primitives import Reader
 from headrace.kafka_wire.requests import fetch_committed
@@ -33,20 +33,19 @@ INSTANCE_FROM = 4
 CONSUMER_GROUP_DESCRIBE_VERSION = 0
 DESCRIBE_CONFIGS_VERSION = 4
 DESCRIBE_LOG_DIRS_VERSION = 2
-"""The newest versions that bring something we use."""
+"""The newest versions with fields that are used here."""
 
-TOPIC = 2  # a kind of resource
-OF_TOPIC = 1  # a source of a configuration's value
-OF_CONSUMER_PROTOCOL = "consumer"
-"""A group's type whose members share partitions out by heartbeats (KIP-848); the others are "classic"."""
-RESOURCES_AT_ONCE = 500
-"""Topics in one question for their configuration, and groups in one for their members: an answer has hundreds of times
-their names."""
+TOPIC = 2  # resource type of DescribeConfigs
+TOPIC_SOURCE = 1  # source of a value that is set for the topic
+CONSUMER_GROUP_TYPE = "consumer"
+"""Type of groups of the new consumer protocol (KIP-848); others are "classic"."""
+NAMES_PER_REQUEST = 500
+"""Maximum number of topics or groups in one describe request, because the response is hundreds of times as large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """`instance_id` is "" of one that is not static; `assigned` is empty where the group's protocol is another's."""
+    """A group member. `instance_id` is "" unless it is static; `assigned` is empty for an unknown group protocol."""
 
     member_id: str
     instance_id: str
@@ -57,7 +56,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`committed` are next offsets; `error` is "" or why the group could not be looked at whole."""
+    """A consumer group. `committed` are next offsets; `error` is "" or the reason why details are missing."""
 
     group_id: str
     state: str
@@ -70,26 +69,26 @@ class Group:
 
 
 def groups(connection: Connection, only: str | None = None) -> list[Group]:
-    """The groups that a broker coordinates, or the one of this name if it is among them.
+    """Returns the groups that a broker coordinates, or only the named one if it is among them.
 
     Raises:
-        RequestRefused: it lists none.
+        ErrorResponse: the broker rejected the request.
     """
     version = connection.version(ListGroupsRequest, LIST_GROUPS_VERSION)
     filters: dict[str, list[str]] = {"states_filter": []} if version >= STATE_FROM else {}
     if version >= TYPE_FROM:
         filters["types_filter"] = []
-    response = connection.ask(ListGroupsRequest(version=version, **filters), ListGroupsResponse, version)
+    response = connection.call(ListGroupsRequest(version=version, **filters), ListGroupsResponse, version)
     _check(connection, "the list of groups", response.error_code)
     listed = {one.group_id: one for one in response.groups if only in (None, one.group_id)}
-    by_heartbeats: list[str] = []
+    consumer: list[str] = []
     classic: list[str] = []
     for group_id, one in listed.items():
-        is_classic = version < TYPE_FROM or (one.group_type or "").lower() != OF_CONSUMER_PROTOCOL
-        (classic if is_classic else by_heartbeats).append(group_id)
+        is_classic = version < TYPE_FROM or (one.group_type or "").lower() != CONSUMER_GROUP_TYPE
+        (classic if is_classic else consumer).append(group_id)
     described = {
-        **_described(connection, classic),
-        **(_described_by_heartbeats(connection, by_heartbeats) if by_heartbeats else {}),
+        **_describe_classic(connection, classic),
+        **(_describe_consumer(connection, consumer) if consumer else {}),
     }
     return [
         _group(connection, one, one.group_state or "" if version >= STATE_FROM else "", described[group_id])
@@ -98,44 +97,50 @@ def groups(connection: Connection, only: str | None = None) -> list[Group]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Described:
+class _GroupDescription:
     error_code: int
     state: str
     protocol: str
     members: tuple[Member, ...]
 
 
-def _described(connection: Connection, group_ids: Sequence[str]) -> dict[str, _Described]:
+def _describe_classic(connection: Connection, group_ids: Sequence[str]) -> dict[str, _GroupDescription]:
     version = connection.version(DescribeGroupsRequest, DESCRIBE_GROUPS_VERSION)
-    found: dict[str, _Described] = {}
-    for asked in _portions(group_ids):
-        request = DescribeGroupsRequest(version=version, groups=asked)
-        response = connection.ask(request, DescribeGroupsResponse, version)
+    found: dict[str, _GroupDescription] = {}
+    for requested in _chunks(group_ids):
+        request = DescribeGroupsRequest(version=version, groups=requested)
+        response = connection.call(request, DescribeGroupsResponse, version)
         for one in response.groups:
             members = tuple(_member(member) for member in one.members or ())
-            found[one.group_id] = _Described(one.error_code, one.group_state or "", one.protocol_data or "", members)
+            found[one.group_id] = _GroupDescription(
+                one.error_code, one.group_state or "", one.protocol_data or "", members
+            )
     return found
 
 
-def _described_by_heartbeats(connection: Connection, group_ids: Sequence[str]) -> dict[str, _Described]:
+def _describe_consumer(connection: Connection, group_ids: Sequence[str]) -> dict[str, _GroupDescription]:
     version = connection.version(ConsumerGroupDescribeRequest, CONSUMER_GROUP_DESCRIBE_VERSION)
-    found: dict[str, _Described] = {}
-    for asked in _portions(group_ids):
-        request = ConsumerGroupDescribeRequest(version=version, group_ids=asked, include_authorized_operations=False)
-        response = connection.ask(request, ConsumerGroupDescribeResponse, version)
+    found: dict[str, _GroupDescription] = {}
+    for requested in _chunks(group_ids):
+        request = ConsumerGroupDescribeRequest(
+            version=version, group_ids=requested, include_authorized_operations=False
+        )
+        response = connection.call(request, ConsumerGroupDescribeResponse, version)
         for one in response.groups:
-            members = tuple(_member_by_heartbeats(member) for member in one.members or ())
-            found[one.group_id] = _Described(one.error_code, one.group_state or "", one.assignor_name or "", members)
+            members = tuple(_consumer_member(member) for member in one.members or ())
+            found[one.group_id] = _GroupDescription(
+                one.error_code, one.group_state or "", one.assignor_name or "", members
+            )
     return found
 
 
-def _group(connection: Connection, listed: Message, state: str, described: _Described) -> Group:
+def _group(connection: Connection, listed: Message, state: str, described: _GroupDescription) -> Group:
     code = described.error_code
     error = "" if code == NONE else f"{error_name(code)} (error {code})"
     committed: Mapping[TopicPartition, int] = {}
     try:
         committed = fetch_committed(connection, listed.group_id)
-    except RequestRefused as refused:
+    except ErrorResponse as refused:
         error = error or str(refused)
     return Group(
         listed.group_id,
@@ -159,7 +164,7 @@ def _member(member: Message) -> Member:
     )
 
 
-def _member_by_heartbeats(member: Message) -> Member:
+def _consumer_member(member: Message) -> Member:
     topics = member.assignment.topic_partitions or () if member.assignment is not None else ()
     return Member(
         member.member_id,
@@ -171,7 +176,7 @@ def _member_by_heartbeats(member: Message) -> Member:
 
 
 def _assigned(raw: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions of a consumer's assignment: version i16, then topics and their partitions."""
+    """Parses the assignment of a classic consumer: version i16, then topics and their partitions."""
     reader = Reader(memoryview(raw), 0, flexible=False)
     found: list[TopicPartition] = []
     try:
@@ -184,52 +189,52 @@ def _assigned(raw: bytes) -> tuple[TopicPartition, ...]:
     return tuple(found)
 
 
-def own_configs(connection: Connection, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """By topic the configuration that was given for it; topics that may not be asked for are left out."""
+def topic_configs(connection: Connection, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Returns the values set for each topic; topics without permission are missing."""
     version = connection.version(DescribeConfigsRequest, DESCRIBE_CONFIGS_VERSION)
     resource = DescribeConfigsRequest.DescribeConfigsResource
     found: dict[str, dict[str, str]] = {}
-    for asked in _portions(topics):
+    for requested in _chunks(topics):
         resources = [
             resource(version=version, resource_type=TOPIC, resource_name=name, configuration_keys=None)
-            for name in asked
+            for name in requested
         ]
         request = DescribeConfigsRequest(version=version, resources=resources)
-        response = connection.ask(request, DescribeConfigsResponse, version)
+        response = connection.call(request, DescribeConfigsResponse, version)
         for result in response.results:
             if result.error_code == NONE:
                 found[result.resource_name] = {
-                    config.name: config.value or "" for config in result.configs if config.config_source == OF_TOPIC
+                    config.name: config.value or "" for config in result.configs if config.config_source == TOPIC_SOURCE
                 }
     return found
 
 
 def log_sizes(connection: Connection) -> dict[TopicPartition, int]:
-    """Bytes of the logs that a broker keeps, leader or not.
+    """Returns the sizes in bytes of all logs of a broker, as leader or follower.
 
     Raises:
-        RequestRefused: it does not tell us.
+        ErrorResponse: the broker rejected the request.
     """
     version = connection.version(DescribeLogDirsRequest, DESCRIBE_LOG_DIRS_VERSION)
     request = DescribeLogDirsRequest(version=version, topics=None)
-    response = connection.ask(request, DescribeLogDirsResponse, version)
+    response = connection.call(request, DescribeLogDirsResponse, version)
     if not response.results:
-        # Kafka's way to refuse, before version 3: no directory at all.
-        raise RequestRefused(connection.name, "the sizes of logs", 31, error_name(31))
+        # Before version 3, Kafka rejects the request with an empty list.
+        raise ErrorResponse(connection.name, "the sizes of logs", 31, error_name(31))
     sizes: dict[TopicPartition, int] = {}
     for directory in response.results:
         for topic in directory.topics or ():
             for one in topic.partitions:
-                place = TopicPartition(topic.name, one.partition_index)
+                topic_partition = TopicPartition(topic.name, one.partition_index)
                 if not one.is_future_key:
-                    sizes[place] = one.partition_size
+                    sizes[topic_partition] = one.partition_size
     return sizes
 
 
-def _portions(names: Sequence[str]) -> Iterable[list[str]]:
-    return (list(names[at : at + RESOURCES_AT_ONCE]) for at in range(0, len(names), RESOURCES_AT_ONCE))
+def _chunks(names: Sequence[str]) -> Iterable[list[str]]:
+    return (list(names[at : at + NAMES_PER_REQUEST]) for at in range(0, len(names), NAMES_PER_REQUEST))
 
 
 def _check(connection: Connection, what: str, code: int) -> None:
     if code != NONE:
-        raise RequestRefused(connection.name, what, code, error_name(code))
+        raise ErrorResponse(connection.name, what, code, error_name(code))

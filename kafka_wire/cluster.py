@@ -1,11 +1,11 @@
-"""A small blocking Kafka client for planning and reading: metadata, offsets, raw batches, group offsets.
+"""A small blocking Kafka client for the loader: metadata, offsets, raw record batches, group offsets.
 
-It keeps one connection per broker and no thread. Fetches are sessionless and return the record batches as the log
-holds them. From Fetch 13 on a topic is named by its id, so that a re-created topic is refused by the broker
-itself; before that the caller compares topic ids. A client is made after a fork, never before.
+It has one connection per broker and no threads. Fetches are sessionless and return the record batches of the log
+unchanged. From Fetch 13 on, a request identifies the topic by id, so the broker rejects a re-created topic; in older
+versions the caller compares topic ids. Create a client after a fork, not before.
 
-A broker that fails is tried a few times over all requests, not in each of them (`breaker`), and one that throttles us
-is left alone for as long as it says.
+A failing broker is retried a few times over all requests, not per request (`circuit_breaker`). A broker that throttles
+this client is not contacted for the throttle time.
 """
 
 from __future__ import annotations
@@ -20,24 +20,28 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeVar
 
-from headrace.kafka_wire.breaker import FAILURES_MAX, Breaker
-from headrace.kafka_wire.connection import NONE, Connection, close_all, error_name, parse_bootstrap_servers
-from headrace.kafka_wire.errors import AuthenticationRefused, BrokerPutOff, KafkaError, KafkaUnavailable
-from headrace.kafka_wire.receive_room import ReceiveRoom
+from headrace.kafka_wire.circuit_breaker import FAILURES_MAX, CircuitBreaker
+from headrace.kafka_wire.connection import (
+    NONE,
+    Connection,
+    ReceiveBuffers,
+    close_all,
+    error_name,
+    parse_bootstrap_servers,
+)
+from headrace.kafka_wire.errors import AuthenticationFailed, BrokerSuspended, KafkaError, KafkaUnavailable
 from headrace.kafka_wire.requests import (
     EARLIEST,
     LATEST,
-    MOVED,
+    RETRIABLE,
     AbortedTransaction,
     ClusterMetadata,
     EpochEnd,
-    EpochQuestion,
+    EpochQuery,
     FetchSlice,
-    Moved,
     PartitionMetadata,
+    RetriableError,
     TopicMetadata,
-    ask_metadata,
-    cluster_metadata,
     commit_offsets,
     epoch_ends,
     fetch_batches,
@@ -45,6 +49,8 @@ from headrace.kafka_wire.requests import (
     fetch_request,
     find_coordinator,
     list_offsets,
+    parse_metadata,
+    request_metadata,
 )
 from headrace.kafka_wire.security import UNSECURED, KafkaSecurity
 from headrace.kafka_wire.topic_partition import TopicPartition
@@ -52,21 +58,21 @@ from headrace.kafka_wire.topic_partition import TopicPartition
 __all__ = [
     "AbortedTransaction",
     "ClusterMetadata",
-    "EpochAnswers",
     "EpochEnd",
-    "EpochQuestion",
+    "EpochEndLookup",
+    "EpochQuery",
     "FetchSlice",
     "KafkaCluster",
-    "OffsetAnswers",
+    "OffsetLookup",
     "PartitionMetadata",
     "TopicMetadata",
 ]
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS = 4  # of a request whose broker moved or broke off: enough for one leader election
+ATTEMPTS = 4  # of a request with a retriable error; they cover one leader election
 RETRY_WAIT_S = 0.25  # before the second attempt, doubled each time
-THROTTLE_S_MAX = 600.0  # a broker that wants more than this is asked all the same; quotas count over seconds
+THROTTLE_S_MAX = 600.0  # limit of the throttle time that is respected; quotas cover seconds
 
 T = TypeVar("T")
 
@@ -74,18 +80,18 @@ Address = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetAnswers:
-    """`offsets` of the partitions that answered, and for each other one why it did not."""
+class OffsetLookup:
+    """The offsets of partitions, and for each other partition the error."""
 
     offsets: Mapping[TopicPartition, int]
     errors: Mapping[TopicPartition, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class EpochAnswers:
-    """What was answered by partition, and for each other one why it was not.
+class EpochEndLookup:
+    """The epoch ends of partitions, and for each other partition the error.
 
-    None is the answer of a broker that does not serve this question, to anybody or to us.
+    An end is None if the broker does not support the request, or not for this client.
     """
 
     ends: Mapping[TopicPartition, EpochEnd | None]
@@ -93,19 +99,19 @@ class EpochAnswers:
 
 
 class KafkaCluster:
-    """A cluster as one client sees it. Not for sharing between threads or across a fork.
+    """A client of one cluster. Not thread-safe, and not usable after a fork.
 
     Args:
         bootstrap_servers: `host:port,…`.
-        timeout_s: of connecting and of each answer.
-        security: how to connect.
-        clock: monotonic, in seconds.
-        sleep: waits for so many seconds.
+        timeout_s: timeout of connecting and of each response.
+        security: TLS and SASL settings.
+        clock: monotonic clock in seconds.
+        sleep: sleeps for a number of seconds.
 
     Raises:
-        ValueError: `bootstrap_servers` holds no server.
-        AuthenticationRefused: by every method, where a connection has to be made; it is never tried again, by none of
-            them and with no broker. What is connected already goes on.
+        ValueError: `bootstrap_servers` contains no server.
+        AuthenticationFailed: by every method that needs a new connection. The login is never retried, with any broker;
+            existing connections keep working.
     """
 
     def __init__(
@@ -125,12 +131,12 @@ class KafkaCluster:
         self._clock = clock
         self._sleep = sleep
         self._connections: dict[Address, Connection] = {}
-        self._room = ReceiveRoom()
-        self._breakers: dict[Address, Breaker] = defaultdict(Breaker)
-        self._quiet_until: dict[Address, float] = {}
-        self._known: ClusterMetadata = ClusterMetadata("", {}, {})
-        self._expected: frozenset[str] = frozenset()
-        self._refused: AuthenticationRefused | None = None
+        self._buffers = ReceiveBuffers()
+        self._breakers: dict[Address, CircuitBreaker] = defaultdict(CircuitBreaker)
+        self._throttled_until: dict[Address, float] = {}
+        self._metadata: ClusterMetadata = ClusterMetadata("", {}, {})
+        self._expected_topics: frozenset[str] = frozenset()
+        self._refused: AuthenticationFailed | None = None
 
     def __enter__(self) -> KafkaCluster:
         return self
@@ -142,20 +148,20 @@ class KafkaCluster:
         close_all(self._connections.values())
         self._connections.clear()
 
-    def expect(self, topics: Iterable[str]) -> None:
-        """Tells which topics will be asked about, so that one request learns where all their partitions are."""
-        self._expected = frozenset(topics)
+    def expect_topics(self, topics: Iterable[str]) -> None:
+        """Announces topics that later calls use, so that one metadata request covers them all."""
+        self._expected_topics = frozenset(topics)
 
     def metadata(self, topics: Sequence[str] | None = None) -> ClusterMetadata:
-        """Asks for `topics`, or for all; never creates one. A topic that does not exist has an `error`.
+        """Requests metadata of `topics`, or of all; never creates a topic. A missing topic has an `error`.
 
         Raises:
-            KafkaUnavailable: no broker answers.
+            KafkaUnavailable: no broker responds.
         """
-        response = self._with_any_broker(lambda connection: ask_metadata(connection, topics))
-        metadata = cluster_metadata(response)
-        kept = {} if topics is None else {**self._known.topics}
-        self._known = ClusterMetadata(metadata.cluster_id, metadata.brokers, {**kept, **metadata.topics})
+        response = self._request_any_broker(lambda connection: request_metadata(connection, topics))
+        metadata = parse_metadata(response)
+        known = {} if topics is None else {**self._metadata.topics}
+        self._metadata = ClusterMetadata(metadata.cluster_id, metadata.brokers, {**known, **metadata.topics})
         return metadata
 
     def offsets(
@@ -164,47 +170,47 @@ class KafkaCluster:
         which: Literal["earliest", "latest"],
         read_committed: bool = True,
     ) -> Mapping[TopicPartition, int]:
-        """Start or end offsets; with `read_committed` the end is the last stable offset.
+        """Returns start or end offsets; with `read_committed` the end is the last stable offset.
 
-        A partition that cannot be asked now is absent and logged; `offset_answers` says why.
+        Errors of partitions are logged; `lookup_offsets` returns them.
         """
-        answers = self.offset_answers(topic_partitions, which, read_committed)
-        for topic_partition, reason in answers.errors.items():
+        responses = self.lookup_offsets(topic_partitions, which, read_committed)
+        for topic_partition, reason in responses.errors.items():
             logger.warning(
-                "offset not known topic=%s partition=%d reason=%s",
+                "offset unknown topic=%s partition=%d reason=%s",
                 topic_partition.topic,
                 topic_partition.partition,
                 reason,
             )
-        return answers.offsets
+        return responses.offsets
 
-    def offset_answers(
+    def lookup_offsets(
         self,
         topic_partitions: Iterable[TopicPartition],
         which: Literal["earliest", "latest"],
         read_committed: bool = True,
-    ) -> OffsetAnswers:
-        """Like `offsets`, with a reason for each partition that did not answer. One request per broker."""
+    ) -> OffsetLookup:
+        """Returns offsets like `offsets`, and errors by partition. Sends one request per broker."""
         timestamp = EARLIEST if which == "earliest" else LATEST
-        ask = partial(list_offsets, timestamp=timestamp, read_committed=read_committed)
-        return OffsetAnswers(*self._answers_of_leaders(topic_partitions, ask))
+        call = partial(list_offsets, timestamp=timestamp, read_committed=read_committed)
+        return OffsetLookup(*self._request_leaders(topic_partitions, call))
 
-    def epoch_answers(self, questions: Mapping[TopicPartition, EpochQuestion]) -> EpochAnswers:
-        """Where leader epochs ended (OffsetForLeaderEpoch, KIP-320): one request per broker.
+    def lookup_epoch_ends(self, queries: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
+        """Returns the end offsets of leader epochs (OffsetForLeaderEpoch, KIP-320), with one request per broker.
 
-        A broker that is asked with another leader epoch than its own does not answer.
+        A query with another leader epoch than the broker's own gives an error.
         """
-        return EpochAnswers(*self._answers_of_leaders(questions, partial(epoch_ends, questions=questions)))
+        return EpochEndLookup(*self._request_leaders(queries, partial(epoch_ends, queries=queries)))
 
-    def _answers_of_leaders(
+    def _request_leaders(
         self,
         topic_partitions: Iterable[TopicPartition],
-        ask: Callable[[Connection, Sequence[TopicPartition]], Mapping[TopicPartition, tuple[int, T]]],
+        call: Callable[[Connection, Sequence[TopicPartition]], Mapping[TopicPartition, tuple[int, T]]],
     ) -> tuple[dict[TopicPartition, T], dict[TopicPartition, str]]:
-        """Asks each partition's leader, again where it has moved: what was answered, and why the rest was not.
+        """Sends requests to the leaders of partitions, with retries; returns results and errors by partition.
 
         Args:
-            ask: one request to one broker; an error code and an answer for each partition.
+            call: sends one request to one broker; returns an error code and a result for each partition.
         """
         waiting = list(dict.fromkeys(topic_partitions))
         found: dict[TopicPartition, T] = {}
@@ -214,8 +220,8 @@ class KafkaCluster:
                 break
             if attempt:
                 self._sleep(RETRY_WAIT_S * 2 ** (attempt - 1))
-            self._learn(waiting, refresh=attempt > 0)
-            waiting = self._ask_leaders(waiting, ask, found, errors)
+            self._refresh_metadata(waiting, refresh=attempt > 0)
+            waiting = self._request_leaders_once(waiting, call, found, errors)
         return found, {tp: reason for tp, reason in errors.items() if tp not in found}
 
     def fetch(
@@ -228,25 +234,25 @@ class KafkaCluster:
         leader_epoch: int = -1,
         max_wait_ms: int = 500,
     ) -> FetchSlice:
-        """Raw committed batches from `offset` on; the first batch may begin before it.
+        """Fetches raw committed batches from `offset` on; the first batch may begin before it.
 
         Args:
-            max_bytes: bound of the answer, but for a first batch that is longer.
-            topic_id: the incarnation of the topic that is meant, "" for whatever has the name now.
-            leader_epoch: refused by the broker when its epoch is newer, -1 to not compare.
+            max_bytes: size limit of the response, except for a larger first batch.
+            topic_id: required id of the topic; "" accepts any topic with the name.
+            leader_epoch: the broker rejects the request if its epoch is newer; -1 skips the check.
 
         Raises:
-            OffsetOutOfRange: the log does not hold `offset`.
+            OffsetOutOfRange: the log does not contain `offset`.
             LogChanged: the topic was re-created, or the leader changed since `leader_epoch`.
-            RequestRefused: the broker answered with another error.
-            KafkaUnavailable: the leader does not answer.
+            ErrorResponse: the broker responded with another error.
+            KafkaUnavailable: the leader does not respond.
         """
 
         def once(attempt: int) -> FetchSlice:
-            self._learn([topic_partition], refresh=attempt > 0)
+            self._refresh_metadata([topic_partition], refresh=attempt > 0)
             leader = self._leader(topic_partition)
-            by_id = topic_id or self._known.topics[topic_partition.topic].topic_id
-            piece = self._ask(
+            by_id = topic_id or self._metadata.topics[topic_partition.topic].topic_id
+            piece = self._request(
                 leader,
                 lambda connection: fetch_batches(
                     connection,
@@ -255,13 +261,13 @@ class KafkaCluster:
                 ),
             )
             if piece.throttle_ms:
-                # The broker reads nothing from this connection for so long (KIP-219), and we would call that a failure.
-                self._quiet_until[leader] = self._clock() + min(piece.throttle_ms / 1000, THROTTLE_S_MAX)
+                # The broker does not read from this connection in that time (KIP-219); a request would time out.
+                self._throttled_until[leader] = self._clock() + min(piece.throttle_ms / 1000, THROTTLE_S_MAX)
             return piece
 
-        return self._retried(once)
+        return self._retry(once)
 
-    def fetch_ahead(
+    def prefetch(
         self,
         topic_partition: TopicPartition,
         offset: int,
@@ -271,118 +277,118 @@ class KafkaCluster:
         leader_epoch: int = -1,
         max_wait_ms: int = 500,
     ) -> None:
-        """Asks for what `fetch` with the same arguments is going to return, without waiting for it.
+        """Sends the request of a later `fetch` with the same arguments, without waiting for the response.
 
-        A broker has one such question at a time; where it cannot be asked now, nothing happens.
+        Does nothing if the broker already has such a request, or cannot be contacted now.
         """
-        topic = self._known.topics.get(topic_partition.topic)
+        topic = self._metadata.topics.get(topic_partition.topic)
         with contextlib.suppress(KafkaError):
             connection = self._connections.get(self._leader(topic_partition))
             if connection is not None and topic is not None and not connection.is_over:
                 by_id = topic_id or topic.topic_id
-                connection.send_ahead(
+                connection.send_early(
                     fetch_request(connection, topic_partition, offset, max_bytes, by_id, leader_epoch, max_wait_ms)
                 )
 
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
-        """Commits offsets of a group without members, which lag tools then show.
+        """Commits offsets of a group without members, for tools that show consumer lag.
 
         Returns:
-            The error's name for each partition that the coordinator refused.
+            The error name of each partition that the coordinator rejected.
 
         Raises:
-            KafkaUnavailable: it does not answer.
+            KafkaUnavailable: the coordinator does not respond.
         """
         if not offsets:
             return {}
 
         def once(attempt: int) -> Mapping[TopicPartition, str]:
-            coordinator = self._with_any_broker(lambda connection: find_coordinator(connection, group))
-            return self._ask(coordinator, lambda connection: commit_offsets(connection, group, offsets))
+            coordinator = self._request_any_broker(lambda connection: find_coordinator(connection, group))
+            return self._request(coordinator, lambda connection: commit_offsets(connection, group, offsets))
 
-        return self._retried(once)
+        return self._retry(once)
 
     def group_offsets(self, group: str) -> Mapping[TopicPartition, int]:
-        """What a group has committed, of all its topics; nothing for a group that is not known.
+        """Returns the committed offsets of a group for all its topics; empty for an unknown group.
 
         Raises:
-            RequestRefused: the coordinator refused.
-            KafkaUnavailable: it does not answer.
+            ErrorResponse: the coordinator rejected the request.
+            KafkaUnavailable: the coordinator does not respond.
         """
 
         def once(attempt: int) -> Mapping[TopicPartition, int]:
-            coordinator = self._with_any_broker(lambda connection: find_coordinator(connection, group))
-            return self._ask(coordinator, lambda connection: fetch_committed(connection, group))
+            coordinator = self._request_any_broker(lambda connection: find_coordinator(connection, group))
+            return self._request(coordinator, lambda connection: fetch_committed(connection, group))
 
-        return self._retried(once)
+        return self._retry(once)
 
-    def ask_any(self, ask: Callable[[Connection], T]) -> T:
-        """What the first broker that answers says to a question that all of them know the answer of.
+    def request_any(self, call: Callable[[Connection], T]) -> T:
+        """Sends a request that all brokers can result; returns the first response.
 
         Raises:
-            KafkaUnavailable: no broker answers.
-            RequestRefused: see `ask`.
+            KafkaUnavailable: no broker responds.
+            ErrorResponse: raised by `call`.
         """
-        return self._with_any_broker(ask)
+        return self._request_any_broker(call)
 
-    def ask_all(self, ask: Callable[[Connection], T]) -> tuple[dict[int, T], dict[int, str]]:
-        """By node what each known broker says (`metadata` finds them), and of the others why they do not."""
-        answers: dict[int, T] = {}
+    def request_all(self, call: Callable[[Connection], T]) -> tuple[dict[int, T], dict[int, str]]:
+        """Sends a request to all brokers that `metadata` found; returns responses and errors by node id."""
+        responses: dict[int, T] = {}
         errors: dict[int, str] = {}
-        for node_id, address in self._known.brokers.items():
+        for node_id, address in self._metadata.brokers.items():
             try:
-                answers[node_id] = self._ask(address, ask)
-            except AuthenticationRefused:
+                responses[node_id] = self._request(address, call)
+            except AuthenticationFailed:
                 raise
             except KafkaError as error:
                 errors[node_id] = str(error)
-        return answers, errors
+        return responses, errors
 
-    def _learn(self, topic_partitions: Iterable[TopicPartition], *, refresh: bool) -> None:
+    def _refresh_metadata(self, topic_partitions: Iterable[TopicPartition], *, refresh: bool) -> None:
         topics = sorted({tp.topic for tp in topic_partitions})
-        missing = [topic for topic in topics if refresh or topic not in self._known.topics]
+        missing = [topic for topic in topics if refresh or topic not in self._metadata.topics]
         if missing:
-            unknown = self._expected.difference(self._known.topics, missing)
+            unknown = self._expected_topics.difference(self._metadata.topics, missing)
             self.metadata([*missing, *sorted(unknown)])
 
     def _leader(self, topic_partition: TopicPartition) -> Address:
-        topic = self._known.topics.get(topic_partition.topic)
+        topic = self._metadata.topics.get(topic_partition.topic)
         where = f"topic {topic_partition.topic} partition {topic_partition.partition}"
         if topic is None or topic.error:
-            raise Moved(f"{where}: {topic.error if topic else 'the topic does not exist'}")
+            raise RetriableError(f"{where}: {topic.error if topic else 'the topic does not exist'}")
         partition = topic.partitions.get(topic_partition.partition)
-        if partition is None or partition.leader not in self._known.brokers:
-            raise Moved(f"{where} has no leader now")
-        return self._known.brokers[partition.leader]
+        if partition is None or partition.leader not in self._metadata.brokers:
+            raise RetriableError(f"{where} has no leader at present")
+        return self._metadata.brokers[partition.leader]
 
-    def _ask(self, address: Address, ask: Callable[[Connection], T], *, proves_health: bool = True) -> T:
-        """One request to one broker, and a note of whether it answered at all; an error code is an answer.
+    def _request(self, address: Address, call: Callable[[Connection], T], *, proves_health: bool = True) -> T:
+        """Sends one request to one broker, and records success or failure; an error code is a success.
 
         Args:
-            proves_health: whether an answer makes up for failures; what a broker answers from memory does not, since
-                it may do so while its disk hangs.
+            proves_health: whether a response resets the circuit breaker. A request that a broker responses from memory
+                does not, because its disk may hang nevertheless.
         """
         breaker = self._breakers[address]
         breaker.check(self._clock())
-        quiet_s = self._quiet_until.pop(address, 0.0) - self._clock()
+        quiet_s = self._throttled_until.pop(address, 0.0) - self._clock()
         if quiet_s > 0:
             self._sleep(quiet_s)
         try:
-            answer = ask(self._connection(address))
-        except AuthenticationRefused as error:
+            result = call(self._connection(address))
+        except AuthenticationFailed as error:
             self._refused = error
             raise
         except KafkaError as error:
-            if isinstance(error, KafkaUnavailable) and not isinstance(error, Moved):
-                breaker.failed(str(error), self._clock())
+            if isinstance(error, KafkaUnavailable) and not isinstance(error, RetriableError):
+                breaker.record_failure(str(error), self._clock())
                 if breaker.failures == FAILURES_MAX:
-                    logger.warning("broker_left_alone failures_in_a_row=%d reason=%s", FAILURES_MAX, error)
+                    logger.warning("broker_suspended consecutive_failures=%d reason=%s", FAILURES_MAX, error)
             elif proves_health:
-                breaker.answered()
+                breaker.record_success()
             raise
         if proves_health:
-            breaker.answered()
-        return answer
+            breaker.record_success()
+        return result
 
     def _connection(self, address: Address) -> Connection:
         connection = self._connections.get(address)
@@ -391,31 +397,33 @@ class KafkaCluster:
             connection = None
         if connection is None:
             if self._refused is not None:
-                # A login for each question would lock the account out.
-                raise AuthenticationRefused(str(self._refused)) from self._refused
-            connection = self._connections[address] = Connection(*address, self._timeout_s, self._security, self._room)
+                # Repeated failing logins would lock the account.
+                raise AuthenticationFailed(str(self._refused)) from self._refused
+            connection = self._connections[address] = Connection(
+                *address, self._timeout_s, self._security, self._buffers
+            )
         return connection
 
-    def _with_any_broker(self, ask: Callable[[Connection], T]) -> T:
-        """Asks the brokers in turn until one answers: first those that did not fail last, then those known by now."""
+    def _request_any_broker(self, call: Callable[[Connection], T]) -> T:
+        """Sends a request to one broker after the other until one responds; brokers without failures come first."""
         errors: list[KafkaUnavailable] = []
-        addresses = dict.fromkeys(itertools.chain(self._known.brokers.values(), self._bootstrap))
+        addresses = dict.fromkeys(itertools.chain(self._metadata.brokers.values(), self._bootstrap))
         for address in sorted(addresses, key=lambda address: self._breakers[address].failures):
             try:
-                return self._ask(address, ask, proves_health=False)
+                return self._request(address, call, proves_health=False)
             except KafkaUnavailable as error:
                 errors.append(error)
         reasons = "; ".join(map(str, errors))
-        if all(isinstance(error, BrokerPutOff) for error in errors):
-            raise BrokerPutOff(reasons)
+        if all(isinstance(error, BrokerSuspended) for error in errors):
+            raise BrokerSuspended(reasons)
         raise KafkaUnavailable(reasons)
 
-    def _retried(self, once: Callable[[int], T]) -> T:
+    def _retry(self, once: Callable[[int], T]) -> T:
         for attempt in range(ATTEMPTS):
             try:
                 return once(attempt)
-            except BrokerPutOff:
-                # Nothing will have changed in a moment, but a newer metadata may name another broker.
+            except BrokerSuspended:
+                # Waiting does not help, but newer metadata may name another broker.
                 if attempt:
                     raise
             except KafkaUnavailable:
@@ -424,22 +432,22 @@ class KafkaCluster:
                 self._sleep(RETRY_WAIT_S * 2**attempt)
         raise AssertionError("the last attempt returns or raises")
 
-    def _ask_leader(
+    def _request_leader(
         self,
         address: Address,
-        ask: Callable[[Connection, Sequence[TopicPartition]], Mapping[TopicPartition, tuple[int, T]]],
-        asked: Sequence[TopicPartition],
+        call: Callable[[Connection, Sequence[TopicPartition]], Mapping[TopicPartition, tuple[int, T]]],
+        requested: Sequence[TopicPartition],
     ) -> Mapping[TopicPartition, tuple[int, T]]:
-        return self._ask(address, lambda connection: ask(connection, asked))
+        return self._request(address, lambda connection: call(connection, requested))
 
-    def _ask_leaders(
+    def _request_leaders_once(
         self,
         waiting: Sequence[TopicPartition],
-        ask: Callable[[Connection, Sequence[TopicPartition]], Mapping[TopicPartition, tuple[int, T]]],
+        call: Callable[[Connection, Sequence[TopicPartition]], Mapping[TopicPartition, tuple[int, T]]],
         found: dict[TopicPartition, T],
         errors: dict[TopicPartition, str],
     ) -> list[TopicPartition]:
-        """One round: fills `found` and `errors` and returns what is worth asking again."""
+        """Sends one request per leader; fills `found` and `errors`, and returns partitions to retry."""
         by_broker: dict[Address, list[TopicPartition]] = defaultdict(list)
         again: list[TopicPartition] = []
         for topic_partition in waiting:
@@ -448,19 +456,19 @@ class KafkaCluster:
             except KafkaUnavailable as error:
                 errors[topic_partition] = str(error)
                 again.append(topic_partition)
-        for address, asked in by_broker.items():
+        for address, requested in by_broker.items():
             try:
-                answered = self._ask_leader(address, ask, asked)
-            except AuthenticationRefused:
+                record_success = self._request_leader(address, call, requested)
+            except AuthenticationFailed:
                 raise
             except KafkaError as error:
-                errors.update(dict.fromkeys(asked, str(error)))
-                again.extend(asked)
+                errors.update(dict.fromkeys(requested, str(error)))
+                again.extend(requested)
                 continue
-            for topic_partition, (code, answer) in answered.items():
+            for topic_partition, (code, result) in record_success.items():
                 if code == NONE:
-                    found[topic_partition] = answer
+                    found[topic_partition] = result
                 else:
                     errors[topic_partition] = f"broker {address[0]}:{address[1]}: {error_name(code)} (error {code})"
-                    again.extend([topic_partition] if code in MOVED else [])
+                    again.extend([topic_partition] if code in RETRIABLE else [])
         return again

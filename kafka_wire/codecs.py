@@ -1,7 +1,7 @@
-"""Decompresses the records of a batch, never beyond a given size, and compresses them.
+"""Compresses the records of a batch, and decompresses them up to a size limit.
 
-A batch of a few kilobytes can claim to hold gigabytes, so every codec here stops at the cap instead of trusting the
-sender. The table is Kafka's: attribute bits 0-2 of a batch.
+A batch of a few kilobytes can decompress to gigabytes, so every codec stops at the limit. The codec numbers are
+Kafka's: attribute bits 0-2 of a batch.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ XERIAL_BLOCK_BYTES = 32 * 1024
 XERIAL_HEADER_BYTES = 16  # magic, version, least compatible version
 
 PIECE_BYTES = 256
-"""The first piece of a gzip member or lz4 frame that is not a batch's first."""
+"""Size of the first piece for each gzip member or lz4 frame after the first one of a batch."""
 
 
 class DecompressionError(Exception):
-    """The bytes are not what the codec expects, or unfold to more than the cap."""
+    """The data is invalid, or decompresses to more than the limit."""
 
 
 def decompress(codec: int, data: memoryview, bytes_max: int) -> bytes | memoryview:
-    """Returns the records of a batch whose attributes name `codec`; `data` itself where it is as they are.
+    """Returns the decompressed records of a batch; uncompressed `data` is returned as it is.
 
     Raises:
-        DecompressionError: an unknown codec, damaged data, or more than `bytes_max` bytes.
+        DecompressionError: an unknown codec, corrupt data, or more than `bytes_max` bytes.
     """
     try:
-        unfold = _CODECS[codec]
+        codec_function = _CODECS[codec]
     except KeyError:
         raise DecompressionError(f"codec {codec} is not one of {sorted(_CODECS)}") from None
     try:
-        unfolded = unfold(data, bytes_max)
+        decompressed = codec_function(data, bytes_max)
     except _LIBRARY_ERRORS as error:
         raise DecompressionError(f"{CODEC_NAMES[codec]}: {error}") from error
-    if len(unfolded) > bytes_max:
-        raise DecompressionError(f"{CODEC_NAMES[codec]}: it unfolds to more than {bytes_max} bytes")
-    return unfolded
+    if len(decompressed) > bytes_max:
+        raise DecompressionError(f"{CODEC_NAMES[codec]}: decompresses to more than {bytes_max} bytes")
+    return decompressed
 
 
 def _none(data: memoryview, bytes_max: int) -> memoryview:
@@ -51,55 +51,57 @@ def _none(data: memoryview, bytes_max: int) -> memoryview:
 
 
 def _gzip(data: memoryview, bytes_max: int) -> bytes:
-    return _unfolded(data, bytes_max, lambda: zlib_ng.decompressobj(wbits=31), "gzip: the stream is cut")
+    return _decompress_members(
+        data, bytes_max, lambda: zlib_ng.decompressobj(wbits=31), "gzip: the stream is truncated"
+    )
 
 
 def _snappy(data: memoryview, bytes_max: int) -> bytes:
-    """Raw snappy, or the framing of the Java client (xerial): a header, then blocks of length and raw snappy."""
+    """Decompresses raw snappy, or the Java client's format (xerial): a header, then blocks of length and raw snappy."""
     if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
         return _raw_snappy(data, bytes_max, bytes_max)
     parts: list[bytes] = []
-    room = bytes_max
+    capacity = bytes_max
     position = XERIAL_HEADER_BYTES
     while position < len(data):
         (length,) = struct.unpack_from(">i", data, position)
         position += 4
         if not 0 <= length <= len(data) - position:
-            raise DecompressionError("snappy: a block is cut")
-        parts.append(_raw_snappy(data[position : position + length], room, bytes_max))
-        room -= len(parts[-1])
+            raise DecompressionError("snappy: a block is truncated")
+        parts.append(_raw_snappy(data[position : position + length], capacity, bytes_max))
+        capacity -= len(parts[-1])
         position += length
     return b"".join(parts)
 
 
-def _raw_snappy(data: memoryview, room: int, bytes_max: int) -> bytes:
+def _raw_snappy(data: memoryview, capacity: int, bytes_max: int) -> bytes:
     length = shift = 0
     for byte in data[:5]:
         length |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
             break
-    if length > room:
-        raise DecompressionError(f"snappy: it unfolds to more than {bytes_max} bytes")
+    if length > capacity:
+        raise DecompressionError(f"snappy: decompresses to more than {bytes_max} bytes")
     return bytes(cramjam.snappy.decompress_raw(bytes(data)))
 
 
 def _lz4(data: memoryview, bytes_max: int) -> bytes:
-    return _unfolded(data, bytes_max, lz4.frame.LZ4FrameDecompressor, "lz4: the frame is cut")
+    return _decompress_members(data, bytes_max, lz4.frame.LZ4FrameDecompressor, "lz4: the frame is truncated")
 
 
 def _zstd(data: memoryview, bytes_max: int) -> bytes:
     reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
     parts: list[bytes] = []
-    room = bytes_max + 1
-    while room > 0 and (part := reader.read(min(room, 1 << 20))):
+    capacity = bytes_max + 1
+    while capacity > 0 and (part := reader.read(min(capacity, 1 << 20))):
         parts.append(part)
-        room -= len(part)
+        capacity -= len(part)
     return b"".join(parts)
 
 
 class _Decoder(Protocol):
-    """Of one gzip member or lz4 frame; `unused_data` is what it was given beyond its end."""
+    """Decoder of one gzip member or lz4 frame. `unused_data` is the input after its end."""
 
     @property
     def eof(self) -> bool: ...
@@ -110,23 +112,23 @@ class _Decoder(Protocol):
     def decompress(self, data: memoryview, max_length: int, /) -> bytes: ...
 
 
-def _unfolded(data: memoryview, bytes_max: int, decoder: Callable[[], _Decoder], cut: str) -> bytes:
-    """What members or frames that follow each other hold, as far as one byte beyond `bytes_max`.
+def _decompress_members(data: memoryview, bytes_max: int, decoder: Callable[[], _Decoder], truncated: str) -> bytes:
+    """Decompresses consecutive members or frames, up to one byte more than `bytes_max`.
 
-    A decoder copies what it is given beyond its end, so only the first, which is usually all there is, is given
-    everything. Each further one gets pieces that double in size, and thousands of them take time by their bytes.
+    A decoder copies the input after its end. So only the first one, which is usually the only one, gets all data. Each
+    further one gets pieces of doubling size, so that thousands of members take linear time.
     """
     parts: list[bytes] = []
-    room = bytes_max + 1
+    capacity = bytes_max + 1
     position, piece_bytes = 0, len(data)
-    while position < len(data) and room > 0:
+    while position < len(data) and capacity > 0:
         member = decoder()
-        while not member.eof and room > 0:
+        while not member.eof and capacity > 0:
             if position == len(data):
-                raise DecompressionError(cut)
+                raise DecompressionError(truncated)
             piece = data[position : position + piece_bytes]
-            parts.append(member.decompress(piece, room))
-            room -= len(parts[-1])
+            parts.append(member.decompress(piece, capacity))
+            capacity -= len(parts[-1])
             position += len(piece) - len(member.unused_data or b"")
             piece_bytes *= 2
         piece_bytes = PIECE_BYTES
@@ -134,7 +136,7 @@ def _unfolded(data: memoryview, bytes_max: int, decoder: Callable[[], _Decoder],
 
 
 def compress(codec: int, data: bytes) -> bytes:
-    """The records of a batch as its attributes say; snappy in the framing that Java clients need."""
+    """Returns compressed records; snappy in the format that Java clients require."""
     if codec == 1:
         return zlib_ng.compress(data, wbits=31)
     if codec == 2:
@@ -159,7 +161,7 @@ _CODECS: dict[int, Callable[[memoryview, int], bytes | memoryview]] = {
 }
 
 _LIBRARY_ERRORS: tuple[type[Exception], ...] = (
-    zlib_ng.error,  # type: ignore[assignment]  # its stub takes the class for one of its errors
+    zlib_ng.error,  # type: ignore[assignment]  # its stub declares the class wrongly
     struct.error,
     cramjam.DecompressionError,
     RuntimeError,

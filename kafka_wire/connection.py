@@ -1,7 +1,7 @@
-"""One blocking connection to one broker, secured as the brokers ask for it: requests out, responses in, in turn.
+"""A blocking connection to one broker, with TLS and SASL; one request at a time.
 
-Messages are encoded by the classes of kafka-python's public `kafka.protocol`; the sockets are our own, because its
-client keeps threads and decodes records, and a task wants the raw batches and nothing that survives a fork.
+The classes of kafka-python's public `kafka.protocol` encode the messages. kafka-python's client is not used, because it
+has threads and decodes records, whereas a task needs raw batches and nothing that breaks in a fork.
 """
 
 from __future__ import annotations
@@ -23,31 +23,33 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
-from headrace.kafka_wire.errors import AuthenticationRefused, KafkaUnavailable, RequestRefused
-from headrace.kafka_wire.receive_room import ReceiveRoom
-from headrace.kafka_wire.security import KafkaSecurity, UnusableSecurity
+from headrace.kafka_wire.errors import AuthenticationFailed, ErrorResponse, KafkaUnavailable
+from headrace.kafka_wire.security import KafkaSecurity, SecurityConfigError
 
 CLIENT_ID = "headrace-loader"
-RESPONSE_BYTES_MAX = 1024 * 1024 * 1024  # a longer frame is not Kafka answering; refused before it is allocated
+RESPONSE_BYTES_MAX = 1024 * 1024 * 1024  # a larger frame is not from Kafka; rejected before allocation
 
-SASL_ROUNDS_MAX = 10  # GSSAPI takes four; a server that goes on for ever is none
-SESSION_USED = 0.8  # of the time that a broker gives a session, before a new connection is made instead
+SASL_ROUNDS_MAX = 10  # GSSAPI takes four; limits a faulty server
+SESSION_USED_RATIO = 0.8  # fraction of the session lifetime after which a new connection replaces this one
+
+BUFFERS_MAX = 2  # a response is usually processed while the next one is received
+POOLED_BYTES_MAX = 32 * 1024 * 1024  # per buffer; larger responses are not pooled
 
 NONE = 0
 UNSUPPORTED_SASL_MECHANISM = 33
 
 Message = Any
-"""A message class or object of kafka-python, which carries no types we could name."""
+"""A message class or object of kafka-python, which has no type annotations."""
 
 
 def error_name(code: int) -> str:
-    """The name that Kafka gives an error code, such as `NOT_LEADER_OR_FOLLOWER`."""
+    """Returns Kafka's name of an error code, such as `NOT_LEADER_OR_FOLLOWER`."""
     cls = for_code(code)
     return str(getattr(cls, "message", "") or cls.__name__)
 
 
 def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
-    """Reads `host:port,…`; a missing port is 9092 and an IPv6 address stands in brackets.
+    """Parses `host:port,…`; the default port is 9092, and IPv6 addresses are in brackets.
 
     Raises:
         ValueError: an entry is not a host with a port.
@@ -63,25 +65,60 @@ def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(servers)
 
 
-class Connection:
-    """A connection to a broker; every failure of the network is `KafkaUnavailable` and closes it.
+class ReceiveBuffers:
+    """A pool of receive buffers, because zeroing megabytes per response would cost a task as much as checksums.
 
-    Args:
-        room: what answers are received into, shared with other connections of the same thread. Whatever an answer is
-            decoded to may be a view of it.
-
-    Raises:
-        KafkaUnavailable: the broker does not answer.
-        AuthenticationRefused: one side does not take the other for who it should be.
+    A buffer is reused when no view of it exists any more. Not thread-safe.
     """
 
-    def __init__(self, host: str, port: int, timeout_s: float, security: KafkaSecurity, room: ReceiveRoom) -> None:
-        self._room = room
+    def __init__(self) -> None:
+        self._buffers: list[bytearray] = []
+
+    def take(self, size: int) -> memoryview:
+        """Returns a view of `size` uninitialized bytes."""
+        if size > POOLED_BYTES_MAX:
+            return memoryview(bytearray(size))
+        free = [buffer for buffer in self._buffers if _is_free(buffer)]
+        chosen = next((buffer for buffer in free if len(buffer) >= size), None)
+        if chosen is None:
+            chosen = bytearray(size)
+            in_use = [buffer for buffer in self._buffers if not any(buffer is each for each in free)]
+            others = [*free, *in_use][1 - BUFFERS_MAX :]
+            self._buffers = [*others, chosen]
+        return memoryview(chosen)[:size]
+
+
+def _is_free(buffer: bytearray) -> bool:
+    """Returns whether no view of a buffer exists: a buffer with views cannot be resized."""
+    try:
+        buffer.append(0)
+    except BufferError:
+        return False
+    buffer.pop()
+    return True
+
+
+class Connection:
+    """A connection to a broker. Every network failure closes it and raises `KafkaUnavailable`.
+
+    Args:
+        buffers: receive buffers, shared with other connections of the same thread. Decoded responses may be views of
+            them.
+
+    Raises:
+        KafkaUnavailable: the broker does not respond.
+        AuthenticationFailed: broker or client cannot be authenticated.
+    """
+
+    def __init__(
+        self, host: str, port: int, timeout_s: float, security: KafkaSecurity, buffers: ReceiveBuffers
+    ) -> None:
+        self._buffers = buffers
         self.name = f"{host}:{port}"
         self._timeout_s = timeout_s
         self._correlation_id = 0
         self._session_ends = float("inf")
-        self._ahead: bytes | None = None  # the request that was sent ahead
+        self._early_request: bytes | None = None  # the request that was sent early
         self.is_closed = False
         try:
             self._socket = socket.create_connection((host, port), timeout=timeout_s)
@@ -90,20 +127,20 @@ class Connection:
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if security.uses_tls:
-                self._socket = self._encrypted(host, security)
-            self._versions = self._ask_versions()
+                self._socket = self._wrap_tls(host, security)
+            self._versions = self._request_versions()
             if security.uses_sasl:
                 self._authenticate(host, security)
-        except UnusableSecurity as error:
+        except SecurityConfigError as error:
             self.close()
-            raise AuthenticationRefused(str(error)) from error
+            raise AuthenticationFailed(str(error)) from error
         except BaseException:
             self.close()
             raise
 
     @property
     def is_over(self) -> bool:
-        """Whether another connection is needed: closed, or its session ends soon (KIP-368)."""
+        """Whether the connection must be replaced: it is closed, or its session ends soon (KIP-368)."""
         return self.is_closed or time.monotonic() > self._session_ends
 
     def close(self) -> None:
@@ -111,37 +148,39 @@ class Connection:
         with contextlib.suppress(OSError):
             self._socket.close()
 
-    def version(self, request: Message, wanted: int, *, oldest: int = 0) -> int:
-        """The newest version up to `wanted` that the broker knows.
+    def version(self, request: Message, newest: int, *, oldest: int = 0) -> int:
+        """Returns the newest version up to `newest` that the broker supports.
 
         Raises:
-            RequestRefused: it knows none of them, or none from `oldest` on.
+            ErrorResponse: the broker supports no version from `oldest` to `newest`.
         """
         low, high = self._versions.get(request.API_KEY, (0, -1))
-        chosen = min(wanted, high)
+        chosen = min(newest, high)
         if chosen < max(low, oldest):
-            known = f"{oldest} to {wanted}" if oldest else str(wanted)
-            raise RequestRefused(self.name, request.name, 35, f"it serves versions {low} to {high}, we know {known}")
+            known = f"{oldest} to {newest}" if oldest else str(newest)
+            raise ErrorResponse(
+                self.name, request.name, 35, f"it supports versions {low} to {high}, this client {known}"
+            )
         return chosen
 
-    def send_ahead(self, request: Message) -> None:
-        """Sends a request whose answer is wanted later, when the same one is asked; one at a time, others are not sent.
+    def send_early(self, request: Message) -> None:
+        """Sends a request now; a later `call` with the same request reads its response.
 
-        The broker works on it and its answer arrives while we do something else. What goes wrong shows when it is
-        asked. If it never is, the answer is read and dropped before that of the next question.
+        The broker processes the request meanwhile. Only one request can be sent early; further ones are ignored. Errors
+        are raised by `call`. A `call` with another request reads and discards the early response first.
         """
-        if self._ahead is not None or self.is_over:
+        if self._early_request is not None or self.is_over:
             return
-        question = _question(request)
+        body = _request_body(request)
         self._correlation_id += 1
         try:
             self._send(request, self._timeout_s)
         except OSError:
             self.close()
         else:
-            self._ahead = question
+            self._early_request = body
 
-    def ask(
+    def call(
         self,
         request: Message,
         response: Message,
@@ -150,14 +189,14 @@ class Connection:
         extra_wait_s: float = 0.0,
         decode: Callable[[memoryview, int], Message] | None = None,
     ) -> Message:
-        """Sends one request, unless it was sent ahead, and returns its decoded response.
+        """Sends one request, unless it was sent early, and returns its decoded response.
 
         Args:
-            extra_wait_s: what the broker may wait by itself before it answers, on top of the timeout.
-            decode: in place of the response's own, given the bytes behind the header and the version.
+            extra_wait_s: time that the broker may wait for data, in addition to the timeout.
+            decode: replaces the decoder of the response class; called with the bytes after the header and the version.
         """
         try:
-            frame = self._answer_sent_for(request, extra_wait_s)
+            frame = self._early_response(request, extra_wait_s)
             if frame is None:
                 self._correlation_id += 1
                 self._send(request, self._timeout_s + extra_wait_s)
@@ -165,20 +204,22 @@ class Connection:
         except (OSError, EOFError) as error:
             self.close()
             if alert := _alert(error):
-                raise AuthenticationRefused(
-                    f"broker {self.name} refused the TLS connection ({alert}): expected another kafka.certificate"
+                raise AuthenticationFailed(
+                    f"broker {self.name} rejected the TLS connection ({alert}); check kafka.certificate"
                 ) from error
             reason = str(error) or type(error).__name__
-            raise KafkaUnavailable(f"broker {self.name} broke off during {request.name}: {reason}") from error
+            raise KafkaUnavailable(
+                f"connection to broker {self.name} failed during {request.name}: {reason}"
+            ) from error
         (correlation_id,) = struct.unpack_from(">i", frame)
         if correlation_id != self._correlation_id:
             self.close()
-            raise KafkaUnavailable(f"broker {self.name} answered another request than {request.name}")
+            raise KafkaUnavailable(f"broker {self.name} responded to another request than {request.name}")
         try:
             content = frame[_header_bytes(response, version, frame) :]
             return response.decode(content, version=version) if decode is None else decode(content, version)
         except Exception as error:
-            # kafka-python's decoders raise whatever their struct calls raise.
+            # kafka-python's decoders raise errors of many types.
             self.close()
             raise KafkaUnavailable(f"broker {self.name} sent an unreadable {response.name}: {error!r}") from error
 
@@ -187,25 +228,25 @@ class Connection:
         self._socket.settimeout(timeout_s)
         self._socket.sendall(request.encode(header=True, framed=True))
 
-    def _answer_sent_for(self, request: Message, extra_wait_s: float) -> memoryview | None:
-        """The answer to a request that was sent ahead; None where none was, or another, whose answer is dropped.
+    def _early_response(self, request: Message, extra_wait_s: float) -> memoryview | None:
+        """Returns the response to a request that was sent early, or None if another or none was sent early.
 
-        Its correlation id is the last one that was given, since nothing is sent between the two.
+        Its correlation id is the last one, because no request is sent in between.
         """
-        ahead, self._ahead = self._ahead, None
+        ahead, self._early_request = self._early_request, None
         if ahead is None:
             return None
         self._socket.settimeout(self._timeout_s + extra_wait_s)
         frame = self._receive()
-        return frame if ahead == _question(request) else None
+        return frame if ahead == _request_body(request) else None
 
     def _receive(self) -> memoryview:
-        (length,) = struct.unpack(">i", self._filled(memoryview(bytearray(4))))
+        (length,) = struct.unpack(">i", self._fill(memoryview(bytearray(4))))
         if not 4 <= length <= RESPONSE_BYTES_MAX:
-            raise EOFError(f"a frame of {length} bytes is not an answer of a Kafka broker")
-        return self._filled(self._room.take(length))
+            raise EOFError(f"a frame of {length} bytes is not a response of a Kafka broker")
+        return self._fill(self._buffers.take(length))
 
-    def _filled(self, view: memoryview) -> memoryview:
+    def _fill(self, view: memoryview) -> memoryview:
         filled = 0
         while filled < len(view):
             received = self._socket.recv_into(view[filled:])
@@ -214,77 +255,79 @@ class Connection:
             filled += received
         return view
 
-    def _encrypted(self, host: str, security: KafkaSecurity) -> ssl.SSLSocket:
+    def _wrap_tls(self, host: str, security: KafkaSecurity) -> ssl.SSLSocket:
         context = security.context()
         try:
             return context.wrap_socket(self._socket, server_hostname=host)
         except ssl.SSLCertVerificationError as error:
-            raise AuthenticationRefused(
-                f"broker {self.name} is not trusted ({error.verify_message}): expected a certificate for {host} of an "
-                "authority in kafka.ca"
+            raise AuthenticationFailed(
+                f"broker {self.name} is not trusted ({error.verify_message}); its certificate must be for {host} and "
+                "from an authority in kafka.ca"
             ) from error
         except OSError as error:
             reason = getattr(error, "reason", None) or str(error) or type(error).__name__
             raise KafkaUnavailable(
-                f"broker {self.name} does not speak TLS ({reason}); is kafka.security_protocol right?"
+                f"TLS handshake with broker {self.name} failed ({reason}); check kafka.security_protocol"
             ) from error
 
     def _authenticate(self, host: str, security: KafkaSecurity) -> None:
         mechanism = security.sasl(host)
-        asked = SaslHandshakeRequest(mechanism=security.mechanism, version=1)
-        answer = self.ask(asked, SaslHandshakeResponse, 1)
-        if answer.error_code == UNSUPPORTED_SASL_MECHANISM:
-            raise AuthenticationRefused(
-                f"broker {self.name} takes {', '.join(answer.mechanisms) or 'no SASL'} here, and not "
-                f"{security.mechanism}: expected another kafka.sasl_mechanism"
+        requested = SaslHandshakeRequest(mechanism=security.mechanism, version=1)
+        reply = self.call(requested, SaslHandshakeResponse, 1)
+        if reply.error_code == UNSUPPORTED_SASL_MECHANISM:
+            raise AuthenticationFailed(
+                f"broker {self.name} supports {', '.join(reply.mechanisms) or 'no SASL'} here, not "
+                f"{security.mechanism}; set kafka.sasl_mechanism"
             )
-        if answer.error_code != NONE:
-            raise RequestRefused(self.name, "SaslHandshake", answer.error_code, error_name(answer.error_code))
+        if reply.error_code != NONE:
+            raise ErrorResponse(self.name, "SaslHandshake", reply.error_code, error_name(reply.error_code))
         version = self.version(SaslAuthenticateRequest, 2)
         for _ in range(SASL_ROUNDS_MAX):
-            said = SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes(), version=version)
-            answer = self.ask(said, SaslAuthenticateResponse, version)
-            if answer.error_code != NONE:
-                reason = answer.error_message or error_name(answer.error_code)
-                raise AuthenticationRefused(f"broker {self.name} refused to log in {_who(security)}: {reason}")
+            authenticate = SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes(), version=version)
+            reply = self.call(authenticate, SaslAuthenticateResponse, version)
+            if reply.error_code != NONE:
+                reason = reply.error_message or error_name(reply.error_code)
+                raise AuthenticationFailed(
+                    f"broker {self.name} rejected the login of {_client_name(security)}: {reason}"
+                )
             try:
-                mechanism.receive(answer.auth_bytes)
-            except ValueError as error:  # SCRAM: it proved to know the password no more than a stranger would
-                raise AuthenticationRefused(f"broker {self.name} did not prove who it is: {error}") from error
+                mechanism.receive(reply.auth_bytes)
+            except ValueError as error:  # SCRAM: the broker does not know the password
+                raise AuthenticationFailed(f"broker {self.name} failed to authenticate itself: {error}") from error
             if mechanism.is_done():
                 break
         if not mechanism.is_authenticated():
-            raise AuthenticationRefused(f"broker {self.name} refused to log in {_who(security)}")
-        if version >= 1 and answer.session_lifetime_ms > 0:
-            self._session_ends = time.monotonic() + SESSION_USED * answer.session_lifetime_ms / 1000
+            raise AuthenticationFailed(f"broker {self.name} rejected the login of {_client_name(security)}")
+        if version >= 1 and reply.session_lifetime_ms > 0:
+            self._session_ends = time.monotonic() + SESSION_USED_RATIO * reply.session_lifetime_ms / 1000
 
-    def _ask_versions(self) -> dict[int, tuple[int, int]]:
-        # Version 0 is answered by every broker, also one that does not know the newest version we know.
-        response = self.ask(ApiVersionsRequest(version=0), ApiVersionsResponse, 0)
+    def _request_versions(self) -> dict[int, tuple[int, int]]:
+        # Every broker supports version 0.
+        response = self.call(ApiVersionsRequest(version=0), ApiVersionsResponse, 0)
         if response.error_code != NONE:
-            raise RequestRefused(self.name, "ApiVersions", response.error_code, error_name(response.error_code))
+            raise ErrorResponse(self.name, "ApiVersions", response.error_code, error_name(response.error_code))
         return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
 
-def _question(request: Message) -> bytes:
-    """A request without its header: what it asks, whatever its number."""
+def _request_body(request: Message) -> bytes:
+    """Returns a request without its header, to compare requests."""
     return b"%s %d " % (request.name.encode(), request.version) + bytes(request.encode())
 
 
 def _alert(error: Exception) -> str:
-    """Why the other side ended a TLS connection on purpose, "" where it did not."""
+    """Returns the TLS alert of the broker, or ""."""
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     return reason if "ALERT" in reason else ""
 
 
-def _who(security: KafkaSecurity) -> str:
-    return f"user {security.user}" if security.user else f"this client by {security.mechanism}"
+def _client_name(security: KafkaSecurity) -> str:
+    return f"user {security.user}" if security.user else f"this client with {security.mechanism}"
 
 
 def _header_bytes(response: Message, version: int, frame: memoryview) -> int:
-    """Length of the response header: the correlation id and, from the first flexible version on, tagged fields.
+    """Returns the length of the response header: the correlation id and, in flexible versions, tagged fields.
 
-    ApiVersions answers are never flexible (KIP-511), and no broker sends tagged fields in a response header.
+    ApiVersions responses are never flexible (KIP-511), and no broker sends tagged fields in a response header.
     """
     if response.API_KEY == ApiVersionsRequest.API_KEY or not response.flexible_version_q(version):
         return 4

@@ -1,39 +1,39 @@
-"""What can go wrong between us and brokers.
+"""Errors of communication with brokers.
 
 KafkaError
-├── KafkaUnavailable        none of them answers
-│   └── BrokerPutOff        one failed so often that it is not asked for a while
-├── AuthenticationRefused   one side does not take the other for who it should be; trying again would change nothing
-├── RequestRefused          a broker answered with an error code
-├── OffsetOutOfRange        the log does not hold the offset
-├── LogChanged              the topic was re-created, or its leader changed since it was last asked about
-├── CorruptBatch            bytes that are not the record batch they claim to be
-│   └── MisplacedBatch      it is whole, and claims offsets that it cannot have
-└── MalformedMessage        bytes that are not the request or answer they should be
+├── KafkaUnavailable        no broker responds
+│   └── BrokerSuspended     the broker failed repeatedly and is not contacted during a cool-down
+├── AuthenticationFailed    broker or client cannot be authenticated; a retry would not help
+├── ErrorResponse           a broker responded with an error code
+├── OffsetOutOfRange        the log does not contain the offset
+├── LogChanged              the topic was re-created, or its leader changed since the last request
+├── CorruptBatch            bytes that are not a valid record batch
+│   └── MisplacedBatch      a valid batch with impossible offsets
+└── MalformedMessage        bytes that are not a valid request or response
 """
 
 from __future__ import annotations
 
 
 class KafkaError(Exception):
-    """Root of the package's errors; the message is one line for people."""
+    """Root of the errors of the package. The message is one line."""
 
 
 class KafkaUnavailable(KafkaError):
     pass
 
 
-class BrokerPutOff(KafkaUnavailable):
+class BrokerSuspended(KafkaUnavailable):
     pass
 
 
-class AuthenticationRefused(KafkaError):
+class AuthenticationFailed(KafkaError):
     pass
 
 
-class RequestRefused(KafkaError):
+class ErrorResponse(KafkaError):
     def __init__(self, broker: str, request: str, code: int, reason: str) -> None:
-        super().__init__(f"broker {broker} refused {request}: {reason} (error {code})")
+        super().__init__(f"broker {broker} rejected {request}: {reason} (error {code})")
         self.broker = broker
         self.code = code
 
@@ -47,7 +47,7 @@ class LogChanged(KafkaError):
 
 
 class CorruptBatch(KafkaError):
-    """`next_offset` is the offset after the batch where that is known all the same, else None."""
+    """A batch is corrupt. `next_offset` is the offset after it, or None if unknown."""
 
     def __init__(self, message: str, next_offset: int | None = None) -> None:
         super().__init__(message)
@@ -55,8 +55,10 @@ class CorruptBatch(KafkaError):
 
 
 class MisplacedBatch(CorruptBatch):
-    """The checksum does not cover the base offset: the neighbours tell that it is wrong, and nobody what is right."""
+    """The base offset contradicts the neighbouring batches. The checksum does not cover it, so the right one is
+    unknown.
+    """
 
 
 class MalformedMessage(KafkaError):
-    """Bytes that do not match the API key and version they were sent under."""
+    """Bytes do not match the API key and version of their message."""

@@ -1,6 +1,6 @@
-"""Cursors over the primitive types of the Kafka protocol, for the two APIs whose speed matters.
+"""Readers and writers of the primitive types of the Kafka protocol, for the APIs in which speed matters.
 
-"Flexible" versions have compact (varint, length + 1) strings and arrays and end each structure with tagged fields.
+Flexible versions have compact strings and arrays (varint of length + 1), and end each structure with tagged fields.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 
 ITEMS_MAX = 100_000
-"""Of all arrays of one message, unless its reader says otherwise: more than a broker has partitions."""
+"""Default limit of items in all arrays of a message: more than a broker has partitions."""
 
 
 def _overrun(view: memoryview, pos: int, size: int) -> MalformedMessage:
-    return MalformedMessage(f"{size} bytes wanted at {pos} of a frame of {len(view)}")
+    return MalformedMessage(f"{size} bytes expected at {pos} in a frame of {len(view)}")
 
 
 def uvarint_at(view: memoryview, pos: int) -> tuple[int, int]:
-    """A number, and the position behind it."""
+    """Reads an unsigned varint; returns it and the position after it."""
     value = shift = 0
     while pos < len(view):
         byte = view[pos]
@@ -38,7 +38,7 @@ def uvarint_at(view: memoryview, pos: int) -> tuple[int, int]:
 
 
 def text_at(view: memoryview, pos: int, size: int) -> tuple[str, int]:
-    """A string of so many bytes, and the position behind it."""
+    """Reads a string of `size` bytes; returns it and the position after it."""
     end = pos + size
     if end > len(view):
         raise _overrun(view, pos, size)
@@ -49,7 +49,7 @@ def text_at(view: memoryview, pos: int, size: int) -> tuple[str, int]:
 
 
 def after_tags(view: memoryview, pos: int) -> int:
-    """The position behind the tagged fields of a structure, of which there are mostly none."""
+    """Returns the position after the tagged fields of a structure, which are usually empty."""
     if pos < len(view) and not view[pos]:
         return pos + 1
     reader = Reader(view, pos, flexible=True)
@@ -58,10 +58,10 @@ def after_tags(view: memoryview, pos: int) -> int:
 
 
 class Reader:
-    """Reads one frame from front to back; every overrun is a `MalformedMessage`.
+    """Reads one frame sequentially; reading beyond its end raises `MalformedMessage`.
 
     Args:
-        items_max: of all arrays together, beside the first item of each.
+        items_max: limit of items in all arrays together; the first item of each array does not count.
     """
 
     __slots__ = ("_end", "_items_left", "_items_max", "flexible", "pos", "view")
@@ -94,7 +94,7 @@ class Reader:
         return int(self.fixed(_I64)[0])
 
     def fixed(self, fields: struct.Struct) -> tuple[Any, ...]:
-        """Several fields of fixed sizes at once."""
+        """Reads several fields of fixed size."""
         start = self.pos
         try:
             values = fields.unpack_from(self.view, start)
@@ -133,7 +133,7 @@ class Reader:
         return None if size < 0 else self.raw(size)
 
     def array_size(self) -> int:
-        """The number of items; a null array counts as empty."""
+        """Returns the number of items; a null array counts as empty."""
         return self._counted(self.uvarint() - 1 if self.flexible else self.i32())
 
     def _counted(self, items: int) -> int:
@@ -141,11 +141,11 @@ class Reader:
             return 0
         self._items_left -= items - 1
         if self._items_left < 0:
-            raise MalformedMessage(f"{items} items more, of at most {self._items_max} in one message")
+            raise MalformedMessage(f"{items} further items exceed the limit of {self._items_max} per message")
         return items
 
     def tags(self) -> None:
-        """Skips the tagged fields of a structure: none of them means anything to this broker."""
+        """Skips the tagged fields of a structure; none of them is used."""
         if not self.flexible:
             return
         for _ in range(self._counted(self.uvarint())):
@@ -154,7 +154,7 @@ class Reader:
 
 
 class Writer:
-    """Builds an answer back to back in one buffer."""
+    """Writes a response sequentially to one buffer."""
 
     __slots__ = ("buffer", "flexible")
 
@@ -175,7 +175,7 @@ class Writer:
         self.buffer += _I64.pack(value)
 
     def fixed(self, fields: struct.Struct, *values: int) -> None:
-        """Several fields of fixed sizes at once."""
+        """Writes several fields of fixed size."""
         self.buffer += fields.pack(*values)
 
     def uvarint(self, value: int) -> None:
@@ -207,7 +207,7 @@ class Writer:
             self.i32(size)
 
     def bytes_size(self, size: int) -> None:
-        """The length in front of bytes that are sent after it, from another buffer."""
+        """Writes the length prefix of bytes that are sent from another buffer."""
         if self.flexible:
             self.uvarint(size + 1)
         else:

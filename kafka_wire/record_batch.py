@@ -1,15 +1,15 @@
-"""Record batches, version 2: what producers send, logs keep and fetches bring; the one parser and the one builder.
+"""Parser and builder of record batches, version 2, the format of produce requests, logs and fetch responses.
 
 Layout of the 61-byte header, big endian: baseOffset i64, batchLength i32 (bytes after this field),
 partitionLeaderEpoch i32, magic i8, crc u32 (CRC-32C of everything from attributes on), attributes i16 (bits 0-2
-codec, 3 timestamp type, 4 transactional, 5 control, 6 baseTimestamp is until when compaction keeps records without a
-value), lastOffsetDelta i32, baseTimestamp i64, maxTimestamp i64, producerId i64, producerEpoch i16, baseSequence i32,
-recordCount i32; then the records, compressed together.
+codec, 3 timestamp type, 4 transactional, 5 control, 6 baseTimestamp is the time until which compaction retains records
+without a value), lastOffsetDelta i32, baseTimestamp i64, maxTimestamp i64, producerId i64, producerEpoch i16,
+baseSequence i32, recordCount i32; then the records, compressed together.
 
 Record: length, attributes i8, timestampDelta, offsetDelta, key length and key, value length and value, count of
 headers and headers (key length, key, value length, value). Numbers are zigzag varints; a length of -1 is null.
 
-baseOffset and partitionLeaderEpoch lie before what the CRC covers, so a broker writes them and leaves the rest.
+The CRC does not cover baseOffset and partitionLeaderEpoch, so a broker can set them without changing the rest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HEADER_BYTES = HEADER.size
 PREFIX = struct.Struct(">qii")
 PREFIX_BYTES = PREFIX.size
 LENGTH_OVERHEAD = 12
-"""Bytes of a batch that its batchLength does not count: baseOffset and batchLength itself."""
+"""Bytes that batchLength does not count: baseOffset and batchLength."""
 CRC_AT, CRC_FROM = 17, 21
 MAGIC = 2
 MAGIC_AT = 16
@@ -38,15 +38,15 @@ MAGIC_AT = 16
 CODEC_MASK, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
 
 Record = tuple[int, int, bytes | None, bytes | None, bytes]
-"""(offset, timestamp in ms, key, value, headers as the log holds them: a varint count, then the headers)."""
+"""(offset, timestamp in ms, key, value, encoded headers: a varint count, then the headers)."""
 
 NO_HEADERS = b"\x00"
 
-TakeApart = Callable[[bytes | memoryview, int, int, int, int | None], Sequence[Record]]
-"""Does what `records_of` does."""
+RecordParser = Callable[[bytes | memoryview, int, int, int, int | None], Sequence[Record]]
+"""A function like `parse_records`."""
 
 SAFE_MS = 1 << 62
-"""Two numbers below this add up to one of 64 bits."""
+"""The sum of two numbers below this fits into 64 bits."""
 
 _BASE_AND_LENGTH = struct.Struct(">qi")
 _BASE = struct.Struct(">q")
@@ -79,7 +79,9 @@ class BatchHeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch with all its records; `next_offset` is the offset after it, also when compaction took records."""
+    """A batch with all its records. `next_offset` is the offset after it, even if compaction deleted its last
+    records.
+    """
 
     base_offset: int
     next_offset: int
@@ -89,10 +91,10 @@ class Batch:
     records: Sequence[Record]
 
 
-class Frame(NamedTuple):
-    """A whole batch as it lies in a fetch, not looked into: what the bytes before those of the checksum say of it.
+class BatchFrame(NamedTuple):
+    """The bytes of a complete batch in a fetch response, not yet validated.
 
-    `next_base_offset` is what the one after it begins with, None where the fetch ends before it says so.
+    `next_base_offset` is the base offset of the following batch, or None if the response ends before it.
     """
 
     position: int
@@ -106,7 +108,7 @@ class Frame(NamedTuple):
 
     @property
     def is_followed(self) -> bool:
-        """Whether the same bytes show where the next batch begins, which must not be before this one ends."""
+        """Whether the response shows the base offset of the following batch."""
         return self.next_base_offset is not None
 
 
@@ -118,14 +120,14 @@ def has_valid_crc(batch: memoryview, header: BatchHeader) -> bool:
     return bool(crc32c(batch[CRC_FROM : header.size]) == header.crc)
 
 
-def frames(data: bytes | memoryview, where: str) -> Iterator[Frame]:
-    """The whole batches of a fetch, one after the other; a cut one at the end is left for the next fetch.
+def split_batches(data: bytes | memoryview, where: str) -> Iterator[BatchFrame]:
+    """Yields the complete batches of a fetch response; a truncated last one is ignored.
 
     Args:
         where: broker, topic and partition, for messages.
 
     Raises:
-        CorruptBatch: a length that none can have, or the format of messages before record batches.
+        CorruptBatch: an impossible length, or a message format older than record batches.
     """
     view = memoryview(data)
     position = 0
@@ -134,20 +136,17 @@ def frames(data: bytes | memoryview, where: str) -> Iterator[Frame]:
         end = position + LENGTH_OVERHEAD + length
         at = f"{where} offset {base_offset}"
         if len(data) - position > MAGIC_AT and data[position + MAGIC_AT] < MAGIC:
-            raise _of_old_format(at, data[position + MAGIC_AT])
+            raise _old_format_error(at, data[position + MAGIC_AT])
         if end - position < HEADER_BYTES:
             raise CorruptBatch(f"{at}: a batch of {length} bytes is shorter than its header")
         if len(data) < end:
             return
-        yield Frame(position, base_offset, _base_at(data, end), view[position:end])
+        yield BatchFrame(position, base_offset, _base_at(data, end), view[position:end])
         position = end
 
 
-def offset_behind(data: bytes | memoryview) -> int | None:
-    """The offset behind the last whole batch of a fetch, as their headers say, which nobody has looked at.
-
-    None where there is no whole batch.
-    """
+def end_of_batches(data: bytes | memoryview) -> int | None:
+    """Returns the offset after the last complete batch of a fetch response, from the unvalidated headers, or None."""
     position = 0
     last = -1
     while len(data) - position >= HEADER_BYTES:
@@ -159,66 +158,65 @@ def offset_behind(data: bytes | memoryview) -> int | None:
 
 
 def _base_at(data: bytes | memoryview, position: int) -> int | None:
-    """The offset that the batch at this position begins with, None where the bytes end before they say so."""
+    """Returns the base offset of the batch at this position, or None if the bytes end before it."""
     return int(_BASE.unpack_from(data, position)[0]) if len(data) - position >= _BASE.size else None
 
 
-def read_batch(frame: Frame, where: str, bytes_max: int, take_apart: TakeApart | None = None) -> Batch:
-    """The batch in a frame.
+def read_batch(frame: BatchFrame, where: str, bytes_max: int, record_parser: RecordParser | None = None) -> Batch:
+    """Validates and decodes the batch of a frame.
 
-    No checksum covers the offset that a batch begins with, so it is compared with where the next one begins, and that
-    before its records are looked at: of one that cannot be opened, too, only its place says where the log goes on.
+    The checksum does not cover the base offset, so it is compared with the following batch. That happens before the
+    records are decoded, because the offsets of an undecodable batch determine where reading continues.
 
     Args:
         where: broker, topic and partition, for messages.
-        bytes_max: a batch that unfolds to more is refused.
-        take_apart: instead of `records_of`.
+        bytes_max: size limit of the decompressed records.
+        record_parser: replaces `parse_records`.
 
     Raises:
-        MisplacedBatch: offsets that none can have, or that overlap with those of the next one.
+        MisplacedBatch: impossible offsets, or offsets that overlap with the following batch.
         CorruptBatch: a wrong magic, checksum, codec or record.
     """
     view, at = frame.view, f"{where} offset {frame.base_offset}"
     if view[MAGIC_AT] != MAGIC:
-        raise CorruptBatch(f"{at}: there is no message format {view[MAGIC_AT]}")
+        raise CorruptBatch(f"{at}: unknown message format {view[MAGIC_AT]}")
     header = read_batch_header(view)
     checksum = crc32c(view[CRC_FROM:])
     if checksum != header.crc:
-        raise CorruptBatch(
-            f"{at}: the checksum of the batch is wrong: it says {header.crc:#010x} and the bytes give {checksum:#010x}"
-        )
+        raise CorruptBatch(f"{at}: the batch has the wrong checksum {header.crc:#010x}, expected {checksum:#010x}")
     next_offset = header.last_offset + 1
     if not 0 <= header.base_offset < next_offset:
-        raise MisplacedBatch(f"{at}: a batch cannot take the offsets [{header.base_offset}, {next_offset})")
+        raise MisplacedBatch(f"{at}: a batch cannot have the offsets [{header.base_offset}, {next_offset})")
     if frame.next_base_offset is not None and frame.next_base_offset < next_offset:
         raise MisplacedBatch(
-            f"{at}: the batch takes the offsets [{header.base_offset}, {next_offset}), and the next one begins at "
-            f"{frame.next_base_offset}: one of them is not where it says"
+            f"{at}: the batch has the offsets [{header.base_offset}, {next_offset}), but the next one begins at "
+            f"{frame.next_base_offset}: one of the base offsets is wrong"
         )
     try:
-        records = open_batch(view, header, at, bytes_max, take_apart)
+        records = decode_batch(view, header, at, bytes_max, record_parser)
     except CorruptBatch as error:
         raise CorruptBatch(str(error), next_offset) from error
     if records and not header.base_offset <= records[0][0] <= records[-1][0] < next_offset:
-        raise CorruptBatch(f"{at}: records lie outside the offsets of their batch", next_offset)
+        raise CorruptBatch(f"{at}: records have offsets outside of their batch", next_offset)
     return Batch(header.base_offset, next_offset, header.leader_epoch, header.attributes, header.producer_id, records)
 
 
-def _of_old_format(at: str, magic: int) -> CorruptBatch:
+def _old_format_error(at: str, magic: int) -> CorruptBatch:
     return CorruptBatch(
-        f"{at}: message format {magic} is older than Kafka 0.11's record batches and is "
-        "not read; set the topic's message format to 2 and let the old segments expire"
+        f"{at}: message format {magic} is older than Kafka 0.11 and not supported; set the topic's message format to 2 "
+        "and let the old segments expire"
     )
 
 
-def offset_after(data: bytes | memoryview, frame: Frame) -> int | None:
-    """The offset after a batch whose own word cannot be trusted: that of the next one, which stands right behind it.
+def offset_after(data: bytes | memoryview, frame: BatchFrame) -> int | None:
+    """Returns the offset after a corrupt batch: the base offset of the following batch, or None if that is unreliable.
 
-    That one is believed where its checksum is right, or that of one further on to which the lengths in between lead;
-    but not where what follows the whole one shows that it is elsewhere, since no checksum covers that.
+    The base offset is reliable if the following batch has a valid checksum, or if the lengths of the batches in between
+    lead to one that has. It is unreliable if the batch after the valid one contradicts it, because no checksum covers
+    it.
 
     Args:
-        data: a fetch that has the frame where it was found.
+        data: the fetch response that contains the frame.
     """
     view = memoryview(data)
     position, before, found = frame.end, frame.base_offset, None
@@ -236,18 +234,18 @@ def offset_after(data: bytes | memoryview, frame: Frame) -> int | None:
     return None
 
 
-def open_batch(
-    batch: memoryview, header: BatchHeader, at: str, bytes_max: int, take_apart: TakeApart | None = None
+def decode_batch(
+    batch: memoryview, header: BatchHeader, at: str, bytes_max: int, record_parser: RecordParser | None = None
 ) -> Sequence[Record]:
-    """The records of one whole batch whose checksum is right.
+    """Decodes the records of a complete batch with a valid checksum.
 
     Args:
         at: broker, topic, partition and offset, for messages.
-        bytes_max: what the records may take when they are decompressed.
-        take_apart: instead of `records_of`.
+        bytes_max: size limit of the decompressed records.
+        record_parser: replaces `parse_records`.
 
     Raises:
-        CorruptBatch: a codec that is none, too many bytes, or a malformed record.
+        CorruptBatch: an unknown codec, too many bytes, or a malformed record.
     """
     try:
         payload = decompress(header.attributes & CODEC_MASK, batch[HEADER_BYTES : header.size], bytes_max)
@@ -255,23 +253,23 @@ def open_batch(
         raise CorruptBatch(f"{at}: the batch cannot be decompressed: {error}") from error
     try:
         fixed_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
-        take_apart = take_apart or records_of
-        return take_apart(payload, header.record_count, header.base_offset, header.base_timestamp, fixed_time)
+        record_parser = record_parser or parse_records
+        return record_parser(payload, header.record_count, header.base_offset, header.base_timestamp, fixed_time)
     except (IndexError, ValueError) as error:
         raise CorruptBatch(f"{at}: a record of the batch is malformed: {error}") from error
 
 
-def records_of(
+def parse_records(
     payload: bytes | memoryview, count: int, base_offset: int, base_time: int, fixed_time: int | None
 ) -> list[Record]:
-    """Takes the records of a batch apart. One-byte varints, by far the most frequent, are read in place.
+    """Parses the records of a batch. One-byte varints, by far the most frequent, are read inline.
 
     Args:
         fixed_time: the time of all records when the broker stamped them (log append time).
 
     Raises:
-        ValueError: lengths that do not fit, offsets that do not grow, or bytes left over.
-        IndexError: the payload is cut.
+        ValueError: wrong lengths, offsets that do not increase, or additional bytes.
+        IndexError: the payload is truncated.
     """
     records: list[Record] = []
     append = records.append
@@ -286,7 +284,7 @@ def records_of(
         if n > 127:
             n, p = varint(b, p - 1)
         end = p + (n >> 1)
-        p += 1  # attributes: no bit of them is in use
+        p += 1  # attributes: unused
         delta = b[p]
         p += 1
         if delta > 127:
@@ -300,7 +298,7 @@ def records_of(
             n, p = varint(b, p - 1)
         delta = n >> 1
         if n & 1 or delta <= last_delta:
-            raise ValueError("offsets do not grow")
+            raise ValueError("offsets do not increase")
         last_delta = delta
         n = b[p]
         p += 1
@@ -323,24 +321,24 @@ def records_of(
             value = b[p : p + n]
             p += n
         if p >= end:
-            raise ValueError("a record is longer than its length says")
+            raise ValueError("a record is longer than its length prefix")
         append((base_offset + delta, time_ms, key, value, NO_HEADERS if b[p] == 0 else b[p:end]))
         if b[p] == 0 and p + 1 != end:
-            raise ValueError("a record is shorter than its length says")
+            raise ValueError("a record is shorter than its length prefix")
         p = end
     if p != len(b):
-        raise ValueError(f"{len(b) - p} bytes differ from what the records take")
-    return [_wrapped(record) for record in records] if may_overflow else records
+        raise ValueError(f"the records are {len(b) - p} bytes shorter than the payload")
+    return [_wrap_time(record) for record in records] if may_overflow else records
 
 
-def times_of(
+def parse_times(
     payload: bytes | memoryview, count: int, base_offset: int, base_time: int, fixed_time: int | None
 ) -> Iterator[tuple[int, int]]:
-    """The offsets and times that `records_of` would give, one by one; the rest of each record is passed over.
+    """Yields the offsets and times that `parse_records` would return, and skips the rest of each record.
 
     Raises:
-        ValueError: lengths that do not fit, offsets that do not grow, or bytes left over.
-        IndexError: the payload is cut.
+        ValueError: wrong lengths, offsets that do not increase, or additional bytes.
+        IndexError: the payload is truncated.
     """
     b = bytes(payload)
     p, last_delta = 0, -1
@@ -352,26 +350,26 @@ def times_of(
         n, p = _varint(b, p)
         delta = n >> 1
         if n & 1 or delta <= last_delta:
-            raise ValueError("offsets do not grow")
+            raise ValueError("offsets do not increase")
         if not p < end <= len(b):
-            raise ValueError("a record is not as long as its length says")
+            raise ValueError("a record does not have the length of its prefix")
         last_delta, p = delta, end
-        yield base_offset + delta, _in_64_bits(time_ms)
+        yield base_offset + delta, _wrap_int64(time_ms)
     if p != len(b):
-        raise ValueError(f"{len(b) - p} bytes differ from what the records take")
+        raise ValueError(f"the records are {len(b) - p} bytes shorter than the payload")
 
 
-def _wrapped(record: Record) -> Record:
-    """A record whose time went round where it left 64 bits, as it does in Kafka's own clients."""
+def _wrap_time(record: Record) -> Record:
+    """Wraps the time of a record to 64 bits, like Kafka's clients."""
     offset, time_ms, key, value, headers = record
-    return offset, _in_64_bits(time_ms), key, value, headers
+    return offset, _wrap_int64(time_ms), key, value, headers
 
 
-def _in_64_bits(time_ms: int) -> int:
+def _wrap_int64(time_ms: int) -> int:
     return (time_ms + 2**63) % 2**64 - 2**63
 
 
-def headers_of(raw: bytes) -> list[tuple[str, bytes | None]]:
+def parse_headers(raw: bytes) -> list[tuple[str, bytes | None]]:
     """Decodes the headers of a record.
 
     Raises:
@@ -389,14 +387,14 @@ def headers_of(raw: bytes) -> list[tuple[str, bytes | None]]:
             p += 0 if n & 1 else n >> 1
             found.append((key, value))
     except IndexError as error:
-        raise ValueError("the headers are cut") from error
+        raise ValueError("the headers are truncated") from error
     if p != len(raw) or count & 1:
         raise ValueError("the headers are malformed")
     return found
 
 
 def _varint(b: bytes, p: int) -> tuple[int, int]:
-    """An unsigned varint (still zigzag) at `p` and the position after it; up to ten bytes."""
+    """Reads an unsigned varint (before zigzag decoding) of up to ten bytes; returns it and the position after it."""
     n = b[p] & 127
     shift = 7
     while b[p] > 127:
@@ -415,7 +413,7 @@ def build_batch(
     producer_id: int = -1,
     producer_epoch: int = -1,
 ) -> bytes:
-    """One uncompressed batch of (key, value) pairs, at base offset 0; with a producer, of its transaction."""
+    """Builds an uncompressed batch of (key, value) pairs at base offset 0; transactional if a producer is given."""
     builder = DefaultRecordBatchBuilder(
         magic=MAGIC,
         compression_type=0,
@@ -430,8 +428,8 @@ def build_batch(
     return bytes(builder.build())
 
 
-def stamped_batch(batch: memoryview, header: BatchHeader, timestamp_ms: int) -> tuple[bytes, BatchHeader]:
-    """A batch all whose records have the time at which the broker took it; they stay as they are, compressed or not."""
+def stamp_batch(batch: memoryview, header: BatchHeader, timestamp_ms: int) -> tuple[bytes, BatchHeader]:
+    """Returns a batch with the append time as the time of all records; the records stay unchanged."""
     stamped = header._replace(attributes=header.attributes | LOG_APPEND_TIME, max_timestamp=timestamp_ms)
     whole = bytearray(batch)
     HEADER.pack_into(whole, 0, *stamped)
@@ -440,12 +438,12 @@ def stamped_batch(batch: memoryview, header: BatchHeader, timestamp_ms: int) -> 
     return bytes(whole), stamped._replace(crc=crc)
 
 
-def rebuilt_batch(header: BatchHeader, records: Sequence[Record], *, delete_horizon_ms: int | None = None) -> bytes:
-    """A batch with these of its records, in its place and of its producer, compressed as it was.
+def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_horizon_ms: int | None = None) -> bytes:
+    """Builds a batch with some records of another one, with its offsets, producer and codec.
 
     Args:
-        header: of the batch that had the records.
-        delete_horizon_ms: until when compaction keeps records without a value; None leaves that as it was.
+        header: header of the original batch.
+        delete_horizon_ms: time until which compaction retains records without a value; None leaves it unchanged.
     """
     attributes, base_timestamp = header.attributes, header.base_timestamp
     if delete_horizon_ms is not None:

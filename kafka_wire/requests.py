@@ -1,4 +1,4 @@
-"""One request and its answer each, as plain values: what is asked of a broker and what its error codes mean."""
+"""Requests to brokers as functions with plain values, including the handling of their error codes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from kafka.protocol.metadata import (
     MetadataResponse,
 )
 
-from headrace.kafka_wire import fetch_answer
+from headrace.kafka_wire import fetch_response
 from headrace.kafka_wire.connection import NONE, Connection, Message, error_name
-from headrace.kafka_wire.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange, RequestRefused
+from headrace.kafka_wire.errors import ErrorResponse, KafkaUnavailable, LogChanged, OffsetOutOfRange
 from headrace.kafka_wire.topic_partition import TopicPartition
 
 METADATA_VERSION = 12
@@ -41,16 +41,16 @@ EPOCH_END_FENCED_FROM = 2
 FIND_COORDINATOR_VERSION = 3
 OFFSET_COMMIT_VERSION = 8
 OFFSET_FETCH_VERSION = 7
-"""The newest versions that bring something we use."""
+"""The newest versions with fields that are used here."""
 
 OFFSET_OUT_OF_RANGE = 1
 CLUSTER_AUTHORIZATION_FAILED = 31
-MOVED = frozenset({3, 5, 6, 7, 9, 13, 56, 75})
-"""Codes that a refreshed metadata or a moment's wait may cure: unknown topic or partition, leader not available, not
-leader or follower, timed out, replica not available, network, storage error, unknown leader epoch."""
-CHANGED = frozenset({74, 100, 103})
-"""Codes that mean the log is not the one planned: fenced leader epoch, unknown or inconsistent topic id."""
-COORDINATOR_MOVED = frozenset({14, 15, 16})
+RETRIABLE = frozenset({3, 5, 6, 7, 9, 13, 56, 75})
+"""Codes that newer metadata or a short wait may solve: unknown topic or partition, leader not available, not leader or
+follower, timed out, replica not available, network, storage error, unknown leader epoch."""
+LOG_CHANGED = frozenset({74, 100, 103})
+"""Codes of a changed log: fenced leader epoch, unknown or inconsistent topic id."""
+COORDINATOR_RETRIABLE = frozenset({14, 15, 16})
 
 EARLIEST = -2
 LATEST = -1
@@ -59,7 +59,7 @@ READ_COMMITTED = 1
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """`leader` is -1 when the partition has none now; `leader_epoch` is -1 when the broker does not tell."""
+    """Leader of a partition; `leader` is -1 without a leader, `leader_epoch` is -1 if unknown."""
 
     leader: int
     leader_epoch: int
@@ -67,7 +67,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """`topic_id` is "" when the broker gives none; `error` is "" or why the topic cannot be used."""
+    """Metadata of a topic; `topic_id` is "" if unknown, `error` is "" for a usable topic."""
 
     topic_id: str
     is_internal: bool
@@ -83,8 +83,8 @@ class ClusterMetadata:
 
 
 @dataclass(frozen=True, slots=True)
-class EpochQuestion:
-    """Where did `epoch` end? `leader_epoch` is the leader's own as the asker knows it, -1 to not compare."""
+class EpochQuery:
+    """A query for the end of `epoch`. `leader_epoch` is the known epoch of the leader; -1 skips its check."""
 
     epoch: int
     leader_epoch: int
@@ -92,9 +92,9 @@ class EpochQuestion:
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """The newest epoch in a log that is not above the one asked for, and the offset behind the last record of it.
+    """The newest epoch of a log that is not above the queried one, and the offset after its last record.
 
-    Both are -1 when the log knows of no such epoch.
+    Both are -1 if the log has no such epoch.
     """
 
     epoch: int
@@ -109,10 +109,10 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class FetchSlice:
-    """What one fetch brought: whole record batches, perhaps followed by a cut one.
+    """The result of a fetch: complete record batches, possibly followed by a truncated one.
 
-    `aborted` are the aborted transactions that overlap it. `broker` is who answered. `throttle_ms` is how long it wants
-    to be left alone under a quota; an answer that carries one may be empty whatever the log holds.
+    `aborted` are the aborted transactions that overlap it. `throttle_ms` is the time in which a quota of the broker
+    forbids further requests; a response with it may be empty although the log has records.
     """
 
     records: bytes | memoryview
@@ -124,20 +124,20 @@ class FetchSlice:
     throttle_ms: int = 0
 
 
-class Moved(KafkaUnavailable):
-    """A broker is not, or not yet, the one to ask; a refreshed metadata may cure it."""
+class RetriableError(KafkaUnavailable):
+    """The broker is not the right one, or not ready; newer metadata may help."""
 
 
-def ask_metadata(connection: Connection, topics: Sequence[str] | None) -> Message:
+def request_metadata(connection: Connection, topics: Sequence[str] | None) -> Message:
     version = connection.version(MetadataRequest, METADATA_VERSION)
     topic = MetadataRequest.MetadataRequestTopic
-    # Before version 1 an empty list meant all topics; no broker that serves Fetch 4 is that old.
-    wanted = None if topics is None else [topic(version=version, name=name) for name in topics]
-    request = MetadataRequest(version=version, topics=wanted, allow_auto_topic_creation=False)
-    return connection.ask(request, MetadataResponse, version)
+    # Before version 1 an empty list meant all topics; brokers with Fetch 4 are newer.
+    newest = None if topics is None else [topic(version=version, name=name) for name in topics]
+    request = MetadataRequest(version=version, topics=newest, allow_auto_topic_creation=False)
+    return connection.call(request, MetadataResponse, version)
 
 
-def cluster_metadata(response: Message) -> ClusterMetadata:
+def parse_metadata(response: Message) -> ClusterMetadata:
     topics = {}
     for topic in response.topics:
         topic_id = getattr(topic, "topic_id", None)
@@ -157,13 +157,13 @@ def cluster_metadata(response: Message) -> ClusterMetadata:
 
 
 def list_offsets(
-    connection: Connection, asked: Sequence[TopicPartition], timestamp: int, read_committed: bool
+    connection: Connection, requested: Sequence[TopicPartition], timestamp: int, read_committed: bool
 ) -> dict[TopicPartition, tuple[int, int]]:
     version = connection.version(ListOffsetsRequest, LIST_OFFSETS_VERSION)
     topic = ListOffsetsRequest.ListOffsetsTopic
     partition = topic.ListOffsetsPartition
     by_topic: dict[str, list[int]] = defaultdict(list)
-    for tp in asked:
+    for tp in requested:
         by_topic[tp.topic].append(tp.partition)
     request = ListOffsetsRequest(
         version=version,
@@ -180,48 +180,59 @@ def list_offsets(
             for name, partitions in by_topic.items()
         ],
     )
-    response = connection.ask(request, ListOffsetsResponse, version)
+    response = connection.call(request, ListOffsetsResponse, version)
     return {
-        TopicPartition(topic.name, answer.partition_index): (answer.error_code, answer.offset)
+        TopicPartition(topic.name, partition_response.partition_index): (
+            partition_response.error_code,
+            partition_response.offset,
+        )
         for topic in response.topics
-        for answer in topic.partitions
+        for partition_response in topic.partitions
     }
 
 
 def epoch_ends(
-    connection: Connection, asked: Sequence[TopicPartition], questions: Mapping[TopicPartition, EpochQuestion]
+    connection: Connection, requested: Sequence[TopicPartition], queries: Mapping[TopicPartition, EpochQuery]
 ) -> dict[TopicPartition, tuple[int, EpochEnd | None]]:
-    """Answers None where the broker does not serve the question: to nobody, or, before Kafka 2.3, only to brokers."""
+    """Returns None ends if the broker does not support the request, or only for brokers (before Kafka 2.3)."""
     try:
         version = connection.version(OffsetForLeaderEpochRequest, EPOCH_END_VERSION)
-    except RequestRefused:
-        return dict.fromkeys(asked, (NONE, None))
+    except ErrorResponse:
+        return dict.fromkeys(requested, (NONE, None))
     topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
     by_topic: dict[str, list[Message]] = defaultdict(list)
-    for tp in asked:
-        fenced = {"current_leader_epoch": questions[tp].leader_epoch} if version >= EPOCH_END_FENCED_FROM else {}
+    for tp in requested:
+        fenced = {"current_leader_epoch": queries[tp].leader_epoch} if version >= EPOCH_END_FENCED_FROM else {}
         by_topic[tp.topic].append(
             topic.OffsetForLeaderPartition(
-                version=version, partition=tp.partition, leader_epoch=questions[tp].epoch, **fenced
+                version=version, partition=tp.partition, leader_epoch=queries[tp].epoch, **fenced
             )
         )
     request = OffsetForLeaderEpochRequest(
         version=version,
         topics=[topic(version=version, topic=name, partitions=partitions) for name, partitions in by_topic.items()],
     )
-    response = connection.ask(request, OffsetForLeaderEpochResponse, version)
+    response = connection.call(request, OffsetForLeaderEpochResponse, version)
     found: dict[TopicPartition, tuple[int, EpochEnd | None]] = {}
     for topic in response.topics:
-        for answer in topic.partitions:
-            tp = TopicPartition(topic.topic, answer.partition)
-            refused = answer.error_code == CLUSTER_AUTHORIZATION_FAILED
-            found[tp] = (NONE, None) if refused else (answer.error_code, _epoch_end(answer, questions[tp], version))
+        for partition_response in topic.partitions:
+            tp = TopicPartition(topic.topic, partition_response.partition)
+            rejected = partition_response.error_code == CLUSTER_AUTHORIZATION_FAILED
+            found[tp] = (
+                (NONE, None)
+                if rejected
+                else (partition_response.error_code, _epoch_end(partition_response, queries[tp], version))
+            )
     return found
 
 
-def _epoch_end(answer: Message, question: EpochQuestion, version: int) -> EpochEnd:
-    epoch = answer.leader_epoch if version else question.epoch  # version 0 says only where it ended
-    return EpochEnd(-1, -1) if -1 in (epoch, answer.end_offset) else EpochEnd(epoch, answer.end_offset)
+def _epoch_end(partition_response: Message, query: EpochQuery, version: int) -> EpochEnd:
+    epoch = partition_response.leader_epoch if version else query.epoch  # version 0 contains only the end offset
+    return (
+        EpochEnd(-1, -1)
+        if -1 in (epoch, partition_response.end_offset)
+        else EpochEnd(epoch, partition_response.end_offset)
+    )
 
 
 def fetch_request(
@@ -233,8 +244,8 @@ def fetch_request(
     leader_epoch: int,
     max_wait_ms: int,
 ) -> Message:
-    wanted = FETCH_VERSION if topic_id else FETCH_BY_ID_FROM - 1
-    version = connection.version(FetchRequest, wanted, oldest=fetch_answer.OLDEST)
+    newest = FETCH_VERSION if topic_id else FETCH_BY_ID_FROM - 1
+    version = connection.version(FetchRequest, newest, oldest=fetch_response.OLDEST)
     topic = FetchRequest.FetchTopic
     named = {"topic_id": uuid.UUID(topic_id)} if version >= FETCH_BY_ID_FROM else {"topic": topic_partition.topic}
     epoch = {"current_leader_epoch": leader_epoch} if version >= FETCH_EPOCH_FROM else {}
@@ -256,27 +267,27 @@ def fetch_request(
 
 
 def fetch_batches(connection: Connection, topic_partition: TopicPartition, request: Message) -> FetchSlice:
-    """What a `fetch_request` of one partition brings."""
-    response = connection.ask(
+    """Sends a `fetch_request` of one partition; returns its result."""
+    response = connection.call(
         request,
         FetchResponse,
         request.version,
         extra_wait_s=request.max_wait_ms / 1000,
-        decode=fetch_answer.read_fetch_answer,
+        decode=fetch_response.read_fetch_response,
     )
     offset = request.topics[0].partitions[0].fetch_offset
     where = f"topic {topic_partition.topic} partition {topic_partition.partition} offset {offset}"
     _check_fetch(connection, response.error_code, where)
-    answer = next(iter(response.partitions), None)
-    if answer is None:
-        raise Moved(f"broker {connection.name} left out {where}")
-    _check_fetch(connection, answer.error_code, where)
+    partition_response = next(iter(response.partitions), None)
+    if partition_response is None:
+        raise RetriableError(f"the response of broker {connection.name} lacks {where}")
+    _check_fetch(connection, partition_response.error_code, where)
     return FetchSlice(
-        records=answer.records,
-        high_watermark=answer.high_watermark,
-        last_stable_offset=answer.last_stable_offset,
-        log_start_offset=answer.log_start_offset,
-        aborted=tuple(AbortedTransaction(producer_id, first) for producer_id, first in answer.aborted),
+        records=partition_response.records,
+        high_watermark=partition_response.high_watermark,
+        last_stable_offset=partition_response.last_stable_offset,
+        log_start_offset=partition_response.log_start_offset,
+        aborted=tuple(AbortedTransaction(producer_id, first) for producer_id, first in partition_response.aborted),
         broker=connection.name,
         throttle_ms=max(0, response.throttle_ms),
     )
@@ -288,28 +299,28 @@ def _check_fetch(connection: Connection, code: int, where: str) -> None:
     reason = f"broker {connection.name}, {where}: {error_name(code)} (error {code})"
     if code == OFFSET_OUT_OF_RANGE:
         raise OffsetOutOfRange(reason)
-    if code in CHANGED:
+    if code in LOG_CHANGED:
         raise LogChanged(reason)
-    if code in MOVED:
-        raise Moved(reason)
-    raise RequestRefused(connection.name, f"a fetch of {where}", code, error_name(code))
+    if code in RETRIABLE:
+        raise RetriableError(reason)
+    raise ErrorResponse(connection.name, f"a fetch of {where}", code, error_name(code))
 
 
 def find_coordinator(connection: Connection, group: str) -> tuple[str, int]:
     version = connection.version(FindCoordinatorRequest, FIND_COORDINATOR_VERSION)
-    response = connection.ask(FindCoordinatorRequest(version=version, key=group), FindCoordinatorResponse, version)
-    if response.error_code in COORDINATOR_MOVED:
-        raise Moved(f"broker {connection.name} knows no coordinator of group {group} yet")
+    response = connection.call(FindCoordinatorRequest(version=version, key=group), FindCoordinatorResponse, version)
+    if response.error_code in COORDINATOR_RETRIABLE:
+        raise RetriableError(f"broker {connection.name} knows no coordinator of group {group} yet")
     if response.error_code != NONE:
         code = response.error_code
-        raise RequestRefused(connection.name, f"the coordinator of group {group}", code, error_name(code))
+        raise ErrorResponse(connection.name, f"the coordinator of group {group}", code, error_name(code))
     return response.host, response.port
 
 
 def commit_offsets(
     connection: Connection, group: str, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, str]:
-    """Commits offsets; returns the error's name for the partitions that were refused."""
+    """Commits offsets; returns the error names of rejected partitions."""
     version = connection.version(OffsetCommitRequest, OFFSET_COMMIT_VERSION)
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
     partition = topic.OffsetCommitRequestPartition
@@ -331,32 +342,32 @@ def commit_offsets(
             for name, partitions in by_topic.items()
         ],
     )
-    response = connection.ask(request, OffsetCommitResponse, version)
-    refused: dict[TopicPartition, str] = {}
+    response = connection.call(request, OffsetCommitResponse, version)
+    rejected: dict[TopicPartition, str] = {}
     for topic in response.topics:
-        for answer in topic.partitions:
-            why = error_name(answer.error_code)
-            if answer.error_code in COORDINATOR_MOVED:
-                what = f"offset {topic.name}-{answer.partition_index} of group {group}"
-                raise Moved(f"broker {connection.name}, {what}: {why}")
-            if answer.error_code != NONE:
-                refused[TopicPartition(topic.name, answer.partition_index)] = why
-    return refused
+        for partition_response in topic.partitions:
+            why = error_name(partition_response.error_code)
+            if partition_response.error_code in COORDINATOR_RETRIABLE:
+                what = f"offset {topic.name}-{partition_response.partition_index} of group {group}"
+                raise RetriableError(f"broker {connection.name}, {what}: {why}")
+            if partition_response.error_code != NONE:
+                rejected[TopicPartition(topic.name, partition_response.partition_index)] = why
+    return rejected
 
 
 def fetch_committed(connection: Connection, group: str) -> dict[TopicPartition, int]:
-    """The committed offsets of a group, of all its topics."""
+    """Returns the committed offsets of a group for all its topics."""
     version = connection.version(OffsetFetchRequest, OFFSET_FETCH_VERSION)
-    # Before version 2 all topics could not be asked for; no broker that serves Fetch 4 is that old.
+    # Before version 2 a request could not cover all topics; brokers with Fetch 4 are newer.
     request = OffsetFetchRequest(version=version, group_id=group, topics=None)
-    response = connection.ask(request, OffsetFetchResponse, version)
+    response = connection.call(request, OffsetFetchResponse, version)
     what = f"the offsets of group {group}"
     partitions = [(topic.name, one) for topic in response.topics for one in topic.partitions]
     for code in (response.error_code or NONE, *(one.error_code for _, one in partitions)):
-        if code in COORDINATOR_MOVED:
-            raise Moved(f"broker {connection.name}, {what}: {error_name(code)}")
+        if code in COORDINATOR_RETRIABLE:
+            raise RetriableError(f"broker {connection.name}, {what}: {error_name(code)}")
         if code != NONE:
-            raise RequestRefused(connection.name, what, code, error_name(code))
+            raise ErrorResponse(connection.name, what, code, error_name(code))
     return {
         TopicPartition(name, one.partition_index): one.committed_offset
         for name, one in partitions

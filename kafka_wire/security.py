@@ -1,9 +1,9 @@
-"""How a client of Kafka brokers knows who they are, and proves who it is: TLS and SASL.
+"""TLS and SASL of Kafka clients.
 
-The words are those of Kafka's own `security.protocol` and `sasl.mechanism`; the mechanisms are kafka-python's, and
-librdkafka's for producers and consumers. A value may travel to other machines and into logs: `for_tasks` names files
-and holds no secret. A secret is read for each connection, from its file, else from the environment, so that what is
-renewed counts without a restart.
+The names are those of Kafka's `security.protocol` and `sasl.mechanism`. kafka-python implements the mechanisms, and
+librdkafka those of producers and consumers. `without_secrets` returns a value that may be logged and sent to other
+machines: it contains file names, but no secrets. Secrets are read for each connection, from a file or the environment,
+so that renewed ones are used without a restart.
 """
 
 from __future__ import annotations
@@ -23,20 +23,24 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
 WITH_PASSWORD = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
 SECRET_BYTES_MAX = 64 * 1024
-TOKEN_KEPT_S = 60.0  # whoever writes the file replaces it before the token in it expires
+TOKEN_LIFETIME_S = 60.0  # reread interval; the file is replaced before its token expires
 
 VARIABLES = {"kafka.password": "HEADRACE__KAFKA__PASSWORD", "kafka.key_password": "HEADRACE__KAFKA__KEY_PASSWORD"}
-"""Where a process finds a secret that neither its settings nor a file have."""
+"""Environment variables of secrets that are neither in the settings nor in a file."""
 
 
-class UnusableSecurity(ValueError):
-    """A file cannot be read, or is not what it should be; the message names it and never what is in it."""
+class SecurityConfigError(ValueError):
+    """A security file or library is unusable. The message names the file, but never its content."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSecurity:
-    """File names are PEM files; "" for `ca_file` trusts the system's authorities, for `key_file` says that the key is
-    in `certificate_file`. Host names and certificates are always checked. `service` is the brokers' Kerberos service.
+    """TLS and SASL settings of a connection. Host names and certificates are always verified.
+
+    Attributes:
+        ca_file: PEM file of trusted authorities; "" trusts those of the system.
+        key_file: PEM file of the private key; "" if `certificate_file` contains it.
+        service: Kerberos service name of the brokers.
     """
 
     protocol: str = PLAINTEXT
@@ -60,39 +64,40 @@ class KafkaSecurity:
     def uses_sasl(self) -> bool:
         return self.protocol in (SASL_PLAINTEXT, SASL_SSL)
 
-    def for_tasks(self) -> KafkaSecurity:
-        """Without secrets: who gets it reads them from the files or from its environment."""
+    def without_secrets(self) -> KafkaSecurity:
+        """Returns a copy without secrets; its user reads them from files or the environment."""
         return dataclasses.replace(self, password="", key_password="")
 
     def context(self) -> ssl.SSLContext:
-        """
+        """Returns the TLS context.
+
         Raises:
-            UnusableSecurity.
+            SecurityConfigError: a file is unusable.
         """
         try:
             context = ssl.create_default_context(cafile=self.ca_file or None)
         except OSError as error:  # ssl.SSLError is one
-            raise UnusableSecurity(f"kafka.ca {self.ca_file} cannot be used: {_cause(error)}") from error
+            raise SecurityConfigError(f"kafka.ca {self.ca_file} cannot be used: {_cause(error)}") from error
         if self.certificate_file:
-            # A function instead of the text, since OpenSSL would otherwise ask at the terminal for a missing one.
+            # A function, because OpenSSL prompts at the terminal for a missing password otherwise.
             def key_password() -> str:
                 return _secret("kafka.key_password", self.key_password, self.key_password_file)
 
             try:
                 context.load_cert_chain(self.certificate_file, self.key_file or None, key_password)
-            except UnusableSecurity:
+            except SecurityConfigError:
                 raise
             except (OSError, ValueError) as error:
-                raise UnusableSecurity(
+                raise SecurityConfigError(
                     f"kafka.certificate {self.certificate_file} cannot be used: {_cause(error)}"
                 ) from error
         return context
 
     def sasl_options(self) -> dict[str, Any]:
-        """What kafka-python's mechanisms take; the secret is read now.
+        """Returns the SASL options of kafka-python; reads the secret.
 
         Raises:
-            UnusableSecurity.
+            SecurityConfigError: a secret is missing or unreadable.
         """
         options: dict[str, Any] = {"sasl_mechanism": self.mechanism}
         if self.mechanism in WITH_PASSWORD:
@@ -105,22 +110,22 @@ class KafkaSecurity:
         return options
 
     def sasl(self, host: str) -> Any:
-        """A conversation with one broker, of kafka-python's `SaslMechanism`.
+        """Returns a `SaslMechanism` of kafka-python for one broker.
 
         Raises:
-            UnusableSecurity.
+            SecurityConfigError: the mechanism is unusable.
         """
         options = self.sasl_options()
         try:
             return SASL_MECHANISMS[self.mechanism](host=host, **options)
-        except (RuntimeError, OSError) as error:  # GSSAPI: no library, or no ticket
-            raise UnusableSecurity(f"{self.mechanism} cannot be used here: {error}") from error
+        except (RuntimeError, OSError) as error:  # GSSAPI: missing library or ticket
+            raise SecurityConfigError(f"{self.mechanism} cannot be used here: {error}") from error
 
     def client_options(self) -> dict[str, Any]:
-        """The same for kafka-python's own clients, which read a password once, when they are made.
+        """Returns the options of kafka-python's clients, which read a password only at creation.
 
         Raises:
-            UnusableSecurity.
+            SecurityConfigError: a file or secret is unusable.
         """
         options: dict[str, Any] = {"security_protocol": self.protocol}
         if self.uses_tls:
@@ -128,21 +133,24 @@ class KafkaSecurity:
         return options | (self.sasl_options() if self.uses_sasl else {})
 
     def librdkafka_options(self) -> dict[str, Any]:
-        """The same for librdkafka's clients. A token is read whenever the one at hand is old; `oauth_cb` then gives its
-        end of life too, in seconds since 1970.
+        """Returns the options of librdkafka's clients.
+
+        librdkafka rereads a token when it expires; `oauth_cb` returns the token and its expiry in seconds since 1970.
 
         Raises:
-            UnusableSecurity.
+            SecurityConfigError: a file or secret is unusable.
         """
         options: dict[str, Any] = {"security.protocol": self.protocol}
         if self.uses_tls:
-            self.context()  # says which file cannot be used, in our words
+            self.context()  # raises errors that name the unusable file
             known = ssl.get_default_verify_paths()
             options["ssl.ca.location"] = self.ca_file or known.cafile or known.capath or "probe"
             if self.certificate_file:
                 options["ssl.certificate.location"] = self.certificate_file
                 options["ssl.key.location"] = self.key_file or self.certificate_file
-                with contextlib.suppress(UnusableSecurity):  # the key has none, or `context` would have said so
+                with contextlib.suppress(
+                    SecurityConfigError
+                ):  # the key has no password, otherwise `context` would have failed
                     options["ssl.key.password"] = _secret(
                         "kafka.key_password", self.key_password, self.key_password_file
                     )
@@ -153,7 +161,7 @@ class KafkaSecurity:
                 options["sasl.password"] = _secret("kafka.password", self.password, self.password_file)
             elif self.mechanism == "OAUTHBEARER":
                 token = _TokenFile(self.token_file)
-                options["oauth_cb"] = lambda _: (token.token(), time.time() + TOKEN_KEPT_S)
+                options["oauth_cb"] = lambda _: (token.token(), time.time() + TOKEN_LIFETIME_S)
             else:
                 options["sasl.kerberos.service.name"] = self.service
         return options
@@ -163,7 +171,7 @@ UNSECURED = KafkaSecurity()
 
 
 class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
-    """Read for every connection, since whoever writes such files replaces them before the token expires."""
+    """A token file that is read for every connection; it is replaced before its token expires."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -173,7 +181,7 @@ class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python h
 
 
 def _scram_name(user: str) -> str:
-    """With what SCRAM would take for its own signs (RFC 5802, saslname), which kafka-python leaves to its caller."""
+    """Escapes `=` and `,` of a user name (RFC 5802, saslname), which kafka-python does not do."""
     return user.replace("=", "=3D").replace(",", "=2C")
 
 
@@ -184,28 +192,28 @@ def _secret(key: str, given: str, path: str) -> str:
         return _read(f"{key}_file", path)
     found = os.environ.get(VARIABLES[key], "")
     if not found:
-        raise UnusableSecurity(
-            f"no {key}: neither {key}_file, on every machine that runs tasks, nor the variable {VARIABLES[key]} says it"
+        raise SecurityConfigError(
+            f"{key} is missing; set {key}_file on every machine that runs tasks, or the variable {VARIABLES[key]}"
         )
     return found
 
 
 def _read(key: str, path: str) -> str:
-    """The one line of a file of a secret."""
+    """Reads the single line of a secret file."""
     try:
         with Path(path).expanduser().open(encoding="utf-8") as file:
             found = file.read(SECRET_BYTES_MAX).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UnusableSecurity(f"{key} {path} cannot be read: {_cause(error)}") from None
+        raise SecurityConfigError(f"{key} {path} cannot be read: {_cause(error)}") from None
     if not found or "\n" in found:
-        raise UnusableSecurity(f"{key} {path}: expected one line")
+        raise SecurityConfigError(f"{key} {path}: expected exactly one line")
     return found
 
 
 def _cause(error: Exception) -> str:
-    """Without the path, which the sentence has, and never with what stands in a file."""
+    """Returns the cause of an error without the path and without any content of the file."""
     if isinstance(error, ssl.SSLError):
-        return error.reason or "it is no PEM file of that kind"
+        return error.reason or "it is not such a PEM file"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return "it is not what it should be"
+    return "its content is invalid"

@@ -1,4 +1,4 @@
-"""The name of one log."""
+"""A topic and partition number, which identify a log."""
 
 from __future__ import annotations
 

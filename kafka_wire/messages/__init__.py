@@ -1,6 +1,6 @@
-"""Messages of Kafka's protocol that kafka-python does not bring: the consumer groups of KIP-848.
+"""Protocol messages that kafka-python lacks: those of the consumer groups of KIP-848.
 
-The JSON files beside this module have the fields of Kafka's protocol guide, in the form that kafka-python reads.
+The JSON files in this directory contain the fields of Kafka's protocol guide in kafka-python's format.
 """
 
 from __future__ import annotations
@@ -23,6 +23,6 @@ class ConsumerGroupDescribeRequest(ApiMessage, load_json=__name__):  # type: ign
 class ConsumerGroupDescribeResponse(ApiMessage, load_json=__name__):  # type: ignore[call-arg, misc]
     @classmethod
     def json_patch(cls, json: dict[str, list[dict[str, list[dict[str, object]]]]]) -> object:
-        """Operations as a set of numbers, as kafka-python has them in the descriptions of classic groups."""
+        """Parses operations as a set of numbers, like kafka-python for classic groups."""
         json["fields"][1]["fields"][-1]["type"] = "bitfield"
         return json

@@ -22,8 +22,8 @@ from headrace.clients.kafka_client import (
     merge_options,
     reach_brokers,
 )
-from headrace.kafka_wire.of_settings import kafka_security
-from headrace.kafka_wire.security import UnusableSecurity
+from headrace.kafka_wire.from_settings import kafka_security
+from headrace.kafka_wire.security import SecurityConfigError
 from headrace.settings import KafkaSettings, Settings, loading
 from support.certificates import Authority
 from support.golden import case_lines, golden
@@ -48,7 +48,7 @@ def test_settings_become_librdkafka_options(tmp_path: Path) -> None:
     }
     found = options(security_protocol="SSL", ca=ca, certificate=sealed, key=sealed_key, key_password="k3y")
     assert found["ssl.key.password"] == "k3y"
-    with pytest.raises(UnusableSecurity, match=r"kafka\.certificate"):
+    with pytest.raises(SecurityConfigError, match=r"kafka\.certificate"):
         options(security_protocol="SSL", ca=ca, certificate=sealed, key=sealed_key, key_password="wrong")
     assert options(security_protocol="SSL")["ssl.ca.location"]  # the system's authorities
     login = {"security_protocol": "SASL_PLAINTEXT", "user": "a=b,c", "password": "p"}

@@ -1,4 +1,4 @@
-"""Batches of many gzip members or lz4 frames: all of them are unfolded, and never more than asked."""
+"""Batches of many gzip members or lz4 frames: all are decompressed, up to the limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZES = (0, 1, 90, PIECE_BYTES - 30, PIECE_BYTES, 3 * PIECE_BYTES, len(NOISE))
 
 
 @pytest.mark.parametrize("codec", DECODERS)
-def test_members_of_all_sizes_follow_each_other(codec: int) -> None:
+def test_members_of_all_sizes_are_decompressed(codec: int) -> None:
     for sizes in itertools.permutations(SIZES, 3):
         data = memoryview(b"".join(compress(codec, NOISE[:size]) for size in sizes))
         whole = b"".join(NOISE[:size] for size in sizes)
@@ -32,7 +32,7 @@ def test_members_of_all_sizes_follow_each_other(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", DECODERS)
-def test_members_that_are_cut_are_refused(codec: int) -> None:
+def test_truncated_members_are_an_error(codec: int) -> None:
     first, second = compress(codec, NOISE[:90]), compress(codec, NOISE[: 3 * PIECE_BYTES])
     data = memoryview(first + second)
     for length in range(1, len(data)):
@@ -43,8 +43,8 @@ def test_members_that_are_cut_are_refused(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", DECODERS)
-def test_decoders_are_given_bytes_by_the_size_of_the_batch(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They copy what lies behind the end of theirs, so the sum is what thousands of members cost."""
+def test_input_of_all_decoders_is_linear_in_the_batch_size(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoders copy the input after their end, so the sum of inputs is the cost of thousands of members."""
     given = 0
     module, name = DECODERS[codec]
     real: Callable[..., Any] = getattr(module, name)
@@ -53,10 +53,10 @@ def test_decoders_are_given_bytes_by_the_size_of_the_batch(codec: int, monkeypat
         def __init__(self, **options: int) -> None:
             self._real = real(**options)
 
-        def decompress(self, data: memoryview, *room: int, **named: int) -> bytes:
+        def decompress(self, data: memoryview, *capacity: int, **named: int) -> bytes:
             nonlocal given
             given += len(data)
-            return bytes(self._real.decompress(data, *room, **named))
+            return bytes(self._real.decompress(data, *capacity, **named))
 
         def __getattr__(self, attribute: str) -> Any:
             return getattr(self._real, attribute)

@@ -1,8 +1,8 @@
-"""Answers to Fetch, taken apart without copying their records.
+"""Parses Fetch responses without copying their records.
 
-kafka-python's own class makes an object of bytes of all records, of some megabytes for each answer, which costs a task
-as much as reading them from the socket. Here they stay where they were received. Versions 4 to 13, as Kafka's
-`FetchResponse.json` has them.
+kafka-python's class copies all records to a bytes object of some megabytes per response, which costs a task as much as
+reading them from the socket. Here they are views of the receive buffer. Supports versions 4 to 13 of Kafka's
+`FetchResponse.json`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PREFERRED_REPLICA_FROM: Final = 11
 FLEXIBLE_FROM: Final = 12
 BY_ID_FROM: Final = 13
 UUID_BYTES: Final = 16
-VARINT_SHIFT_MAX: Final = 28  # an unsigned varint of Kafka has 32 bits at most
+VARINT_SHIFT_MAX: Final = 28  # an unsigned varint of Kafka has at most 32 bits
 
 _INT32 = struct.Struct(">i")
 _INT16 = struct.Struct(">h")
@@ -31,8 +31,11 @@ _ABORTED = struct.Struct(">qq")
 T = TypeVar("T")
 
 
-class FetchedPartition(NamedTuple):
-    """`log_start_offset` is -1 where the version has none; `aborted` are (producer id, first offset)."""
+class PartitionRecords(NamedTuple):
+    """The records of one partition.
+
+    `log_start_offset` is -1 in versions without it; `aborted` are (producer id, first offset).
+    """
 
     partition: int
     error_code: int
@@ -43,69 +46,69 @@ class FetchedPartition(NamedTuple):
     records: memoryview
 
 
-class FetchAnswer(NamedTuple):
+class ParsedFetchResponse(NamedTuple):
     throttle_ms: int
     error_code: int
-    partitions: tuple[FetchedPartition, ...]
+    partitions: tuple[PartitionRecords, ...]
 
 
-def read_fetch_answer(frame: memoryview, version: int) -> FetchAnswer:
-    """The answer in a frame, behind its header.
+def read_fetch_response(frame: memoryview, version: int) -> ParsedFetchResponse:
+    """Parses the response in a frame, without its header.
 
     Raises:
-        ValueError, struct.error: it is cut, or no such answer.
+        ValueError, struct.error: it is truncated or invalid.
     """
-    return _Reader(frame, version).answer()
+    return _Reader(frame, version).response()
 
 
 class _Reader:
     def __init__(self, frame: memoryview, version: int) -> None:
         if not OLDEST <= version <= NEWEST:
-            raise ValueError(f"version {version} of Fetch is none of {OLDEST} to {NEWEST}")
+            raise ValueError(f"version {version} of Fetch is not in {OLDEST} to {NEWEST}")
         self._frame = frame
         self._at = 0
         self._version = version
         self._is_flexible = version >= FLEXIBLE_FROM
 
-    def answer(self) -> FetchAnswer:
+    def response(self) -> ParsedFetchResponse:
         throttle_ms = self._numbers(_INT32)[0]
         error_code = self._numbers(_SESSION)[0] if self._version >= SESSION_FROM else 0
         topics = self._array(self._topic)
-        self._pass_tags()
-        return FetchAnswer(throttle_ms, error_code, tuple(one for topic in topics for one in topic))
+        self._skip_tags()
+        return ParsedFetchResponse(throttle_ms, error_code, tuple(one for topic in topics for one in topic))
 
-    def _topic(self) -> tuple[FetchedPartition, ...]:
+    def _topic(self) -> tuple[PartitionRecords, ...]:
         if self._version >= BY_ID_FROM:
             self._take(UUID_BYTES)
         else:
             self._take(self._size(_INT16))
         partitions = self._array(self._partition)
-        self._pass_tags()
+        self._skip_tags()
         return partitions
 
-    def _partition(self) -> FetchedPartition:
+    def _partition(self) -> PartitionRecords:
         partition, error_code, high_watermark, last_stable_offset = self._numbers(_PARTITION)
         log_start_offset = self._numbers(_INT64)[0] if self._version >= LOG_START_FROM else -1
         aborted = self._array(self._aborted)
         if self._version >= PREFERRED_REPLICA_FROM:
             self._numbers(_INT32)
         records = self._take(self._size(_INT32))
-        self._pass_tags()
-        return FetchedPartition(
+        self._skip_tags()
+        return PartitionRecords(
             partition, error_code, high_watermark, last_stable_offset, log_start_offset, aborted, records
         )
 
     def _aborted(self) -> tuple[int, int]:
         producer_id, first_offset = self._numbers(_ABORTED)
-        self._pass_tags()
+        self._skip_tags()
         return producer_id, first_offset
 
     def _array(self, read: Callable[[], T]) -> tuple[T, ...]:
-        # Each takes bytes, so that a count that is none ends with them.
+        # Each item has bytes, so a wrong count fails at the end of the frame.
         return tuple(read() for _ in range(self._size(_INT32)))
 
     def _size(self, fixed: struct.Struct) -> int:
-        """A length, or a count; null is 0."""
+        """Reads a length or count; null is 0."""
         size = self._varint() - 1 if self._is_flexible else self._numbers(fixed)[0]
         return max(size, 0)
 
@@ -128,7 +131,7 @@ class _Reader:
                 return value
         raise ValueError(f"a number of more than 32 bits at {self._at}")
 
-    def _pass_tags(self) -> None:
+    def _skip_tags(self) -> None:
         if self._is_flexible:
             for _ in range(self._varint()):
                 self._varint()

@@ -1,4 +1,4 @@
-"""How settings say that brokers are reached, where they contradict themselves, and that no secret leaves a process."""
+"""Connection security from settings: contradictions, secrets and untrusted settings files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.kafka_wire.of_settings import client_options, kafka_security, secrets_in_environment
-from headrace.kafka_wire.security import UNSECURED, UnusableSecurity
+from headrace.kafka_wire.from_settings import client_options, kafka_security, secrets_in_environment
+from headrace.kafka_wire.security import UNSECURED, SecurityConfigError
 from headrace.pipeline.load import run_settings
 from headrace.settings import KafkaSettings, Settings, SettingsError, load_settings
 
@@ -35,7 +35,7 @@ def test_error_names_settings_that_contradict_each_other(given: dict[str, str], 
     assert "s3cret" not in str(caught.value)
 
 
-def test_tasks_and_logs_get_names_of_files_and_no_secret() -> None:
+def test_tasks_and_logs_contain_no_secret() -> None:
     settings = Settings(kafka=KafkaSettings(**LOGIN, password="s3cret", key_password="k3y"))
     task = run_settings(settings).task
     assert b"s3cret" not in pickle.dumps(task) and b"k3y" not in pickle.dumps(task)
@@ -45,29 +45,27 @@ def test_tasks_and_logs_get_names_of_files_and_no_secret() -> None:
     assert variables == {"HEADRACE__KAFKA__PASSWORD": "s3cret", "HEADRACE__KAFKA__KEY_PASSWORD": "k3y"}
 
 
-def test_a_task_reads_its_secret_from_the_file_else_from_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    security = kafka_security(Settings(kafka=KafkaSettings(**LOGIN, password="s3cret"))).for_tasks()
+def test_task_reads_secret_from_file_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    security = kafka_security(Settings(kafka=KafkaSettings(**LOGIN, password="s3cret"))).without_secrets()
     monkeypatch.delenv("HEADRACE__KAFKA__PASSWORD", raising=False)
-    with pytest.raises(UnusableSecurity, match=r"\bkafka\.password\b.*\bkafka\.password_file\b"):
+    with pytest.raises(SecurityConfigError, match=r"\bkafka\.password\b.*\bkafka\.password_file\b"):
         security.sasl_options()
     monkeypatch.setenv("HEADRACE__KAFKA__PASSWORD", "from there")
     assert security.sasl_options()["sasl_plain_password"] == "from there"
     file = tmp_path / "password"
     monkeypatch.chdir(tmp_path)
-    security = kafka_security(Settings(kafka=KafkaSettings(**LOGIN, password_file="password"))).for_tasks()
+    security = kafka_security(Settings(kafka=KafkaSettings(**LOGIN, password_file="password"))).without_secrets()
     monkeypatch.chdir("/")
     for content in ("one", "two\n"):
         file.write_text(content)
         assert security.sasl_options()["sasl_plain_password"] == content.strip()
     for content in ("", "two\nlines"):
         file.write_text(content)
-        with pytest.raises(UnusableSecurity, match=re.escape(str(file))):
+        with pytest.raises(SecurityConfigError, match=re.escape(str(file))):
             security.sasl_options()
 
 
-def test_brokers_that_ask_nothing_are_not_tried_before() -> None:
+def test_client_options_without_security_need_no_connection() -> None:
     settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))
     assert kafka_security(settings) == UNSECURED
     assert client_options(settings) == {"bootstrap_servers": "127.0.0.1:1", "security_protocol": "PLAINTEXT"}
@@ -78,15 +76,17 @@ EVIL = f'[kafka]\n{SASL}\nbootstrap_servers = "evil.example:9093"'
 PASSWORD = {"kafka.user": "ci", "kafka.password": "s3cret"}
 
 
-def of_directory(directory: Path, text: str, elsewhere: dict[str, str], *, config: Path | None = None) -> Settings:
-    """The settings of a checkout with such a file, beside others from the environment."""
+def settings_of_directory(
+    directory: Path, text: str, variables: dict[str, str], *, config: Path | None = None
+) -> Settings:
+    """Returns settings from a file in the working directory and from the environment."""
     (directory / "headrace.toml").write_text(text)
-    environment = {f"HEADRACE__{key.upper().replace('.', '__')}": value for key, value in elsewhere.items()}
+    environment = {f"HEADRACE__{key.upper().replace('.', '__')}": value for key, value in variables.items()}
     return load_settings(working_dir=directory, environment=environment, config=config)
 
 
 @pytest.mark.parametrize(
-    ("text", "elsewhere", "kept"),
+    ("text", "variables", "trusted"),
     [
         (EVIL, PASSWORD, "kafka.user"),
         (f'{EVIL}\nuser = "ci"', {"kafka.password": "s3cret"}, "kafka.password"),
@@ -99,37 +99,37 @@ def of_directory(directory: Path, text: str, elsewhere: dict[str, str], *, confi
          {**PASSWORD, "kafka.security_protocol": "SASL_PLAINTEXT", "kafka.sasl_mechanism": "PLAIN"}, "kafka.user"),
     ],
 )  # fmt: skip
-def test_a_checkout_does_not_say_who_gets_the_credentials(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, elsewhere: dict[str, str], kept: str
+def test_credentials_are_not_sent_to_brokers_of_an_untrusted_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, variables: dict[str, str], trusted: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = of_directory(tmp_path, text, elsewhere)
+    settings = settings_of_directory(tmp_path, text, variables)
     for build in (kafka_security, client_options):
-        with pytest.raises(SettingsError, match=rf"\bheadrace\.toml\b.*\b{kept}\b") as no:
+        with pytest.raises(SettingsError, match=rf"\bheadrace\.toml\b.*\b{trusted}\b") as caught:
             build(settings)
-        assert "s3cret" not in str(no.value)
+        assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "elsewhere"),
+    ("text", "variables"),
     [
         (f'{EVIL}\nuser = "ci"\npassword = "own"', {}),
         (f'{EVIL}\nuser = "ci"\npassword_file = "own"', {}),
         (EVIL, {**PASSWORD, "kafka.bootstrap_servers": "good.example:9093"}),
         (f"[kafka]\n{SASL}", PASSWORD),
-        ('[kafka]\nbootstrap_servers = "evil.example:9093"', PASSWORD),  # which are then not sent
+        ('[kafka]\nbootstrap_servers = "evil.example:9093"', PASSWORD),  # the credentials are not sent
         ('[kafka]\nuser = "ci"\npassword = "own"',
          {"kafka.bootstrap_servers": "good.example:9093", "kafka.security_protocol": "SASL_SSL",
           "kafka.sasl_mechanism": "PLAIN"}),
     ],
 )  # fmt: skip
-def test_credentials_go_where_their_source_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, elsewhere: dict[str, str]
+def test_credentials_are_sent_to_brokers_of_the_same_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, variables: dict[str, str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    kafka_security(of_directory(tmp_path, text, elsewhere))
+    kafka_security(settings_of_directory(tmp_path, text, variables))
 
 
-def test_who_names_the_settings_file_answers_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_settings_file_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    kafka_security(of_directory(tmp_path, EVIL, PASSWORD, config=tmp_path / "headrace.toml"))
+    kafka_security(settings_of_directory(tmp_path, EVIL, PASSWORD, config=tmp_path / "headrace.toml"))

@@ -1,4 +1,4 @@
-"""Answers to Fetch taken apart, beside kafka-python's own class for them."""
+"""Parsing of Fetch responses, compared with kafka-python's class."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchResponse
 
-from headrace.kafka_wire.fetch_answer import (
+from headrace.kafka_wire.fetch_response import (
     BY_ID_FROM,
     FLEXIBLE_FROM,
     NEWEST,
     OLDEST,
-    FetchAnswer,
-    FetchedPartition,
-    read_fetch_answer,
+    ParsedFetchResponse,
+    PartitionRecords,
+    read_fetch_response,
 )
 
 TOPIC = FetchResponse.FetchableTopicResponse
@@ -61,27 +61,27 @@ def encoded(version: int, throttle_ms: int, error_code: int, topics: list[list[d
         )
 
     named = {"topic_id": uuid.UUID(int=7)} if version >= BY_ID_FROM else {"topic": "orders-\u00e9"}
-    answer = FetchResponse(
+    response = FetchResponse(
         version=version,
         throttle_time_ms=throttle_ms,
         error_code=error_code,
         session_id=9,
         responses=[TOPIC(version=version, partitions=[data(one) for one in topic], **named) for topic in topics],
     )
-    return bytes(answer.encode())
+    return bytes(response.encode())
 
 
 @pytest.mark.parametrize("version", range(OLDEST, NEWEST + 1))
 @given(throttle_ms=INT32, error_code=st.integers(-1, 110), topics=st.lists(PARTITIONS, max_size=2))
-def test_what_was_encoded_comes_out(
+def test_encoded_response_is_parsed(
     version: int, throttle_ms: int, error_code: int, topics: list[list[dict[str, Any]]]
 ) -> None:
-    found = read_fetch_answer(memoryview(encoded(version, throttle_ms, error_code, topics)), version)
-    assert found == FetchAnswer(
+    found = read_fetch_response(memoryview(encoded(version, throttle_ms, error_code, topics)), version)
+    assert found == ParsedFetchResponse(
         throttle_ms,
         error_code if version >= 7 else 0,
         tuple(
-            FetchedPartition(
+            PartitionRecords(
                 one["partition_index"],
                 one["error_code"],
                 one["high_watermark"],
@@ -109,25 +109,25 @@ ONE = {
 
 
 @pytest.mark.parametrize("version", range(OLDEST, NEWEST + 1))
-def test_a_cut_answer_is_refused_wherever_it_ends(version: int) -> None:
+def test_truncated_response_is_an_error(version: int) -> None:
     whole = encoded(version, 0, 0, [[ONE]])
     for size in range(len(whole)):
         with pytest.raises((ValueError, struct.error)):
-            read_fetch_answer(memoryview(whole)[:size], version)
+            read_fetch_response(memoryview(whole)[:size], version)
 
 
-def test_records_are_where_they_were_received() -> None:
+def test_records_are_views_of_the_receive_buffer() -> None:
     received = bytearray(encoded(NEWEST, 0, 0, [[ONE]]))
-    (found,) = read_fetch_answer(memoryview(received), NEWEST).partitions
+    (found,) = read_fetch_response(memoryview(received), NEWEST).partitions
     received[received.index(b"batches")] = ord("B")
     assert found.records == b"Batches"
 
 
-def test_tags_of_later_releases_are_passed_over_whatever_their_numbers() -> None:
+def test_unknown_tagged_fields_are_skipped() -> None:
     whole = encoded(NEWEST, 0, 0, [[ONE]])
     assert whole[-1:] == b"\0"
     tags = b"\x02" + b"\x01\x03abc" + b"\xff\xff\xff\xff\x0f\x00"
-    assert read_fetch_answer(memoryview(whole[:-1] + tags), NEWEST) == read_fetch_answer(memoryview(whole), NEWEST)
+    assert read_fetch_response(memoryview(whole[:-1] + tags), NEWEST) == read_fetch_response(memoryview(whole), NEWEST)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,6 @@ def test_tags_of_later_releases_are_passed_over_whatever_their_numbers() -> None
     ],
     ids=["older", "newer", "a number of 36 bits", "many topics", "many topics, fixed"],
 )
-def test_what_is_no_answer_is_refused(frame: bytes, version: int) -> None:
+def test_invalid_response_is_an_error(frame: bytes, version: int) -> None:
     with pytest.raises((ValueError, struct.error)):
-        read_fetch_answer(memoryview(frame), version)
+        read_fetch_response(memoryview(frame), version)
