@@ -122,14 +122,14 @@ def produce_baseline(settings: Settings, topic: str, sample: Sample, compression
     )
     failed = 0
 
-    def decided(error: Any, message: Any) -> None:
+    def on_delivery(error: Any, message: Any) -> None:
         nonlocal failed
         failed += error is not None
 
     for key, value in sample:
         while True:
             try:
-                producer.produce(topic, serializer(value, context), key, on_delivery=decided)
+                producer.produce(topic, serializer(value, context), key, on_delivery=on_delivery)
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -116,7 +116,12 @@ def run_headrace(session: Any, storage: Storage, bodies: list[bytes], chunks: in
     storage.files.publish(
         [
             Publication(
-                "t", work, f"1/{written[row_file(one.path)]}", f"{work}/{one.bucket}.avro", one.length, one.checksum
+                "t",
+                work,
+                f"1/{written[row_file(one.path)]}",
+                f"{work}/{one.time_partition}.avro",
+                one.length,
+                one.checksum,
             )
             for one in results.value
         ]

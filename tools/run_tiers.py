@@ -1,4 +1,4 @@
-"""Runs the checks and tests of this checkout in tiers, side by side as far as the cores allow: `make ci`, `.ci/run`.
+"""Runs the checks and tests of this checkout in tiers, in parallel as far as the cores allow: `make ci`, `.ci/run`.
 
 A tier is a make target. Its output goes to `.make/tiers/<tier>.log`, and the last lines to the terminal if it fails.
 Needs only the standard library: the first tier, `make setup-spark`, creates the environment of the others.
@@ -60,7 +60,7 @@ TIERS = (
 
 
 def next_tier(waiting: Iterable[Tier], running: Iterable[Tier], cores: int) -> Tier | None:
-    """Returns the longest waiting tier that fits beside the running ones. A tier uses at most all cores."""
+    """Returns the longest waiting tier that fits next to the running ones. A tier uses at most all cores."""
     free = cores - sum(min(tier.cores, cores) for tier in running)
     fitting = [tier for tier in waiting if min(tier.cores, cores) <= free]
     return max(fitting, key=lambda tier: tier.usual_minutes, default=None)

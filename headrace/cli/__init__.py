@@ -189,7 +189,7 @@ def _run(arguments: Sequence[str]) -> int:
         else:
             parser.print_help()
             exit_code = EXIT_OK
-    except SystemExit:  # of --help, among others
+    except SystemExit:  # raised by --help, for example
         sys.stdout.flush()
         raise
     sys.stdout.flush()

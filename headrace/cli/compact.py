@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
             topic for topic in checked_topics(ports, args.topics) if args.topics or loader.of_topic(topic).compact
         ]
         if not topics:
-            raise CommandError("no topic is to be compacted: name one, or set loader.compact, also in [[loader.topic]]")
+            raise CommandError("no topic selected: name one, or set loader.compact in [loader] or [[loader.topic]]")
         by_closing: dict[int, list[str]] = {}
         for topic in topics:
             by_closing.setdefault(loader.of_topic(topic).compact_after.ms, []).append(topic)

@@ -313,7 +313,7 @@ def print_report(report: RunReport) -> None:
         print_table(header, rows, right=range(2, len(header)))
     for one in report.loaded:
         if one.schema_changed:
-            print_report_line(f"schema changed: {one.topic}: {', '.join(one.changes) or 'no column is another'}")
+            print_report_line(f"schema changed: {one.topic}: {', '.join(one.changes) or 'no column changed'}")
     _print_reasons("waiting", report.waiting.items())
     _print_reasons("PROBLEM", ((topic, text) for topic, texts in report.problems.items() for text in texts))
     for note in report.notes:
@@ -331,7 +331,7 @@ def _print_reasons(word: str, reasons: Iterable[tuple[str, str]]) -> None:
     for reason, found in itertools.islice(held.items(), REASONS_SHOWN_MAX):
         print_report_line(f"{word}: {_subject(found)}{reason}")
     if len(held) > REASONS_SHOWN_MAX:
-        print_report_line(f"{word}: and {len(held) - REASONS_SHOWN_MAX} more; --format json has them all")
+        print_report_line(f"{word}: and {len(held) - REASONS_SHOWN_MAX} more; --format json has all")
 
 
 def _subject(found: Sequence[tuple[str, str]]) -> str:

@@ -175,7 +175,7 @@ def run(args: argparse.Namespace) -> int:
         return int(args.run_verb(args, settings))
     except (LoaderError, KafkaError) as error:
         raise CommandError(str(error)) from error
-    except BrokenPipeError:  # of our own output
+    except BrokenPipeError:  # of standard output
         raise
     except OSError as error:
         raise CommandError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}") from error

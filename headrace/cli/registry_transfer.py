@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 STANDARD_STREAM: Final = "-"
 BAR_WIDTH: Final = 30  # characters
-BAR_PAUSE_S: Final = 0.1  # between two drawings
-LOG_PAUSE_S: Final = 10.0  # between two log lines where there is no terminal
+BAR_PAUSE_S: Final = 0.1  # between two updates of the bar
+LOG_PAUSE_S: Final = 10.0  # between two log lines without a terminal
 
 IMPORT_EXIT_CODES: Final = """
 

@@ -124,7 +124,7 @@ def _print(verified: Sequence[TopicVerified], notes: Sequence[str]) -> None:
             print_report_line(f"FINDING: {one.topic}: {finding.check}{where}: {finding.message}")
         if len(one.findings) > FINDINGS_SHOWN_MAX:
             more = len(one.findings) - FINDINGS_SHOWN_MAX
-            print_report_line(f"FINDING: {one.topic}: and {more:,} more; --format json has them all")
+            print_report_line(f"FINDING: {one.topic}: and {more:,} more; --format json has all")
     for note in notes:
         print_report_line(f"note: {note}")
     findings = sum(len(one.findings) for one in verified)

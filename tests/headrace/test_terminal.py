@@ -65,7 +65,7 @@ def test_print_line_clears_the_step_first(monkeypatch: pytest.MonkeyPatch) -> No
     with steps_shown() as show:
         show("read")
         print_line("piece 1 of 2", terminal)
-        show("decide")
+        show("commit")
         assert terminal.left_on_screen() == ["piece 1 of 2", "committing …"]
     pipe = io.StringIO()
     monkeypatch.setattr("sys.stderr", pipe)
