@@ -69,7 +69,7 @@ class TimedChecksum(Checksum):
 @contextmanager
 def clocks(seconds: Seconds, blocks: list[bytes]) -> Iterator[None]:
     """Adds clocks to the stages of all tasks. `blocks` receives the first rows that were compressed."""
-    core = avro_codec.the_core()
+    core = avro_codec.core_library()
     assert core is not None, "the core is not compiled; run make setup-dev"
 
     def compressed(data: bytes, room: bytearray) -> Any:

@@ -41,9 +41,9 @@ def _sources() -> str:
 
 def why_slow() -> tuple[str, ...]:
     """Returns a warning if the C core is missing, else nothing."""
-    if avro_codec.the_core() is not None:
+    if avro_codec.core_library() is not None:
         return ()
     return (
         f"rows are converted in Python, which takes several times as long as the C core: "
-        f"{avro_codec.why_no_core()}; `make setup` compiles it, or install a wheel for this machine",
+        f"{avro_codec.missing_core_reason()}; `make setup` compiles it, or install a wheel for this machine",
     )

@@ -40,12 +40,12 @@ class StorageUnavailable(OSError):
 
 
 class UnwritableWarehouse(StorageError):
-    """`cure` is the remedy if the caller knows a better one; "" if the reason includes it."""
+    """`remedy` is the remedy if the caller knows a better one; "" if the reason includes it."""
 
-    def __init__(self, path: str, reason: str, *, is_full: bool = False, cure: str | None = None) -> None:
-        if cure is None:
-            cure = "free space there" if is_full else "make the directory writable or set loader.warehouse"
-        super().__init__(f"cannot write to the warehouse {path}: {reason}{f'; {cure}' if cure else ''}")
+    def __init__(self, path: str, reason: str, *, is_full: bool = False, remedy: str | None = None) -> None:
+        if remedy is None:
+            remedy = "free space there" if is_full else "make the directory writable or set loader.warehouse"
+        super().__init__(f"cannot write to the warehouse {path}: {reason}{f'; {remedy}' if remedy else ''}")
         self.path = path
         self.reason = reason
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 
-from headrace.avro_codec import the_core
+from headrace.avro_codec import core_library
 from headrace.avro_schema import AvroSchemaError
 from headrace.kafka_wire.cluster import FetchSlice, KafkaCluster
 from headrace.kafka_wire.errors import CorruptBatch, KafkaError, LogChanged
@@ -130,7 +130,7 @@ class _Task:
     def __init__(self, unit: WorkUnit, new_sink: NewSink, sync: bytes) -> None:
         self._unit = unit
         self._settings = unit.settings
-        self._core = the_core()
+        self._core = core_library()
         self._room = Room()
         self._new_sink = new_sink
         self._sync = sync

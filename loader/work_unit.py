@@ -13,7 +13,7 @@ from enum import StrEnum
 from headrace.kafka_wire.security import UNSECURED, KafkaSecurity
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
-from headrace.loader.load_schema import KeptRoute
+from headrace.loader.load_schema import StoredRoute
 from headrace.loader.policy import TopicPolicy
 
 
@@ -56,7 +56,7 @@ class TopicPlan:
     policy: TopicPolicy
     absent_ids: frozenset[int] = frozenset()
     time_property: str = ""
-    routes: Mapping[int, KeptRoute] = field(default_factory=dict)
+    routes: Mapping[int, StoredRoute] = field(default_factory=dict)
 
 
 BLOCK_BYTES = 1024 * 1024  # size of an Avro block before compression

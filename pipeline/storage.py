@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.hive_ddl.table import local_location
-from headrace.kafka_wire.of_settings import secrets_in_environment
+from headrace.kafka_wire.from_settings import secrets_in_environment
 from headrace.loader.errors import StorageError
 from headrace.loader.storage.local import LOG_DIRECTORY, local_storage
 from headrace.loader.storage.local.commit_storage import LocalCommitStorage

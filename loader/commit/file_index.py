@@ -213,10 +213,10 @@ class FileIndex:
             index = self._folded(topic, known, FileKind(kind), day)
             if index is None:
                 return False
-            self._log.storage.replace(self._path(topic, key), write_document(index), forced=False)
+            self._log.storage.replace(self._path(topic, key), write_document(index), fsynced=False)
             commits[key] = index.commit_number
         days = IndexedDays(known.commit_number, known.sha256, commits)
-        self._log.storage.replace(self._path(topic, "days"), write_document(days), forced=False)
+        self._log.storage.replace(self._path(topic, "days"), write_document(days), fsynced=False)
         return True
 
     def _path(self, topic: str, key: str) -> str:

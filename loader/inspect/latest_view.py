@@ -19,12 +19,12 @@ from headrace.hive_ddl.types import column_comment, hive_type
 from headrace.loader.apply.layout import PARTITION_COLUMNS
 from headrace.loader.commit.state import TopicState
 from headrace.loader.load_schema import (
-    KeptRoute,
     LoadState,
+    StoredRoute,
     load_record,
     load_schema_with_kafka,
-    places,
     root_record,
+    route_places,
     sources,
     split,
 )
@@ -85,10 +85,10 @@ def latest_view(
     return ReplaceView(database, state.table + VIEW_SUFFIX, state.table, topic, tuple(columns))
 
 
-def _columns(load: Record, newest: Record, route: KeptRoute) -> Iterator[tuple[str, str, str]]:
+def _columns(load: Record, newest: Record, route: StoredRoute) -> Iterator[tuple[str, str, str]]:
     """(name, expression, comment) of the newest version's fields, and of the column that says where a row came from."""
     names: set[str] = set()
-    for field, place in zip(newest.fields, places(route, len(newest.fields)), strict=True):
+    for field, place in zip(newest.fields, route_places(route, len(newest.fields)), strict=True):
         column = load.fields[place.column]
         name = field.name.lower() if field.name and field.name.lower() not in names else column.name.lower()
         names.add(name)

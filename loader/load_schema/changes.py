@@ -1,4 +1,4 @@
-"""What a change of a load schema does to the columns of its table, in words. Pure."""
+"""Describes the changes of a table's columns between two load schemas. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from headrace.loader.load_schema.types import split
 
 
 def column_changes(before: str, after: str) -> tuple[str, ...]:
-    """The changes from one load schema's text to a later one's: `+ qty double`, `item → product`, `total int → bigint`,
-    `note may be null`; in the order of the columns. A place inside a column is a dotted path, with `[]` for the items
-    of an array and `{}` for the values of a map.
+    """Returns the changes in column order: `+ qty double`, `item → product`, `total int → bigint`, `note may be null`.
+    A path inside a column is dotted, with `[]` for array items and `{}` for map values.
 
     Args:
-        before: "" where there was none, so that every column is new.
+        before: "" if there was no schema, so that every column is new.
     """
     columns = load_record(before).fields if before else ()
     return tuple(_of_fields(columns, load_record(after).fields, ""))
@@ -28,7 +27,7 @@ def _of_fields(before: tuple[Field, ...], after: tuple[Field, ...], path: str) -
     for field in after:
         old = known.get(field.name)
         if old is None:
-            # A column that was renamed has the old name as its first alias, and the old one is gone.
+            # A renamed column has the old name as its first alias, and no column has the old name.
             old = next((known[name] for name in field.aliases if name in known and name not in kept), None)
             if old is None:
                 yield f"+ {path}{field.name} {_words(field.type)}"

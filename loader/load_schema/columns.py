@@ -1,7 +1,7 @@
-"""Laying a writer's record over load columns: which column takes which field, and how the columns grow.
+"""Matches a writer's record with load columns: the column of each field, and the changes of the columns.
 
-The same code decides where the fields of a writer schema go that is not one of the versions (`growing=False`). The
-versions themselves keep the route that is found here.
+The same code matches writer schemas that are not versions of the subject (`growing=False`). Versions keep the route
+that is found here.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from headrace.avro_schema import (
     Record,
     Type,
 )
-from headrace.loader.load_schema.kept_route import STRAIGHT, KeptRoute, Laid, Place, keep
 from headrace.loader.load_schema.merge import NotAColumn, TypeFolding
+from headrace.loader.load_schema.stored_route import STRAIGHT, FoldedType, RoutePlace, StoredRoute, stored_route
 from headrace.loader.load_schema.types import (
     ABSENT,
     FORMER,
@@ -51,15 +51,15 @@ WHOLE_MESSAGE_COLUMN = "value"
 """The column of messages that are not records."""
 
 
-class Feeding(NamedTuple):
+class FeedingField(NamedTuple):
     """The writer field that feeds a column, and the route inside."""
 
     field: Field
-    route: KeptRoute
+    route: StoredRoute
 
 
 class Folding(TypeFolding):
-    """One writer schema being laid over a load schema."""
+    """Folds one writer schema into a load schema."""
 
     def fold_record(
         self,
@@ -70,42 +70,46 @@ class Folding(TypeFolding):
         *,
         is_new: bool = False,
         reserved: Container[str] = (),
-    ) -> tuple[Record, KeptRoute]:
-        """Lays a writer's record over a load record: its columns fed, grown, left or added."""
+    ) -> tuple[Record, StoredRoute]:
+        """Folds a writer's record into a load record: columns are fed, widened, unfed or added."""
         within = within | {node.name}
         columns = load.fields
         if self.growing and not is_new:
             columns = tuple(self.renamed(columns, node, path, within, reserved))
         fed, folded = self.feed(columns, node, path, within)
-        places = {feeding.field.name: Place(i, feeding.route) for i, feeding in enumerate(fed) if feeding is not None}
+        route_places = {
+            feeding.field.name: RoutePlace(i, feeding.route) for i, feeding in enumerate(fed) if feeding is not None
+        }
         holders = holders_by_source(folded)
         names = ColumnNames(folded, reserved)
         for field in node.fields:
-            if field.name not in places:
+            if field.name not in route_places:
                 beside = self.retired(folded, fed, holders.get(field.name, ()), field.name, path)
                 column, route = self.new_column(field, beside, names, path, within, is_new=is_new, reserved=reserved)
-                places[field.name] = Place(len(folded), route)
+                route_places[field.name] = RoutePlace(len(folded), route)
                 names.add(column)
                 folded.append(column)
-        return replace(load, fields=tuple(folded)), keep(places[field.name] for field in node.fields)
+        return replace(load, fields=tuple(folded)), stored_route(route_places[field.name] for field in node.fields)
 
     def feed(
         self, columns: Sequence[Field], node: Record, path: str, within: frozenset[Name]
-    ) -> tuple[list[Feeding | None], list[Field]]:
-        """Which writer field feeds each column, if any, and the columns as they are then."""
+    ) -> tuple[list[FeedingField | None], list[Field]]:
+        """Returns the writer field of each column, if any, and the columns after the change."""
         present = {field.name: field for field in node.fields}
-        fed: list[Feeding | None] = [None] * len(columns)
+        fed: list[FeedingField | None] = [None] * len(columns)
         folded = list(columns)
-        # A former name means this column only in versions from before it was used again, so never in one being folded.
+        # A former name means this column only in versions before the name was reused, so never in the version being
+        # folded.
         for names_of in (sources,) if self.growing else (sources, former_sources):
             for i, column in enumerate(columns):
                 name = next((source for source in names_of(column) if source in present), None)
                 if fed[i] is not None or name is None:
                     continue
                 laid = self.try_merge(column, present[name], path, within)
-                # A column that would have to grow takes nothing when it may not: another one may have been the name's.
+                # With growing=False, a column that would have to grow takes nothing: the name may have meant another
+                # column.
                 if laid is not None and (self.growing or laid.type == column.type):
-                    fed[i] = Feeding(present.pop(name), laid.route)
+                    fed[i] = FeedingField(present.pop(name), laid.route)
                     folded[i] = column if laid.type == column.type else self.retyped(column, laid.type, path)
         names = {field.name for field in node.fields}
         for i, column in enumerate(columns):
@@ -113,7 +117,7 @@ class Folding(TypeFolding):
                 folded[i] = self.unfed(column, path, is_lacking=names.isdisjoint(sources(column)))
         return fed, folded
 
-    def try_merge(self, column: Field, field: Field, path: str, within: frozenset[Name]) -> Laid | None:
+    def try_merge(self, column: Field, field: Field, path: str, within: frozenset[Name]) -> FoldedType | None:
         if not path:
             self.nodes = 0
         mark = len(self.notes)
@@ -124,7 +128,7 @@ class Folding(TypeFolding):
             return None
 
     def unfed(self, column: Field, path: str, *, is_lacking: bool) -> Field:
-        """A column of which this version has nothing: null in its rows, so nullable from now on."""
+        """Returns a column that this version does not feed: null in its rows, so nullable from now on."""
         inner, is_nullable = split(column.type)
         has_value = column.has_default and column.default is not None
         if not self.growing and (is_nullable or column.has_default):
@@ -137,7 +141,7 @@ class Folding(TypeFolding):
         return column if column.default is None else replace(column, props=with_prop(column.props, ABSENT, "null"))
 
     def retyped(self, column: Field, node: Type, path: str) -> Field:
-        """The column with another type, and without its default where that cannot be the default of a nullable type."""
+        """Returns the column with another type, without its default if a nullable type cannot have that default."""
         inner, is_nullable = split(node)
         if column.default is None or not column.has_default:
             return replace(column, type=node)
@@ -149,10 +153,10 @@ class Folding(TypeFolding):
     def renamed(
         self, columns: Sequence[Field], node: Record, path: str, within: frozenset[Name], reserved: Container[str]
     ) -> Sequence[Field]:
-        """The columns after the renames by alias that this version makes."""
+        """Returns the columns after the renames by alias in this version."""
         present = {field.name for field in node.fields}
         columns = list(columns)
-        # Renames add the names of present fields to these, which no further one looks for.
+        # Renames add names of present fields to these, which later renames do not look up.
         holders = holders_by_source(columns)
         names = ColumnNames(columns, reserved)
         for field in node.fields:
@@ -170,7 +174,8 @@ class Folding(TypeFolding):
         path: str,
         within: frozenset[Name],
     ) -> None:
-        """Has a field feed the columns of `group`, which its old name fed, and the first that holds it be named so."""
+        """Lets a field feed the columns of `group`, which its old name fed, and gives its name to the first that can
+        hold it."""
         mark = len(self.notes)
         first = next((i for i in group if self.try_merge(columns[i], field, path, within) is not None), None)
         del self.notes[mark:]
@@ -191,13 +196,13 @@ class Folding(TypeFolding):
             columns[i] = with_sources(column, feeding)
 
     def retired(
-        self, columns: list[Field], fed: Sequence[Feeding | None], holders: Sequence[int], name: str, path: str
+        self, columns: list[Field], fed: Sequence[FeedingField | None], holders: Sequence[int], name: str, path: str
     ) -> Sequence[Field]:
-        """The columns that go on having `name` as a source; of one that this version feeds from its newer name it
-        becomes a former source.
+        """Returns the columns without `name` as a source; a column that this version feeds by a newer name keeps it as
+        a former source.
 
         Args:
-            holders: where the columns are that have it.
+            holders: positions of the columns with that source.
         """
         beside: list[Field] = []
         for i in holders:
@@ -221,9 +226,9 @@ class Folding(TypeFolding):
         *,
         is_new: bool,
         reserved: Container[str],
-    ) -> tuple[Field, KeptRoute]:
-        """A column for a writer field that no column holds, those of its name (`beside`) among them, and the route into
-        it."""
+    ) -> tuple[Field, StoredRoute]:
+        """Returns a column for a writer field that no column can hold, including those of its name (`beside`), and the
+        route into it."""
         if not path:
             self.nodes = 0
         base = field.name or WHOLE_MESSAGE_COLUMN
@@ -235,7 +240,7 @@ class Folding(TypeFolding):
             self.note(where, "reserved-name" if wanted.lower() in reserved else "name-taken", wanted)
         inner, is_nullable = split(node)
         if beside:
-            self.note(where, self.why_beside(beside[0], field), f"beside {beside[0].name}")
+            self.note(where, self.sibling_rule(beside[0], field), f"beside {beside[0].name}")
             default: JsonValue = NO_DEFAULT
         else:
             default = self.column_default(field, inner, is_nullable)
@@ -249,7 +254,7 @@ class Folding(TypeFolding):
 
     @staticmethod
     def column_default(field: Field, inner: Type, is_nullable: bool) -> JsonValue:
-        """A writer's default where every reader can fill it in, else `NO_DEFAULT`."""
+        """Returns a writer's default if every reader can fill it in, else `NO_DEFAULT`."""
         if field.default is None:
             return None if is_nullable or inner == NULL else NO_DEFAULT
         is_safe = field.has_default and safe_default(inner, field.default)
@@ -257,8 +262,8 @@ class Folding(TypeFolding):
             return NO_DEFAULT
         return spelled_default(inner, field.default)
 
-    def shape_or_text(self, node: Type, path: str, within: frozenset[Name]) -> Laid:
-        """A load type, or text where no column can hold the writer's type."""
+    def shape_or_text(self, node: Type, path: str, within: frozenset[Name]) -> FoldedType:
+        """Returns a load type, or text if no column can hold the writer's type."""
         try:
             return self.shape(node, path, within)
         except NotAColumn as refused:
@@ -266,10 +271,10 @@ class Folding(TypeFolding):
                 raise
             self.note(path, refused.rule)
             text = Primitive(PrimitiveType.STRING, props=((KIND, JSON),))
-            return Laid(rejoin(text, self.branches(node)[1]), STRAIGHT)
+            return FoldedType(rejoin(text, self.branches(node)[1]), STRAIGHT)
 
-    def why_beside(self, column: Field, field: Field) -> str:
-        """The rule by which a writer's type takes a column of its own."""
+    def sibling_rule(self, column: Field, field: Field) -> str:
+        """Returns the rule by which a writer's type gets a sibling column."""
         inner, _ = split(column.type)
         branches, _ = self.branches(field.type)
         if len(branches) != 1:
@@ -287,7 +292,7 @@ class Folding(TypeFolding):
 
 
 def holders_by_source(columns: Sequence[Field]) -> dict[str, list[int]]:
-    """The positions of the columns that each name of a writer field feeds."""
+    """Returns the positions of the columns by the writer field names that feed them."""
     holders: dict[str, list[int]] = {}
     for i, column in enumerate(columns):
         for source in sources(column):

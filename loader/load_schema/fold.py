@@ -1,4 +1,4 @@
-"""Folding the versions of a subject into a load schema, and why each column looks as it does."""
+"""Folds the versions of a subject into a load schema, and records the reason for each change."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from headrace.avro_schema import Record, Schema
 from headrace.hive_ddl.types import column_comment
 from headrace.loader.load_schema.columns import Folding
 from headrace.loader.load_schema.kafka_record import kafka_name
-from headrace.loader.load_schema.kept_route import KeptRoute, places
 from headrace.loader.load_schema.merge import LoadSchemaTooLarge, Note
+from headrace.loader.load_schema.stored_route import StoredRoute, route_places
 from headrace.loader.load_schema.text import load_record, load_text, root_record
 from headrace.loader.load_schema.types import LOAD_TEXT_CHARS_MAX, RESERVED_COLUMNS, load_name, type_names
 
@@ -21,7 +21,7 @@ RULES: Final[Mapping[str, str]] = {
     "removed": "a field that a version lacks stays as a column, so that its history can be queried; new rows are null",
     "nullable": "a version allows null here",
     "widened": "the new type holds every old value by Avro promotion, so the column takes it and old files still read",
-    "held": "the column's type holds the new type exactly, so the column does not change",
+    "held": "the column's type can hold the new type exactly, so the column does not change",
     "renamed": "an alias says that the field is the old one; old files are found under the alias",
     "renamed-beside": "Hive cannot find records and decimals under an alias, so the new name is a column of its own",
     "name-reused": "another field now has the old name of this one, so only earlier versions feed the column by it",
@@ -41,12 +41,12 @@ RULES: Final[Mapping[str, str]] = {
     "reserved-name": "the name belongs to a partition column, to Hive or to the loader, so it gets a suffix",
     "not-a-record": "messages that are not records are one column",
 }
-"""Every rule of the fold and why it is so."""
+"""Every rule of the fold with its reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedRule:
-    """One rule that folding a version applied to a column (a dotted path)."""
+    """A rule that folding a version applied to a column (a dotted path)."""
 
     version: int
     column: str
@@ -56,18 +56,18 @@ class AppliedRule:
 
 @dataclass(frozen=True, slots=True)
 class LoadState:
-    """The load schema of a topic: its text, the versions folded into it, and why it looks as it does.
+    """The load schema of a topic: its text, the versions folded into it, and the rules applied.
 
-    `text` is a self-contained Avro record without the `kafka` column; "" before the first version. `routes` says by
-    schema id how the version of that id was folded in, and so where its messages go for ever. `comments` are of
-    columns by their positions, which never change: what the last version that feeds a column says of its
-    field. `newest` is the schema id of the version that was folded in last, None in states of before it was kept.
+    `text` is a self-contained Avro record without the `kafka` column; "" before the first version. `routes` are the
+    routes of the versions by schema id; they determine the columns of their messages permanently. `comments` are by
+    column position, which never changes: the doc of the field in the last version that feeds the column. `newest` is
+    the schema id of the last version folded in.
     """
 
     text: str = ""
     versions: tuple[int, ...] = ()
     applied: tuple[AppliedRule, ...] = ()
-    routes: Mapping[int, KeptRoute] = field(default_factory=dict)
+    routes: Mapping[int, StoredRoute] = field(default_factory=dict)
     comments: Mapping[int, str] = field(default_factory=dict)
     newest: int | None = None
 
@@ -92,17 +92,18 @@ EMPTY: Final = LoadState()
 
 
 def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None = None) -> LoadState:
-    """The load schema after a further version; the same state when the version is in it already.
+    """Returns the load schema after a further version; the same state if the version is already in it.
 
-    Versions are folded in ascending order; deterministic, so two drivers that fold the same agree. A number that comes
-    again with another id is of a subject that was deleted for good and registered anew: a further version too.
+    Versions are folded in ascending order. The fold is deterministic, so two drivers get the same result. A version
+    number that occurs again with another id belongs to a subject that was permanently deleted and registered again: it
+    counts as a further version.
 
     Args:
-        schema_id: what messages of this version carry; without it no route is kept. An id that comes again, with a
-            version that was deleted and registered once more, keeps its route, since older messages carry it too.
+        schema_id: of messages with this version; without it no route is stored. An id that occurs again, with a version
+            that was deleted and registered again, keeps its route, because older messages have it too.
 
     Raises:
-        LoadSchemaTooLarge: no load schema can hold the version beside those before it.
+        LoadSchemaTooLarge: no load schema can hold this version and those before it.
     """
     if version in state.versions and (schema_id is None or schema_id in state.routes):
         return state
@@ -128,17 +129,17 @@ def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None =
     return LoadState(text, versions, state.applied + applied, routes, comments, schema_id)
 
 
-def _comments(before: Mapping[int, str], writer: Record, route: KeptRoute) -> Mapping[int, str]:
+def _comments(before: Mapping[int, str], writer: Record, route: StoredRoute) -> Mapping[int, str]:
     said = {
         place.column: column_comment(one.doc)
-        for one, place in zip(writer.fields, places(route, len(writer.fields)), strict=True)
+        for one, place in zip(writer.fields, route_places(route, len(writer.fields)), strict=True)
     }
     return {position: comment for position, comment in sorted({**before, **said}.items()) if comment}
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedRule:
-    """An applied rule with its reason, for people."""
+    """An applied rule with its reason."""
 
     version: int
     column: str
@@ -148,7 +149,7 @@ class ExplainedRule:
 
 
 def explain(state: LoadState) -> tuple[ExplainedRule, ...]:
-    """What the fold did, in order, with the reason of each rule."""
+    """Returns the applied rules in order, with their reasons."""
     return tuple(
         ExplainedRule(rule.version, rule.column, rule.rule, rule.detail, RULES[rule.rule]) for rule in state.applied
     )

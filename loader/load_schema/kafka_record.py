@@ -1,4 +1,4 @@
-"""The column `kafka`, last in a load schema: where each row came from. `loader.project.kafka_column` writes it."""
+"""The `kafka` column, last in a load schema: the origin of each row. `loader.project.kafka_column` encodes it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from headrace.loader.load_schema.text import load_record, load_text
 from headrace.loader.load_schema.types import type_names
 
 KAFKA_COLUMNS = ("none", "position", "full")
-"""By the setting `loader.kafka_column`. Each holds what the one before it holds, and files of one can be read as any
-later one."""
+"""Values of the setting `loader.kafka_column`. Each includes the fields of the one before, and its files can be read as
+any later one."""
 
 
 def wider_column(one: str, other: str) -> str:
-    """The one of two that holds more; "" is one that nobody chose."""
+    """Returns the wider of two variants; "" if none was chosen."""
     return max(one, other, key=("", *KAFKA_COLUMNS).index)
 
 
 def load_schema_with_kafka(text: str, kafka_column: str) -> str:
-    """The full schema of files and table: the load schema and, last, where each row came from.
+    """Returns the full schema of files and table: the load schema and the `kafka` column.
 
     Args:
         text: a load schema, as `LoadState.text`.
@@ -33,7 +33,7 @@ def load_schema_with_kafka(text: str, kafka_column: str) -> str:
 
 
 def kafka_name(load: Record) -> str:
-    """The name of the `kafka` column, which no column has or had; so it never changes along a history."""
+    """Returns the name of the `kafka` column, which no column has or had, so it never changes."""
     taken = {name.lower() for field in load.fields for name in (field.name, *field.aliases)}
     name = "kafka" if "kafka" not in taken else "kafka__position"
     while name in taken:
@@ -47,7 +47,7 @@ def _position_record(name: Name, *, is_full: bool) -> Record:
     fields = [
         Field("partition", Primitive(PrimitiveType.INT)),
         Field("offset", Primitive(long)),
-        # Null where the record says no time of this era: readers of timestamps overflow on absurd ones.
+        # Null if the record has an implausible time: readers of timestamps overflow.
         Field("timestamp", Union((null, millis)), None),
     ]
     if is_full:
@@ -56,7 +56,7 @@ def _position_record(name: Name, *, is_full: bool) -> Record:
             Name(f"{name.name}_header", name.namespace),
             (Field("key", Primitive(PrimitiveType.STRING)), Field("value", optional_bytes)),
         )
-        # Nullable with a default: files of before the setting was widened have neither.
+        # Nullable with a default: files from before the setting was widened lack both.
         fields.append(Field("key", optional_bytes, None))
         fields.append(Field("headers", Union((null, Array(header))), None))
     return Record(name, tuple(fields))

@@ -1,8 +1,7 @@
-"""How a writer's type becomes a load type, and how a load type grows to hold a further writer's.
+"""Converts a writer's type to a load type, and widens a load type for a further writer.
 
-`shape` makes a load type; `merge` grows one, or answers None where the new type cannot be said in the old column. Both
-also answer the route by which values of the writer's type go into it.
-What happens to the columns of a record is `loader.load_schema.columns`.
+`shape` creates a load type; `merge` widens one, or returns None if the old column cannot hold the new type. Both also
+return the route for values of the writer's type. `loader.load_schema.columns` handles the columns of a record.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from headrace.avro_schema import (
     Type,
     Union,
 )
-from headrace.loader.load_schema.kept_route import STRAIGHT, KeptRoute, Laid, Place, keep
+from headrace.loader.load_schema.stored_route import STRAIGHT, FoldedType, RoutePlace, StoredRoute, stored_route
 from headrace.loader.load_schema.types import (
     BRANCH,
     COLUMN_DEPTH_MAX,
@@ -66,7 +65,7 @@ from headrace.loader.load_schema.types import (
 
 
 class NotAColumn(Exception):
-    """A type that no Hive column holds; `rule` says why. It becomes its Avro-JSON text."""
+    """A type that no Hive column can hold; `rule` is the reason. It becomes its Avro-JSON text."""
 
     def __init__(self, rule: str) -> None:
         super().__init__(rule)
@@ -74,12 +73,12 @@ class NotAColumn(Exception):
 
 
 class LoadSchemaTooLarge(ValueError):
-    """A version whose columns make a load schema that is larger than any table's; the message says in what."""
+    """The columns of a version exceed the largest load schema; the message names the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A rule that was applied: to which column (a dotted path), and what is particular to this case."""
+    """An applied rule: the column (a dotted path), and the details of this case."""
 
     column: str
     rule: str
@@ -87,12 +86,12 @@ class Note:
 
 
 class TypeFolding(ABC):
-    """One writer schema being laid over load types.
+    """Folds one writer schema into load types.
 
     Args:
         writer: resolves the writer's references.
-        taken: full names of types that the load schema already has; grows as types are made.
-        growing: False asks only whether types hold the writer's: columns that nothing feeds then stay as they are.
+        taken: full names of types in the load schema; grows as types are created.
+        growing: False only checks whether types can hold the writer's; columns without a source then stay unchanged.
     """
 
     def __init__(self, writer: Schema, taken: set[str], *, growing: bool = True) -> None:
@@ -108,29 +107,29 @@ class TypeFolding(ABC):
         self.notes.append(Note(column, rule, detail))
 
     def branches(self, node: Type) -> tuple[list[Type], bool]:
-        """The writer's branches that are not null, and whether null is one."""
+        """Returns the writer's non-null branches, and whether null is one."""
         node = self.writer.resolve(node)
         every = [self.writer.resolve(b) for b in node.branches] if isinstance(node, Union) else [node]
         rest = [b for b in every if not (isinstance(b, Primitive) and b.type is PrimitiveType.NULL)]
         return rest, len(rest) < len(every)
 
-    def shape(self, node: Type, path: str, within: frozenset[Name]) -> Laid:
-        """The load type of a writer's type.
+    def shape(self, node: Type, path: str, within: frozenset[Name]) -> FoldedType:
+        """Returns the load type of a writer's type.
 
         Raises:
             NotAColumn: the type is one of those in `within` (recursive), or too large.
-            LoadSchemaTooLarge: with what was shaped before.
+            LoadSchemaTooLarge: together with the types created before.
         """
         branches, is_nullable = self.branches(node)
         if not branches:
-            return Laid(NULL, STRAIGHT)
+            return FoldedType(NULL, STRAIGHT)
         if len(branches) == 1:
             inner, route = self.shape_branch(branches[0], path, within)
         else:
             inner, route = self.shape_members(branches, path, within)
-        return Laid(rejoin(inner, is_nullable), route)
+        return FoldedType(rejoin(inner, is_nullable), route)
 
-    def shape_branch(self, node: Type, path: str, within: frozenset[Name]) -> Laid:
+    def shape_branch(self, node: Type, path: str, within: frozenset[Name]) -> FoldedType:
         self.shaped += 1
         if self.shaped > FOLD_TYPES_MAX:
             raise LoadSchemaTooLarge(f"its columns, each written out in full, have more than {FOLD_TYPES_MAX:,} types")
@@ -140,25 +139,25 @@ class TypeFolding(ABC):
         if sum(map(path.count, ".[{")) > COLUMN_DEPTH_MAX:
             raise NotAColumn("too-deep")
         if isinstance(node, Primitive):
-            return Laid(self.shape_primitive(node, path), STRAIGHT)
+            return FoldedType(self.shape_primitive(node, path), STRAIGHT)
         if isinstance(node, Enum):
             name, props = self.named(node)
-            return Laid(Enum(name, node.symbols, props=props), STRAIGHT)
+            return FoldedType(Enum(name, node.symbols, props=props), STRAIGHT)
         if isinstance(node, Fixed):
             logical = hive_logical(node)
             fixed = Fixed(self.free_type_name(node.name), node.size, logical, props=logical_props(logical))
-            return Laid(fixed, STRAIGHT)
+            return FoldedType(fixed, STRAIGHT)
         if isinstance(node, Array):
             items, route = self.shape(node.items, f"{path}[]", within)
-            return Laid(Array(items), route)
+            return FoldedType(Array(items), route)
         if isinstance(node, Map):
             values, route = self.shape(node.values, f"{path}{{}}", within)
-            return Laid(Map(values), route)
+            return FoldedType(Map(values), route)
         assert isinstance(node, Record)
         if node.name in within:
             raise NotAColumn("recursive")
         name, props = self.named(node)
-        return Laid(*self.fold_record(Record(name, (), props=props), node, path, within, is_new=True))
+        return FoldedType(*self.fold_record(Record(name, (), props=props), node, path, within, is_new=True))
 
     def shape_primitive(self, node: Primitive, path: str) -> Primitive:
         logical = node.logical
@@ -171,21 +170,21 @@ class TypeFolding(ABC):
                 return Primitive(node.type, props=unscaled_props(logical))
         return Primitive(node.type, logical, logical_props(logical))
 
-    def shape_members(self, branches: Sequence[Type], path: str, within: frozenset[Name]) -> Laid:
+    def shape_members(self, branches: Sequence[Type], path: str, within: frozenset[Name]) -> FoldedType:
         name = self.free_type_name(Name(f"{path.rpartition('.')[2].rstrip('[]{}')}_union", "headrace.load"))
         empty = Record(name, (), props=((KIND, MEMBERS),))
         merged, route = self.merge_members(empty, branches, path, within)
         self.note(path, "union", ", ".join(field.name for field in merged.fields))
-        return Laid(merged, route)
+        return FoldedType(merged, route)
 
     def named(self, node: Record | Enum | Fixed) -> tuple[Name, Props]:
-        """A name for a load type, and what remembers the writer's name where another type already has it."""
+        """Returns a name for a load type, and a property with the writer's name if another type already has it."""
         name = self.free_type_name(node.name)
         return name, () if name.name == node.name.name else ((NAMES, [node.name.name]),)
 
     def free_type_name(self, wanted: Name) -> Name:
         name = wanted = load_name(wanted)
-        # Names are never given back, so the numbers up to the last one are taken: a type may have many thousand uses.
+        # Names are never released, so all numbers up to the last one are taken: a type may have many thousand uses.
         n = self._last_numbers.get(wanted.full, 1)
         while name.full in self.taken:
             n += 1
@@ -196,20 +195,20 @@ class TypeFolding(ABC):
 
     def merge(
         self, load: Type, node: Type, path: str, within: frozenset[Name], default: JsonValue = NO_DEFAULT
-    ) -> Laid | None:
-        """The load type that also holds the writer's type, or None where it takes a column of its own."""
+    ) -> FoldedType | None:
+        """Returns the load type that also holds the writer's type, or None if it needs a column of its own."""
         mark = len(self.notes)
         inner, was_nullable = split(load)
         branches, is_nullable = self.branches(node)
-        laid: Laid | None
+        laid: FoldedType | None
         if kind_of(inner) == JSON:
-            laid = Laid(inner, STRAIGHT) if self.is_text(node, path, within) else None
+            laid = FoldedType(inner, STRAIGHT) if self.is_text(node, path, within) else None
         elif not branches:
-            laid = Laid(inner, STRAIGHT)
+            laid = FoldedType(inner, STRAIGHT)
             is_nullable = True
         elif kind_of(inner) == MEMBERS:
             assert isinstance(inner, Record)
-            laid = Laid(*self.merge_members(inner, branches, path, within))
+            laid = FoldedType(*self.merge_members(inner, branches, path, within))
         elif len(branches) > 1:
             laid = None
         elif inner == NULL:
@@ -223,11 +222,11 @@ class TypeFolding(ABC):
         if is_nullable and not was_nullable:
             self.note(path, "nullable")
         if was_nullable and laid.type == inner:
-            return Laid(load, laid.route)
-        return Laid(rejoin(laid.type, was_nullable or is_nullable, default), laid.route)
+            return FoldedType(load, laid.route)
+        return FoldedType(rejoin(laid.type, was_nullable or is_nullable, default), laid.route)
 
     def is_text(self, node: Type, path: str, within: frozenset[Name]) -> bool:
-        """Whether a writer's type can only be a column as its Avro-JSON text."""
+        """Whether a column can hold a writer's type only as its Avro-JSON text."""
         trial = type(self)(self.writer, set())
         trial.shaped = self.shaped
         try:
@@ -238,20 +237,20 @@ class TypeFolding(ABC):
             self.shaped = trial.shaped
         return False
 
-    def merge_branch(self, inner: Type, node: Type, path: str, within: frozenset[Name]) -> Laid | None:
+    def merge_branch(self, inner: Type, node: Type, path: str, within: frozenset[Name]) -> FoldedType | None:
         if isinstance(node, Primitive | Fixed | Enum):
             merged = self.merge_partless(inner, node, path)
-            return None if merged is None else Laid(merged, STRAIGHT)
+            return None if merged is None else FoldedType(merged, STRAIGHT)
         if isinstance(node, Array):
             if not isinstance(inner, Array):
                 return None
             items = self.merge(inner.items, node.items, f"{path}[]", within)
-            return None if items is None else Laid(Array(items.type), items.route)
+            return None if items is None else FoldedType(Array(items.type), items.route)
         if isinstance(node, Map):
             if not isinstance(inner, Map):
                 return None
             values = self.merge(inner.values, node.values, f"{path}{{}}", within)
-            return None if values is None else Laid(Map(values.type), values.route)
+            return None if values is None else FoldedType(Map(values.type), values.route)
         assert isinstance(node, Record)
         if node.name in within:
             raise NotAColumn("recursive")
@@ -260,7 +259,7 @@ class TypeFolding(ABC):
         props = known_as(inner, node)
         if props is None:
             return None
-        return Laid(*self.fold_record(replace(inner, props=props), node, path, within))
+        return FoldedType(*self.fold_record(replace(inner, props=props), node, path, within))
 
     def merge_partless(self, inner: Type, node: Primitive | Fixed | Enum, path: str) -> Type | None:
         match inner, node:
@@ -294,7 +293,7 @@ class TypeFolding(ABC):
         return Primitive(node.type, props=with_prop((), WIDENED, rounding or None))
 
     def merge_decimal(self, inner: Primitive, node: Primitive, path: str) -> Primitive | None:
-        """Decimals of one scale share their bytes, so more digits are only a wider column."""
+        """Decimals of one scale have the same bytes, so more digits only widen the column."""
         its = node.logical
         if node.type is not inner.type or its is None or its.name != "decimal":
             return None
@@ -316,7 +315,7 @@ class TypeFolding(ABC):
         return Primitive(inner.type, wider, logical_props(wider))
 
     def merge_fixed(self, inner: Fixed, node: Fixed) -> Fixed | None:
-        # Columns of before decimals had a greatest size go on as they are.
+        # Columns from before the size limit of decimals stay as they are.
         same = inner.size == node.size and inner.logical in (node.logical, hive_logical(node))
         return inner if same else None
 
@@ -332,10 +331,11 @@ class TypeFolding(ABC):
 
     def merge_members(
         self, load: Record, branches: Sequence[Type], path: str, within: frozenset[Name]
-    ) -> tuple[Record, KeptRoute]:
-        """A record of members with every branch in the first member of its name that holds it, else in a new one."""
+    ) -> tuple[Record, StoredRoute]:
+        """Returns a record of members with every branch in the first member of its name that can hold it, else in a new
+        one."""
         fields = list(load.fields)
-        used: dict[int, KeptRoute] = {}  # in the order of the branches
+        used: dict[int, StoredRoute] = {}  # in the order of the branches
         for branch in branches:
             word = branch_word(branch)
             for i, field in enumerate(fields):
@@ -353,7 +353,7 @@ class TypeFolding(ABC):
                     self.note(f"{path}.{name}", "member-added", word)
                 used[len(fields)] = route
                 fields.append(Field(name, nullable(inner), None, props=((BRANCH, word),)))
-        return replace(load, fields=tuple(fields)), keep(Place(*item) for item in used.items())
+        return replace(load, fields=tuple(fields)), stored_route(RoutePlace(*item) for item in used.items())
 
     @abstractmethod
     def fold_record(
@@ -365,5 +365,5 @@ class TypeFolding(ABC):
         *,
         is_new: bool = False,
         reserved: Container[str] = (),
-    ) -> tuple[Record, KeptRoute]:
-        """Lays a writer's record over a load record: its columns fed, grown, left or added."""
+    ) -> tuple[Record, StoredRoute]:
+        """Folds a writer's record into a load record: columns are fed, widened, unfed or added."""

@@ -1,7 +1,7 @@
-"""Which column of a load schema takes which part of a writer's message.
+"""Routes the parts of a writer's message to the columns of a load schema.
 
-A version of the topic's subject goes by the route that it was folded in by. A writer schema that is none of them, or
-one that was folded before routes were kept, goes by the names and types of the columns as they are now.
+A version of the topic's subject uses its stored route. Any other writer schema is routed by the present names and types
+of the columns.
 """
 
 from __future__ import annotations
@@ -11,49 +11,49 @@ from typing import Any, Final
 
 from headrace.avro_schema import Field, Name, Primitive, PrimitiveType, Record, Schema, Type
 from headrace.loader.load_schema.columns import Folding, joined
-from headrace.loader.load_schema.kept_route import KeptRoute, places
+from headrace.loader.load_schema.stored_route import StoredRoute, route_places
 from headrace.loader.load_schema.types import ABSENT, BRANCH, branch_names, prop, split
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """What a node lies in, by which the fold has committed whether it is text.
+class Enclosing:
+    """The nodes around a node, by which the fold decides whether it becomes text.
 
-    `records` are the names of the writer's records around it, outermost included: inside itself a type is recursive.
-    `path` is that of its column as the fold has it, whose steps say how deep it lies.
+    `records` are the names of the writer's enclosing records, outermost included: a type inside itself is recursive.
+    `path` is the column's path in the fold, whose length is the depth.
     """
 
     records: frozenset[Name] = frozenset()
     path: str = ""
 
-    def column(self, name: str, record: Name | None = None) -> Around:
-        """Around a column of this record of the writer, or a member."""
-        return Around(self.records if record is None else self.records | {record}, joined(self.path, name))
+    def column(self, name: str, record: Name | None = None) -> Enclosing:
+        """Returns the enclosing nodes of a column of this record, or of a member."""
+        return Enclosing(self.records if record is None else self.records | {record}, joined(self.path, name))
 
-    def items(self) -> Around:
-        return Around(self.records, f"{self.path}[]")
+    def items(self) -> Enclosing:
+        return Enclosing(self.records, f"{self.path}[]")
 
-    def values(self) -> Around:
-        return Around(self.records, f"{self.path}{{}}")
+    def values(self) -> Enclosing:
+        return Enclosing(self.records, f"{self.path}{{}}")
 
 
-NOTHING_AROUND: Final = Around()
+TOP_LEVEL: Final = Enclosing()
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class RoutedColumn:
     """A column and the writer field that feeds it; without one the row has null or the column's default (`absent`).
 
-    `inside` is the kept route inside the field, None where none was kept.
+    `inside` is the stored route inside the field, None if there is none.
     """
 
     column: Field
     source: Field | None
-    inside: KeptRoute | None = None
+    inside: StoredRoute | None = None
 
     @property
     def absent(self) -> Any:
-        """The JSON default of a row that nothing feeds."""
+        """The JSON default of a row without a source."""
         if prop(self.column.props, ABSENT) == "null" or not self.column.has_default:
             return None
         return self.column.default
@@ -61,38 +61,38 @@ class Routed:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where the fields of a writer's record go, in the order of the load record.
+    """The columns for the fields of a writer's record, in the order of the load record.
 
-    `unplaced` names writer fields that no column takes and columns that need a value and get none: messages of a
-    writer schema that is not of this topic's history, which cannot be loaded.
+    `unplaced` names writer fields without a column, and columns that need a value and have no source: such messages do
+    not belong to the history of this topic and cannot be loaded.
     """
 
-    columns: tuple[Routed, ...]
+    columns: tuple[RoutedColumn, ...]
     unplaced: tuple[str, ...]
 
 
-def route_by_kept(load: Record, record: Record, kept: KeptRoute) -> Route:
-    """Which field of a writer's record feeds which column, as it was when the writer's version was folded in."""
+def route_by_stored(load: Record, record: Record, kept: StoredRoute) -> Route:
+    """Returns the route of a writer's record as it was when its version was folded in."""
     taken = {
         place.column: (field, place.inside)
-        for field, place in zip(record.fields, places(kept, len(record.fields)), strict=True)
+        for field, place in zip(record.fields, route_places(kept, len(record.fields)), strict=True)
     }
-    routed = [Routed(column, *taken.get(i, (None, None))) for i, column in enumerate(load.fields)]
+    routed = [RoutedColumn(column, *taken.get(i, (None, None))) for i, column in enumerate(load.fields)]
     return Route(tuple(routed), ())
 
 
-def route_fields(load: Record, writer: Schema, record: Record, around: Around = NOTHING_AROUND) -> Route:
-    """Which writer field feeds which column, by the names and types of the columns.
+def route_fields(load: Record, writer: Schema, record: Record, enclosing: Enclosing = TOP_LEVEL) -> Route:
+    """Returns the route of a writer's record by the names and types of the columns.
 
     Args:
         load: a record of the load schema (not one of members).
         writer: the writer's schema, to resolve its references.
         record: the writer's record, `root_record(writer)` at the top.
-        around: both records.
+        enclosing: of both records.
     """
     folding = Folding(writer, set(), growing=False)
-    fed, folded = folding.feed(load.fields, record, around.path, around.records | {record.name})
-    columns: list[Routed] = []
+    fed, folded = folding.feed(load.fields, record, enclosing.path, enclosing.records | {record.name})
+    columns: list[RoutedColumn] = []
     used: set[str] = set()
     unplaced: list[str] = []
     for column, feeding, grown in zip(load.fields, fed, folded, strict=True):
@@ -101,20 +101,20 @@ def route_fields(load: Record, writer: Schema, record: Record, around: Around = 
             used.add(source.name)
         elif not _may_lack(column):
             unplaced.append(column.name)
-        columns.append(Routed(column, source))
+        columns.append(RoutedColumn(column, source))
     unplaced.extend(field.name or "the message" for field in record.fields if field.name not in used)
     return Route(tuple(columns), tuple(dict.fromkeys(unplaced)))
 
 
-def route_branch(members: Record, writer: Schema, branch: Type, around: Around = NOTHING_AROUND) -> Field | None:
-    """The member of a record of members that holds a writer's branch, which is not null; None when none does."""
+def route_branch(members: Record, writer: Schema, branch: Type, enclosing: Enclosing = TOP_LEVEL) -> Field | None:
+    """Returns the member that holds a writer's non-null branch, None if there is none."""
     branch = writer.resolve(branch)
     for member in members.fields:
         if prop(member.props, BRANCH) not in branch_names(branch):
             continue
         inner, _ = split(member.type)
         folding = Folding(writer, set(), growing=False)
-        laid = folding.merge_branch(inner, branch, around.column(member.name).path, around.records)
+        laid = folding.merge_branch(inner, branch, enclosing.column(member.name).path, enclosing.records)
         if laid is not None and laid.type == inner:
             return member
     return None

@@ -1,4 +1,4 @@
-"""The schema that a topic's table declares: that of its files, with a type wherever they have none."""
+"""The schema that a topic's table declares: the files' schema, with a type for columns that have none."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from headrace.loader.load_schema.kafka_record import load_schema_with_kafka
 from headrace.loader.load_schema.text import load_record, load_text
 from headrace.loader.load_schema.types import NULL, nullable
 
-OF_NO_TYPE = nullable(Primitive(PrimitiveType.STRING))
-"""What a table has for a field that every version says is null. HiveServer2 4.0 refuses each query of a table with a
-column of no type, wherever in it. The files go on without one, and so read as whatever type a later version gives."""
+UNTYPED = nullable(Primitive(PrimitiveType.STRING))
+"""The table's type of a field that is null in every version. HiveServer2 4.0 refuses every query of a table with a
+column without a type, at any depth. The files have no type for it, so they can be read as any type of a later version.
+"""
 
 
 def table_schema(text: str, kafka_column: str, comments: Mapping[int, str] = MappingProxyType({})) -> str:
-    """
+    """Returns the table's schema.
+
     Args:
         text: a load schema, as `LoadState.text`.
-        kafka_column: as of `load_schema_with_kafka`, by which the files are written.
-        comments: as `LoadState.comments`; Hive's deserializer and Spark take a field's doc for the column's comment.
+        kafka_column: of the files, as in `load_schema_with_kafka`.
+        comments: as `LoadState.comments`; Hive's deserializer and Spark use a field's doc as the column's comment.
     """
     of_files = load_schema_with_kafka(text, kafka_column)
     load = load_record(of_files)
@@ -37,13 +39,13 @@ def table_schema(text: str, kafka_column: str, comments: Mapping[int, str] = Map
 
 
 def commented_table_schema(text: str, kafka_column: str, fold: str, literal_chars_max: int) -> str:
-    """The table's schema with the comments of a fold, or without where they alone would make it too long for a
-    property of the table, or to be read.
+    """Returns the table's schema with the comments of a fold, or without if the comments would make it too long for a
+    table property or for the parser.
 
     Args:
-        text, kafka_column: as of `table_schema`.
+        text, kafka_column: as in `table_schema`.
         fold: a `LoadState` as JSON text.
-        literal_chars_max: as of `hive_ddl.table.desired_table`.
+        literal_chars_max: as in `hive_ddl.table.desired_table`.
     """
     plain, told = table_schema(text, kafka_column), table_schema(text, kafka_column, _comments(fold))
     chars_max = literal_chars_max if len(plain) <= literal_chars_max else TEXT_CHARS_MAX
@@ -58,7 +60,7 @@ def _comments(fold: str) -> Mapping[int, str]:
 def _typed(node: Type) -> Type:
     match node:
         case Primitive() if node == NULL:
-            return OF_NO_TYPE
+            return UNTYPED
         case Union(branches=branches):
             return replace(node, branches=tuple(one if one == NULL else _typed(one) for one in branches))
         case Array(items=items):

@@ -1,4 +1,4 @@
-"""Load schemas as text and back, and the record that a message is."""
+"""Converts load schemas to text and back, and returns the record of a message."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from headrace.avro_schema import Field, Name, Record, Schema, parse_schema, self
 
 
 def root_record(schema: Schema) -> Record:
-    """The record that a message is: the root itself, else a record of one field "" that is the whole message."""
+    """Returns the root record; a message that is no record is wrapped in a record with one field ""."""
     root = schema.resolve(schema.root)
     return root if isinstance(root, Record) else Record(Name("Message"), (Field("", schema.root),))
 
 
 def load_text(record: Record) -> str:
-    """The self-contained text of a load record."""
+    """Returns the self-contained text of a load record."""
     return self_contained_text(Schema(record))
 
 
 @lru_cache(maxsize=64)
 def load_record(text: str) -> Record:
-    """The record of a load schema's text."""
+    """Parses the text of a load schema."""
     root = parse_schema(text, source="load schema").root
     assert isinstance(root, Record)
     return root

@@ -1,7 +1,7 @@
-"""The types of load columns, and what may happen to them.
+"""The types of load columns and their permitted changes.
 
-The tables and small questions that the fold is made of: which promotions keep a column, which names and defaults Hive
-can live with. `loader.load_schema` says what the properties mean.
+Tables and small functions of the fold: promotions that keep a column, names and defaults that Hive supports.
+`loader.load_schema` documents the properties.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ UNSCALED = "unscaled"
 HIVE_PRECISION_MAX = 38
 
 COLUMN_NODES_MAX = 2_000
-"""Most types inside one column. Load types hold no references, so types that use types twice double at each level;
-beyond this the column is text."""
+"""Maximum types inside one column. Load types have no references, so types that use types twice double at each level; a
+larger column becomes text."""
 
 FOLD_TYPES_MAX = 200_000
-"""Most types that one version is folded into, those of columns that turn out to be text among them. Far more than a
-table can have; it takes some seconds, and is there since a schema of a page may use a type of 2,000 in every field."""
+"""Maximum types of one folded version, including columns that become text. Far more than a table can have; it limits
+the fold to some seconds, because a schema of one page may use a type of 2,000 types in every field."""
 
 LOAD_TEXT_CHARS_MAX = TEXT_CHARS_MAX - 10_000
-"""Longest text of a load schema: what is read, less room for the column `kafka`. A longer one would be kept and never
-read again."""
+"""Maximum text of a load schema: the parser's limit, less space for the `kafka` column. A longer one could not be
+parsed again."""
 
 COLUMN_DEPTH_MAX = 30
-"""Deepest nesting of records, lists and maps in a column; deeper, the field there is text. Nobody queries such depth,
-and the text of the load schema, which nests several times deeper, stays readable."""
+"""Maximum nesting of records, lists and maps in a column; a deeper field becomes text. Such depth is not queried, and
+the text of the load schema, which nests several times deeper, stays parseable."""
 
 COLUMN_NAME_CHARS_MAX = 120
-"""Metastores since 2.3 hold 767 characters, older ones 128; the rest is room for suffixes."""
+"""Metastores since 2.3 hold 767 characters, older ones 128; the rest is for suffixes."""
 
 RESERVED_COLUMNS: Final[Mapping[str, str]] = {
     "dt": "a partition column",
@@ -81,13 +81,13 @@ RESERVED_COLUMNS: Final[Mapping[str, str]] = {
 }
 
 EXACT: Final = frozenset({("int", "long"), ("int", "double"), ("float", "double"), ("string", "bytes")})
-"""Promotions (writer, reader) that lose nothing. A column takes such a writer without being changed."""
+"""Promotions (writer, reader) without loss. A column accepts such a writer unchanged."""
 
 WIDENINGS: Final = frozenset(
     {("int", "long"), ("int", "float"), ("int", "double"), ("long", "float"), ("long", "double"), ("float", "double")}
 )
-"""Promotions (column, writer) that change a column's type. bytes and string do not widen into each other: a text
-column that turned binary would answer old queries otherwise, and not all bytes are text."""
+"""Promotions (column, writer) that change a column's type. bytes and string do not widen into each other: a text column
+that became binary would change the results of old queries, and not all bytes are text."""
 
 NARROWER: Final[Mapping[str, tuple[str, ...]]] = {"int": ("int",), "long": ("int", "long"), "float": ("float",)}
 
@@ -104,19 +104,19 @@ def prop(props: Props, key: str) -> JsonValue:
 
 
 def with_prop(props: Props, key: str, value: JsonValue) -> Props:
-    """The properties with one set, or without it when the value is None."""
+    """Returns the properties with one set, or removed if the value is None."""
     rest = tuple(item for item in props if item[0] != key)
     return rest if value is None else (*rest, (key, value))
 
 
 def sources(field: Field) -> tuple[str, ...]:
-    """The names of writer fields that feed a column, newest first."""
+    """Returns the writer field names that feed a column, newest first."""
     listed = prop(field.props, SOURCE)
     return tuple(listed) if listed is not None else (field.name,)
 
 
 def former_sources(field: Field) -> tuple[str, ...]:
-    """Old names of a renamed column that have since been given to another field."""
+    """Returns old names of a renamed column that now belong to another field."""
     return tuple(prop(field.props, FORMER) or ())
 
 
@@ -126,7 +126,7 @@ def with_sources(field: Field, names: Sequence[str]) -> Field:
 
 
 def split(node: Type) -> tuple[Type, bool]:
-    """A load type without its null, and whether it had one."""
+    """Returns a load type without its null, and whether it had one."""
     if not isinstance(node, Union):
         return node, False
     inner = [branch for branch in node.branches if branch != NULL]
@@ -138,7 +138,7 @@ def kind_of(node: Type) -> JsonValue:
 
 
 def nullable(inner: Type, *, last: bool = False) -> Type:
-    """The type with null before it, or behind it where a default that is not null must come first."""
+    """Returns the type with null before it, or after it if a non-null default must come first."""
     if inner == NULL:
         return inner
     return Union((inner, NULL) if last else (NULL, inner))
@@ -151,15 +151,15 @@ def rejoin(inner: Type, is_nullable: bool, default: JsonValue = NO_DEFAULT) -> T
 
 
 def type_names(node: Type) -> set[str]:
-    """The full names of the types in a load type."""
+    """Returns the full names of the types in a load type."""
     return {part.name.full for part in walk_type(node) if isinstance(part, Record | Enum | Fixed)}
 
 
 def load_name(name: Name) -> Name:
-    """A writer's type name as the load schema says it: `com.my-company.2024` as `com.my_company._2024`.
+    """Converts a writer's type name for the load schema: `com.my-company.2024` to `com.my_company._2024`.
 
-    Other registries accept namespaces whose parts are no names. Avro Java, with which Hive reads the table's schema,
-    refuses the whole schema for one.
+    Other registries accept invalid namespaces. Avro Java, with which Hive reads the table's schema, then refuses the
+    whole schema.
     """
     if not name.namespace:
         return name
@@ -168,14 +168,14 @@ def load_name(name: Name) -> Name:
 
 
 def accepted_names(node: Record | Enum) -> set[str]:
-    """The short names of writer types that mean this load type."""
+    """Returns the short names of writer types for this load type."""
     return {node.name.name, *(prop(node.props, NAMES) or ())}
 
 
 def is_plain(node: Type) -> bool:
-    """Whether Hive's deserializer reads the type without looking into the file's own schema for it.
+    """Whether Hive's deserializer reads the type without looking it up in the file's own schema.
 
-    It does look for records and decimals, so those cannot be found under an alias nor filled from a default.
+    It looks up records and decimals, so these are not found under an alias or filled from a default.
     """
     return not any(
         isinstance(part, Record)
@@ -185,7 +185,7 @@ def is_plain(node: Type) -> bool:
 
 
 def safe_default(inner: Type, value: JsonValue) -> bool:
-    """Whether every reader, Hive's included, fills a column of this type with this default, which is not null."""
+    """Whether every reader, including Hive's, fills a column of this type with this non-null default."""
     if isinstance(inner, Array | Map) and not value:
         return isinstance(value, list if isinstance(inner, Array) else dict)
     if not is_plain(inner) or kind_of(inner) is not None:
@@ -216,7 +216,7 @@ def _safe_scalar(inner: Primitive, value: JsonValue) -> bool:
 
 
 FRACTIONS: Final = {PrimitiveType.FLOAT: "<f", PrimitiveType.DOUBLE: "<d"}
-"""How the binary numbers are packed."""
+"""Struct formats of binary numbers."""
 
 
 def _fits(packing: str, number: float) -> bool:
@@ -228,8 +228,8 @@ def _fits(packing: str, number: float) -> bool:
 
 
 def spelled_default(inner: Type, value: JsonValue) -> JsonValue:
-    """A safe default as the type spells it: floats and doubles with a fraction, since fastavro takes 0 for an int and
-    refuses the whole schema."""
+    """Returns a safe default in the type's spelling: floats and doubles with a fraction, because fastavro treats 0 as
+    an int and refuses the whole schema."""
     if isinstance(inner, Primitive) and inner.type in FRACTIONS:
         return float(value)
     if isinstance(inner, Array) and isinstance(value, list):
@@ -240,16 +240,16 @@ def spelled_default(inner: Type, value: JsonValue) -> JsonValue:
 
 
 def may_default_when_nullable(inner: Type) -> bool:
-    """Whether a nullable column of this type may have a default other than null.
+    """Whether a nullable column of this type may have a non-null default.
 
-    Avro Java's reader, which Hive reads with, takes an empty list as default for the list type itself and fails on
-    the union around it ("Not an array").
+    Avro Java's reader, which Hive uses, accepts an empty list as the default of a list type, and fails on a union with
+    it ("Not an array").
     """
     return not isinstance(inner, Array)
 
 
 def type_word(node: Type) -> str:
-    """A short word for a load type: the `<kind>` of a sibling's name."""
+    """Returns a short word for a load type: the `<kind>` in a sibling's name."""
     inner, _ = split(node)
     kind = kind_of(inner)
     if kind is not None:
@@ -266,11 +266,10 @@ def _is_latin(text: str) -> bool:
 
 
 def hive_logical(node: Fixed) -> LogicalType | None:
-    """The logical type of a fixed as the load schema declares it; a decimal that Hive cannot hold is plain bytes.
+    """Returns the logical type of a fixed in the load schema; a decimal that Hive cannot hold is plain bytes.
 
-    So is one of so many bytes that whoever reads the files as numbers would not come to an end. All values have that
-    size, so refusing them, as those of a decimal on bytes are, would leave nothing of the column. Hive shows either as
-    binary.
+    So is a fixed with more bytes than readers can process as a number. All its values have that size, so quarantining
+    them, as is done for a decimal on bytes, would leave the column empty. Hive shows either as binary.
     """
     logical = node.logical
     if logical is None or logical.name != "decimal":
@@ -280,7 +279,7 @@ def hive_logical(node: Fixed) -> LogicalType | None:
 
 
 def logical_props(logical: LogicalType | None) -> Props:
-    """The properties that declare a logical type; a decimal always says its scale, which Hive reads from the file."""
+    """Returns the properties of a logical type; a decimal always states its scale, which Hive reads from the file."""
     if logical is None:
         return ()
     if logical.name == "decimal":
@@ -293,7 +292,7 @@ def unscaled_props(logical: LogicalType) -> Props:
 
 
 def known_as(load: Record | Enum, node: Record | Enum) -> Props | None:
-    """The load type's properties when the writer's named type means it, by name or by alias; else None."""
+    """Returns the load type's properties if the writer's named type is this type, by name or alias; else None."""
     accepted = accepted_names(load)
     if node.name.name in accepted:
         return load.props
@@ -303,21 +302,21 @@ def known_as(load: Record | Enum, node: Record | Enum) -> Props | None:
 
 
 def branch_word(node: Type) -> str:
-    """What a union's branch is called: the type, or a named type's name without namespace."""
+    """Returns the name of a union's branch: the type, or a named type's name without namespace."""
     if isinstance(node, Primitive):
         return node.type.value
     return node.name.name if isinstance(node, Record | Enum | Fixed) else type(node).__name__.lower()
 
 
 def branch_names(node: Type) -> set[str]:
-    """The names under which a member may hold this branch."""
+    """Returns the names under which a member may hold this branch."""
     aliases = node.aliases if isinstance(node, Record | Enum | Fixed) else ()
     return {branch_word(node), *(alias.name for alias in aliases)}
 
 
 class ColumnNames:
-    """The names that the columns of one record have or had, in any case, since Hive folds case and old files keep old
-    names.
+    """The names that the columns of one record have or had, case-insensitive, because Hive folds case and old files
+    keep old names.
 
     Args:
         reserved: names in lower case that no column may have.
@@ -334,19 +333,19 @@ class ColumnNames:
         self._taken.update(name.lower() for name in (column.name, *column.aliases))
 
     def remove(self, column: Field) -> None:
-        """Gives back the names of a column that gets another; no two columns share one."""
+        """Releases the names of a column that gets another. Two columns never share one."""
         self._taken.difference_update(name.lower() for name in (column.name, *column.aliases))
         self._last_numbers.clear()
 
     def free(self, wanted: str) -> str:
-        """The wanted name if no column has or had it, else with a number."""
+        """Returns the wanted name if no column has or had it, else with a number."""
         if len(wanted) > COLUMN_NAME_CHARS_MAX:
             digest = hashlib.sha256(wanted.encode()).hexdigest()[:8]
             wanted = f"{wanted[: COLUMN_NAME_CHARS_MAX - 9]}_{digest}"
         if wanted.lower() in self._reserved:
             wanted = f"{wanted}_"
         folded = wanted.lower()
-        # The numbers up to the last one are taken: thousands of names may differ in case alone.
+        # All numbers up to the last one are taken: thousands of names may differ in case only.
         name, n = wanted, self._last_numbers.get(folded, 1)
         while name.lower() in self._taken or name.lower() in self._reserved:
             n += 1

@@ -1,2 +1,2 @@
-"""What an operator decides about next offsets: `choose` makes the commit, `connect_files` reads where Kafka Connect
-was. Showing them is `inspect.offsets`."""
+"""Changes next offsets as an operator says: `choose` builds the commit, `connect_files` and `camus_history` read the
+positions of Kafka Connect and Camus. `inspect.offsets` shows next offsets."""

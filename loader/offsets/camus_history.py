@@ -1,9 +1,9 @@
-"""Where LinkedIn's Camus was, from the history that it keeps. Pure but for reading its files.
+"""Reads the positions of LinkedIn's Camus from its history. Pure, except for reading its files.
 
-Each run leaves a directory named after its time in `etl.execution.history.path`, and in it Hadoop sequence files
-`offsets-…`, whose keys are `EtlKey`: topic, partition, and the offset to go on at. A run repeats what the runs before
-it said of partitions that it did not read, so the newest directory says it for all, and of two keys for one partition
-the greater offset counts, as it does for Camus. Formats: Hadoop's SequenceFile, version 6, and Camus' `EtlKey.write`.
+Each run leaves a directory named after its time in `etl.execution.history.path`, with Hadoop sequence files `offsets-…`
+whose keys are `EtlKey`: topic, partition, and the next offset. A run repeats the entries of partitions that it did not
+read, so the newest directory is complete. Of two keys for one partition the greater offset counts, as in Camus.
+Formats: Hadoop's SequenceFile, version 6, and Camus' `EtlKey.write`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ MAGIC = b"SEQ\x06"
 KEY_CLASS = "EtlKey"
 FILES = "offsets*"
 SYNC_BYTES = 16
-RECORD_BYTES_MAX = 1024 * 1024  # a key takes some hundred bytes
+RECORD_BYTES_MAX = 1024 * 1024  # a key has some hundred bytes
 HEADER_TEXTS_MAX = 100
 
 
 class NotCamus(ValueError):
-    """A file is none of Camus', or damaged; the message says which and why."""
+    """A file is not a Camus file or is damaged; the message names it and the reason."""
 
 
 def next_offsets(history: Path) -> dict[str, dict[int, int]]:
-    """By topic and partition the offset to go on at.
+    """Returns the next offset by topic and partition.
 
     Args:
-        history: the directory of all runs or that of one, copied from the cluster.
+        history: the directory of all runs or of one run, copied from the cluster.
 
     Raises:
         NotCamus: there are no files of offsets, or one cannot be read.
@@ -44,7 +44,8 @@ def next_offsets(history: Path) -> dict[str, dict[int, int]]:
 
 
 def _newest_run(history: Path) -> list[Path]:
-    """The files of the directory itself, or of the last of its directories that has any; names sort by time."""
+    """Returns the files in the directory itself, or in the newest of its subdirectories that has any. Names sort by
+    time."""
     below = sorted((path for path in history.iterdir() if path.is_dir()), reverse=True)
     for directory in (history, *below):
         files = sorted(path for path in directory.glob(FILES) if path.is_file())
@@ -70,7 +71,7 @@ def _read(file: BinaryIO, found: dict[str, dict[int, int]]) -> None:
 
 
 def _header(file: BinaryIO) -> bytes:
-    """Reads the header and gives the sync marker."""
+    """Reads the header and returns the sync marker."""
     if _exactly(file, len(MAGIC)) != MAGIC:
         raise ValueError("it does not begin as a Hadoop sequence file of version 6")
     key_class, _ = _text(file), _text(file)
@@ -90,7 +91,8 @@ def _header(file: BinaryIO) -> bytes:
 
 
 def _key(key: bytes) -> tuple[str, int, int]:
-    """Topic, partition and next offset: leader, partition, begin, offset, checksum, topic, and what nobody needs."""
+    """Returns topic, partition and next offset of a key with leader, partition, begin, offset, checksum, topic, and
+    further fields."""
     leader_end = 2 + int.from_bytes(key[:2], "big")
     numbers = key[leader_end : leader_end + 28]
     topic_at = leader_end + 30
@@ -109,7 +111,7 @@ def _text(file: BinaryIO) -> str:
 
 
 def _vint(file: BinaryIO) -> int:
-    """Hadoop's WritableUtils.readVInt: one byte from -112 on, else how many bytes follow and whether negative."""
+    """Reads Hadoop's WritableUtils.readVInt: one byte from -112 on, else the number of following bytes and the sign."""
     first = int.from_bytes(_exactly(file, 1), "big", signed=True)
     if first >= -112:
         return first

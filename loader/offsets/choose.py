@@ -1,7 +1,7 @@
-"""An operator's word on next offsets, as the commit that it becomes. Pure.
+"""Builds the commit for next offsets set by an operator. Pure.
 
-A partition of which something was loaded only goes forward, and what it passes over is a declared gap: going back would
-load rows twice. One of which nothing was loaded may be given any start.
+A partition with loaded offsets only moves forward, and the skipped offsets become a declared gap: moving back would
+load rows twice. A partition without loaded offsets may start anywhere.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.errors import OffsetsRefused
 from headrace.loader.work_unit import RangeCounts, SkippedOffsets
 
-LOOK = "headrace offsets show has the next offsets"
+LOOK = "headrace offsets show lists the next offsets"
 NOT_BACK = (
-    "going back would load its rows twice. A backfill, which reads offsets again into new files and then exchanges "
-    "them, is the way to read what is already loaded"
+    "moving back would load its rows twice. To read loaded offsets again, use `headrace backfill`, which replaces "
+    "their files"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """The log of a partition holds offsets `[start, end)`, and its leader has this epoch.
+    """The log of a partition holds offsets `[start, end)`; `leader_epoch` is its leader's.
 
-    `shared_end` is up to where it is the log that was read, None where that was not asked or could not be told.
+    `shared_end` is the end of the unchanged part of the log, None if it was not checked or is unknown.
     """
 
     start: int
@@ -36,7 +36,7 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One partition: where it was (None: nothing was said yet) and where it goes on."""
+    """One partition: its former next offset (None if there was none) and its new one."""
 
     topic: str
     partition: int
@@ -46,9 +46,8 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`gaps` are moves that pass over offsets, `starts` are of partitions of which nothing was loaded, and `left` says
-    of what stays as it is, why. `leader_epoch` is the one under which what is passed over is known to be of the log
-    that was read."""
+    """`gaps` skip offsets, `starts` are of partitions without loaded offsets, and `left` are sentences about unchanged
+    partitions. `leader_epoch` is the epoch under which the skipped offsets belong to the log that was read."""
 
     gaps: tuple[Moved, ...] = ()
     starts: tuple[Moved, ...] = ()
@@ -64,26 +63,28 @@ class Choice:
 def skip(
     state: LoaderState, topic: str, partition: int, offset: int, to: int, reason: str, bounds: LogBounds | None
 ) -> Choice:
-    """Passes over the offsets `[offset, to)`, which must be the next ones.
+    """Skips the offsets `[offset, to)`, which must begin at the next offset.
 
     Args:
-        bounds: None where the brokers were not asked.
+        bounds: None if the brokers were not asked.
 
     Raises:
-        OffsetsRefused: they are not the next ones, or there are none so far, or they are of another log than was read.
+        OffsetsRefused: `offset` is not the next offset, or nothing was loaded, or the log has diverged.
     """
     if not reason.strip():
-        raise OffsetsRefused("--reason: expected why these offsets are not loaded; the commit keeps it")
+        raise OffsetsRefused(
+            "--reason: expected the reason why these offsets are not loaded; it is stored in the commit"
+        )
     known = state.topics.get(topic)
     found = known.partitions.get(partition) if known else None
     if found is None:
         raise OffsetsRefused(
-            f"nothing of partition {partition} of topic {topic!r} was loaded, so there is nothing to pass over; "
-            f"headrace offsets set {topic} {partition} {to} says where its first load begins"
+            f"nothing of partition {partition} of topic {topic!r} was loaded, so there is nothing to skip; "
+            f"headrace offsets set {topic} {partition} {to} sets its start offset"
         )
     if found.next_offset != offset:
         raise OffsetsRefused(
-            f"partition {partition} of topic {topic} goes on at offset {found.next_offset}, not at {offset}; {LOOK}"
+            f"partition {partition} of topic {topic} continues at offset {found.next_offset}, not at {offset}; {LOOK}"
         )
     if to <= offset:
         raise OffsetsRefused(f"--to {to}: expected an offset after {offset}")
@@ -92,8 +93,8 @@ def skip(
     if bounds is not None and bounds.shared_end is not None:
         if bounds.shared_end < found.next_offset:
             raise OffsetsRefused(
-                f"the log of partition {partition} of topic {topic} is the one that was read only up to "
-                f"{bounds.shared_end}, so {offset} is not where to go on; load first, which says what to do"
+                f"the log of partition {partition} of topic {topic} diverged at offset "
+                f"{bounds.shared_end}, before {offset}; run headrace load first, which reports the remedy"
             )
         leader_epoch = bounds.leader_epoch
     return Choice(gaps=(Moved(topic, partition, offset, to),), reason=reason.strip(), leader_epoch=leader_epoch)
@@ -102,10 +103,10 @@ def skip(
 def set_next(
     state: LoaderState, topic: str, partition: int, offset: int, reason: str, bounds: LogBounds | None
 ) -> Choice:
-    """Has a partition go on, or begin, at an offset.
+    """Sets the next offset or the start offset of a partition.
 
     Raises:
-        OffsetsRefused: that would be back, or where the log does not reach.
+        OffsetsRefused: that would move it back, or beyond the log.
     """
     known = state.topics.get(topic)
     found = known.partitions.get(partition) if known else None
@@ -113,7 +114,7 @@ def set_next(
         _check_end(topic, partition, offset, bounds)
         return starts(state, {topic: {partition: offset}}, reason)
     if offset == found.next_offset:
-        return Choice(left=(f"partition {partition} of topic {topic} goes on at {offset} already",), reason=reason)
+        return Choice(left=(f"partition {partition} of topic {topic} already continues at {offset}",), reason=reason)
     if offset < found.next_offset:
         raise OffsetsRefused(
             f"partition {partition} of topic {topic} is loaded up to offset {found.next_offset}: {NOT_BACK}"
@@ -122,7 +123,7 @@ def set_next(
 
 
 def starts(state: LoaderState, wanted: Mapping[str, Mapping[int, int]], reason: str) -> Choice:
-    """Where partitions begin, by topic and partition; those of which something was loaded are left alone."""
+    """Sets start offsets by topic and partition. Leaves partitions with loaded offsets unchanged."""
     moved, left = [], []
     for topic, offsets in sorted(wanted.items()):
         known = state.topics.get(topic)
@@ -132,14 +133,14 @@ def starts(state: LoaderState, wanted: Mapping[str, Mapping[int, int]], reason: 
             if found is not None:
                 left.append(f"partition {partition} of topic {topic} is loaded up to offset {found.next_offset}")
             elif before == offset:
-                left.append(f"partition {partition} of topic {topic} begins at {offset} already")
+                left.append(f"partition {partition} of topic {topic} already begins at {offset}")
             else:
                 moved.append(Moved(topic, partition, before, offset))
     return Choice(starts=tuple(moved), left=tuple(left), reason=reason)
 
 
 def commit_of(choice: Choice, state: LoaderState, *, run_id: str, now_ms: int, build: str) -> Commit:
-    """The offer that the choice becomes."""
+    """Returns the commit for the choice."""
     topics: dict[str, TopicCommit] = {}
     for move in choice.gaps:
         topics[move.topic] = _gap(state.topics[move.topic], move, choice)
@@ -192,5 +193,5 @@ def _gap(known: TopicState, move: Moved, choice: Choice) -> TopicCommit:
 def _check_end(topic: str, partition: int, offset: int, bounds: LogBounds | None) -> None:
     if bounds is not None and offset > bounds.end:
         raise OffsetsRefused(
-            f"partition {partition} of topic {topic} ends at offset {bounds.end}, so it cannot go on at {offset}"
+            f"partition {partition} of topic {topic} ends at offset {bounds.end}, so it cannot continue at {offset}"
         )

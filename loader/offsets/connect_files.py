@@ -1,8 +1,8 @@
-"""Where Kafka Connect was, from the names of its files. Pure but for the walk over a directory.
+"""Reads the positions of Kafka Connect from the names of its files. Pure, except for listing a directory.
 
-The HDFS sink names a file `topic+partition+start+end.ext`, both ends inclusive, so the next offset is one after the
-greatest end. The S3 sink names only the first offset of a file, `topic+partition+start.ext`, so the next offset is
-somewhere in its newest file: we begin with that file's first, and what it holds is read again.
+The HDFS sink names a file `topic+partition+start+end.ext`, both inclusive, so the next offset is one after the greatest
+end. The S3 sink names only the first offset, `topic+partition+start.ext`, so the next offset is somewhere in its newest
+file: loading begins with that file's first offset, and its messages are read again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NAME = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)\+(?P<partition>\d+)\+(?P<start>\
 
 
 def next_offsets(names: Iterable[str]) -> dict[str, dict[int, int]]:
-    """By topic and partition the offset to go on at; names of another kind are passed over."""
+    """Returns the next offset by topic and partition. Ignores other names."""
     found: dict[str, dict[int, int]] = {}
     for name in names:
         match = _NAME.fullmatch(name)
@@ -30,7 +30,7 @@ def next_offsets(names: Iterable[str]) -> dict[str, dict[int, int]]:
 
 
 def names_below(directory: Path) -> Iterator[str]:
-    """The names of all files below a directory.
+    """Returns the names of all files below a directory.
 
     Raises:
         OSError: a directory cannot be read.
@@ -44,7 +44,7 @@ def names_below(directory: Path) -> Iterator[str]:
 
 
 def names_in_listing(lines: Iterable[str]) -> Iterator[str]:
-    """The names at the ends of lines, as `hdfs dfs -ls -R` and `aws s3 ls --recursive` print them."""
+    """Returns the names at the ends of lines, as `hdfs dfs -ls -R` and `aws s3 ls --recursive` print them."""
     for line in lines:
         words = line.split()
         if words:

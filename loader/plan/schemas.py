@@ -18,7 +18,7 @@ from headrace.loader.commit.commit import LoadSchema
 from headrace.loader.commit.json_values import canonical
 from headrace.loader.commit.state import TopicState
 from headrace.loader.errors import SchemaReplaced
-from headrace.loader.load_schema import EMPTY, KeptRoute, LoadState, fold
+from headrace.loader.load_schema import EMPTY, LoadState, StoredRoute, fold
 from headrace.loader.plan.registry_requests import (
     IdentityRequest,
     Registry,
@@ -58,7 +58,7 @@ class TopicSchemas:
     is_changed: bool
     writer_schemas: Mapping[int, str]
     absent_ids: frozenset[int]
-    routes: Mapping[int, KeptRoute]
+    routes: Mapping[int, StoredRoute]
 
 
 @dataclass(frozen=True, slots=True)

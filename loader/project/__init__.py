@@ -1,5 +1,5 @@
-"""From a message to a row of the load schema, or of the quarantine: commits only, no I/O.
+"""Converts a message to a row of the load schema or of the quarantine, without I/O.
 
-`messages` is the loop over records; `topic_projection` says which schema wrote one and compiles what its body becomes,
-by way of `projection` and `batches`; `kafka_column` and `quarantine` encode what is not the message's own.
+`messages` is the loop over records; `topic_projection` finds the writer schema of a message and compiles its conversion
+with `projection` (Python) and `batches` (C core); `kafka_column` and `quarantine` encode the other columns.
 """

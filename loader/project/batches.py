@@ -1,7 +1,7 @@
-"""Whole batches through the core: their records as columns, and the rows of those records.
+"""Converts whole batches with the C core: records to columns, and records to rows.
 
-What the core does not accept is for the reference: a payload whose records are not plain is taken apart there, and a
-run stops before a message that it cannot make a row of, so that the caller does what there is to say about it.
+Everything that the core does not accept is left to Python: a payload with unusual records is parsed there, and a run
+stops before a message that cannot be converted, so that the caller reports it.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import overload
 
 from headrace.audit.window import TIME_MS_MAX, WINDOW_MS
 from headrace.avro_codec.core import library
-from headrace.avro_codec.core.library import CProgram, CRange, CTaken, Library, c_program
+from headrace.avro_codec.core.library import COutput, CProgram, CRange, Library, c_program
 from headrace.avro_codec.encode import encode_long
 from headrace.avro_codec.program import Program
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record, parse_records
 
-RECORD_BYTES_MIN = 7  # of the payload, so that a count is believed only as far as there are bytes for it
+RECORD_BYTES_MIN = 7  # limits a record count to the bytes that are there
 ROWS_ROOM = 1 << 20
 COLUMNS_ROOM = 8_192
 
 _RECORD = struct.Struct(library.RECORD)
 _WINDOW = struct.Struct(library.WINDOW)
-_BUCKET = struct.Struct(library.BUCKET)
+_BUCKET = struct.Struct(library.TIME_PARTITION)
 
 
 class Columns(Sequence[Record]):
-    """The records of one batch, each taken out of the payload when it is asked for."""
+    """The records of one batch, each parsed on access."""
 
     __slots__ = ("_buffer", "_count", "payload")
 
@@ -76,14 +76,14 @@ class Columns(Sequence[Record]):
 
 
 def _place(payload: bytes | memoryview) -> bytes | int:
-    """Where bytes are, as the core is told; they stay there as long as the payload is kept."""
+    """Returns the address of bytes for the core. It is valid as long as the payload is referenced."""
     if isinstance(payload, bytes) or not payload:
         return bytes(payload)
     return ctypes.addressof(ctypes.c_char.from_buffer(payload))
 
 
 class RecordColumns:
-    """Does what `parse_records` does, and by its word where the core finds something to say."""
+    """Parses records like `parse_records`, and calls it if the core reports a problem."""
 
     def __init__(self, core: Library) -> None:
         self._core = core
@@ -92,7 +92,7 @@ class RecordColumns:
         self, payload: bytes | memoryview, count: int, base_offset: int, base_time: int, fixed_time: int | None
     ) -> Sequence[Record]:
         if isinstance(payload, memoryview) and payload.readonly:
-            payload = bytes(payload)  # the core is given no place of one
+            payload = bytes(payload)  # the core cannot address a memoryview
         if 0 <= count <= len(payload) // RECORD_BYTES_MIN:
             buffer = ctypes.create_string_buffer(max(1, count) * _RECORD.size)
             has_fixed = fixed_time is not None
@@ -106,8 +106,7 @@ class RecordColumns:
 
 @dataclass(frozen=True, slots=True)
 class RowRun:
-    """Rows of one time partition, joined: the offset of each, and where in the bytes it ends. Valid until more are
-    taken."""
+    """Rows of one time partition, joined: the offset of each, and its end in the bytes. Valid until the next call."""
 
     period: int
     offsets: Sequence[int]
@@ -117,10 +116,10 @@ class RowRun:
 
 @dataclass(frozen=True, slots=True)
 class WindowCount:
-    """What was counted in a window; a window may come more than once.
+    """Counts of a window; a window may occur more than once.
 
-    `value` and `time_ms` are of its first message, which had the program and source: what the source says, and the
-    message time that follows.
+    `value` and `time_ms` are of its first message: the value of the time source, and the message time derived from it.
+    `program` and `source` identify that source.
     """
 
     start_ms: int
@@ -135,9 +134,10 @@ class WindowCount:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of records: `next` is the first that was not taken, and `is_refused` says that it is the reference's.
+    """The result of records: `next` is the first that was not taken, and `is_refused` means that Python must process
+    it.
 
-    `sources` are how many messages of each program had their time from each source.
+    `sources` count the messages of each program by the source of their time.
     """
 
     next: int
@@ -149,7 +149,7 @@ class Taken:
 
 
 class Room:
-    """Where the core puts what one call gives back: of use to one range after the other, and to one at a time."""
+    """Output buffers for the core, reused by one range after the other, and by one at a time."""
 
     def __init__(self) -> None:
         self._rows = ctypes.create_string_buffer(ROWS_ROOM)
@@ -159,16 +159,16 @@ class Room:
         self._scratch = (ctypes.c_uint64 * (2 * COLUMNS_ROOM))()
         self._windows = ctypes.create_string_buffer(COLUMNS_ROOM * _WINDOW.size)
         self._time_partitions = ctypes.create_string_buffer(COLUMNS_ROOM * _BUCKET.size)
-        self.taken = CTaken(
+        self.taken = COutput(
             rows=ctypes.addressof(self._rows),
             grouped=ctypes.addressof(self._grouped),
-            rows_room=ROWS_ROOM,
+            rows_capacity=ROWS_ROOM,
             offsets=ctypes.addressof(self._offsets),
             ends=ctypes.addressof(self._ends),
             scratch=ctypes.addressof(self._scratch),
-            columns_room=COLUMNS_ROOM,
+            columns_capacity=COLUMNS_ROOM,
             windows=ctypes.addressof(self._windows),
-            buckets=ctypes.addressof(self._time_partitions),
+            time_partitions=ctypes.addressof(self._time_partitions),
         )
         self.rows = memoryview(self._rows).cast("B")
         self.grouped = memoryview(self._grouped).cast("B")
@@ -179,13 +179,13 @@ class Room:
 
 
 class RowsOfBatches:
-    """The rows of one range's records, by programs that are added as their schema ids are met.
+    """Converts the records of one range, with programs that are added as their schema ids occur.
 
     Args:
-        room: which no other range is at work with.
+        room: buffers that no other range is using.
         kafka_column: none, position or full.
-        period_ms: of a time partition.
-        clamp: how far in the future a message may be dated, and the time of the run; None files all by their own time.
+        period_ms: length of a time partition.
+        clamp: the largest time of a message after its arrival, and the time of the run; None for no limit.
     """
 
     def __init__(
@@ -218,11 +218,11 @@ class RowsOfBatches:
 
     @property
     def schema_ids(self) -> Sequence[int]:
-        """Of the programs, in the order in which they are counted."""
+        """The schema ids of the programs, in the order of their counts."""
         return self._ids
 
     def add(self, schema_id: int, program: Program, time_unit: int) -> None:
-        """Has messages of this id taken by the program; once for each id."""
+        """Adds the program for messages of this id; call once per id."""
         made, words = c_program(program, schema_id, time_unit)
         self._programs = sorted([*self._programs, (schema_id, made, words)], key=lambda one: one[0])
         self._lay_out()
@@ -236,13 +236,13 @@ class RowsOfBatches:
         self._range.program_count = count
 
     def take(self, records: Columns, start: int) -> Taken:
-        """Takes records from `start` on, as many as there is room for."""
+        """Converts records from `start` on, as many as fit into the buffers."""
         room = self._room
         taken, offsets, ends = room.taken, room.offsets, room.ends
         taken.sources = ctypes.addressof(self._sources)
         self._core.run(self._range, records.payload_place, records.address, start, len(records), taken)
         rows = room.grouped if taken.is_grouped else room.rows
-        time_partitions = room.time_partitions[: taken.bucket_count * _BUCKET.size]
+        time_partitions = room.time_partitions[: taken.time_partition_count * _BUCKET.size]
         windows = room.windows[: taken.window_count * _WINDOW.size]
         return Taken(
             taken.next,
@@ -258,7 +258,7 @@ class RowsOfBatches:
 
 
 def project(core: Library, program: Program, body: bytes, row_bytes_max: int) -> tuple[bytes, int | None] | None:
-    """The row of one body and the number at its time field, or None where the reference is to say what is wrong."""
+    """Returns the row of one body and the number in its time field, or None if Python must report what is wrong."""
     made, _words = c_program(program, 0, 0)
     row = ctypes.create_string_buffer(max(1, row_bytes_max))
     seen, value = ctypes.c_int32(), ctypes.c_int64()

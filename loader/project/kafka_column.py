@@ -1,8 +1,8 @@
-"""The binary of the column that says where a row came from; `load_schema_with_kafka` declares it.
+"""Encodes the `kafka` column, which states the origin of a row; `load_schema_with_kafka` declares it.
 
-`kafka {partition, offset, timestamp}`, with `key` and `headers` too when all of the message is to be kept. Since it
-comes last, the body of a message that is already in the load schema stays the front of its row. `timestamp` is the
-record's own, null when it has none or names no day up to the year 9999, which readers of timestamps trip over.
+`kafka {partition, offset, timestamp}`, with `key` and `headers` if the whole message is to be stored. The column comes
+last, so a body that is already in the load schema is the prefix of its row. `timestamp` is the record's own; it is null
+if the record has none or it lies outside the years 1 to 9999, which fail readers of timestamps.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from headrace.avro_codec.encode import encode_long
 from headrace.loader.project.quarantine import encode_headers, encode_optional
 
 Suffix = Callable[[int, int, bytes | None, bytes], bytes]
-"""The column's binary for (offset, timestamp in ms, key, headers as the log holds them)."""
+"""The binary of the column for (offset, timestamp in ms, key, headers as stored in the log)."""
 
 
 def compile_suffix(mode: str, partition: int) -> Suffix:
     """Returns the encoder of the column for one partition.
 
-    Offsets and times of neighbouring messages share their upper bits, so these are encoded once and kept: a varint
-    begins with its lower bits, here the first two bytes, which come from a table.
+    Offsets and times of consecutive messages share their upper bits, so these are encoded once and cached: a varint
+    begins with its lower bits, here two bytes from a table.
     """
     if mode == "none":
         return lambda offset, timestamp, key, headers: b""
@@ -55,7 +55,7 @@ def compile_suffix(mode: str, partition: int) -> Suffix:
 
 @cache
 def _low_bytes() -> list[bytes]:
-    """The first two bytes of a zigzag varint that has more, by the lowest 13 bits of its number."""
+    """Returns the first two bytes of longer zigzag varints, by the lowest 13 bits of the number."""
     return [bytes((n << 1 & 127 | 128, n >> 6 | 128)) for n in range(8192)]
 
 

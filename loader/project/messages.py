@@ -1,8 +1,8 @@
-"""The loop over the messages of one range: whatever is done for every one of them is done here.
+"""The loop over the messages of one range.
 
-Records come in lists from the reader; each message's body becomes a row by its writer's projection, and the row goes
-to `add` before the next message is looked at, so that a prefix that was taken is whole. Messages are counted twice
-for the audit: as tier `broker` as they come out of the log, and as tier `loader` where a row for them is made.
+Records arrive in lists from the reader. Each body is converted to a row by its writer's projection, and the row is
+passed to `add` before the next message, so that a prefix is complete. Messages are counted twice for the audit: in the
+tier `broker` as read from the log, and in the tier `loader` when their row is made.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ BROKER, WRITTEN, QUARANTINED = 0, 3, 6
 AUDIT_KINDS = ((BROKER, "broker", ""), (WRITTEN, "loader", "written"), (QUARANTINED, "loader", "quarantined"))
 
 AddRow = Callable[[FileKind, str, int, bytes], None]
-"""Takes kind, time partition, offset and encoded row; offsets of one kind and time partition grow."""
+"""Receives kind, time partition, offset and encoded row. Offsets of one kind and time partition increase."""
 
 
 class StopBeforeUnknownSchema(StopBefore):
-    """The message at `offset` was written with a schema id that the plan does not know."""
+    """The message at `offset` has a schema id that the plan does not know."""
 
     def __init__(self, offset: int, schema_id: int) -> None:
         super().__init__(offset)
@@ -58,10 +58,10 @@ class StopBeforeUnknownSchema(StopBefore):
 
 @dataclass(frozen=True, slots=True)
 class Clamp:
-    """Files a message that is dated more than `future_ms_max` after its arrival by the time of its arrival.
+    """Files a message dated more than `future_ms_max` after its arrival by its time of arrival.
 
-    That is the record's timestamp, unless this lies in the future itself, by the clock of a producer that is wrong:
-    then it is `now_ms`, the start of the run. The audit counts the message in its own window all the same.
+    That is the record's timestamp, or `now_ms`, the start of the run, if the record's timestamp is in the future too (a
+    producer's wrong clock). The audit still counts the message in its own window.
     """
 
     future_ms_max: int
@@ -76,7 +76,7 @@ class Clamp:
 
 @dataclass(frozen=True, slots=True)
 class ThroughCore:
-    """The core at work for one range, and who takes its rows."""
+    """The C core for one range, with the function that receives its rows."""
 
     rows: RowsOfBatches
     period_ms: int
@@ -84,21 +84,18 @@ class ThroughCore:
 
 
 def _source_of(writer: WriterProjection, source: int) -> str:
-    """By the core's number of where a time is from."""
+    """Returns the time source by the core's number for it."""
     return (writer.time_source, NULL_TIME, FUTURE_TIME)[source]
 
 
 class RangeMessages:
-    """The messages of one range on their way from records to rows, and what they were.
+    """Converts the messages of one range to rows, and counts them.
 
     Args:
-        add: takes each row.
-        time_partition_of: the partition path of a time in milliseconds.
-        suffix: the encoder of the column that says where a row came from.
-        opened: the windows that messages of this topic were counted in, shared by the ranges of a task so that
-            together they open no more than `WINDOWS_MAX`.
-        clamp: None files every message by its own time.
-        core: takes whole batches where there is one.
+        add: receives each row. time_partition_of: returns the time partition of a time in milliseconds. suffix: the
+        encoder of the `kafka` column. opened: the windows of this topic, shared by the ranges of a task so that
+        together they open at most `WINDOWS_MAX`. clamp: None files every message by its own time. core: converts whole
+        batches if available.
     """
 
     def __init__(
@@ -133,7 +130,7 @@ class RangeMessages:
         """Makes a row of every message with a value.
 
         Raises:
-            StopBeforeUnknownSchema: what comes before that message is done.
+            StopBeforeUnknownSchema: the messages before that one are done.
         """
         is_near_cap = len(self._opened) + len(records) > window.WINDOWS_MAX
         if self._core is None or not isinstance(records, Columns) or is_near_cap:
@@ -142,7 +139,7 @@ class RangeMessages:
             self._take_columns(self._core, records)
 
     def _take_columns(self, core: ThroughCore, records: Columns) -> None:
-        """Has the core take what it accepts; each message that it stops before goes the way of the reference."""
+        """Converts the messages that the core accepts. Each message at which it stops is converted in Python."""
         position = 0
         while position < len(records):
             taken = core.rows.take(records, position)
@@ -156,7 +153,7 @@ class RangeMessages:
                 position += 1
 
     def _count(self, rows: RowsOfBatches, taken: Taken) -> None:
-        """Adds what the core counted."""
+        """Adds the core's counts."""
         writers = [self._writers[schema_id] for schema_id in rows.schema_ids]
         self.tombstones += taken.tombstones
         for one in taken.windows:
@@ -176,14 +173,14 @@ class RangeMessages:
                 self.time_sources[source] = self.time_sources.get(source, 0) + count
 
     def _take_each(self, records: Iterable[Record]) -> None:
-        """The meaning, message by message; everything called for each of them is meant to be cheap."""
+        """The specification, message by message. Everything called here must be cheap."""
         by_prefix, windows, sources = self._by_prefix, self._windows, self.time_sources
         add, suffix, time_partition_of, clamp = self._add, self._suffix, self._time_partition_of, self._clamp
         for offset, timestamp, key, value, headers in records:
             if value is None:
                 self.tombstones += 1
                 continue
-            # A search for the header's name costs less than taking headers apart, which few messages need.
+            # Searching for the header's name costs less than parsing the headers, and few messages have it.
             is_framed = headers is NO_HEADERS or ID_HEADER not in headers
             writer = by_prefix.get(value[:PREFIX_BYTES]) if is_framed else None
             body = value[PREFIX_BYTES:]
@@ -240,10 +237,10 @@ class RangeMessages:
                 counted[8] += fingerprint
 
     def _open_window(self, time_ms: int, writer: WriterProjection, source: str, value: int) -> list[int]:
-        """The numbers of a window that is not open yet, or that no time falls in by itself.
+        """Returns the counters of a window that is not open yet, or of a special window.
 
         Args:
-            value: what the source says.
+            value: the value of the time source.
         """
         start_ms = counted_window(time_ms, self._opened)
         if source is not RECORD_TIME and source is not NULL_TIME:
@@ -256,7 +253,7 @@ class RangeMessages:
         return self._windows.setdefault(start_ms, [0] * 9)
 
     def _find_writer(self, offset: int, value: bytes, headers: bytes) -> tuple[WriterProjection, bytes]:
-        """The projection of a message whose prefix is met for the first time, or whose schema id is in a header."""
+        """Returns the projection of a message with a new prefix, or with its schema id in a header."""
         found = framed(value, headers)
         if isinstance(found, BadMessage):
             return WriterProjection.never(found), value
@@ -273,10 +270,10 @@ class RangeMessages:
         return writer, body
 
     def pass_corrupt(self, fate: str, span: CorruptSpan) -> SkippedOffsets:
-        """Keeps the bytes of a batch that cannot be read in the quarantine, if that is the policy's word for it.
+        """Writes the bytes of a corrupt batch to the quarantine, if the policy says so.
 
-        The row stands for all of the batch, at its first offset that is in the range, and under the day that the header
-        names unless that is absurd: nothing else is known of its messages, so the audit counts none of them.
+        The row stands for the whole batch, at its first offset in the range, in the time partition of its header's
+        timestamp if that is plausible. Nothing is known of its messages, so the audit counts none of them.
         """
         is_kept = fate == QUARANTINE
         if is_kept:
@@ -288,7 +285,7 @@ class RangeMessages:
         return SkippedOffsets(span.start, span.end, span.reason, is_kept)
 
     def audit(self) -> tuple[AuditCount, ...]:
-        """By kind, then by window."""
+        """Returns the counts by kind, then by window."""
         topic, partition = self._topic, self._partition
         return tuple(
             AuditCount(tier, topic, partition, start, n[at], n[at + 1], n[at + 2] & FINGERPRINT_MASK, outcome)
@@ -298,22 +295,22 @@ class RangeMessages:
         )
 
     def odd_times(self) -> tuple[OddTimes, ...]:
-        """Which times cannot be meant."""
+        """Returns the implausible times."""
         return self._odd_times.found(self._windows)
 
 
 class Enough(Exception):
-    """Raised by `UnknownIds`: it has found as many as it may, or looked as far."""
+    """Raised by `UnknownIds` when a limit is reached."""
 
 
 class UnknownIds:
-    """Collects, from the messages of a range, the schema ids that the plan does not know, in the order of the log.
+    """Collects unknown schema ids from the messages of a range, in the order of the log.
 
     Args:
-        first: the one that is known already.
-        tally: of the reading that it is given.
-        ids_max: enough to ask for together, few enough to travel.
-        bytes_max: how far ahead is looked; all of it is read again.
+        first: the id that stopped the range.
+        tally: of the reading.
+        ids_max: limits the size of the result.
+        bytes_max: limits the look-ahead; all of it is read again later.
     """
 
     def __init__(self, first: int, projection: TopicProjection, tally: Tally, *, ids_max: int, bytes_max: int) -> None:

@@ -1,7 +1,7 @@
-"""Messages that could not be loaded, kept whole so that they can be replayed.
+"""Messages that could not be loaded, stored completely so that they can be replayed.
 
-They go to container files of their own beside the topic's, filed by record timestamp, because a message that cannot
-be decoded has no other time. `code` groups reasons for counting, `reason` is a sentence for people.
+They are written to container files next to the topic's, in the time partition of the record timestamp, because a
+message that cannot be decoded has no other time. `code` groups reasons for counting, `reason` is a sentence.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from headrace.kafka_wire.record_batch import parse_headers
 class QuarantineCode(StrEnum):
     FRAMING = "framing"  # no magic byte, too short, a schema GUID
     ABSENT_SCHEMA = "absent_schema"  # the registry has no schema of that id
-    UNREADABLE_SCHEMA = "unreadable_schema"  # it has one that is no Avro schema
-    MALFORMED = "malformed"  # the bytes are no value of their schema
+    UNREADABLE_SCHEMA = "unreadable_schema"  # the registry's schema is not an Avro schema
+    MALFORMED = "malformed"  # the bytes are not a value of their schema
     UNREADABLE = "unreadable"  # a row of the value would make queries of the table fail
-    UNCONVERTIBLE = "unconvertible"  # the load schema has no place for the value
-    CORRUPT_BATCH = "corrupt_batch"  # the row's value is a whole record batch as the log has it, and no message
+    UNCONVERTIBLE = "unconvertible"  # the load schema has no column for the value
+    CORRUPT_BATCH = "corrupt_batch"  # the row's value is a whole record batch from the log, not a message
 
 
 SCHEMA = json.dumps(
@@ -32,7 +32,7 @@ SCHEMA = json.dumps(
         "fields": [
             {"name": "partition", "type": "int"},
             {"name": "offset", "type": "long"},
-            {"name": "timestamp", "type": "long", "doc": "milliseconds, as the record said, however absurd"},
+            {"name": "timestamp", "type": "long", "doc": "milliseconds, as stated by the record"},
             {"name": "code", "type": "string"},
             {"name": "reason", "type": "string"},
             {"name": "schema_id", "type": ["null", "int"], "default": None},
@@ -57,12 +57,12 @@ SCHEMA = json.dumps(
     },
     separators=(",", ":"),
 )
-"""Of the quarantine's files and tables. It only ever gains fields with a default."""
+"""Schema of the quarantine's files and tables. Fields are only added, with a default."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadMessage:
-    """Why a message cannot be loaded; `schema_id` is None when it carries none."""
+    """The reason why a message cannot be loaded; `schema_id` is None if it has none."""
 
     code: QuarantineCode
     reason: str
@@ -78,7 +78,7 @@ def encode_row(
     headers: bytes,
     bad: BadMessage,
 ) -> bytes:
-    """The Avro binary of one row in `SCHEMA`; `headers` are as the log holds them."""
+    """Encodes one row of `SCHEMA`; `headers` are as stored in the log."""
     return b"".join(
         (
             encode_long(partition),
@@ -95,12 +95,12 @@ def encode_row(
 
 
 def encode_optional(data: bytes | None) -> bytes:
-    """The binary of `["null", "bytes"]`."""
+    """Encodes `["null", "bytes"]`."""
     return b"\x00" if data is None else b"\x02" + encode_bytes(data)
 
 
 def encode_headers(raw: bytes) -> bytes:
-    """The binary of an array of (key, nullable value); headers that cannot be read are one header of that name."""
+    """Encodes an array of (key, nullable value). Unreadable headers become one header with that name."""
     try:
         headers = parse_headers(raw)
     except ValueError:

@@ -1,7 +1,6 @@
-"""From a message to a row: which schema wrote it, what happened when, and how its body becomes a row's.
+"""Chooses the writer schema and the time of a message, and compiles the conversion of its body.
 
-Commits only: what is read and written lies outside. `TopicProjection` is made once per topic and task and compiles
-one plan per writer schema it meets.
+No I/O. A `TopicProjection` is created once per topic and task and compiles one projection per writer schema.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.avro_codec import Seen
+from headrace.avro_codec import CapturedLong
 from headrace.avro_codec.program import TIME_UNITS, Program
 from headrace.avro_schema import (
     AvroSchemaError,
@@ -22,22 +21,22 @@ from headrace.avro_schema import (
 )
 from headrace.avro_schema.message_time import TimeUnit
 from headrace.kafka_wire.record_batch import NO_HEADERS, parse_headers
-from headrace.loader.load_schema import KeptRoute
+from headrace.loader.load_schema import StoredRoute
 from headrace.loader.project.projection import Unconvertible, compile_projection, compile_time_walk
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.work_unit import TopicPlan
 
 RECORD_TIME = "record"
-"""The source of a message's time when no field gives it: the record's own timestamp."""
+"""Time source of a message without a time field: the record's own timestamp."""
 ABSURD_TIME = "record (absurd field)"
-"""Likewise, since the field's value is before 1970 or after 9999."""
+"""The same, because the field's value is before 1970 or after 9999."""
 NULL_TIME = "record (null field)"
 FUTURE_TIME = "arrival (future time)"
-"""When it arrived, since it is dated further after that than the policy lets it be."""
+"""The time of arrival, because the message is dated later than the policy allows."""
 
 
 class UnknownSchema(Exception):
-    """A message was written with a schema id that the plan does not know; its range stops before it."""
+    """A message has a schema id that the plan does not know; its range stops before it."""
 
     def __init__(self, schema_id: int) -> None:
         super().__init__(f"the plan does not know schema id {schema_id}")
@@ -46,18 +45,18 @@ class UnknownSchema(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WriterProjection:
-    """How messages of one schema id become rows.
+    """The conversion of messages with one schema id.
 
-    `project` is None, and `bad` says why, when none of them can. `seen` holds what the last body had at the time
-    field, None when it had nothing there; `to_ms` turns it into milliseconds and is None when it is that already.
-    `note_time` only looks for it, by the writer's schema alone, in a body that cannot be made a row; else it is None.
-    `program` does for the core what `project` does, and is None where only that can.
+    `project` is None, and `bad` is the reason, if none of them can be converted. `seen` receives the value of the time
+    field, None if the body has none; `to_ms` converts it to milliseconds, None if it is in milliseconds. `note_time`
+    only finds the time, in a body that cannot be converted, or is None. `program` is `project` for the core, None if
+    the core cannot do it.
     """
 
     schema_id: int | None
     project: Callable[[bytes], bytes] | None
     bad: BadMessage | None
-    seen: Seen
+    seen: CapturedLong
     to_ms: Callable[[int], int] | None = None
     time_source: str = RECORD_TIME
     time_unit: TimeUnit = TimeUnit.MILLIS
@@ -66,21 +65,21 @@ class WriterProjection:
 
     @property
     def core_unit(self) -> int:
-        """The unit of the time field as the core has it."""
+        """The unit of the time field as the core numbers it."""
         return 0 if self.time_source is RECORD_TIME else TIME_UNITS[self.time_unit]
 
     @classmethod
     def never(cls, bad: BadMessage) -> WriterProjection:
-        """Of messages that cannot be rows, for the reason given."""
-        return cls(bad.schema_id, None, bad, Seen())
+        """Returns the projection of messages that cannot be converted, with the reason."""
+        return cls(bad.schema_id, None, bad, CapturedLong())
 
 
 class TopicProjection:
     """The projections of one topic.
 
     Args:
-        plan: what the driver knows of the topic.
-        time_fields: candidates for the message time, as in the settings.
+        plan: the driver's knowledge of the topic.
+        time_fields: candidates for the message time, from the settings.
     """
 
     def __init__(self, plan: TopicPlan, time_fields: tuple[str, ...]) -> None:
@@ -90,14 +89,14 @@ class TopicProjection:
         self._writers: dict[int, WriterProjection] = {}
 
     def knows(self, schema_id: int) -> bool:
-        """Whether the plan has this id, or knows that the registry has not."""
+        """Whether the plan has this id, or the registry is known to lack it."""
         return schema_id in self._plan.writer_schemas or schema_id in self._plan.absent_ids
 
     def writer(self, schema_id: int) -> WriterProjection:
-        """The projection of one schema id, compiled at its first message.
+        """Returns the projection of one schema id, compiled at its first message.
 
         Raises:
-            UnknownSchema: neither a schema of the plan, nor one that the registry is known not to have.
+            UnknownSchema: the id is neither in the plan nor known to be absent.
         """
         found = self._writers.get(schema_id)
         if found is None:
@@ -119,16 +118,16 @@ class TopicProjection:
 
 
 def _compile_writer(
-    writer: Schema, load: Schema, field: TimeField | None, schema_id: int, route: KeptRoute | None
+    writer: Schema, load: Schema, field: TimeField | None, schema_id: int, route: StoredRoute | None
 ) -> WriterProjection:
-    seen = Seen()
+    seen = CapturedLong()
     project = bad = note_time = program = None
     try:
         compiled = compile_projection(writer, load, field.path if field is not None else None, seen, route)
         project, program = compiled.convert, compiled.program
     except Unconvertible as error:
         bad = BadMessage(QuarantineCode.UNCONVERTIBLE, str(error), schema_id)
-        # Its producer counted it by its own time, so it is audited by that too.
+        # Its producer counted it by its own time, so the audit does too.
         note_time = compile_time_walk(writer, field.path, seen) if field is not None else None
     if field is None:
         return WriterProjection(schema_id, project, bad, seen, program=program)
@@ -150,7 +149,7 @@ def _never(code: QuarantineCode, reason: str, schema_id: int) -> WriterProjectio
 
 
 def framed(value: bytes, headers: bytes) -> tuple[int, bytes] | BadMessage:
-    """Schema id and body of a value, in its header or in front of the body."""
+    """Returns schema id and body of a value; the id is in a header or before the body."""
     try:
         found = unframe(value, () if headers == NO_HEADERS else parse_headers(headers))
     except (FramingError, ValueError) as error:

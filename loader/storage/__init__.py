@@ -1,2 +1,2 @@
-"""What the loader keeps and publishes, behind three small protocols: `protocols` says what each must guarantee, and
-`local` is a directory of a local file system behind all of them."""
+"""The loader's storage, behind three protocols: `protocols` documents their guarantees; `local` implements them for a
+directory of a local file system, `hadoop` for HDFS and S3."""

@@ -1,12 +1,12 @@
-"""The three things that the loader asks of a file system, each a protocol of its own.
+"""The protocols between the loader and a file system.
 
-    commit numbers      the commit log: files that are put if absent, and hints beside them
-    staging    the files of work in progress, which nobody reads
-    files      the published files of the warehouse, and the one step from staging to there
+    commits    the commit log: files written by put-if-absent, and hints
+    staging    the files of running loads, which no query reads
+    files      the published files of the warehouse, and the step from staging to there
 
-Nothing else in the loader knows what a path is: names are relative, with `/` between their parts. No method needs a
-link, a rename over a file that is there, or a listing to learn what was committed, so that a distributed file system
-or an object store can stand behind them. The three together are a `Storage`: a warehouse.
+The rest of the loader does not know paths: names are relative, with `/` between their parts. No method needs a link, a
+rename over an existing file, or a listing to find commits, so a distributed file system or an object store can
+implement them. The three together are a `Storage`: a warehouse.
 """
 
 from __future__ import annotations
@@ -20,118 +20,119 @@ class CommitStorage(Protocol):
     """The files of the commit log, below one directory."""
 
     def prepare(self) -> None:
-        """Makes the directory and proves that put-if-absent works here.
+        """Creates the directory and tests put-if-absent.
 
         Raises:
-            UnwritableWarehouse: it cannot be made or written to.
-            StorageError: the file system cannot do put-if-absent.
+            UnwritableWarehouse: it cannot be created or written.
+            StorageError: the file system has no put-if-absent.
         """
         ...
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
-        """Makes the file with this content unless the name is taken; True when it was made by this call.
+        """Creates the file with this content unless the name exists. Returns True if this call created it.
 
-        Of any number of callers exactly one wins, the file is whole from the first moment it exists, and both its
-        content and its name survive a loss of power when this returns True.
+        Of any number of concurrent callers exactly one succeeds. The file is complete from the moment it exists, and
+        both its content and its name are fsynced when this returns True.
 
         Raises:
-            OSError: the outcome is unknown; read the file to see whose it is.
+            OSError: the outcome is unknown; read the file to find out.
         """
         ...
 
     def keep(self, name: str) -> None:
-        """Makes a file that was found survive a loss of power: whoever put it may have been killed before it did.
+        """Fsyncs a file that was found: its writer may have been killed before it did.
 
         Raises:
-            OSError: it cannot be made to.
+            OSError: the fsync failed.
         """
         ...
 
-    def replace(self, name: str, content: bytes, *, forced: bool = True) -> None:
-        """Puts the content in place of whatever was there: for hints, where the last writer may win. A reader sees the
-        old or the new; after a loss of power it may see the old, and without `forced` a damaged one."""
+    def replace(self, name: str, content: bytes, *, fsynced: bool = True) -> None:
+        """Replaces the file: for hints, where the last writer may win. A reader sees the old or the new content; after
+        a power loss it may see the old content, and without `fsynced` a damaged file."""
         ...
 
     def read(self, name: str) -> bytes | None:
-        """The content, or None when there is no such file."""
+        """Returns the content, None if there is no such file."""
         ...
 
     def exists(self, name: str) -> bool: ...
 
     def remove(self, name: str) -> None:
-        """Fine when it is gone."""
+        """Deletes the file if it exists."""
         ...
 
     def children(self, directory: str) -> tuple[str, ...]:
-        """The names in a directory, sorted, for housekeeping; none when there is no such directory."""
+        """Returns the sorted names in a directory, none if it does not exist. For housekeeping only."""
         ...
 
     def sweep(self, now_ms: int, age_ms: int) -> None:
-        """Removes what puts that were killed left behind, once it is older than the age."""
+        """Deletes temporary files of killed writers that are older than `age_ms`."""
         ...
 
     def describe(self, name: str) -> str:
-        """Where it is, for people."""
+        """The location of the file, for messages."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A finished file of a work: its path below the work's directory, and its length in bytes."""
+    """A finished file of a run: its path below the run's directory, and its length in bytes."""
 
     path: str
     length: int
 
 
 class Staging(Protocol):
-    """The files of work in progress, by run id."""
+    """The files of running loads, by run id."""
 
     def location(self, run_id: str) -> str:
-        """Where the tasks of a work put their files, as their sinks take it."""
+        """The directory for the tasks of a run, in the form that their sinks take."""
         ...
 
     def sink(self, run_id: str) -> BlockSink:
-        """For files that the driver writes itself; tasks have sinks of their own.
+        """Returns a sink for files that the driver writes; tasks have sinks of their own.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: it cannot be created.
         """
         ...
 
     def note(self, run_id: str, name: str, content: bytes) -> None:
-        """Leaves something for people beside the files."""
+        """Writes a file for people next to the staged files."""
         ...
 
     def keep(self, run_id: str, files: Sequence[Staged]) -> None:
-        """Checks that finished files are there with their lengths, and makes that survive a loss of power; the content
-        of each was made to by the sink that wrote it.
+        """Checks that finished files exist with these lengths, and fsyncs their names; the sinks have fsynced their
+        content.
 
         Raises:
-            StorageError: one is missing or has another length.
+            StorageError: a file is missing or has another length.
         """
         ...
 
     def move(self, run_id: str, files: Sequence[Staged], to_run_id: str) -> None:
-        """Makes kept files those of another work, under the same names, as kept as they were; of a work that was not
-        offered yet, so that nobody else knows of them."""
+        """Moves kept files to another run, under the same names and fsynced; the run must not have tried to commit
+        yet."""
         ...
 
     def works(self) -> frozenset[str]:
-        """The works that have something here."""
+        """Returns the ids of the runs with files here."""
         ...
 
     def is_older(self, run_id: str, now_ms: int, age_ms: int) -> bool:
-        """Whether nothing of a work that is here was touched for longer than the age."""
+        """Whether no file of a run was modified within `age_ms`."""
         ...
 
     def drop(self, run_id: str) -> None:
-        """Removes all files of a work; fine when they are gone or going."""
+        """Deletes all files of a run that exist."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A committed file, from its place in staging to its name in the warehouse; `checksum` is SHA-256 in hex."""
+    """A committed file with its path in staging and its name in the warehouse; `checksum` is described in
+    `loader.checksum`."""
 
     topic: str
     run_id: str
@@ -142,25 +143,25 @@ class Publication:
 
 
 class WarehouseFiles(Protocol):
-    """The files that readers see."""
+    """The files that queries read."""
 
     def publish(self, files: Sequence[Publication]) -> tuple[Publication, ...]:
-        """Gives committed files their names, and takes them out of staging once the names survive a loss of power.
+        """Gives committed files their names, and deletes them from staging once the names are fsynced.
 
-        May be repeated and may run in several processes at once: readers see whole files only, and at every moment a
-        file has at least one of its two names.
+        May be repeated and may run in several processes at once: readers see complete files only, and a file always has
+        at least one of its two names.
 
         Returns:
-            Those that are in neither place.
+            The files that exist under neither name.
 
         Raises:
-            PublishedFileLost: what is in one of the two is not what was committed.
+            PublishedFileLost: a file under one of the names is not the committed one.
         """
         ...
 
     def bring(self, topic: str, source: str, target: str) -> None:
-        """Gives a published file a second name, for a new generation of its time partition, which survives a loss of
-        power; may be repeated, also from the second name itself.
+        """Gives a published file a second name, for a new generation of its time partition, and fsyncs it. May be
+        repeated, also from the second name itself.
 
         Raises:
             PublishedFileLost: there is no such file.
@@ -168,35 +169,31 @@ class WarehouseFiles(Protocol):
         ...
 
     def set_aside(self, source: str, target: str) -> bool:
-        """Moves a file or a whole directory that nobody committed to a name that nothing has; False when it is not
-        there.
+        """Moves an uncommitted file or directory to an unused name. Returns False if it does not exist.
 
-        What is moved is what is there at that moment: no content is ever replaced or removed, also when several do it
-        at once. An object store has no such step, only a copy and then a delete: who is killed between them leaves
-        both.
+        No content is ever replaced or deleted, even if several processes do this at once. An object store has no such
+        operation, only a copy and a delete: a process killed between them leaves both.
 
         Raises:
-            FileExistsError: something has that name.
+            FileExistsError: the name is used.
             OSError: it cannot be moved.
         """
         ...
 
     def put(self, name: str, content: bytes) -> None:
-        """Puts the content in place of whatever was there, so that it survives a loss of power; readers see the old or
-        the new."""
+        """Replaces the content of a file and fsyncs it. Readers see the old or the new content."""
         ...
 
     def remove(self, names: Sequence[str]) -> None:
-        """Removes files, and the directories that have become empty, so that they do not come back after a loss of
-        power; fine when they are gone."""
+        """Deletes files, and directories that become empty, and fsyncs that. Missing files are ignored."""
         ...
 
     def length(self, name: str) -> int | None:
-        """In bytes; None when there is no such file."""
+        """Returns the length in bytes, None if there is no such file."""
         ...
 
     def open(self, name: str) -> IO[bytes]:
-        """For reading.
+        """Opens the file for reading.
 
         Raises:
             OSError: there is no such file, or it cannot be read.
@@ -204,33 +201,33 @@ class WarehouseFiles(Protocol):
         ...
 
     def children(self, directory: str) -> tuple[str, ...]:
-        """The names in a directory, sorted, for looking after the warehouse; none when there is no such directory."""
+        """Returns the sorted names in a directory, none if it does not exist. For maintenance only."""
         ...
 
     @property
     def reach(self) -> str:
-        """The warehouse, for tasks to open it by."""
+        """Returns a value with which tasks can open the warehouse."""
         ...
 
     def location(self, name: str) -> str:
-        """As Hive and its readers take it: a URI."""
+        """The URI of a file, for Hive and its readers."""
         ...
 
     def describe(self, name: str) -> str:
-        """Where it is, for people."""
+        """The location of a file, for messages."""
         ...
 
 
 class BlockSink(Protocol):
-    """Where one attempt of a task puts the blocks of its files; attempts never share a path."""
+    """Writes the blocks of the files of one attempt of a task. Attempts never share a path."""
 
     @property
     def directory(self) -> str:
-        """Of this attempt, below the work's staging; its files are named below it."""
+        """The directory of this attempt, below the run's staging."""
         ...
 
     def append(self, file: str, data: bytes) -> None:
-        """Adds to the end of a file, which begins with its first piece.
+        """Appends to a file, which begins with its first piece.
 
         Raises:
             OSError: it cannot be written.
@@ -238,19 +235,19 @@ class BlockSink(Protocol):
         ...
 
     def finish(self, files: Sequence[str]) -> None:
-        """Makes the content of the files survive a loss of power. Nothing may be added to them afterwards.
+        """Fsyncs the files. Nothing may be appended afterwards.
 
         Raises:
-            OSError: it cannot.
+            OSError: the fsync failed.
         """
         ...
 
     def abandon(self) -> None:
-        """Lets go of what is open; files that nobody names go with the staging of the work."""
+        """Closes open files. Unused files are deleted with the staging of the run."""
         ...
 
     def scratch(self) -> IO[bytes]:
-        """A file without a name, for what does not fit into memory; it goes with the process."""
+        """Returns an unnamed file for data that does not fit into memory; it disappears with the process."""
         ...
 
 

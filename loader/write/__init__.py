@@ -1,2 +1,2 @@
-"""Rows to files: `time_partitions` says which partition a time is filed under, `range_rows` holds the rows of a range
-until it is whole, `task_files` makes container files of them, `container` is their format."""
+"""Writes rows to files: `time_partitions` returns the partition of a time, `range_rows` buffers the rows of a range
+until it is complete, `task_files` writes container files, `container` is their format."""

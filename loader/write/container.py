@@ -1,11 +1,11 @@
-"""Avro container files made of rows that are already encoded.
+"""Avro container files of rows that are already encoded.
 
     file  = "Obj" 1 | metadata map (avro.schema, avro.codec, …) | sync marker (16 bytes) | block *
     block = count of rows (long) | size in bytes (long) | rows, compressed | sync marker
-    snappy rows are followed by their CRC-32 (4 bytes, big endian), taken before compression; deflate rows are raw.
+    snappy rows are followed by the CRC-32 (4 bytes, big endian) of the uncompressed rows; deflate rows are raw.
 
-(Avro 1.12, Object Container Files.) Blocks of one `ContainerFormat` share a sync marker, so a finished block may be
-moved from one file to another of the same format as it is.
+(Avro 1.12, Object Container Files.) Blocks of one `ContainerFormat` share a sync marker, so a finished block can be
+copied unchanged from one file to another of the same format.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ DEFLATE_LEVEL = 6  # the default: 1 saves a third of the time and costs a tenth 
 
 @dataclass(frozen=True, slots=True)
 class ContainerFormat:
-    """What all blocks of a set of files have in common.
+    """Common to all blocks of a set of files.
 
     Args:
-        schema: the text of the rows' schema, kept as it is.
+        schema: the text of the rows' schema, stored unchanged.
         codec: null, deflate or snappy.
-        sync: 16 bytes, random, so that no row is likely to hold them.
+        sync: 16 random bytes, which are unlikely to occur in rows.
     """
 
     schema: str
@@ -45,17 +45,17 @@ class ContainerFormat:
             raise ValueError(f"a sync marker has {SYNC_BYTES} bytes, not {len(self.sync)}")
 
     def header(self, metadata: Mapping[str, str]) -> bytes:
-        """The start of a file. Keys of `metadata` must not begin with `avro.`, which Avro reserves."""
+        """Returns the start of a file. Keys of `metadata` must not begin with `avro.`, which Avro reserves."""
         entries = {"avro.schema": self.schema, "avro.codec": self.codec, **metadata}
         pairs = [encode_bytes(key.encode()) + encode_bytes(value.encode()) for key, value in entries.items()]
         return b"".join((MAGIC, encode_long(len(pairs)), *pairs, b"\x00", self.sync))
 
     def block(self, rows: Sequence[bytes]) -> bytes:
-        """One block of encoded rows; there must be at least one."""
+        """Returns one block of encoded rows; at least one."""
         return self.block_of(len(rows), b"".join(rows))
 
     def block_of(self, count: int, rows: Rows) -> bytes:
-        """One block of that many encoded rows, joined."""
+        """Returns one block of `count` encoded rows, joined."""
         parts = CODECS[self.codec](rows)
         return b"".join((encode_long(count), encode_long(sum(map(len, parts))), *parts, self.sync))
 
@@ -63,11 +63,11 @@ class ContainerFormat:
 Rows = bytes | bytearray
 
 Parts = tuple[bytes | bytearray | memoryview, ...]
-"""Of a block's data, which is copied once, into the block, before anything else is compressed."""
+"""Pieces of a block's data, copied once, into the block, before anything else is compressed."""
 
 
 class _Room(threading.local):
-    """Where snappy writes, kept: memory of its own for each block would have to be zeroed first."""
+    """Output buffer of snappy, reused: fresh memory would have to be zeroed for each block."""
 
     room = bytearray()
 

@@ -1,8 +1,8 @@
-"""The blocks of a task's files as rows, for Spark to write where only its JVM can.
+"""Passes the blocks of a task's files as rows to Spark, if only Spark's JVM can write to the storage.
 
-A row is (file, number, block): Spark's text sink writes the rows of each file in the order of their numbers, with the
-sync marker after each, so a block goes without its own. Files are byte for byte what a local sink would have written.
-The marker is one for all files of a write, and of letters and digits, since Spark takes it for text.
+A row is (file, number, block): Spark's text sink writes the rows of each file ordered by number, with the sync marker
+as line separator, so blocks are passed without theirs. The files are byte for byte those of a local sink. All files of
+a write have the same marker, which consists of letters and digits because Spark treats it as text.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from typing import IO
 
 from headrace.loader.write.container import SYNC_BYTES
 
-ROWS_WAITING_MAX = 8  # of about a megabyte, so that reading and writing go on beside each other
-LOOK_S = 1.0  # at whether anybody still takes the rows
+ROWS_WAITING_MAX = 8  # of about a megabyte each, so that reading and writing overlap
+LOOK_S = 1.0  # interval of checks whether the consumer has stopped
 
 Row = tuple[str, int, bytes]
 
 
 def new_text_sync() -> str:
-    """A sync marker that is text: 95 bits of chance."""
+    """Returns a sync marker that is text: 95 random bits."""
     return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(SYNC_BYTES))
 
 
 def row_file(path: str) -> str:
-    """What rows call a staged file: its path as one name."""
+    """Returns the name of a staged file in rows: its path as one name."""
     return path.replace("/", "-")
 
 
 class RowSink:
-    """A `BlockSink` that hands rows on."""
+    """A `BlockSink` that passes rows on."""
 
     def __init__(self, put: Callable[[Row], None], sync: bytes, task: int) -> None:
         self.directory = f"task-{task:05d}-{secrets.token_hex(8)}"
@@ -50,7 +50,7 @@ class RowSink:
         self._put((row_file(f"{self.directory}/{file}"), self._number, data[: -len(self._sync)]))
 
     def finish(self, files: Sequence[str]) -> None:
-        """Spark commits them with the task."""
+        """Spark commits the files with the task."""
 
     def abandon(self) -> None:
         """Nothing is open."""
@@ -60,7 +60,7 @@ class RowSink:
 
 
 class NobodyReads(Exception):
-    """The rows are not wanted any more."""
+    """The consumer of the rows has stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class _End:
 
 
 def rows_of(work: Callable[[Callable[[Row], None]], None]) -> Iterator[Row]:
-    """The rows that the work puts, while it goes on in a thread of its own; what it raises is raised here."""
+    """Yields the rows that the work puts, while the work runs in a thread. Raises its exception."""
     rows: queue.Queue[Row | _End] = queue.Queue(ROWS_WAITING_MAX)
     is_left = threading.Event()
 

@@ -1,7 +1,7 @@
-"""The rows of one range, held back until the range is whole, so that one that must be dropped leaves nothing behind.
+"""Buffers the rows of one range until it is complete, so that a dropped range leaves nothing behind.
 
-Memory is bounded whatever the number of time partitions (a year of hours of many topics): rows beyond `RANGE_BYTES_MAX`
-become blocks in one spill file, the fullest time partitions first. Blocks are moved from spill to file as they are.
+Memory is bounded regardless of the number of time partitions: rows beyond `RANGE_BYTES_MAX` become blocks in one spill
+file, the largest time partitions first. Blocks are copied unchanged from the spill file to the final file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RANGE_BYTES_MAX = 32 * 1024 * 1024  # rows and finished blocks of one range kept
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A finished block of a range: its bytes, or where they lie in the range's spill file."""
+    """A finished block of a range: its bytes, or its position in the range's spill file."""
 
     piece: FileRange
     data: bytes
@@ -32,10 +32,10 @@ class Block:
 
 @dataclass(slots=True)
 class _OpenRows:
-    """Encoded rows of one time partition and one partition that are in no block yet, in offset order.
+    """Encoded rows of one time partition and topic partition that are in no block yet, in offset order.
 
-    `data` are the rows, joined, since most come together from the core and are compressed together; `count` is how many
-    they are.
+    `data` are the rows, joined, because most arrive together from the core and are compressed together; `count` is
+    their number.
     """
 
     data: bytearray = field(default_factory=bytearray)
@@ -46,13 +46,13 @@ class _OpenRows:
 
 
 class RangeRows:
-    """The rows of one range, held back until the range is finished or dropped.
+    """The rows of one range, until the range is finished or dropped.
 
-    Where blocks end follows from the rows and from when `reconcile` is called, and not from how they came.
+    Block boundaries depend on the rows and on the calls of `limit_memory`, not on how the rows arrived.
 
     Args:
-        formats: gives the container format of (kind, topic).
-        scratch: opens a file without a name, for what does not fit into memory.
+        formats: returns the container format of (kind, topic).
+        scratch: opens an unnamed file for rows that do not fit into memory.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class RangeRows:
         self._bytes = 0
 
     def add(self, kind: FileKind, time_partition: str, offset: int, row: bytes) -> None:
-        """Takes one encoded row; offsets of one kind and time partition must grow."""
+        """Adds one encoded row. Offsets of one kind and time partition must increase."""
         self._take(kind, self._open_rows(kind, time_partition), offset, offset, 1, row)
 
     def add_run(self, kind: FileKind, time_partition: str, run: RowRun) -> None:
-        """Takes rows of one time partition together."""
+        """Adds rows of one time partition."""
         rows = self._open_rows(kind, time_partition)
         taken = at = 0
         while taken < len(run.ends):
@@ -90,7 +90,7 @@ class RangeRows:
             taken, at = end, until
 
     def limit_memory(self) -> None:
-        """Makes room where the rows take too much; to be called behind those of each batch."""
+        """Spills rows if they exceed the limit; call after the rows of each batch."""
         if self._bytes > self._bytes_max:
             self._relieve()
 
@@ -101,7 +101,8 @@ class RangeRows:
         return rows
 
     def _block_end(self, rows: _OpenRows, ends: Sequence[int], taken: int, at: int) -> int:
-        """How far rows go into the open block, of which the first `taken` end at `at`: up to the one that fills it."""
+        """Returns the number of rows that go into the open block: up to the one that fills it. The first `taken` rows
+        end at `at`."""
         full = at + self._block_bytes - len(rows.data)
         return min(bisect_left(ends, full, lo=taken) + 1, len(ends))
 
@@ -118,7 +119,7 @@ class RangeRows:
             self._close_block(kind, rows)
 
     def drop(self) -> None:
-        """Forgets all rows."""
+        """Discards all rows."""
         if self._spill is not None:
             self._spill.close()
             self._spill = None
@@ -126,8 +127,7 @@ class RangeRows:
         self._bytes = 0
 
     def finish_into(self, files: TaskFiles) -> None:
-        """Hands all rows over to the files of the task; time partition by time partition, so that files are opened few
-        at a time."""
+        """Passes all rows to the files of the task, one time partition at a time, so that few files are open."""
         for (kind, time_partition), rows in self._time_partitions.items():
             key = (kind, self.topic, time_partition)
             for block in rows.blocks:
@@ -146,7 +146,8 @@ class RangeRows:
         rows.data, rows.count = bytearray(), 0
 
     def _relieve(self) -> None:
-        """Moves blocks to the spill file, and then the fullest time partitions' rows, until half the room is free."""
+        """Moves blocks to the spill file, then the rows of the largest time partitions, until half the memory is
+        free."""
         by_size = sorted(self._time_partitions.items(), key=lambda item: len(item[1].data), reverse=True)
         for is_last_resort in (False, True):
             for (kind, _), rows in by_size:

@@ -1,8 +1,9 @@
-"""Rows to container files: one file per (kind, topic, time partition) and task, more when it would grow too large.
+"""Writes rows to container files: one file per (kind, topic, time partition) and task, and more if it would grow too
+large.
 
-They are given rows and blocks of ranges that are whole (`range_rows`). What waits for a full block, over all files, is
-written out beyond `TASK_BYTES_MAX`, the fullest files first. Which file a row goes to is chosen here, and a sink
-takes the finished blocks; the files survive a loss of power before they are named to anybody.
+Receives rows and blocks of complete ranges (`range_rows`). If the rows that wait for a full block exceed
+`TASK_BYTES_MAX` over all files, they are written, the largest files first. This module chooses the file of a row, and a
+sink writes finished blocks. The files are fsynced before they are returned.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class TaskFiles:
     """The container files of one attempt of one task.
 
     Args:
-        sink: takes the blocks, in a directory of this attempt.
-        formats: gives the container format of (kind, topic); all of one attempt.
+        sink: writes the blocks, in a directory of this attempt.
+        formats: returns the container format of (kind, topic).
         metadata: of every file's header.
     """
 
@@ -82,7 +83,7 @@ class TaskFiles:
         self._named = 0
 
     def add_rows(self, key: TimePartitionKey, rows: bytes | bytearray, piece: FileRange) -> None:
-        """Takes rows of one partition that wait for a full block, joined."""
+        """Adds joined rows of one topic partition that wait for a full block."""
         file = self._file(key)
         file.waiting.append(rows)
         file.waiting_bytes += len(rows)
@@ -94,11 +95,11 @@ class TaskFiles:
             self._relieve()
 
     def add_block(self, key: TimePartitionKey, data: bytes, piece: FileRange) -> None:
-        """Takes a finished block of the key's format."""
+        """Adds a finished block in the key's format."""
         self._append(self._file(key), data, [piece])
 
     def finish(self) -> tuple[StagedFile, ...]:
-        """Writes what waits, forces everything to disk and returns the files, in the order they were begun.
+        """Writes the remaining rows, fsyncs the files and returns them, in the order of their creation.
 
         Raises:
             OSError: the disk is full or fails.
@@ -110,7 +111,7 @@ class TaskFiles:
         return tuple(self._staged(file) for file in sorted(files, key=lambda file: file.name))
 
     def abandon(self) -> None:
-        """Closes what is open; the directory is nobody's and goes with the staging of its work."""
+        """Closes open files. Their directory is deleted with the staging of the run."""
         self._sink.abandon()
 
     def _file(self, key: TimePartitionKey) -> _OpenFile:

@@ -1,4 +1,4 @@
-"""Which partition of its table a row is filed under."""
+"""Returns the time partition of a row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PERIOD_MS = {"hour": 3_600_000, "day": 86_400_000}
 
 
 class TimePartitions:
-    """The partition path of a time in milliseconds, in UTC; a time that no day has is filed under 1970-01-01."""
+    """The time partition of a time in milliseconds, in UTC. Times outside of the calendar go to 1970-01-01."""
 
     def __init__(self, partition_by: str) -> None:
         self._period_ms = PERIOD_MS[partition_by]
@@ -20,7 +20,7 @@ class TimePartitions:
 
     @property
     def period_ms(self) -> int:
-        """How long a time partition is; the periods are counted from 1970 on."""
+        """The length of a time partition; periods are counted from 1970."""
         return self._period_ms
 
     def __call__(self, time_ms: int) -> str:

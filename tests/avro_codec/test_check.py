@@ -34,13 +34,13 @@ def parsed(kind: Any) -> Schema:
 @pytest.mark.parametrize("edge", EDGES)
 def test_what_lies_just_beyond_an_edge_is_refused(edge: str) -> None:
     kind, within, beyond = EDGES[edge]
-    places = [
+    route_places = [
         (kind, b"", b""),
         ({"type": "array", "items": {"type": "map", "values": kind}}, b"\x02\x02\x02k", b"\0\0"),
     ]
     if edge != "union":  # which is no branch of another
-        places.append((["null", kind], b"\x02", b""))
-    for place, before, after in places:
+        route_places.append((["null", kind], b"\x02", b""))
+    for place, before, after in route_places:
         schema = parsed(place)
         for its_check in both(schema):
             its_check(before + within + after)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from headrace.audit import window
 from headrace.audit.count import message_hash
-from headrace.avro_codec import BadBody, Seen
+from headrace.avro_codec import BadBody, CapturedLong
 from headrace.avro_codec.core import library
 from headrace.avro_codec.core.library import c_program
 from headrace.avro_codec.encode import encode_bytes, encode_long
-from headrace.avro_codec.program import FRAMES_MAX, SLOTS_MAX, array, assemble, record, walked
+from headrace.avro_codec.program import FRAMES_MAX, SLOTS_MAX, array, assemble, record, walk_readable
 from headrace.avro_schema import Primitive, PrimitiveType, Schema, frame, parse_schema
-from headrace.kafka_wire.record_batch import NO_HEADERS, records_of
+from headrace.kafka_wire.record_batch import NO_HEADERS, parse_records
 from headrace.loader.load_schema import EMPTY, fold
 from headrace.loader.project.batches import Columns, RecordColumns, project
 from headrace.loader.project.messages import Clamp
@@ -92,7 +92,7 @@ def test_records_are_those_of_the_reference(
         if payload:
             payload[place % len(payload)] = byte
     arguments = (bytes(payload), max(0, len(sample) + more), base_offset, base_time, fixed_time)
-    expected = outcome(records_of, *arguments)
+    expected = outcome(parse_records, *arguments)
     assert outcome(RecordColumns(required_core()), *arguments) == expected
 
 
@@ -230,7 +230,7 @@ def test_good_messages_are_made_rows_by_the_core_alone() -> None:
 
 @pytest.mark.parametrize(("depth", "has_program"), [(FRAMES_MAX, True), (FRAMES_MAX + 1, False)])
 def test_deeper_values_than_the_core_has_room_for_are_the_reference_s(depth: int, has_program: bool) -> None:
-    code = walked(INT, INT)
+    code = walk_readable(INT, INT)
     for _ in range(depth):
         found = array(code, zero_width=False, rewritten=True)
         assert found is not None
@@ -245,7 +245,7 @@ def test_deeper_values_than_the_core_has_room_for_are_the_reference_s(depth: int
 @pytest.mark.parametrize(("count", "has_program"), [(SLOTS_MAX - 1, True), (SLOTS_MAX, False)])
 def test_records_of_more_fields_than_there_are_slots_are_the_reference_s(count: int, has_program: bool) -> None:
     """No field has a neighbour that it keeps."""
-    code = record([(count - 1 - n, walked(INT, INT)) for n in range(count)], [b""] * count)
+    code = record([(count - 1 - n, walk_readable(INT, INT)) for n in range(count)], [b""] * count)
     program = assemble(code)
     assert (program is not None) == has_program
     if program is not None:
@@ -259,7 +259,7 @@ def test_records_of_more_fields_than_there_are_slots_are_the_reference_s(count: 
 def test_damaged_bodies_are_never_more_to_the_core_than_to_the_reference(versions: list[Schema], data: Any) -> None:
     number = data.draw(st.integers(1, len(versions)))
     writer, state = versions[number - 1], states_of(*versions)[-1]
-    convert = both_twins(writer, parse_schema(state.text), None, Seen(), state.routes[number])
+    convert = both_twins(writer, parse_schema(state.text), None, CapturedLong(), state.routes[number])
     body = encode(writer, data.draw(data_for(writer)))
     chance = data.draw(st.randoms(use_true_random=False))
     for _ in range(20):
@@ -280,7 +280,7 @@ def _quietly(convert: Any, body: bytes) -> None:
 def test_no_byte_is_written_beyond_the_room(versions: list[Schema], data: Any) -> None:
     number = data.draw(st.integers(1, len(versions)))
     writer, state = versions[number - 1], states_of(*versions)[-1]
-    program = compile_projection(writer, parse_schema(state.text), None, Seen(), state.routes[number]).program
+    program = compile_projection(writer, parse_schema(state.text), None, CapturedLong(), state.routes[number]).program
     body = encode(writer, data.draw(data_for(writer)))
     whole = None if program is None else project(required_core(), program, body, 1 << 16)
     if program is None or whole is None:
@@ -298,7 +298,7 @@ def test_no_byte_is_written_beyond_the_room(versions: list[Schema], data: Any) -
 
 def test_a_signalling_nan_is_the_reference_s() -> None:
     writer, load = _float("float"), load_schema_of(_float("float"), _float("double"))
-    program = compile_projection(writer, load, None, Seen()).program
+    program = compile_projection(writer, load, None, CapturedLong()).program
     assert program is not None
     assert project(required_core(), program, bytes.fromhex("0000c07f"), 100) is not None
     assert project(required_core(), program, bytes.fromhex("0100807f"), 100) is None
@@ -313,7 +313,7 @@ def test_what_lies_just_beyond_an_edge_is_refused_by_both(edge: str) -> None:
     kind, within, beyond = EDGES[edge]
     fields = [{"name": "f", "type": kind}]
     schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": fields}))
-    convert = both_twins(schema, load_schema_of(schema), None, Seen())
+    convert = both_twins(schema, load_schema_of(schema), None, CapturedLong())
     assert isinstance(convert(within), bytes)
     with pytest.raises(BadBody):
         convert(beyond)

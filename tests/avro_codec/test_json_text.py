@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.avro_codec import BadBody, Seen, UnreadableValue, compile_check
+from headrace.avro_codec import BadBody, CapturedLong, UnreadableValue, compile_check
 from headrace.avro_codec.encode import encode_long
 from headrace.avro_codec.rewrite import ADDED_BYTES_MAX
 from headrace.avro_schema import parse_schema
@@ -95,7 +95,7 @@ def test_types_that_hold_each_other_too_deep_are_unconvertible(types: int, is_lo
         fields.append({"name": f"r{number}", "type": wrapped})
     writer = parse_schema(json.dumps({"type": "record", "name": "Deep", "fields": fields}))
     state = states_of(writer)[-1]
-    load, seen = parse_schema(state.text), Seen()
+    load, seen = parse_schema(state.text), CapturedLong()
     if is_loaded:
         compile_projection(writer, load, ("at",), seen, state.routes[1]).convert(b"\x04" + types * b"\x02")
         assert seen.value == 2

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headrace.avro_codec import Seen
+from headrace.avro_codec import CapturedLong
 from headrace.avro_codec.core import library
 from headrace.avro_codec.program import FRAMES_MAX, SLOTS_MAX, Op
 from headrace.avro_schema import Schema, parse_schema
@@ -75,14 +75,14 @@ def test_programs_of_every_version(name: str) -> None:
 
 
 def _printed(writer: Schema, load: Schema, route: Any) -> str:
-    program = compile_projection(writer, load, ("at",), Seen(), route).program
+    program = compile_projection(writer, load, ("at",), CapturedLong(), route).program
     return str(program)
 
 
 def test_what_no_program_can_say_has_none() -> None:
     node = record(("next", ["null", "Node"]), name="Node")
     writer = parse_schema(json.dumps(node))
-    assert compile_projection(writer, parse_schema(states_of(writer)[-1].text), None, Seen()).program is None
+    assert compile_projection(writer, parse_schema(states_of(writer)[-1].text), None, CapturedLong()).program is None
 
 
 def test_python_and_c_have_the_same_numbers() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.avro_codec import BadBody, Seen, UnreadableValue
+from headrace.avro_codec import BadBody, CapturedLong, UnreadableValue
 from headrace.avro_codec.encode import encode_bytes, encode_long
 from headrace.avro_codec.readable import DECIMAL_BYTES_MAX, TIMESTAMP_MS_MAX
 from headrace.avro_codec.rewrite import ADDED_BYTES_MAX
@@ -90,7 +90,7 @@ def test_what_queries_fail_on_is_refused_with_its_place(name: str, place: str) -
     kind, fine, bad = UNREADABLE[name]
     writer = record(("id", "int"), ("c", PLACES[place][0](kind)), ("end", "string"))
     for load in loads(writer).values():
-        convert = both_twins(writer, load, None, Seen())
+        convert = both_twins(writer, load, None, CapturedLong())
         good_body = b"\x02" + placed(place, fine) + b"\x02z"
         decode(load, convert(good_body))
         with pytest.raises(UnreadableValue, match=rf"^c[\w.{{}}\[\]]*: .*\b{kind['logicalType']}\b"):
@@ -157,7 +157,7 @@ def test_the_time_of_an_unreadable_message_is_known_also_when_it_comes_later(tim
     """The producer has counted the message at its time, and so must the loader."""
     writer = record(("c", PRICE), ("at", MILLIS))
     for load in loads(writer).values():
-        seen = Seen()
+        seen = CapturedLong()
         convert = both_twins(writer, load, ("at",), seen)
         with pytest.raises(UnreadableValue, match=r"^c: .*\bdecimal\b"):
             convert(b"\x00" + encode_long(time))

@@ -15,5 +15,6 @@ def nothing_of_the_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     say. A test that takes the core away gives another reason."""
     if NOT_BUILT:
         monkeypatch.setattr(
-            "headrace.loader.run.why_slow", lambda: () if avro_codec.why_no_core() == NOT_BUILT else build.why_slow()
+            "headrace.loader.run.why_slow",
+            lambda: () if avro_codec.missing_core_reason() == NOT_BUILT else build.why_slow(),
         )

@@ -132,10 +132,10 @@ def names_made_first(history: History) -> Iterator[tuple[int, int]]:
 @pytest.mark.parametrize(
     "site",
     [
-        "disk.force_names_above .",
-        "disk.force_names_above new/data/warehouse",
-        "files._force_names new/data/warehouse",
-        "files._force_names new/data/warehouse/orders/dt=*-*-*/hr=*",
+        "disk.fsync_directories_above .",
+        "disk.fsync_directories_above new/data/warehouse",
+        "files._fsync_directories new/data/warehouse",
+        "files._fsync_directories new/data/warehouse/orders/dt=*-*-*/hr=*",
         "files.put new/data/warehouse/orders/_schema/.*-*",
         "sink.finish new/data/warehouse/_headrace/staging/work-*/task-*-*/*.avro",
         "slots._write_temporary new/data/warehouse/_headrace/tmp/.*-*",

@@ -568,7 +568,7 @@ def test_a_disk_that_fails_at_the_end_counts_nothing(
     def fail(path: Path) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr(sink, "force", fail)
+    monkeypatch.setattr(sink, "fsync", fail)
     cluster.put(0, {0: message(0)})
     result = run(offsets(0, 1))
     assert "No space left on device" in result.disk_error and result.error == "" and result.files == ()

@@ -1,9 +1,8 @@
-"""A directory of HDFS or of a bucket behind `s3a://` as a warehouse, through the JVM of Spark that the driver has
-anyway.
+"""A warehouse in a directory of HDFS or of a bucket (`s3a://`), through the JVM of the driver's Spark.
 
-`file_system` says what is asked of either, `hdfs` and `s3a` do it, and slots, staging and files are the same for both.
-The JVM is configured as the cluster is: its `core-site.xml`, tokens, encryption zones, credential providers and
-committers count here as they do for every other job.
+`file_system` is the interface to both, `jvm` implements it, and commits, staging and files are the same for both. The
+JVM uses the cluster's configuration: its `core-site.xml`, tokens, encryption zones, credential providers and committers
+apply as for every other job.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ LOG_DIRECTORY = "_headrace"
 
 
 def hadoop_storage(file_system: RemoteFileSystem, warehouse: str) -> Storage:
-    """The storage of the warehouse at this URI; nothing is made or looked at yet."""
+    """Returns the storage of the warehouse at this URI. Reads and writes nothing yet."""
     log = f"{warehouse}/{LOG_DIRECTORY}"
     staging = HadoopStaging(file_system, log)
     return Storage(HadoopCommitStorage(file_system, log), staging, HadoopFiles(file_system, warehouse, staging))

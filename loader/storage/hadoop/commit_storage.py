@@ -1,4 +1,4 @@
-"""Files of the commit log on HDFS or S3."""
+"""The commit log's files on HDFS or S3."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from headrace.loader.errors import NoPutIfAbsent, UnwritableWarehouse
 from headrace.loader.storage.hadoop.file_system import RemoteFileSystem
 
-CURES: Mapping[int, str] = {
+REMEDIES: Mapping[int, str] = {
     errno.ENOSPC: "make room there",
     errno.EDQUOT: "make room there",
     errno.EACCES: "make the directory writable for this user or set loader.warehouse",
@@ -17,7 +17,7 @@ CURES: Mapping[int, str] = {
     errno.EPERM: "",
     errno.ENOSYS: "",
 }
-"""What to do about what a file system answers; "" where the answer says it."""
+"""Remedies for errors of a file system; "" if the message includes one."""
 
 TEMPORARY_DIRECTORY = "tmp"
 
@@ -33,8 +33,8 @@ class HadoopCommitStorage:
         """See `CommitStorage`.
 
         Raises:
-            UnwritableWarehouse: it cannot be made or written to.
-            NoPutIfAbsent: a name that was taken could be taken again.
+            UnwritableWarehouse: it cannot be created or written.
+            NoPutIfAbsent: a used name could be put again.
         """
         probe = f"{self.root}/{TEMPORARY_DIRECTORY}/probe-{secrets.token_hex(8)}"
         try:
@@ -43,8 +43,10 @@ class HadoopCommitStorage:
             found = self._files.read(probe)
             self._files.delete(probe)
         except OSError as error:
-            cure = CURES.get(error.errno or 0, "see whether its servers run and answer this machine, then load again")
-            raise UnwritableWarehouse(self.root, error.strerror or str(error), cure=cure) from error
+            remedy = REMEDIES.get(
+                error.errno or 0, "check that its servers run and are reachable from here, then load again"
+            )
+            raise UnwritableWarehouse(self.root, error.strerror or str(error), remedy=remedy) from error
         if not is_first_made or is_second_made or found != b"1":
             raise NoPutIfAbsent(self.root, "it lets a second put of the same name succeed")
 
@@ -54,8 +56,8 @@ class HadoopCommitStorage:
     def keep(self, name: str) -> None:
         self._files.persist(self.describe(name))
 
-    def replace(self, name: str, content: bytes, *, forced: bool = True) -> None:
-        """See `CommitStorage`; there is nothing to be saved here by not forcing it."""
+    def replace(self, name: str, content: bytes, *, fsynced: bool = True) -> None:
+        """See `CommitStorage`. Not fsyncing would save nothing here."""
         self._files.replace(self.describe(name), content, self._scratch)
 
     def read(self, name: str) -> bytes | None:
@@ -72,7 +74,7 @@ class HadoopCommitStorage:
 
     def sweep(self, now_ms: int, age_ms: int) -> None:
         for file in self._files.files_below(self._scratch):
-            # Whoever still wants such a file finds it gone, and its put fails without having made anything.
+            # A paused writer of such a file fails without having created anything.
             if now_ms - file.modified_ms > age_ms:
                 self._files.delete(file.path)
 

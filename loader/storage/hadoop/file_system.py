@@ -1,7 +1,7 @@
-"""What is asked of a distributed file system or an object store, so that a warehouse can stand on it.
+"""The operations of a distributed file system or object store that a warehouse needs.
 
-Paths are whole URIs. What cannot be done is an `OSError` whose `strerror` is one line for people and whose `filename`
-is the path; whether a change was made can then not be told, but for the classes that a call names.
+Paths are full URIs. A failure is an `OSError` whose `strerror` is one line for the user and whose `filename` is the
+path; it is then unknown whether the change was made, except for the error classes that a method names.
 """
 
 from __future__ import annotations
@@ -21,40 +21,38 @@ class FoundFile:
 
 
 class RemoteFileSystem(Protocol):
-    """Everything that a call has done when it returns survives a loss of power there, as far as the file system is
-    configured to keep what it has acknowledged."""
+    """Completed calls are durable there, as far as the file system is configured to keep what it has acknowledged."""
 
     def put_if_absent(self, path: str, content: bytes, scratch: str) -> bool:
-        """Makes a file that is whole from the first moment; False, and nothing done, when the name is taken.
+        """Creates a file that is complete from the first moment. Returns False, without a change, if the name exists.
 
         Args:
-            scratch: a directory that may be used on the way.
+            scratch: a directory for temporary files.
 
         Raises:
-            NoPutIfAbsent: it cannot do that.
+            NoPutIfAbsent: the file system cannot do this.
         """
         ...
 
     def replace(self, path: str, content: bytes, scratch: str) -> None:
-        """Makes a file, or puts another in its place; a reader sees the old or the new."""
+        """Creates or replaces a file. A reader sees the old or the new content."""
         ...
 
     def persist(self, path: str) -> None:
-        """Makes a name that was found survive, and whatever was done in the file system before it: somebody else may
-        have done it, and not have been told yet."""
+        """Makes a name that was found durable, and all earlier changes: their writer may not have received the
+        acknowledgement."""
         ...
 
     def move(self, source: str, target: str) -> None:
-        """Gives a file, or a directory with all in it, another name, with the directories above it; who is killed at it
-        may leave both.
+        """Renames a file or directory and creates the directories above it. A killed process may leave both names.
 
         Raises:
-            FileNotFoundError: there is no source. FileExistsError: the target is taken.
+            FileNotFoundError: there is no source. FileExistsError: the target exists.
         """
         ...
 
     def copy(self, source: str, target: str, scratch: str) -> None:
-        """Makes a second file of that content, whole from the first moment, unless the target is there.
+        """Creates a second file of this content, complete from the first moment, unless the target exists.
 
         Raises:
             FileNotFoundError: there is no source.
@@ -62,41 +60,40 @@ class RemoteFileSystem(Protocol):
         ...
 
     def upload(self, local: Path, target: str) -> None:
-        """Makes a new file of a local one."""
+        """Creates a new file from a local one."""
         ...
 
     def read(self, path: str) -> bytes | None:
-        """The content of a small file, None when there is none."""
+        """Returns the content of a small file, None if it does not exist."""
         ...
 
     def open(self, path: str) -> IO[bytes]:
-        """
-        Raises:
-            FileNotFoundError: there is no such file.
+        """Raises:
+        FileNotFoundError: there is no such file.
         """
         ...
 
     def length(self, path: str) -> int | None:
-        """Of a file in bytes, None when there is none."""
+        """Returns the length in bytes, None if the file does not exist."""
         ...
 
     def children(self, directory: str) -> tuple[str, ...]:
-        """The names in a directory, sorted; none when there is no such directory."""
+        """Returns the sorted names in a directory, none if it does not exist."""
         ...
 
     def files_below(self, directory: str) -> tuple[FoundFile, ...]:
-        """Those in a directory and all below it; none when there is no such directory."""
+        """Returns the files in a directory and below it, none if it does not exist."""
         ...
 
     def modified_ms(self, path: str) -> int | None:
-        """When a file or directory was changed, None when it is not there; an object store, which has no directories,
-        may say that it was now."""
+        """Returns the modification time of a file or directory, None if it does not exist. An object store, which has
+        no directories, may return the present time."""
         ...
 
     def delete(self, path: str, *, tree: bool = False) -> None:
-        """Removes a file, or a directory with all in it; fine when it is gone."""
+        """Deletes a file, or a directory with its content, if it exists."""
         ...
 
     def delete_if_empty(self, directory: str) -> bool:
-        """Whether a directory was there, and had nothing in it, and is gone now."""
+        """Deletes a directory if it exists and is empty. Returns whether it did."""
         ...

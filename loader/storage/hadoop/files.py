@@ -23,8 +23,8 @@ class HadoopFiles:
         self._staging = staging
 
     def publish(self, files: Sequence[Publication]) -> tuple[Publication, ...]:
-        """Moves each file from staging to its name. Where it is there already, another process has moved it, or this
-        one before it was killed."""
+        """Moves each file from staging to its name. If it is already there, another process moved it, or this one
+        before it was killed."""
         missing: list[Publication] = []
         found: list[Publication] = []
 
@@ -45,12 +45,12 @@ class HadoopFiles:
         return tuple(file for file in files if file in missing)
 
     def _move(self, file: Publication) -> bool:
-        """Whether this call has given the file its name."""
+        """Returns whether this call gave the file its name."""
         staged, final = self._staging.path(file.run_id, file.staged), self.describe(file.name)
         length = self._files.length(staged)
         if length is None:
             return False
-        # The length is judged before the file can be seen: a reader must never meet a cut one.
+        # The length is checked before the file is visible: a reader must never see a truncated file.
         if length != file.length:
             raise PublishedFileLost(file.topic, staged, _is_and_should(length, file.length))
         try:
@@ -65,7 +65,7 @@ class HadoopFiles:
         return True
 
     def _check_same(self, file: Publication, staged: str, final: str) -> None:
-        """A name that is taken is taken by a copy of this very file: of a publisher that was killed, or of a backup.
+        """Checks that an existing file of this name is a copy of the same file, from a killed publisher or a backup.
 
         Raises:
             PublishedFileLost: it is another file.
@@ -74,7 +74,9 @@ class HadoopFiles:
             checksum = checksum_as(file.checksum, taken)
         if checksum != file.checksum:
             raise PublishedFileLost(
-                file.topic, final, f"another file is there, and this one is still at {staged}: move that one away"
+                file.topic,
+                final,
+                f"another file has that name, and this one is still at {staged}: move the other one away",
             )
 
     def bring(self, topic: str, source: str, target: str) -> None:
@@ -89,7 +91,7 @@ class HadoopFiles:
 
     def set_aside(self, source: str, target: str) -> bool:
         final = self.describe(target)
-        # A rename on S3A puts a file into a directory that has the name.
+        # A rename on S3A moves a file into an existing directory of that name.
         if self._files.modified_ms(final) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final)
         try:
@@ -112,7 +114,7 @@ class HadoopFiles:
             self._remove_empty(directory)
 
     def _remove_empty(self, directory: str) -> None:
-        """A directory and those above it, as long as they are empty."""
+        """Deletes a directory and those above it, as long as they are empty."""
         while directory and self._files.delete_if_empty(self.describe(directory)):
             directory = _above(directory)
 

@@ -1,8 +1,8 @@
-"""HDFS and S3A as Spark's own JVM reaches them, called through py4j from the driver.
+"""HDFS and S3A through Spark's JVM, called with py4j from the driver.
 
-A call is a round trip to the JVM of a fraction of a millisecond, and bytes travel in base64: small files only. Larger
-ones are brought to a local file, or from one, by the JVM itself. Hadoop's client says what to do again and for how long
-when a server does not answer, as the cluster is configured.
+A call is a round trip to the JVM of a fraction of a millisecond, and bytes are transferred in base64, so only small
+files are read and written this way. The JVM copies larger files from or to local files. Hadoop's client retries
+unresponsive servers as the cluster's configuration says.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from headrace.loader.storage.hadoop.file_system import FoundFile
 from headrace.loader.storage.hadoop.prompt_close import prompt_close
 
 CONDITIONAL_CREATE = "fs.option.create.conditional.overwrite"
-"""Of S3A's `createFile`: the store itself refuses a name that is taken, in the request that puts the content."""
+"""An option of S3A's `createFile`: the store itself refuses an existing name, in the request with the content."""
 
 NOT_EMPTY_ERRORS = frozenset({errno.ENOTEMPTY})
 
-READS_MAX = 5  # of a file that others replace meanwhile, each time between its being found and being read
+READS_MAX = 5  # attempts to read a file that is replaced each time between opening and reading
 
 
 class Gateway(Protocol):
-    """Of py4j; what stands behind `jvm` is found at run time."""
+    """py4j's gateway; the attributes of `jvm` are found at run time."""
 
     @property
     def jvm(self) -> Any: ...
@@ -41,10 +41,10 @@ class Gateway(Protocol):
 
 
 class _HadoopFileSystem:
-    """What HDFS and S3A have in common.
+    """Common code of HDFS and S3A.
 
     Args:
-        gateway: to a running JVM; asked each time, since another may have followed one that was closed.
+        gateway: returns the gateway to a running JVM; called each time, because a closed JVM may have been replaced.
         uri: of a directory of the file system.
     """
 
@@ -65,7 +65,7 @@ class _HadoopFileSystem:
         try:
             os.close(descriptor)
             with _told(path):
-                # True: without a file of checksums beside it.
+                # True: without a checksum file.
                 self._fs.copyToLocalFile(False, self._path(path), self._path(f"file://{name}"), True)
             return Path(name).open("rb")
         finally:
@@ -75,7 +75,7 @@ class _HadoopFileSystem:
         jvm = self._gateway().jvm
         with _told(target):
             configuration = self._fs.getConf()
-            # Not copyFromLocalFile, which S3A does with a client of its own kind that some stores do not answer.
+            # Not copyFromLocalFile, for which S3A uses another client, which some stores do not support.
             jvm.org.apache.hadoop.fs.FileUtil.copy(
                 jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration),
                 self._path(f"file://{local}"),
@@ -149,7 +149,7 @@ class _HadoopFileSystem:
         return self._open()[2]
 
     def _open(self) -> tuple[Gateway, Any, Any]:
-        """The file system, and the other of Hadoop's two interfaces to it."""
+        """Returns the file system, and Hadoop's second interface to it."""
         gateway = self._gateway()
         if self._opened is None or self._opened[0] is not gateway:
             jvm = gateway.jvm
@@ -160,13 +160,13 @@ class _HadoopFileSystem:
                 for key, value in self._settings(jvm, configuration).items():
                     configuration.set(key, value)
                 uri = jvm.java.net.URI(self._uri)
-                # One of our own: those that Spark shares are configured by whoever opened them first.
+                # A separate instance: shared instances have the configuration of their first user.
                 opened = jvm.org.apache.hadoop.fs.FileSystem.newInstance(uri, configuration)
                 self._opened = (gateway, opened, self._context_of(jvm, uri, configuration))
         return self._opened
 
     def _settings(self, jvm: Any, configuration: Any) -> Mapping[str, str]:
-        """What we set beside the configuration."""
+        """Returns settings in addition to the configuration."""
         return {}
 
     def _context_of(self, jvm: Any, uri: Any, configuration: Any) -> Any:
@@ -174,11 +174,11 @@ class _HadoopFileSystem:
 
 
 class HdfsFileSystem(_HadoopFileSystem):
-    """HDFS: a rename is one edit of the NameNode, which has it on disk, or on most JournalNodes, before it answers."""
+    """HDFS: a rename is one edit of the NameNode, which has it on disk, or on most JournalNodes, before it responds."""
 
     def put_if_absent(self, path: str, content: bytes, scratch: str) -> bool:
-        """Renames a complete file, forced to the disks of its DataNodes: `create` that must not overwrite would show an
-        empty file first, and leave it there when its writer is killed."""
+        """Renames a complete file, synced to the disks of its DataNodes. A `create` without overwrite would show an
+        empty file first, and leave it there if its writer is killed."""
         temporary = self._write_temporary(content, scratch)
         try:
             self.move(temporary, path)
@@ -195,8 +195,8 @@ class HdfsFileSystem(_HadoopFileSystem):
         self._rename(temporary, path, "OVERWRITE")
 
     def persist(self, path: str) -> None:
-        """Edits are forced in their order, so once any edit of ours is, those before it are. This one changes nothing:
-        it gives a file the time that it has."""
+        """Sets the file's time to its present value. The NameNode syncs edits in order, so when this edit is durable,
+        earlier edits are."""
         status = self._status(path)
         if status is not None:
             with _told(path):
@@ -210,7 +210,7 @@ class HdfsFileSystem(_HadoopFileSystem):
             except FileNotFoundError:
                 if self._status(source) is None:
                     raise
-                continue  # the directory was empty and somebody removed it
+                continue  # another process deleted the empty directory
             return
 
     def copy(self, source: str, target: str, scratch: str) -> None:
@@ -257,14 +257,14 @@ class HdfsFileSystem(_HadoopFileSystem):
 
 
 class S3aFileSystem(_HadoopFileSystem):
-    """A bucket: an object is there whole or not at all, and what the store has acknowledged it keeps."""
+    """A bucket: an object exists completely or not at all, and acknowledged changes are durable."""
 
     def _settings(self, jvm: Any, configuration: Any) -> Mapping[str, str]:
-        # Since Hadoop 3.5 the default is `analytics`, which goes on giving what it has read of a replaced object.
+        # Since Hadoop 3.5 the default is `analytics`, which returns cached content of a replaced object.
         return {"fs.s3a.input.stream.type": "classic"}
 
     def read(self, path: str) -> bytes | None:
-        """Again where somebody else replaced the object after it was found: S3A reads on in that one only."""
+        """Retries if the object was replaced after it was opened: S3A only reads the object that it opened."""
         for _ in range(READS_MAX - 1):
             with contextlib.suppress(FileExistsError):
                 return super().read(path)
@@ -277,7 +277,7 @@ class S3aFileSystem(_HadoopFileSystem):
                 try:
                     stream = builder.must(CONDITIONAL_CREATE, True).build()
                 except Py4JError as error:
-                    # An older one does not know the option. It would look for the name first and put the content then.
+                    # An older release does not know the option and would check the name before it puts the content.
                     if is_refused_option(error, CONDITIONAL_CREATE):
                         raise NoPutIfAbsent(path, "conditional create needs hadoop-aws 3.4.2 or newer") from error
                     raise
@@ -294,11 +294,11 @@ class S3aFileSystem(_HadoopFileSystem):
             stream.close()
 
     def persist(self, path: str) -> None:
-        """An object that can be read is kept already."""
+        """An object that can be read is already durable."""
 
     def move(self, source: str, target: str) -> None:
-        """A copy that the store makes itself, and then a delete."""
-        # S3A says of a source that went away while it was copied what it says of an object that was replaced.
+        """A copy by the store itself, then a delete."""
+        # S3A raises the same exception for a source that was deleted during the copy as for a replaced object.
         with contextlib.suppress(FileExistsError), _told(target):
             if self._fs.rename(self._path(source), self._path(target)):
                 return
@@ -306,7 +306,7 @@ class S3aFileSystem(_HadoopFileSystem):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
         if self._status(target) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
-        raise OSError(errno.EIO, "the file was not moved, and Hadoop does not say why; see logs/spark.log", target)
+        raise OSError(errno.EIO, "the file was not moved, and Hadoop gives no reason; see logs/spark.log", target)
 
     def copy(self, source: str, target: str, scratch: str) -> None:
         with _told(source):
@@ -321,7 +321,7 @@ FILE_SYSTEMS: dict[str, type[HdfsFileSystem | S3aFileSystem]] = {"hdfs": HdfsFil
 
 @contextlib.contextmanager
 def _told(path: str) -> Iterator[None]:
-    """While open, what Java throws is the `OSError` that it stands for."""
+    """Converts Java exceptions to `OSError` while open."""
     try:
         yield
     except Py4JError as error:

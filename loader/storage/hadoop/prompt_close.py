@@ -1,8 +1,8 @@
-"""How soon HDFS's client asks again whether a file that it has closed is complete.
+"""Shortens the interval at which HDFS's client checks that a closed file is complete.
 
-The last bytes are acknowledged before the NameNode has heard of the block from a DataNode, so its first question comes
-too early as a rule. The client then waits 400 ms and doubles that, whatever the file: a load of a year, of hundreds
-of small files and documents, waits for minutes. Hadoop has settings for it, whose waiting in all stays as long here.
+The last bytes are acknowledged before a DataNode has reported the block to the NameNode, so the first check usually
+comes too early. The client then waits 400 ms and doubles that, for every file: a load of a year with hundreds of small
+files and documents waits for minutes. Hadoop has settings for this; the total waiting time stays as long.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ SETTINGS: Mapping[str, str] = {
 }
 
 DEFAULTS = "hdfs-default.xml"
-"""Where Hadoop says that a value comes from that nobody has set; it names no source where its code has the value."""
+"""The source that Hadoop names for a default value; it names none if the default is in its code."""
 
 
 def prompt_close(jvm: Any, configuration: Any) -> Mapping[str, str]:
-    """The settings to close files promptly with; none where the cluster, or `[spark]`, has its own for one of them.
+    """Returns the settings to close files promptly; none if the cluster, or `[spark]`, sets one of them.
 
     Args:
         jvm: one with Hadoop's client.
-        configuration: of Hadoop, as the cluster and `[spark]` make it.
+        configuration: of Hadoop, from the cluster and `[spark]`.
     """
     jvm.org.apache.hadoop.hdfs.HdfsConfiguration.init()  # only then are hdfs-site.xml and the defaults in it
     sources = [configuration.getPropertySources(key) for key in SETTINGS]

@@ -1,7 +1,7 @@
-"""Files of work in progress in `staging/<run id>/` on HDFS or S3, on the file system of the warehouse.
+"""The files of running loads in `staging/<run id>/` on HDFS or S3, on the file system of the warehouse.
 
-Tasks do not write here themselves: what they return as rows is written by Spark (`loader.job`), which alone knows the
-names of what its committer took, one directory `file=<name>` for each file.
+Tasks do not write here: Spark writes the rows that they return (`loader.job`), and only Spark knows the names of the
+files that its committer accepted, one directory `file=<name>` for each file.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.protocols import Staged
 
 STAGING_DIRECTORY = "staging"
-TEMPORARY_DIRECTORY = "tmp"  # the same as that of the log, which sweeps it
+TEMPORARY_DIRECTORY = "tmp"  # shared with the commit log, which sweeps it
 FILE_KEY = "file"  # of the directories that Spark's sink makes
 T = TypeVar("T")
 
-CALLS_AT_ONCE = 16  # each is a round trip or several, and waits more than it works
+CALLS_AT_ONCE = 16  # each call mostly waits for round trips
 
 
 def at_once(call: Callable[[T], object], items: Iterable[T]) -> None:
-    """Raises what the first of the calls raised, when all have ended."""
+    """Runs the calls concurrently and waits for all. Raises the exception of the first failed call."""
     items = list(items)
-    if len(items) == 1:  # as most are; a thread costs a connection to the JVM
+    if len(items) == 1:  # the usual case; a thread costs a connection to the JVM
         call(items[0])
         return
     with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
@@ -46,7 +46,7 @@ class HadoopStaging:
 
     @property
     def scratch(self) -> str:
-        """A directory for files on their way to a name."""
+        """A directory for files before their rename."""
         return self._scratch
 
     def path(self, run_id: str, staged: str) -> str:
@@ -59,12 +59,12 @@ class HadoopStaging:
         return HadoopSink(self._files, self.location(run_id))
 
     def written(self, directory: str) -> Mapping[str, str]:
-        """Where Spark has put the files of one write, below `directory`: by name, the path below that directory."""
+        """Returns the files of one write below `directory`: by name, the path below that directory."""
         found = {}
         for file in self._files.files_below(directory):
             below = file.path.removeprefix(f"{directory}/")
             key, _, name = below.partition("/")[0].partition("=")
-            # What is left of attempts that nobody took lies in a directory of another name.
+            # Files of rejected attempts are in directories with other names.
             if key == FILE_KEY:
                 found[name] = below
         return found
@@ -73,13 +73,14 @@ class HadoopStaging:
         self._files.replace(self.path(run_id, name), content, self._scratch)
 
     def keep(self, run_id: str, files: Sequence[Staged]) -> None:
-        """See `Staging`. The names are Spark's or ours, and it and we were told that they are made."""
+        """See `Staging`. The writes of Spark and of the driver have been acknowledged, so only the lengths are
+        checked."""
         at_once(lambda file: self._check(self.path(run_id, file.path), file.length), files)
 
     def _check(self, path: str, length: int) -> None:
         found = self._files.length(path)
         if found is None:
-            raise StorageError(f"the staged file {path} is not there")
+            raise StorageError(f"the staged file {path} is missing")
         if found != length:
             raise StorageError(f"the staged file {path} has {found} bytes and should have {length}")
 
@@ -100,8 +101,8 @@ class HadoopStaging:
 
 
 class HadoopSink:
-    """A `BlockSink` of the driver: files grow in a local directory that goes with the sink, and are brought over
-    whole."""
+    """A `BlockSink` of the driver: writes files to a local directory, which disappears with the sink, and uploads
+    complete files."""
 
     def __init__(self, file_system: RemoteFileSystem, location: str) -> None:
         self._files = file_system

@@ -1,4 +1,4 @@
-"""A directory of a local file system, or of a shared one that has hard links, as a warehouse."""
+"""A warehouse in a directory of a local file system, or of a shared one with hard links."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ LOG_DIRECTORY = "_headrace"
 
 
 def local_storage(warehouse: Path) -> Storage:
-    """The storage of the warehouse in this directory; nothing is made or looked at yet."""
+    """Returns the storage of the warehouse in this directory. Reads and writes nothing yet."""
     log = warehouse / LOG_DIRECTORY
     staging = LocalStaging(log)
     return Storage(LocalCommitStorage(log), staging, LocalFiles(warehouse, staging))
 
 
 def files_at(reach: str) -> WarehouseFiles:
-    """The files of the warehouse that a task was told of."""
+    """Returns the warehouse's files for a task, from `WarehouseFiles.reach`."""
     return local_storage(Path(reach)).files

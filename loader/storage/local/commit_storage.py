@@ -1,9 +1,9 @@
-"""Files of the commit log on a local file system.
+"""The commit log's files on a local file system.
 
-The one primitive that exactly-once rests on is `put_if_absent`: of any number of threads, processes and machines
-that put the same name, exactly one wins, and the file is whole from the first moment it exists. It is a temporary
-file, forced to disk, then hard-linked to its name. `open(…, O_EXCL)` would show an empty file before its content,
-and Hadoop's `create(overwrite=false)` and `rename` on local files check and then act: both let two writers win.
+Exactly-once depends on the primitive `put_if_absent`: of any number of threads, processes and machines that put the
+same name, exactly one succeeds, and the file is complete from the moment it exists. It is a temporary file, fsynced,
+then hard-linked to its name. `open(…, O_EXCL)` would show an empty file before its content, and Hadoop's
+`create(overwrite=false)` and `rename` on local files check and then act: with both, two writers can succeed.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import secrets
 from pathlib import Path
 
 from headrace.loader.errors import NoHardLinks, UnwritableWarehouse
-from headrace.loader.storage.local.disk import children_of, force, force_names_above, is_older, write_temporary
+from headrace.loader.storage.local.disk import children_of, fsync, fsync_directories_above, is_older, write_temporary
 
 NO_LINK_ERRORS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EXDEV})
-"""What `link` answers on a file system that has no hard links (FAT, exFAT, some network and container mounts)."""
+"""Errors of `link` on a file system without hard links (FAT, exFAT, some network and container mounts)."""
 
 NO_ROOM_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-TEMPORARY_DIRECTORY = "tmp"  # on the file system of everything else, since hard links do not cross file systems
+TEMPORARY_DIRECTORY = "tmp"  # on the same file system, because hard links do not cross file systems
 
 
 class LocalCommitStorage:
@@ -32,23 +32,23 @@ class LocalCommitStorage:
         self.root = root
 
     def prepare(self) -> None:
-        """Makes the directory and proves that put-if-absent works here.
+        """Creates the directory and tests put-if-absent.
 
         Raises:
-            UnwritableWarehouse: it cannot be made or written to.
+            UnwritableWarehouse: it cannot be created or written.
             NoHardLinks: the file system has none, or lets a second link of the same name succeed.
         """
         probe = f"{TEMPORARY_DIRECTORY}/probe-{secrets.token_hex(8)}"
         try:
             (self.root / TEMPORARY_DIRECTORY).mkdir(parents=True, exist_ok=True)
-            if not self._link(probe, b"1", forced=False) or self._link(probe, b"2", forced=False):
+            if not self._link(probe, b"1", fsynced=False) or self._link(probe, b"2", fsynced=False):
                 raise NoHardLinks(str(self.root), "a name could be linked twice")
-            force_names_above(self.root)  # what is committed in a new warehouse must not go with its name
+            fsync_directories_above(self.root)  # a new warehouse must not disappear with its commits
         except OSError as error:
             is_full = error.errno in NO_ROOM_ERRORS
             raise UnwritableWarehouse(str(self.root), error.strerror or str(error), is_full=is_full) from error
         finally:
-            # On a read-only file system even a name that is not there cannot be removed.
+            # A read-only file system refuses to delete even a missing name.
             with contextlib.suppress(OSError):
                 (self.root / probe).unlink(missing_ok=True)
 
@@ -56,24 +56,23 @@ class LocalCommitStorage:
         """See `CommitStorage`.
 
         Raises:
-            NoHardLinks: see there.
-            OSError: the outcome is unknown; read the file to see whose it is.
+            NoHardLinks: see the class.
+            OSError: the outcome is unknown; read the file to find out.
         """
-        made = self._link(name, content, forced=True)
+        made = self._link(name, content, fsynced=True)
         if made:
             self.keep(name)
         return made
 
     def keep(self, name: str) -> None:
-        """The content was forced before it got the name; here it is about that, and that of its directory, which may be
-        new, whoever made it."""
-        force((self.root / name).parent)
-        force(self.root)
+        """Fsyncs the name and the names of its directories. The content was fsynced before it got the name."""
+        fsync((self.root / name).parent)
+        fsync(self.root)
 
-    def replace(self, name: str, content: bytes, *, forced: bool = True) -> None:
+    def replace(self, name: str, content: bytes, *, fsynced: bool = True) -> None:
         target = self.root / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        self._write_temporary(content, forced=forced).replace(target)
+        self._write_temporary(content, fsynced=fsynced).replace(target)
 
     def read(self, name: str) -> bytes | None:
         try:
@@ -93,18 +92,18 @@ class LocalCommitStorage:
     def sweep(self, now_ms: int, age_ms: int) -> None:
         directory = self.root / TEMPORARY_DIRECTORY
         for name in children_of(directory):
-            # Whoever still wants such a file finds it gone, and its put fails without having made anything.
+            # A paused writer of such a file fails without having created anything.
             if is_older(directory / name, now_ms, age_ms):
                 (directory / name).unlink(missing_ok=True)
 
     def describe(self, name: str) -> str:
         return str(self.root / name)
 
-    def _link(self, name: str, content: bytes, *, forced: bool) -> bool:
-        """Gives the content a name that is free; whether it was."""
+    def _link(self, name: str, content: bytes, *, fsynced: bool) -> bool:
+        """Links the content to a name. Returns whether the name was free."""
         target = self.root / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._write_temporary(content, forced=forced)
+        temporary = self._write_temporary(content, fsynced=fsynced)
         try:
             os.link(temporary, target)
         except FileExistsError:
@@ -117,7 +116,7 @@ class LocalCommitStorage:
             temporary.unlink(missing_ok=True)
         return True
 
-    def _write_temporary(self, content: bytes, *, forced: bool) -> Path:
+    def _write_temporary(self, content: bytes, *, fsynced: bool) -> Path:
         directory = self.root / TEMPORARY_DIRECTORY
         directory.mkdir(parents=True, exist_ok=True)
-        return write_temporary(directory, content, forced=forced)
+        return write_temporary(directory, content, fsynced=fsynced)

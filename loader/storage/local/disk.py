@@ -1,8 +1,7 @@
-"""The few calls on files that durability rests on; each says what survives a loss of power when it returns.
+"""Durable file operations; each documents what survives a power loss after it returns.
 
-A file's content survives when the file was forced, its name when the directory that holds the name was, and a
-directory's own
-name likewise. So a new file in a new directory takes three: itself, its directory, and the directory above.
+A file's content is durable after an fsync of the file, its name after an fsync of its directory, and likewise a
+directory's own name. A new file in a new directory needs three: the file, its directory, and the parent directory.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import secrets
 from pathlib import Path
 
 
-def force(path: Path) -> None:
-    """The content of a file, or the names in a directory."""
+def fsync(path: Path) -> None:
+    """Fsyncs the content of a file, or the names in a directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -22,31 +21,30 @@ def force(path: Path) -> None:
         os.close(descriptor)
 
 
-def force_names_above(directory: Path) -> None:
-    """The name of a directory and of all above it, up to the top of its file system: any of them may be new."""
+def fsync_directories_above(directory: Path) -> None:
+    """Fsyncs the name of a directory and of all above it, up to the root of its file system: any of them may be new."""
     device = directory.stat().st_dev
     for above in directory.resolve().parents:
         if above.stat().st_dev != device:
             return
-        # In a directory that this user may not list, he has not just made another one.
+        # A directory that this user may not list was not just created by this process.
         with contextlib.suppress(PermissionError):
-            force(above)
+            fsync(above)
 
 
-def write_temporary(directory: Path, content: bytes, *, forced: bool) -> Path:
-    """A new file of a name that nobody else has, with its content forced or not. The name begins with a dot, which
-    hides it from readers of the directory."""
+def write_temporary(directory: Path, content: bytes, *, fsynced: bool) -> Path:
+    """Creates a file with a unique name. The name begins with a dot, which hides it from readers of the directory."""
     temporary = directory / f".{os.getpid()}-{secrets.token_hex(8)}"
     with temporary.open("wb") as file:
         file.write(content)
-        if forced:
+        if fsynced:
             file.flush()
             os.fsync(file.fileno())
     return temporary
 
 
 def length_of(path: Path) -> int | None:
-    """In bytes, None when there is no such file."""
+    """Returns the length in bytes, None if there is no such file."""
     try:
         return path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
@@ -54,7 +52,7 @@ def length_of(path: Path) -> int | None:
 
 
 def children_of(directory: Path) -> tuple[str, ...]:
-    """The names in a directory, sorted; none when there is no such directory."""
+    """Returns the sorted names in a directory, none if it does not exist."""
     try:
         return tuple(sorted(entry.name for entry in directory.iterdir()))
     except (FileNotFoundError, NotADirectoryError):
@@ -62,7 +60,7 @@ def children_of(directory: Path) -> tuple[str, ...]:
 
 
 def is_older(path: Path, now_ms: int, age_ms: int) -> bool:
-    """Whether a tree is there and nothing in it was changed for longer than the age."""
+    """Whether a tree exists and nothing in it was modified within `age_ms`."""
     newest: int | None = None
     for entry in (path, *_below(path)):
         try:

@@ -1,4 +1,4 @@
-"""The published files of a warehouse that is a directory, on the file system of its staging."""
+"""The published files of a warehouse in a local directory, on the file system of its staging."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO
 from headrace.hive_ddl.table import local_location
 from headrace.loader.checksum import checksum_as
 from headrace.loader.errors import PublishedFileLost
-from headrace.loader.storage.local.disk import children_of, force, length_of, write_temporary
+from headrace.loader.storage.local.disk import children_of, fsync, length_of, write_temporary
 from headrace.loader.storage.local.staging import LocalStaging
 from headrace.loader.storage.protocols import Publication
 
@@ -25,10 +25,10 @@ class LocalFiles:
         self._staging = staging
 
     def publish(self, files: Sequence[Publication]) -> tuple[Publication, ...]:
-        """Links each file from staging to its name, forces the names, and only then takes the files out of staging.
+        """Links each file from staging to its name, fsyncs the names, then deletes the files from staging.
 
-        The names are forced even where another process made them: it may be killed before it does, and what is taken
-        out of staging here would be nowhere.
+        Fsyncs the names even if another process linked them: that process may be killed before its fsync, and files
+        deleted from staging here would be lost.
         """
         missing = []
         both: list[tuple[Publication, Path]] = []
@@ -39,15 +39,15 @@ class LocalFiles:
                 missing.append(file)
             elif was_staged:
                 both.append((file, staged))
-        self._force_names(file.name for file, _ in both)
+        self._fsync_directories(file.name for file, _ in both)
         for _, staged in both:
             staged.unlink(missing_ok=True)
         return tuple(missing)
 
     def _link(self, file: Publication, staged: Path) -> bool | None:
-        """Makes sure that the file has its name; whether it is in staging too, None when it is nowhere."""
+        """Links the file to its name. Returns whether it is in staging too, None if it exists under neither name."""
         final = self._warehouse / file.name
-        # The length is judged before the file can be seen: a reader must never meet a cut one.
+        # The length is checked before the file is visible: a reader must never see a truncated file.
         in_staging = length_of(staged)
         if in_staging is not None and in_staging != file.length:
             raise PublishedFileLost(file.topic, str(staged), _is_and_should(in_staging, file.length))
@@ -60,11 +60,11 @@ class LocalFiles:
             raise PublishedFileLost(file.topic, str(final), _is_and_should(found, file.length))
         return in_staging is not None
 
-    def _force_names(self, names: Iterable[str]) -> None:
-        """Those in the directories of the files, and the directories' own up to that of the warehouse."""
+    def _fsync_directories(self, names: Iterable[str]) -> None:
+        """Fsyncs the directories of the files, and their own names up to the warehouse's."""
         directories = {parent for name in names for parent in Path(name).parents}
         for directory in sorted(directories, key=lambda directory: len(directory.parts), reverse=True):
-            force(self._warehouse / directory)
+            fsync(self._warehouse / directory)
 
     def bring(self, topic: str, source: str, target: str) -> None:
         first, final = self._warehouse / source, self._warehouse / target
@@ -75,10 +75,10 @@ class LocalFiles:
             except FileExistsError:
                 pass
             except FileNotFoundError as error:
-                # Otherwise the directory was empty and somebody removed it.
+                # Otherwise another process deleted the empty directory.
                 if length_of(first) is None and length_of(final) is None:
                     raise PublishedFileLost(topic, str(first), "it is not there") from error
-        self._force_names([target])
+        self._fsync_directories([target])
 
     def set_aside(self, source: str, target: str) -> bool:
         first, final = self._warehouse / source, self._warehouse / target
@@ -88,24 +88,24 @@ class LocalFiles:
             return False
         self._reserve(final, is_directory=is_directory)
         try:
-            # Not a link and an unlink, which would remove what somebody has put there in between; directories have
-            # none.
+            # Not a link and an unlink, which could delete a file created in between; directories cannot be linked.
+            # (`rename` works for both.)
             first.rename(final)
         except OSError as error:
             final.rmdir() if is_directory else final.unlink()
             self._remove_empty(Path(target).parent)
-            if isinstance(error, FileNotFoundError):  # somebody else was faster
+            if isinstance(error, FileNotFoundError):  # another process was faster
                 return False
             raise
-        self._force_names([target])
+        self._fsync_directories([target])
         with contextlib.suppress(FileNotFoundError):
-            self._force_names([source])
+            self._fsync_directories([source])
         return True
 
     def _reserve(self, final: Path, *, is_directory: bool) -> None:
-        """Makes an empty file or directory, which a rename replaces, so that nobody else takes its name."""
+        """Creates an empty file or directory, which the rename replaces, so that no other process takes the name."""
         while True:
-            with contextlib.suppress(FileNotFoundError):  # the directory was empty and somebody removed it
+            with contextlib.suppress(FileNotFoundError):  # another process deleted the empty directory
                 final.parent.mkdir(parents=True, exist_ok=True)
                 final.mkdir() if is_directory else final.touch(exist_ok=False)
                 return
@@ -117,9 +117,9 @@ class LocalFiles:
             found = target.read_bytes()
         if found != content:
             target.parent.mkdir(parents=True, exist_ok=True)
-            write_temporary(target.parent, content, forced=True).replace(target)
-        # Also where it is there already: whoever put it may have been killed before its name was on the disk.
-        self._force_names([name])
+            write_temporary(target.parent, content, fsynced=True).replace(target)
+        # Also if it exists: its writer may have been killed before the fsync.
+        self._fsync_directories([name])
 
     def remove(self, names: Sequence[str]) -> None:
         for name in names:
@@ -128,17 +128,18 @@ class LocalFiles:
             self._remove_empty(directory)
 
     def _remove_empty(self, directory: Path) -> None:
-        """A directory and those above it, as long as they are empty; that they and the files are gone is forced."""
+        """Deletes a directory and those above it, as long as they are empty, and fsyncs the deletion of files and
+        directories."""
         while directory.parts:
             try:
                 (self._warehouse / directory).rmdir()
             except OSError:
                 break
             directory = directory.parent
-        while directory.parts and not (self._warehouse / directory).exists():  # somebody else was faster
+        while directory.parts and not (self._warehouse / directory).exists():  # another process was faster
             directory = directory.parent
         with contextlib.suppress(FileNotFoundError):
-            force(self._warehouse / directory)
+            fsync(self._warehouse / directory)
 
     def length(self, name: str) -> int | None:
         return length_of(self._warehouse / name)
@@ -173,13 +174,13 @@ def _link_or_check(file: Publication, staged: Path, final: Path) -> None:
             _check_same(file, staged, final)
         except FileNotFoundError:
             if length_of(staged) is not None:
-                continue  # the directory was empty and somebody removed it
-            # Otherwise another process published the file between our two looks, or it is lost: the caller sees.
+                continue  # another process deleted the empty directory
+            # Otherwise another process published the file between the two checks, or it is lost: the caller finds out.
         return
 
 
 def _check_same(file: Publication, staged: Path, final: Path) -> None:
-    """A name that is taken is taken by this very file, or by a copy of it that a restored backup brought.
+    """Checks that an existing file of this name is the same file, or a copy of it from a restored backup.
 
     Raises:
         PublishedFileLost: it is another file.
@@ -191,5 +192,7 @@ def _check_same(file: Publication, staged: Path, final: Path) -> None:
         checksum = checksum_as(file.checksum, taken)
     if checksum != file.checksum:
         raise PublishedFileLost(
-            file.topic, str(final), f"another file is there, and this one is still at {staged}: move that one away"
+            file.topic,
+            str(final),
+            f"another file has that name, and this one is still at {staged}: move the other one away",
         )

@@ -1,4 +1,4 @@
-"""Blocks of a task straight to files of a local file system."""
+"""Writes the blocks of a task to files of a local file system."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
-from headrace.loader.storage.local.disk import force
+from headrace.loader.storage.local.disk import fsync
 
 OPEN_FILES_MAX = 64  # well below the usual limit of 1,024 descriptors, which other threads of the worker share
-FORCE_THREADS = 16  # files forced to disk at once: a journal commits them together
+FSYNC_THREADS = 16  # concurrent fsyncs: a journal commits them together
 
 
 class LocalSink:
-    """A `BlockSink` for one attempt of a task: a directory of its own in `staging/<run id>`, at most `OPEN_FILES_MAX`
-    of whose files are open at once.
+    """A `BlockSink` for one attempt of a task: a directory of its own in `staging/<run id>`, with at most
+    `OPEN_FILES_MAX` open files.
 
     Raises:
-        OSError: the directory cannot be made.
+        OSError: the directory cannot be created.
     """
 
     def __init__(self, location: str, task: int) -> None:
@@ -43,8 +43,8 @@ class LocalSink:
 
     def finish(self, files: Sequence[str]) -> None:
         self.abandon()
-        with ThreadPoolExecutor(FORCE_THREADS) as pool:
-            list(pool.map(force, [self._path / file for file in files]))
+        with ThreadPoolExecutor(FSYNC_THREADS) as pool:
+            list(pool.map(fsync, [self._path / file for file in files]))
 
     def abandon(self) -> None:
         while self._handles:

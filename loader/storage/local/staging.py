@@ -1,4 +1,4 @@
-"""Files of work in progress in `staging/<run id>/` beside the commit log, on the file system of the warehouse."""
+"""The files of running loads in `staging/<run id>/` next to the commit log, on the file system of the warehouse."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.loader.errors import StorageError
-from headrace.loader.storage.local.disk import children_of, force, is_older, length_of
+from headrace.loader.storage.local.disk import children_of, fsync, is_older, length_of
 from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.protocols import Staged
 
@@ -39,16 +39,16 @@ class LocalStaging:
             path = self.path(run_id, file.path)
             found = length_of(path)
             if found is None:
-                raise StorageError(f"the staged file {path} is not there")
+                raise StorageError(f"the staged file {path} is missing")
             if found != file.length:
                 raise StorageError(f"the staged file {path} has {found} bytes and should have {file.length}")
         if not files:
             return
-        # The files were forced by whoever wrote them; here it is about their names, and those of their directories.
+        # The writers fsynced the files; this fsyncs their names and those of their directories.
         for directory in sorted({self.path(run_id, file.path).parent for file in files}):
-            force(directory)
+            fsync(directory)
         for directory in (self.path(run_id), self._directory, self._root):
-            force(directory)
+            fsync(directory)
 
     def move(self, run_id: str, files: Sequence[Staged], to_run_id: str) -> None:
         for directory in {self.path(to_run_id, file.path).parent for file in files}:

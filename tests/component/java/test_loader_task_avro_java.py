@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.avro_schema import Schema, parse_schema, self_contained_text
-from headrace.loader.load_schema import KeptRoute
+from headrace.loader.load_schema import StoredRoute
 from support.java_oracle import JavaOracle, decoded, java_oracle
 from support.loader.projection_oracle import encode, load_schema_of, project, states_of
 from support.schemas.strategies import data_for, growing_histories, histories, schemas
@@ -34,7 +34,7 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaOracle]:
         yield oracle
 
 
-def verdict(java: JavaOracle, writer: Schema, load: Schema, body: bytes, route: KeptRoute | None = None) -> list[str]:
+def verdict(java: JavaOracle, writer: Schema, load: Schema, body: bytes, route: StoredRoute | None = None) -> list[str]:
     parts = (
         self_contained_text(writer).encode(),
         self_contained_text(load).encode(),

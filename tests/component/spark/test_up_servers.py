@@ -28,12 +28,12 @@ from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.table import desired_table, local_location
 from headrace.pipeline.sql import QueryFailed, QueryResult
 from headrace.pipeline.sql_protocol import (
-    NOBODY,
+    NOT_STARTED,
     QUERY_BYTES_MAX,
     STARTED,
     SqlRequest,
     SqlServerUnavailable,
-    ask,
+    send_query,
     error_bytes,
     read_request,
     read_to_end,
@@ -54,7 +54,7 @@ SCHEMA = {
 }
 
 
-ENDED = "the SQL of `headrace up` ended during the query, and is started again; see logs/sql.log"
+ENDED = "the SQL server of `headrace up` ended during the query and restarts; see logs/sql.log"
 METASTORE, SQL = "headrace.pipeline.metastore_server", "headrace.pipeline.sql_server"
 
 
@@ -206,7 +206,7 @@ def test_session_pyhive_and_sql_socket_read_the_same_table(
 ) -> None:
     assert clicks == ROWS
     assert rows_by_pyhive(sql.port) == ROWS
-    answer = ask(directories[0] / "sql.sock", SqlRequest(STATEMENT, "headrace", with_values=True), lambda: False)
+    answer = send_query(directories[0] / "sql.sock", SqlRequest(STATEMENT, "headrace", with_values=True), lambda: False)
     assert (answer.columns, answer.values) == (("n", "u"), ((3, "u2"),))
 
 
@@ -260,10 +260,10 @@ def test_socket_returns_reason_of_failed_query(clicks: object, sql: Server, dire
     for statement, reason in (
         ("SELECT nobody FROM clicks", "nobody"),
         ("DROP TABLE clicks", "only queries"),
-        ("SELECT 1; SELECT 2", "one query at a time"),
+        ("SELECT 1; SELECT 2", "expected one query"),
     ):
         with pytest.raises(QueryFailed, match=reason):
-            ask(directories[0] / "sql.sock", SqlRequest(statement, "headrace", with_values=False), lambda: False)
+            send_query(directories[0] / "sql.sock", SqlRequest(statement, "headrace", with_values=False), lambda: False)
 
 
 def test_second_metastore_error_names_process_that_has_the_database(
@@ -311,32 +311,32 @@ def test_socket_works_in_directory_with_long_name(tmp_path: Path) -> None:
     path = tmp_path / ("f" * 120) / "sql.sock"
     path.parent.mkdir()
     with listening_on(path) as listener:
-        told = []
-        asking = threading.Thread(
-            target=lambda: told.append(ask(path, SqlRequest("s", "d", with_values=False), lambda: False))
+        results = []
+        client = threading.Thread(
+            target=lambda: results.append(send_query(path, SqlRequest("s", "d", with_values=False), lambda: False))
         )
-        asking.start()
+        client.start()
         connection, _ = listener.accept()
         with connection:
             assert read_request(read_to_end(connection)) == SqlRequest("s", "d", with_values=False)
             answer = QueryResult(columns=("a",), types=("int",), rows=(("1",), (None,)), values=())
             connection.sendall(response_bytes(answer))
-        asking.join()
-    assert told == [answer]
+        client.join()
+    assert results == [answer]
     with pytest.raises(SqlServerUnavailable):
-        ask(path, SqlRequest("s", "d", with_values=False), lambda: False)
+        send_query(path, SqlRequest("s", "d", with_values=False), lambda: False)
 
 
 @pytest.mark.parametrize(
     ("said", "outcome"),
     [
-        (NOBODY, "nobody"),
-        (b"", "nobody"),  # it ended before the query started
+        (NOT_STARTED, "unavailable"),
+        (b"", "unavailable"),  # it ended before the query started
         (STARTED, ENDED),
         (STARTED + response_bytes(QueryResult(("a",), ("int",), (("1",),), ()))[:-1], ENDED),
         (STARTED + error_bytes("because"), "because"),
         (error_bytes("because"), "because"),
-        (STARTED + response_bytes(QueryResult(("a",), ("int",), (("1",),), ())), "an answer"),
+        (STARTED + response_bytes(QueryResult(("a",), ("int",), (("1",),), ())), "a result"),
     ],
 )
 def test_query_is_repeated_unless_it_had_started(tmp_path: Path, said: bytes, outcome: str) -> None:
@@ -355,12 +355,12 @@ def test_query_is_repeated_unless_it_had_started(tmp_path: Path, said: bytes, ou
 
 def outcome_of(path: Path) -> str:
     try:
-        ask(path, SqlRequest("s", "d", with_values=False), lambda: False)
+        send_query(path, SqlRequest("s", "d", with_values=False), lambda: False)
     except SqlServerUnavailable:
-        return "nobody"
+        return "unavailable"
     except QueryFailed as error:
         return str(error)
-    return "an answer"
+    return "a result"
 
 
 def test_missing_java_is_a_one_line_error(tmp_path: Path) -> None:

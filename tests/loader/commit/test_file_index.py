@@ -58,7 +58,7 @@ class MemoryStorage:
     def put_if_absent(self, path: str, content: bytes) -> bool:
         return self.files.setdefault(path, content) is content
 
-    def replace(self, path: str, content: bytes, *, forced: bool = True) -> None:
+    def replace(self, path: str, content: bytes, *, fsynced: bool = True) -> None:
         self.files[path] = content
 
     def read(self, path: str) -> bytes | None:
@@ -265,7 +265,7 @@ class Play:
         storage, left = self.storage, [writes]
         replace = MemoryStorage.replace
 
-        def dying(path: str, content: bytes, *, forced: bool = True) -> None:
+        def dying(path: str, content: bytes, *, fsynced: bool = True) -> None:
             if path.startswith("index/"):
                 if not left[0]:
                     raise Crash

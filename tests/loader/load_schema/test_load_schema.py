@@ -25,7 +25,7 @@ from headrace.loader.load_schema import (
     merge,
     root_record,
     route_branch,
-    route_by_kept,
+    route_by_stored,
     route_fields,
     split,
     table_schema,
@@ -652,7 +652,7 @@ def test_names_and_types_lead_a_version_that_was_just_folded_by_its_route(versio
     for number, schema in enumerate(versions):
         state = fold(state, number, schema, number)
         load, root = load_root(state), root_record(schema)
-        by_names, by_kept = route_fields(load, schema, root), route_by_kept(load, root, state.routes[number])
+        by_names, by_kept = route_fields(load, schema, root), route_by_stored(load, root, state.routes[number])
         assert not by_names.unplaced
         assert [one.source for one in by_names.columns] == [one.source for one in by_kept.columns]
 

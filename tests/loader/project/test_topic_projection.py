@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace.avro_codec import BadBody, Seen
+from headrace.avro_codec import BadBody, CapturedLong
 from headrace.avro_codec.encode import encode_long
 from headrace.avro_codec.rewrite import nearest_float
 from headrace.avro_codec.walk import DEPTH_MAX, ZERO_WIDTH_ITEMS_MAX, read_varint
@@ -154,7 +154,7 @@ def test_a_recursive_field_is_text() -> None:
 
 def test_a_writer_that_the_load_schema_has_no_place_for() -> None:
     with pytest.raises(Unconvertible, match=r"\ba, b\b"):
-        compile_projection(record(field("b", "int")), load_schema_of(record(field("a", "int"))), None, Seen())
+        compile_projection(record(field("b", "int")), load_schema_of(record(field("a", "int"))), None, CapturedLong())
 
 
 def test_a_writer_that_no_load_schema_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_a_writer_that_no_load_schema_has_room_for(monkeypatch: pytest.MonkeyPat
     load = load_schema_of(holders())
     monkeypatch.setattr(merge, "FOLD_TYPES_MAX", 8)
     with pytest.raises(Unconvertible, match=r"\b8\b"):
-        compile_projection(holders(field("y", "int")), load, None, Seen())
+        compile_projection(holders(field("y", "int")), load, None, CapturedLong())
 
 
 BAD_BODIES = {
@@ -213,7 +213,7 @@ def test_items_that_take_no_bytes_have_a_maximum() -> None:
 
 def test_items_that_take_no_bytes_are_counted_over_the_whole_body() -> None:
     writer = record(field("a", {"type": "array", "items": {"type": "array", "items": "null"}}))
-    convert = both_twins(writer, load_schema_of(writer), None, Seen())
+    convert = both_twins(writer, load_schema_of(writer), None, CapturedLong())
     inner = encode_long(ZERO_WIDTH_ITEMS_MAX // 2) + b"\x00"
     assert convert(encode_long(2) + inner * 2 + b"\x00")
     assert convert(encode_long(2) + inner * 2 + b"\x00"), "each body begins anew"
@@ -226,7 +226,7 @@ def test_nesting_has_a_maximum_and_a_bad_body_leaves_no_trace(levels: int) -> No
     node = {"type": "record", "name": "Node", "fields": [field("next", ["null", "Node"])]}
     writer = record(field("n", node))
     load = load_schema_of(writer)
-    convert = both_twins(writer, load, None, Seen())
+    convert = both_twins(writer, load, None, CapturedLong())
     with pytest.raises(BadBody, match=rf"\b{DEPTH_MAX}\b"):
         convert(b"\x02" * (levels + 1) + b"\x00")
     assert convert(b"\x02" * (DEPTH_MAX // 2) + b"\x00")

@@ -71,7 +71,7 @@ def killed_before_it_forces(names_of: ModuleType) -> Iterator[None]:
         raise Killed
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(names_of, "force", die)
+        patch.setattr(names_of, "fsync", die)
         yield
 
 
@@ -270,5 +270,5 @@ def functions_that_force() -> Iterator[str]:
         for function in ast.walk(ast.parse(path.read_text())):
             if not isinstance(function, ast.FunctionDef):
                 continue
-            if {"force", "write_temporary"} & {found.id for found in ast.walk(function) if isinstance(found, ast.Name)}:
+            if {"fsync", "write_temporary"} & {found.id for found in ast.walk(function) if isinstance(found, ast.Name)}:
                 yield f"{path.stem}.{function.name}"

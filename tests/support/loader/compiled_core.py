@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.avro_codec import the_core, why_no_core
+from headrace.avro_codec import core_library, missing_core_reason
 from headrace.avro_codec.core.build import BuildError, compiler
 from headrace.avro_codec.core.library import Library
 
@@ -17,14 +17,14 @@ def _is_there_a_compiler() -> bool:
     return True
 
 
-NOT_BUILT = "" if the_core() is not None or _is_there_a_compiler() else why_no_core()
+NOT_BUILT = "" if core_library() is not None or _is_there_a_compiler() else missing_core_reason()
 """Why there is no core, where nothing here could have compiled it; with a compiler its absence is a mistake."""
 
 
 def core_if_any() -> Library | None:
     """None where nothing here could have compiled it."""
-    core = the_core()
-    assert core is not None or NOT_BUILT, why_no_core()
+    core = core_library()
+    assert core is not None or NOT_BUILT, missing_core_reason()
     return core
 
 

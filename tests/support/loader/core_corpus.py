@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from headrace.avro_codec import BadBody, Seen
-from headrace.avro_codec.program import packed
+from headrace.avro_codec import BadBody, CapturedLong
+from headrace.avro_codec.program import pack_words
 from headrace.avro_schema import parse_schema
 from headrace.kafka_wire.record_batch import Record, parse_records
 from headrace.loader.project.batches import Columns, RecordColumns
@@ -52,7 +52,7 @@ class World:
         for schema_id in sorted(self.plan.writer_schemas):
             writer = projection.writer(schema_id)
             if (program := writer.program) is not None:
-                yield struct.pack("=iiI", schema_id, writer.core_unit, len(program.words)) + packed(program.words)
+                yield struct.pack("=iiI", schema_id, writer.core_unit, len(program.words)) + pack_words(program.words)
                 yield struct.pack("=I", len(program.constants)) + program.constants
 
     def check_body(self, version: int, body: bytes) -> None:
@@ -64,7 +64,9 @@ class World:
         ids = sorted(self.plan.writer_schemas)
         schema_id = ids[version % len(ids)]
         writer = parse_schema(self.plan.writer_schemas[schema_id])
-        convert = both_twins(writer, parse_schema(self.plan.load_schema), None, Seen(), self.plan.routes[schema_id])
+        convert = both_twins(
+            writer, parse_schema(self.plan.load_schema), None, CapturedLong(), self.plan.routes[schema_id]
+        )
         try:
             convert(body)
         except BadBody:
@@ -100,7 +102,7 @@ def inputs() -> list[bytes]:
     return [bytes.fromhex(line) for line in INPUTS.read_text(encoding="ascii").splitlines()]
 
 
-def keep(found: Sequence[bytes]) -> None:
+def stored_route(found: Sequence[bytes]) -> None:
     """Makes these the kept inputs, in an order that changes little from one time to the next."""
     lines = sorted({one.hex() for one in found}, key=lambda line: (line[:2], len(line), line))
     INPUTS.write_text("\n".join((*lines, "")), encoding="ascii")

@@ -99,7 +99,7 @@ def _worlds(seed: int) -> list[list[tuple[object, object, bytes]]]:
     import hypothesis
     from hypothesis import strategies as st
 
-    from headrace.avro_codec import Seen
+    from headrace.avro_codec import CapturedLong
     from headrace.avro_schema import parse_schema
     from headrace.loader.work_unit import TopicPlan
     from support.loader.loader_samples import POLICY
@@ -121,7 +121,7 @@ def _worlds(seed: int) -> list[list[tuple[object, object, bytes]]]:
         for at in range(MESSAGES_PER_HISTORY):
             number = 1 + at % len(versions)
             writer = versions[number - 1]
-            convert = both_twins(writer, parse_schema(state.text), None, Seen(), state.routes[number])
+            convert = both_twins(writer, parse_schema(state.text), None, CapturedLong(), state.routes[number])
             body = encode(writer, data.draw(data_for(writer)))
             messages.append((convert, plan, number.to_bytes(5, "big") + body))
         found.append(messages)
@@ -143,7 +143,7 @@ def _bodies(world: list[tuple[object, object, bytes]], chance: random.Random) ->
 
 def _batch(world: list[tuple[object, object, bytes]], chance: random.Random) -> None:
     """A payload of several records, and with mutations of its own; what comes of it is the same by both."""
-    from headrace.avro_codec import the_core
+    from headrace.avro_codec import core_library
     from headrace.kafka_wire.record_batch import parse_records
     from headrace.loader.project.batches import Columns, RecordColumns
     from support.loader.ranges_both_ways import Given, check_same, record_bytes
@@ -152,7 +152,7 @@ def _batch(world: list[tuple[object, object, bytes]], chance: random.Random) -> 
     records = [record_bytes(at, at, chance.choice((None, b"k")), value) for at, value in enumerate(values)]
     shared = Given(world[0][1], kafka_column=chance.choice(("none", "position", "full")))
     check_same(shared, [records])
-    payload, core = mutated(b"".join(records), chance), the_core()
+    payload, core = mutated(b"".join(records), chance), core_library()
     assert core is not None
     try:
         expected = list(parse_records(payload, len(records), 7, 0, None))

@@ -88,38 +88,38 @@ static void one_body(const world *in, uint8_t which, uint8_t room_code, const ui
 
 static void run(const hr_range *range, const uint8_t *payload, const hr_record *records, uint64_t count,
                 uint8_t room_code) {
-    hr_taken taken = {0};
-    taken.columns_room = 1 + room_code % 16;
-    taken.rows_room = 16 * (uint64_t)room_code;
-    taken.rows = room(taken.rows_room);
-    taken.grouped = room(taken.rows_room);
-    taken.offsets = room(taken.columns_room * sizeof(int64_t));
-    taken.ends = room(taken.columns_room * sizeof(uint64_t));
-    taken.scratch = room(2 * taken.columns_room * sizeof(uint64_t));
-    taken.windows = room(taken.columns_room * sizeof(hr_window));
-    taken.buckets = room(taken.columns_room * sizeof(hr_bucket));
-    taken.sources = room(range->program_count * HR_SOURCES * sizeof(uint64_t));
+    hr_output output = {0};
+    output.columns_capacity = 1 + room_code % 16;
+    output.rows_capacity = 16 * (uint64_t)room_code;
+    output.rows = room(output.rows_capacity);
+    output.grouped = room(output.rows_capacity);
+    output.offsets = room(output.columns_capacity * sizeof(int64_t));
+    output.ends = room(output.columns_capacity * sizeof(uint64_t));
+    output.scratch = room(2 * output.columns_capacity * sizeof(uint64_t));
+    output.windows = room(output.columns_capacity * sizeof(hr_window));
+    output.time_partitions = room(output.columns_capacity * sizeof(hr_time_partition));
+    output.sources = room(range->program_count * HR_SOURCES * sizeof(uint64_t));
     for (uint64_t from = 0; from < count;) {
-        hr_run(range, payload, records, from, count, &taken);
-        MUST(taken.next >= from && taken.next <= count);
-        MUST(taken.row_count <= taken.columns_room && taken.window_count <= taken.columns_room);
-        MUST(taken.row_count + taken.tombstones == taken.next - from);
+        hr_run(range, payload, records, from, count, &output);
+        MUST(output.next >= from && output.next <= count);
+        MUST(output.row_count <= output.columns_capacity && output.window_count <= output.columns_capacity);
+        MUST(output.row_count + output.tombstones == output.next - from);
         uint64_t rows = 0, bytes = 0;
-        for (uint64_t b = 0; b < taken.bucket_count; b++) {
-            MUST(taken.buckets[b].at == bytes && taken.buckets[b].first == rows);
-            bytes += taken.buckets[b].size;
-            rows += taken.buckets[b].count;
-            MUST(rows <= taken.row_count && taken.ends[rows - 1] == taken.buckets[b].size);
+        for (uint64_t b = 0; b < output.time_partition_count; b++) {
+            MUST(output.time_partitions[b].at == bytes && output.time_partitions[b].first == rows);
+            bytes += output.time_partitions[b].size;
+            rows += output.time_partitions[b].count;
+            MUST(rows <= output.row_count && output.ends[rows - 1] == output.time_partitions[b].size);
         }
-        MUST(rows == taken.row_count && bytes <= taken.rows_room);
+        MUST(rows == output.row_count && bytes <= output.rows_capacity);
         uint64_t counted = 0;
-        for (uint64_t w = 0; w < taken.window_count; w++) counted += taken.windows[w].count;
-        MUST(counted == taken.row_count);
-        MUST(taken.status != HR_DONE || taken.next == count);
-        from = taken.next + (taken.status == HR_MESSAGE || (taken.status == HR_FULL && taken.next == from));
+        for (uint64_t w = 0; w < output.window_count; w++) counted += output.windows[w].count;
+        MUST(counted == output.row_count);
+        MUST(output.status != HR_DONE || output.next == count);
+        from = output.next + (output.status == HR_MESSAGE || (output.status == HR_FULL && output.next == from));
     }
-    free(taken.rows), free(taken.grouped), free(taken.offsets), free(taken.ends), free(taken.scratch);
-    free(taken.windows), free(taken.buckets), free(taken.sources);
+    free(output.rows), free(output.grouped), free(output.offsets), free(output.ends), free(output.scratch);
+    free(output.windows), free(output.time_partitions), free(output.sources);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -16,7 +16,7 @@ from typing import Any
 import fastavro
 from hypothesis import assume
 
-from headrace.avro_codec import BadBody, Seen, compile_check
+from headrace.avro_codec import BadBody, CapturedLong, compile_check
 from headrace.avro_schema import (
     Array,
     Enum,
@@ -33,7 +33,7 @@ from headrace.avro_schema import (
     parse_schema,
     self_contained_text,
 )
-from headrace.loader.load_schema import EMPTY, KeptRoute, LoadState, fold
+from headrace.loader.load_schema import EMPTY, StoredRoute, LoadState, fold
 from headrace.loader.project.batches import project as core_project
 from headrace.loader.project.projection import compile_projection
 from support.loader.compiled_core import core_if_any
@@ -56,12 +56,12 @@ def load_schema_of(*versions: Schema) -> Schema:
     return parse_schema(states_of(*versions)[-1].text)
 
 
-def project(writer: Schema, load: Schema, body: bytes, route: KeptRoute | None = None) -> bytes:
-    return both_twins(writer, load, None, Seen(), route)(body)
+def project(writer: Schema, load: Schema, body: bytes, route: StoredRoute | None = None) -> bytes:
+    return both_twins(writer, load, None, CapturedLong(), route)(body)
 
 
 def both_twins(
-    writer: Schema, load: Schema, time_path: Sequence[str] | None, seen: Seen, route: KeptRoute | None = None
+    writer: Schema, load: Schema, time_path: Sequence[str] | None, seen: CapturedLong, route: StoredRoute | None = None
 ) -> Callable[[bytes], bytes]:
     """What the reference makes of a body, with the core's word that it is the same."""
     compiled = compile_projection(writer, load, time_path, seen, route)

@@ -124,9 +124,7 @@ class Shelf:
             found = RangeCounts(records=one.end - one.start - lost, quarantined=lost)
             committed[number] = dataclasses.replace(one, counts=found)
         if committed:
-            committed[0] = dataclasses.replace(
-                committed[0], counts=counts or committed[0].counts, skipped=skipped
-            )
+            committed[0] = dataclasses.replace(committed[0], counts=counts or committed[0].counts, skipped=skipped)
         known = self.log.read_state().topics.get(topic)
         commit = topic_commit(
             *committed, new=known is None, table=topic, topic_id=topic_id,

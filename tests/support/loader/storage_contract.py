@@ -98,7 +98,7 @@ class StorageContract:
         commits = storage.commits
         assert (commits.read("head.json"), commits.exists("head.json"), commits.children("cursor")) == (None, False, ())
         for content in (b"1", b"22", b""):
-            commits.replace("cursor/a.json", content, forced=False)
+            commits.replace("cursor/a.json", content, fsynced=False)
             assert commits.read("cursor/a.json") == content
         commits.replace("cursor/b.json", b"2")
         assert commits.children("cursor") == ("a.json", "b.json")

@@ -105,7 +105,7 @@ class AskedSlots:
     def keep(self, name: str) -> None:
         self._ask("keep", name)
 
-    def replace(self, name: str, content: bytes, *, forced: bool = True) -> None:
+    def replace(self, name: str, content: bytes, *, fsynced: bool = True) -> None:
         self._ask("replace", name, content)
 
     def read(self, name: str) -> bytes | None:

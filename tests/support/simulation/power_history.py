@@ -294,7 +294,10 @@ class Aftermath:
                 raise Lost(f"of {topic} there is {found} and should be {world.produced(topic)}")
         rows = sum(len(world.rows(topic)) for topic in world.cluster.topics)
         counted = sum(
-            row.count for topic in world.cluster.topics for row in world.audit(topic) if row.outcome is AuditOutcome.WRITTEN
+            row.count
+            for topic in world.cluster.topics
+            for row in world.audit(topic)
+            if row.outcome is AuditOutcome.WRITTEN
         )
         if rows != counted:
             raise Lost(f"the audit has {counted} of {rows} rows")

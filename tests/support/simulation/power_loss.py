@@ -26,7 +26,7 @@ import pytest
 
 from headrace.loader.storage.local import disk
 
-HELPERS = {disk.force.__code__, disk.write_temporary.__code__}
+HELPERS = {disk.fsync.__code__, disk.write_temporary.__code__}
 NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
 
 

@@ -208,7 +208,11 @@ class Interleavings(RuleBasedStateMachine):
         answer = self.fronts[front].delete(f"/subjects/{subject}?permanent={permanent}")
         self._agree(self.model.delete_subject, (subject, permanent), {}, answer, list)
 
-    @rule(front=fronts, subject=places, level=st.sampled_from(("NONE", "BACKWARD", "FORWARD_TRANSITIVE", "DISK_FULL_ERRNOS")))
+    @rule(
+        front=fronts,
+        subject=places,
+        level=st.sampled_from(("NONE", "BACKWARD", "FORWARD_TRANSITIVE", "DISK_FULL_ERRNOS")),
+    )
     def put_config(self, front: int, subject: str, level: str) -> None:
         answer = self.fronts[front].put(f"/config/{subject}", {"compatibility": level})
         self._agree(self.model.put_config, (subject, {"compatibility": level}), {}, answer, lambda _: None)
@@ -227,11 +231,11 @@ class Interleavings(RuleBasedStateMachine):
         front=fronts,
         subject=places,
         mode=st.sampled_from(("READWRITE", "READWRITE", "IMPORT", "READONLY")),
-        force=st.booleans(),
+        fsync=st.booleans(),
     )
-    def put_mode(self, front: int, subject: str, mode: str, force: bool) -> None:
-        answer = self.fronts[front].put(f"/mode/{subject}?force={force}", {"mode": mode})
-        self._agree(self.model.put_mode, (subject, mode, force), {}, answer, lambda body: body["mode"])
+    def put_mode(self, front: int, subject: str, mode: str, fsync: bool) -> None:
+        answer = self.fronts[front].put(f"/mode/{subject}?force={fsync}", {"mode": mode})
+        self._agree(self.model.put_mode, (subject, mode, fsync), {}, answer, lambda body: body["mode"])
 
     @rule(front=fronts, subject=places)
     def delete_mode(self, front: int, subject: str) -> None:

@@ -175,7 +175,9 @@ class VirtualBroker:
                 if header.attributes & CONTROL:
                     aborted.discard(header.producer_id)
                 elif not (is_committed and header.producer_id in aborted):
-                    found += [(offset, key, value) for offset, _, key, value, _ in decode_records(bytes(view)) if offset >= at]
+                    found += [
+                        (offset, key, value) for offset, _, key, value, _ in decode_records(bytes(view)) if offset >= at
+                    ]
                 at = header.last_offset + 1
 
     async def _fetch(self, topic: str, partition: int, offset: int, is_committed: bool) -> Any:

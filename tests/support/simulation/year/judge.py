@@ -255,7 +255,11 @@ class Judge:
                 counted = (_count(window.facts.acknowledged), _count(window.facts.stored), _count(window.facts.loaded))
                 wanted = (read[start_ms] + unread[start_ms], read.pop(start_ms, 0))
                 missing = unread.pop(start_ms, 0)
-                fits = window.verdict is AuditVerdict.COMPLETE if not missing else window.verdict is not AuditVerdict.COMPLETE
+                fits = (
+                    window.verdict is AuditVerdict.COMPLETE
+                    if not missing
+                    else window.verdict is not AuditVerdict.COMPLETE
+                )
                 if window.verdict in (FINDINGS - {AuditVerdict.MISSING}) | {AuditVerdict.UNTRACKED}:
                     fits = False
                 if counted != (*wanted, wanted[1]) or not fits:

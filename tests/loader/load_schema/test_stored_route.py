@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.avro_schema import Array, Map, Record, Schema, Type, parse_schema
-from headrace.loader.load_schema import EMPTY, LoadState, Place, fold, keep, places, split
-from headrace.loader.load_schema.kept_route import STRAIGHT
+from headrace.loader.load_schema import EMPTY, LoadState, RoutePlace, fold, route_places, split, stored_route
+from headrace.loader.load_schema.stored_route import STRAIGHT
 from support.loader.projection_oracle import decode, encode, expected_row, project, states_of
 from support.schemas.strategies import histories
 
@@ -127,12 +127,12 @@ TREES = st.recursive(
 
 
 def kept(tree: Any) -> Any:
-    return keep(Place(column, kept(inside)) for column, inside in tree)
+    return stored_route(RoutePlace(column, kept(inside)) for column, inside in tree)
 
 
 def unfolded(route: Any, tree: Any) -> Any:
     """The tree again; its shape, which the schemas know, says how many parts each node has."""
-    found = places(route, len(tree))
+    found = route_places(route, len(tree))
     return [(place.column, unfolded(place.inside, inside)) for place, (_, inside) in zip(found, tree, strict=True)]
 
 

@@ -1,0 +1,65 @@
+"""The route of a version, as the state of the fold stores it: the column of each writer field.
+
+Names and types do not determine it later: a name may have been given to another field, and both columns may hold the
+type. Only the position of a column in its record never changes, because columns are renamed, widened and appended but
+never moved or removed. A route therefore has, for each field of a writer's record in order, the position of its column,
+and the same for nested types. The non-null branches of a union are routed to members like fields to columns; a type
+that is no union is its only branch. A list or map has the route of its items or values; types without parts have none.
+
+    {"3": 7, "5": [5, {"0": 1}]}    field 3 goes to column 7; field 5 to column 5, and its own field 0 to column 1.
+                                    An unlisted field goes to the column after that of the previous field, the first
+                                    to the first, and so on inside. `STRAIGHT` is a record in the order of the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+from headrace.avro_schema import Field, JsonValue, Record, Type
+
+StoredRoute: TypeAlias = Mapping[str, JsonValue]
+
+STRAIGHT: Final[StoredRoute] = {}
+
+
+class RoutePlace(NamedTuple):
+    """The position of the column for a writer's field, and the route inside."""
+
+    column: int
+    inside: StoredRoute
+
+
+class FoldedType(NamedTuple):
+    """A load type that can hold a writer's type, and the route from one to the other."""
+
+    type: Type
+    route: StoredRoute
+
+
+def stored_route(route_places: Iterable[RoutePlace]) -> StoredRoute:
+    """Returns the route of a record or union with these places for its fields or branches."""
+    kept: dict[str, JsonValue] = {}
+    straight = 0
+    for number, (column, inside) in enumerate(route_places):
+        if inside:
+            kept[str(number)] = [column, inside]
+        elif column != straight:
+            kept[str(number)] = column
+        straight = column + 1
+    return kept
+
+
+def route_places(route: StoredRoute, count: int) -> Iterator[RoutePlace]:
+    """Returns the places of `count` fields or branches; the inverse of `stored_route`."""
+    column = -1
+    for number in range(count):
+        said = route.get(str(number), column + 1)
+        column, inside = said if isinstance(said, list) else (said, STRAIGHT)
+        yield RoutePlace(column, inside)
+
+
+def member_of(members: Record, route: StoredRoute) -> tuple[Field, StoredRoute]:
+    """Returns the member for values of one branch, and the route inside."""
+    (place,) = route_places(route, 1)
+    return members.fields[place.column], place.inside
