@@ -133,7 +133,7 @@ def test_corrupt_batch_stops_partition_or_is_passed_over_by_policy(world: LoadWo
     assert command is not None
     words = [*shlex.split(command[1]), "ticket 4711", *data_flags(world)]
     dry = run(world, *words, "--dry-run")
-    assert dry.returncode == 0 and f"{lost} offsets, {start} to {end - 1}, are passed over" in dry.stdout
+    assert dry.returncode == 0 and f"{lost} offsets, {start} to {end - 1}, are skipped" in dry.stdout
     assert shown(world, "failed", partition)["next_offset"] == start
     done = run(world, *words)
     assert done.returncode == 0, done.stderr
@@ -168,7 +168,7 @@ def test_imported_group_offsets_are_where_first_load_begins(world: LoadWorld) ->
     consumer.close()
     taken = run(world, "offsets", "import", "--group", "old", "handed", *data_flags(world))
     assert taken.returncode == 0, taken.stderr
-    assert taken.stdout.count("its first load begins at") == len(where)
+    assert taken.stdout.count("the first load starts at") == len(where)
     assert run(world, "offsets", "import", "--group", "nobody", *data_flags(world)).returncode == 2
     load(world)
     rows, quarantined = world.published("handed")
@@ -183,8 +183,8 @@ def test_imported_camus_offsets_are_where_first_load_begins(world: LoadWorld) ->
     taken = run(world, "offsets", "import", "--camus", str(CAMUS_HISTORY), "--dry-run", *data_flags(world))
     assert taken.returncode == 0, taken.stderr
     for line in (
-        "pageviews partition 0: its first load begins at 120",
-        "pageviews partition 1: its first load begins at 80",
+        "pageviews partition 0: the first load starts at 120",
+        "pageviews partition 1: the first load starts at 80",
     ):
         assert line in taken.stdout
 
@@ -194,8 +194,8 @@ def test_offsets_commands_reject_mistakes_in_one_line(world: LoadWorld) -> None:
     for words, said in (
         (("skip", "nothing", "0", "5", "--reason", "x"), "nothing of partition 0 of topic 'nothing' was loaded"),
         (("set", "short", "0", "999999"), "ends at offset"),
-        (("show", "nothing"), "nothing is known of topic nothing"),
-        (("import", "--connect", str(Path(world.data_dir))), "no names like topic+partition+start+end.avro are there"),
+        (("show", "nothing"), "topic nothing is unknown"),
+        (("import", "--connect", str(Path(world.data_dir))), "no file names like topic+partition+start+end.avro found"),
         (("import", "--connect", "/nowhere/at/all"), "No such file or directory: /nowhere/at/all"),
         (("import", "--camus", str(Path(world.data_dir))), "no files offsets* are there"),
         (("import", "--camus", "/nowhere/at/all"), "No such file or directory: /nowhere/at/all"),

@@ -26,7 +26,7 @@ from thrift.Thrift import TException
 
 from headrace.cli.load_server import EXIT_RESTART
 from headrace.clients.producer import Producer
-from headrace.pipeline.sql_protocol import STARTED, RegistryRequest, request_load
+from headrace.pipeline.sql_protocol import STARTED, SqlRequest, send_query
 from headrace.pipeline.sql_server import QUERIES_MAX
 from headrace.pipeline.up.plan import PARTS
 from headrace.settings import load_settings
@@ -70,8 +70,8 @@ class Up:
 
     def rows(self, query: str) -> list[dict[str, Any]]:
         """Returns the rows of `headrace sql`, from an SQL server that may be restarting."""
-        question = RegistryRequest(query, "headrace", with_values=True)
-        answer = request_load(self.data_dir / "sql.sock", question, lambda: self.service.process.poll() is None)
+        request = SqlRequest(query, "headrace", with_values=True)
+        answer = send_query(self.data_dir / "sql.sock", request, lambda: self.service.process.poll() is None)
         return [dict(zip(answer.columns, values, strict=True)) for values in answer.values]
 
     def part(self, name: str) -> int:
@@ -192,7 +192,7 @@ def of_others(directory: Path) -> Path:
 @pytest.mark.timeout(600)
 def test_query_beyond_memory_restarts_sql_alone_and_is_logged(up: Up) -> None:
     """Runs one query with `headrace sql` and one over the network."""
-    reason = "its JVM had not enough memory with 640m: give it more with sql.memory"
+    reason = "its JVM ran out of memory with 640m: increase sql.memory"
     others = {name: up.part(name) for name in ("registry", "broker", "metastore")}
     assert up.rows("SELECT 1 AS one") == [{"one": 1}]
     host, _, port = up.service.addresses["sql"].rpartition(":")
@@ -203,7 +203,7 @@ def test_query_beyond_memory_restarts_sql_alone_and_is_logged(up: Up) -> None:
         connection.cursor().execute(HUNGRY)
     output, errors = command.communicate(timeout=300)
     assert (command.returncode, output) == (2, "")
-    assert errors.splitlines() == [f"headrace: the query ended with all of SQL, which is started again: {reason}"]
+    assert errors.splitlines() == [f"headrace: the SQL server ended during the query and restarts: {reason}"]
     wait_for(lambda: any("part_died part=sql" in line and reason in line for line in up.service.errors[before:]))
     assert up.rows("SELECT 1 AS one") == [{"one": 1}]
     assert {name: up.part(name) for name in others} == others
@@ -212,12 +212,12 @@ def test_query_beyond_memory_restarts_sql_alone_and_is_logged(up: Up) -> None:
 @pytest.mark.timeout(600)
 def test_query_ends_when_its_client_disconnects(up: Up) -> None:
     """Runs the maximum number of concurrent queries, so that a further one would wait forever."""
-    question = RegistryRequest(ENDLESS, "headrace", with_values=False)
+    request = SqlRequest(ENDLESS, "headrace", with_values=False)
     with ExitStack() as connections:
         for _ in range(QUERIES_MAX):
             connection = connections.enter_context(socket.socket(socket.AF_UNIX))
             connection.connect(str(up.data_dir / "sql.sock"))
-            connection.sendall(json.dumps(dataclasses.asdict(question)).encode())
+            connection.sendall(json.dumps(dataclasses.asdict(request)).encode())
             connection.shutdown(socket.SHUT_WR)
             assert connection.recv(1) == STARTED
     assert up.rows("SELECT 1 AS one") == [{"one": 1}]

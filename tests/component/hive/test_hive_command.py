@@ -103,8 +103,8 @@ def test_apply_recreates_dropped_table_and_keeps_foreign_tables(world: LoadWorld
     dropped = hive(world, "drop", "others")
     assert (dropped.returncode, dropped.stdout) == (
         0,
-        "dropped headrace.others; its files are where they were\n"
-        "dropped headrace_quarantine.others; its files are where they were\n",
+        "dropped headrace.others; its files remain\n"
+        "dropped headrace_quarantine.others; its files remain\n",
     )
     session.sql("CREATE TABLE headrace.others (x INT)")
     refused = hive(world, "apply", "others")
@@ -126,10 +126,10 @@ def test_plan_and_explain_need_no_metastore(world: LoadWorld) -> None:
     assert "CREATE EXTERNAL TABLE `headrace`.`orders`" in printed.stdout
     explained = world.command("hive", "explain", "orders", "--data-dir", str(world.data_dir))
     assert (explained.returncode, explained.stderr) == (0, "")
-    assert explained.stdout == "orders: subject orders-value, versions 1; 0 rules beyond taking fields as they are\n"
+    assert explained.stdout == "orders: subject orders-value, versions 1; 0 rules besides unchanged fields\n"
     unknown = world.command("hive", "explain", "nobody", "--data-dir", str(world.data_dir))
     assert (unknown.returncode, unknown.stdout) == (2, "")
-    assert unknown.stderr == "headrace: nothing of topic nobody has been loaded; loaded topics: orders, others\n"
+    assert unknown.stderr == "headrace: topic nobody has not been loaded; loaded topics: orders, others\n"
 
 
 def test_a_server_that_is_not_there_is_one_line(world: LoadWorld) -> None:
