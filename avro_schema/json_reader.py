@@ -73,7 +73,7 @@ class JsonArray(list[JsonValue]):
         self.offsets: list[int] = []
 
 
-class Document:
+class JsonDocument:
     """A text, its JSON value, and the mapping from offsets to lines and columns."""
 
     __slots__ = ("_lines", "offset", "root", "source", "text")
@@ -98,13 +98,13 @@ class Document:
         raise SchemaParseError(message, self.position(pointer, offset), self.source)
 
 
-def read_json(text: str, source: str = "") -> Document:
+def read_json(text: str, source: str = "") -> JsonDocument:
     """Reads one JSON value.
 
     Raises:
         SchemaParseError: the text is not one JSON value within the limits of this module.
     """
-    document = Document(text, source)
+    document = JsonDocument(text, source)
     if len(text) > TEXT_CHARS_MAX:
         document.fail(f"the text has {len(text)} characters; the limit is {TEXT_CHARS_MAX}", 0)
     if text.startswith("\ufeff"):
@@ -142,7 +142,7 @@ def _skip(text: str, at: int) -> int:
     return match.end()
 
 
-def _read_value(document: Document, at: int, depth: int) -> tuple[JsonValue, int]:
+def _read_value(document: JsonDocument, at: int, depth: int) -> tuple[JsonValue, int]:
     char = document.text[at : at + 1]
     if char == "{":
         return _read_object(document, at, depth)
@@ -153,7 +153,7 @@ def _read_value(document: Document, at: int, depth: int) -> tuple[JsonValue, int
     return _read_scalar(document, at)
 
 
-def _read_object(document: Document, start: int, depth: int) -> tuple[JsonValue, int]:
+def _read_object(document: JsonDocument, start: int, depth: int) -> tuple[JsonValue, int]:
     if depth > DEPTH_MAX:
         document.fail(f"nested deeper than {DEPTH_MAX} levels", start)
     text = document.text
@@ -186,7 +186,7 @@ def _read_object(document: Document, start: int, depth: int) -> tuple[JsonValue,
             return value, at
 
 
-def _read_key(document: Document, at: int) -> tuple[str, int]:
+def _read_key(document: JsonDocument, at: int) -> tuple[str, int]:
     """Slow path for a key with escapes, or an error."""
     text = document.text
     at = _skip(text, at)
@@ -199,7 +199,7 @@ def _read_key(document: Document, at: int) -> tuple[str, int]:
     return key, _skip(text, at + 1)
 
 
-def _read_array(document: Document, start: int, depth: int) -> tuple[JsonValue, int]:
+def _read_array(document: JsonDocument, start: int, depth: int) -> tuple[JsonValue, int]:
     if depth > DEPTH_MAX:
         document.fail(f"nested deeper than {DEPTH_MAX} levels", start)
     text = document.text
@@ -225,7 +225,7 @@ def _read_array(document: Document, start: int, depth: int) -> tuple[JsonValue, 
             return value, at
 
 
-def _closer(document: Document, at: int, closing: str, where: str) -> tuple[int, str]:
+def _closer(document: JsonDocument, at: int, closing: str, where: str) -> tuple[int, str]:
     """Reads the comma or closing bracket; returns the next offset and the character."""
     text = document.text
     at = _skip(text, at)
@@ -237,7 +237,7 @@ def _closer(document: Document, at: int, closing: str, where: str) -> tuple[int,
     return at + 1, char
 
 
-def _read_string(document: Document, at: int) -> tuple[str, int]:
+def _read_string(document: JsonDocument, at: int) -> tuple[str, int]:
     text = document.text
     match = _STRING.match(text, at)
     if match is None:
@@ -258,7 +258,7 @@ def _read_string(document: Document, at: int) -> tuple[str, int]:
     return value, match.end()
 
 
-def _read_scalar(document: Document, at: int) -> tuple[JsonValue, int]:
+def _read_scalar(document: JsonDocument, at: int) -> tuple[JsonValue, int]:
     text = document.text
     word = _WORD.match(text, at)
     if word is not None and word.group() in _LITERALS:

@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 
 from headrace.avro_schema.defaults import DefaultValidator, shorten
 from headrace.avro_schema.errors import SchemaParseError
-from headrace.avro_schema.json_reader import Document, JsonObject, item_offset, read_json, to_plain
+from headrace.avro_schema.json_reader import JsonDocument, JsonObject, item_offset, read_json, to_plain
 from headrace.avro_schema.logical import logical_type
 from headrace.avro_schema.model import (
     NO_DEFAULT,
@@ -78,7 +78,7 @@ def parse_schema(text: str, *, references: Sequence[Schema] = (), source: str = 
     return _parsed(read_json(text, source), references, strict)
 
 
-def _parsed(document: Document, references: Sequence[Schema], strict: bool) -> Schema:
+def _parsed(document: JsonDocument, references: Sequence[Schema], strict: bool) -> Schema:
     parser = _Parser(document, _referenced_names(document, references), strict)
     root = parser.parse_type(document.root, document.offset, "", "")
     schema = Schema(root, MappingProxyType(parser.names), document.text, document.source)
@@ -92,7 +92,7 @@ def _parsed(document: Document, references: Sequence[Schema], strict: bool) -> S
     return schema
 
 
-def _referenced_names(document: Document, references: Sequence[Schema]) -> dict[Name, NamedType]:
+def _referenced_names(document: JsonDocument, references: Sequence[Schema]) -> dict[Name, NamedType]:
     known: dict[Name, NamedType] = {}
     for reference in references:
         for name, node in reference.names.items():
@@ -104,7 +104,7 @@ def _referenced_names(document: Document, references: Sequence[Schema]) -> dict[
 class _Parser:
     """State of one parse: the known types, and the checks that need all types."""
 
-    def __init__(self, document: Document, known: dict[Name, NamedType], strict: bool) -> None:
+    def __init__(self, document: JsonDocument, known: dict[Name, NamedType], strict: bool) -> None:
         self.document = document
         self.names = known
         self.external = frozenset(known)

@@ -17,22 +17,22 @@ from headrace.avro_schema.json_reader import (
     DEPTH_MAX,
     NUMBER_CHARS_MAX,
     TEXT_CHARS_MAX,
-    Document,
     JsonArray,
+    JsonDocument,
     JsonObject,
     read_json,
 )
 from headrace.avro_schema.model import JsonValue, Position
 
 
-class QuickDocument(Document):
+class QuickDocument(JsonDocument):
     """A text and its value. Offsets are meaningless, and positions are lazy."""
 
     __slots__ = ("_positioned",)
 
     def __init__(self, text: str, source: str) -> None:
         super().__init__(text, source)
-        self._positioned: Document | None = None
+        self._positioned: JsonDocument | None = None
 
     def position(self, pointer: str, offset: int) -> Position:
         position = _new(LazyPosition)

@@ -21,7 +21,7 @@ from headrace.compat.incompatibility import Incompatibility, IncompatibilityType
 from headrace.compat.levels import check_level
 from headrace.compat.report import json_report, text_report
 from headrace.compat.resolution import check_reader_writer
-from headrace.compat.rules import RULES, Rule
+from headrace.compat.rules import RULES, CompatibilityRule
 
 __all__ = [
     "LEVELS",
@@ -29,6 +29,7 @@ __all__ = [
     "ComparisonTooLarge",
     "CompatError",
     "CompatibilityLevel",
+    "CompatibilityRule",
     "Direction",
     "Finding",
     "Incompatibility",
@@ -36,7 +37,6 @@ __all__ = [
     "InvalidLevel",
     "LevelRule",
     "Report",
-    "Rule",
     "Severity",
     "VersionedSchema",
     "check_level",

@@ -152,7 +152,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckResult:
+class CompatCheckResult:
     """Result of a run. `notes` are about the run, such as unused suppressions."""
 
     checked: tuple[CheckedSchema, ...]

@@ -103,7 +103,7 @@ def check_reader_writer(
     Raises:
         ComparisonTooLarge: the schemas are too large to compare within the limits or the remaining budget.
     """
-    walk = _Walk(reader, writer, ComparisonBudget() if budget is None else budget)
+    walk = _ComparisonWalk(reader, writer, ComparisonBudget() if budget is None else budget)
     try:
         problems = walk.run(
             _Visit(
@@ -245,7 +245,7 @@ _Steps = Generator[_Visit, _Problems, _Problems]
 """Check of one pair: yields the visits it needs, is sent their problems, and returns its own problems."""
 
 
-class _Walk:
+class _ComparisonWalk:
     """State of one check.
 
     `results` holds the problems of every pair met, keyed by the identity of both nodes as in Avro Java. A pair met
@@ -322,7 +322,7 @@ def _resume(steps: _Steps, problems: _Problems | None) -> tuple[_Visit | None, _
         return None, result
 
 
-def _check(walk: _Walk, visit: _Visit) -> _Steps:
+def _check(walk: _ComparisonWalk, visit: _Visit) -> _Steps:
     """Compares one pair by the rows of Avro 1.12, Schema Resolution."""
     match visit.reader, visit.writer:
         case Union(), Union(branches=branches):
@@ -350,7 +350,7 @@ def _check(walk: _Walk, visit: _Visit) -> _Steps:
     return _type_mismatch(visit)
 
 
-def _check_records(walk: _Walk, visit: _Visit, reader: Record, writer: Record) -> _Steps:
+def _check_records(walk: _ComparisonWalk, visit: _Visit, reader: Record, writer: Record) -> _Steps:
     """Compares records. The fields are compared even if the names differ."""
     problems = _check_names(visit, reader, writer)
     by_name = {field.name: field for field in writer.fields}
@@ -392,7 +392,7 @@ def _is_trivially_readable(reader: Type, writer: Type) -> bool:
     return False
 
 
-def _check_missing_field(walk: _Walk, visit: _Visit, field: Field) -> _Steps:
+def _check_missing_field(walk: _ComparisonWalk, visit: _Visit, field: Field) -> _Steps:
     """Returns the problem of a reader field without default that the writer does not have.
 
     If the field's type is an enum with a default, Avro Java compares the enum with the writer's record and reports a
@@ -407,7 +407,7 @@ def _check_missing_field(walk: _Walk, visit: _Visit, field: Field) -> _Steps:
     return _Problems((replace(own, location_path=problem.location_path, reader=node),))
 
 
-def _ambiguous(walk: _Walk, visit: _Visit, field: Field, writer: Record) -> Incompatibility:
+def _ambiguous(walk: _ComparisonWalk, visit: _Visit, field: Field, writer: Record) -> Incompatibility:
     """Returns the problem of a field whose name and aliases match several writer fields; the message is that of Avro
     Java's exception.
     """
@@ -463,7 +463,7 @@ def _check_every_branch(visit: _Visit, reader: Type, writer_branches: tuple[Type
     return problems
 
 
-def _try_branches(walk: _Walk, visit: _Visit, reader_branches: tuple[Type, ...], writer: Type) -> _Steps:
+def _try_branches(walk: _ComparisonWalk, visit: _Visit, reader_branches: tuple[Type, ...], writer: Type) -> _Steps:
     """Some branch of the reader's union must read the writer's type; branches are tried in order."""
     intended = _intended_branch([walk.reader.resolve(branch) for branch in reader_branches], writer)
     causes: tuple[Incompatibility, ...] = ()

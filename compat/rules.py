@@ -79,7 +79,7 @@ class RuleCase:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CompatibilityRule:
     """A rule. `id` is Avro Java's name of the problem; `explain` describes one case."""
 
     id: IncompatibilityType
@@ -340,11 +340,11 @@ def _explain_ambiguous(case: RuleCase) -> Explanation:
     return Explanation(sentence, f"keep only one of the fields {several}")
 
 
-RULES: Mapping[IncompatibilityType, Rule] = MappingProxyType(
+RULES: Mapping[IncompatibilityType, CompatibilityRule] = MappingProxyType(
     {
         rule.id: rule
         for rule in (
-            Rule(
+            CompatibilityRule(
                 IncompatibilityType.READER_FIELD_MISSING_DEFAULT_VALUE,
                 "A reader field that the writer does not have needs a default.",
                 "The reader fills a field missing from the data with its own default; without a default it fails on "
@@ -352,7 +352,7 @@ RULES: Mapping[IncompatibilityType, Rule] = MappingProxyType(
                 Severity.ERROR,
                 _explain_missing_field,
             ),
-            Rule(
+            CompatibilityRule(
                 IncompatibilityType.TYPE_MISMATCH,
                 "The types must be equal, or Avro must promote the writer's type to the reader's.",
                 "The data does not contain types. Avro reads int as long, float or double, long as float or double, "
@@ -360,7 +360,7 @@ RULES: Mapping[IncompatibilityType, Rule] = MappingProxyType(
                 Severity.ERROR,
                 _explain_type,
             ),
-            Rule(
+            CompatibilityRule(
                 IncompatibilityType.NAME_MISMATCH,
                 "Records, enums and fixed types must have equal names, or the reader an alias with the writer's name.",
                 "Types are identified by name. Short names are compared; an alias of the reader must be the writer's "
@@ -368,7 +368,7 @@ RULES: Mapping[IncompatibilityType, Rule] = MappingProxyType(
                 Severity.ERROR,
                 _explain_name,
             ),
-            Rule(
+            CompatibilityRule(
                 IncompatibilityType.MISSING_ENUM_SYMBOLS,
                 "The reader's enum must have every symbol of the writer's, or a default.",
                 "The data holds the number of the writer's symbol. A reader that does not have the symbol takes its "
@@ -376,14 +376,14 @@ RULES: Mapping[IncompatibilityType, Rule] = MappingProxyType(
                 Severity.ERROR,
                 _explain_symbols,
             ),
-            Rule(
+            CompatibilityRule(
                 IncompatibilityType.FIXED_SIZE_MISMATCH,
                 "Fixed types must have the same size.",
                 "A fixed is written without its length, so a reader of another size reads bytes of the next value.",
                 Severity.ERROR,
                 _explain_size,
             ),
-            Rule(
+            CompatibilityRule(
                 IncompatibilityType.MISSING_UNION_BRANCH,
                 "The reader's union must have a branch for each type that the writer may write.",
                 "The data contains the index of the writer's branch. A reader without a matching branch fails on "
@@ -391,7 +391,7 @@ RULES: Mapping[IncompatibilityType, Rule] = MappingProxyType(
                 Severity.ERROR,
                 _explain_union,
             ),
-            Rule(
+            CompatibilityRule(
                 IncompatibilityType.AMBIGUOUS_FIELD_ALIAS,
                 "A field's name and aliases must match at most one field of the writer.",
                 "If the name and aliases of the reader's field match several writer fields, the choice is ambiguous, "

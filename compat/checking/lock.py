@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.avro_schema import SchemaParseError, canonical_text
-from headrace.compat.checking.registering import RegistrationResult
+from headrace.compat.checking.registering import RegisteredFile
 from headrace.compat.checking.sources import Sources
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import SubjectNotFound, VersionNotFound
@@ -44,7 +44,7 @@ def sha256_of(sources: Sources, path: str) -> str:
     return hashlib.sha256(canonical_text(sources.types.schema(path)).encode()).hexdigest()
 
 
-def lock_entry(item: RegistrationResult, sources: Sources) -> LockEntry:
+def lock_entry(item: RegisteredFile, sources: Sources) -> LockEntry:
     """Returns the lock entry of a registered schema."""
     assert item.version is not None
     assert item.schema_id is not None

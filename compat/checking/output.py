@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
-from headrace.compat.check_result import CheckResult
+from headrace.compat.check_result import CompatCheckResult
 from headrace.compat.formats import FORMATS, render
 from headrace.compat.formats.text import COLOURED, PLAIN, render_text
 from headrace.settings import SettingsError
@@ -43,7 +43,7 @@ def parse_outputs(texts: Sequence[str]) -> tuple[Output, ...]:
     return tuple(outputs)
 
 
-def write_outputs(result: CheckResult, outputs: Sequence[Output]) -> None:
+def write_outputs(result: CompatCheckResult, outputs: Sequence[Output]) -> None:
     """Writes the files and creates their directories.
 
     Raises:
@@ -59,7 +59,7 @@ def write_outputs(result: CheckResult, outputs: Sequence[Output]) -> None:
             raise SettingsError(f"--output: {output.path} cannot be written: {error.strerror}") from None
 
 
-def print_result(result: CheckResult, name: str, *, verbose: bool = False, quiet: bool = False) -> None:
+def print_result(result: CompatCheckResult, name: str, *, verbose: bool = False, quiet: bool = False) -> None:
     """Prints the result to standard output, and one line per failure to standard error."""
     escape_unencodable(sys.stdout)
     escape_unencodable(sys.stderr)
@@ -74,11 +74,11 @@ def print_result(result: CheckResult, name: str, *, verbose: bool = False, quiet
         print(failure.text(), file=sys.stderr)
 
 
-def _rendered(name: str, result: CheckResult) -> str:
+def _rendered(name: str, result: CompatCheckResult) -> str:
     return render(name, _with_repository_paths(result) if name in REPOSITORY_RELATIVE_FORMATS else result)
 
 
-def _with_repository_paths(result: CheckResult) -> CheckResult:
+def _with_repository_paths(result: CompatCheckResult) -> CompatCheckResult:
     """Converts file paths to paths relative to the enclosing repository, if there is one."""
     directory = Path.cwd()
     top = next((parent for parent in (directory, *directory.parents) if (parent / ".git").exists()), directory)

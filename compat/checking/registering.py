@@ -35,7 +35,7 @@ class PlannedRegistration:
 
 
 @dataclass(frozen=True, slots=True)
-class RegistrationResult:
+class RegisteredFile:
     """Result for one schema. `version` and `schema_id` are None if a dry run cannot know them."""
 
     registration: PlannedRegistration
@@ -92,35 +92,35 @@ def _add(
 
 def register_all(
     plan: Sequence[PlannedRegistration], client: RegistryClient, *, dry_run: bool = False
-) -> Iterator[RegistrationResult]:
+) -> Iterator[RegisteredFile]:
     """Registers schemas in order and yields each result immediately.
 
     Raises:
         RegistryError: the registry refused a schema or is unreachable; earlier schemas stay registered.
     """
-    done: dict[str, RegistrationResult] = {}
+    done: dict[str, RegisteredFile] = {}
     for item in plan:
         done[item.file] = _register(item, done, client, dry_run=dry_run)
         yield done[item.file]
 
 
 def _register(
-    item: PlannedRegistration, done: Mapping[str, RegistrationResult], client: RegistryClient, *, dry_run: bool
-) -> RegistrationResult:
+    item: PlannedRegistration, done: Mapping[str, RegisteredFile], client: RegistryClient, *, dry_run: bool
+) -> RegisteredFile:
     references = []
     for name, file in item.dependencies:
         other = done[file]
         if other.version is None:  # dry run: the referenced schema does not exist yet, so neither does this one
-            return RegistrationResult(item, _action_of_new(item, client))
+            return RegisteredFile(item, _action_of_new(item, client))
         references.append(SchemaReference(name, other.registration.subject, other.version))
     found = find_registered(client, item.subject, item.text, references)
     if found is not None:
-        return RegistrationResult(item, RegistrationAction.UNCHANGED, found.version, found.schema_id)
+        return RegisteredFile(item, RegistrationAction.UNCHANGED, found.version, found.schema_id)
     action = _action_of_new(item, client)
     if dry_run:
-        return RegistrationResult(item, action)
+        return RegisteredFile(item, action)
     registered = client.register(item.subject, item.text, references)
-    return RegistrationResult(item, action, registered.version, registered.schema_id)
+    return RegisteredFile(item, action, registered.version, registered.schema_id)
 
 
 def find_registered(

@@ -23,8 +23,8 @@ from headrace.compat import LEVELS, CompatError, VersionedSchema, check_level
 from headrace.compat.baseline_file import KnownProblem, mark_known
 from headrace.compat.check_result import (
     CheckedSchema,
-    CheckResult,
     ComparedVersion,
+    CompatCheckResult,
     Failure,
     FailureKind,
     Problem,
@@ -33,7 +33,7 @@ from headrace.compat.check_result import (
 from headrace.compat.checking.baselines.base import (
     Baseline,
     BaselineFailed,
-    Candidate,
+    CandidateSchema,
     EarlierVersion,
     LevelChoice,
     VersionHistory,
@@ -92,15 +92,15 @@ class CheckOptions:
     deleted: bool = False
 
 
-def list_candidates(sources: Sources, naming: SubjectNaming) -> tuple[list[Candidate], list[Failure]]:
+def list_candidates(sources: Sources, naming: SubjectNaming) -> tuple[list[CandidateSchema], list[Failure]]:
     """Returns the schemas with their subjects, and the failures of schemas for which no subject can be derived."""
-    candidates: list[Candidate] = []
+    candidates: list[CandidateSchema] = []
     failures: list[Failure] = []
     for file in sources.files:
         text = sources.texts[file.path]
         source = SubjectSource(file.path, root_type_name(text) if naming.needs_record else "")
         try:
-            candidates.append(Candidate(file, naming.derive_subject(source), text))
+            candidates.append(CandidateSchema(file, naming.derive_subject(source), text))
         except NoSubject as error:
             # An invalid schema has no name either; report that it is invalid.
             invalid = find_invalid(sources.types, file.path)
@@ -123,7 +123,7 @@ def check(
     baseline: Baseline,
     choice: LevelChoice,
     options: CheckOptions = CheckOptions(),
-) -> CheckResult:
+) -> CompatCheckResult:
     """Compares every schema with its baseline; a failure of one schema does not stop the others."""
     candidates, failures = list_candidates(sources, naming)
     failures = [*sources.failures, *failures]
@@ -134,7 +134,7 @@ def check(
         broken = [
             failure for item in candidates if (failure := find_invalid(sources.types, item.file.path)) is not None
         ]
-        return CheckResult((), (*failures, *error.failures, *broken), tool_version=VERSION)
+        return CompatCheckResult((), (*failures, *error.failures, *broken), tool_version=VERSION)
     checker = SchemaChecker(sources.types, baseline.name, choice, options)
     with _gc_paused():
         results = run_in_processes(
@@ -149,11 +149,11 @@ def check(
         failures += error.failures
     checked = tuple(result for result in results if isinstance(result, CheckedSchema))
     failed = [result for result in results if isinstance(result, Failure)]
-    return CheckResult((*checked, *deleted), (*failures, *failed), tool_version=VERSION)
+    return CompatCheckResult((*checked, *deleted), (*failures, *failed), tool_version=VERSION)
 
 
 def _accept_registered(
-    candidate: Candidate, result: CheckedSchema | Failure, sources: Sources, baseline: Baseline
+    candidate: CandidateSchema, result: CheckedSchema | Failure, sources: Sources, baseline: Baseline
 ) -> CheckedSchema | Failure:
     """Accepts an incompatible schema if the baseline already has it as a version; only the findings of lints remain.
 
@@ -214,7 +214,7 @@ def _gc_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _check_candidate(checker: SchemaChecker, item: tuple[Candidate, VersionHistory]) -> CheckedSchema | Failure:
+def _check_candidate(checker: SchemaChecker, item: tuple[CandidateSchema, VersionHistory]) -> CheckedSchema | Failure:
     result = checker.check(*item)
     checker.types.release(item[0].file.path)
     return result
@@ -229,7 +229,7 @@ class SchemaChecker:
     choice: LevelChoice
     options: CheckOptions = CheckOptions()
 
-    def check(self, candidate: Candidate, history: VersionHistory) -> CheckedSchema | Failure:
+    def check(self, candidate: CandidateSchema, history: VersionHistory) -> CheckedSchema | Failure:
         """Checks one candidate against its history."""
         path = candidate.file.path
         try:
@@ -272,7 +272,7 @@ class SchemaChecker:
         return lint_problems(self.options.lints, LintInput(candidate_schema, tuple(reversed(versions)), subject))
 
     def _versions(
-        self, candidate: Candidate, candidate_schema: Schema, history: VersionHistory
+        self, candidate: CandidateSchema, candidate_schema: Schema, history: VersionHistory
     ) -> tuple[list[VersionedSchema], list[str]]:
         """Returns the versions that the level compares, and notes. A version with the candidate's text shares its
         schema object.
@@ -298,7 +298,7 @@ class SchemaChecker:
                 versions.append(VersionedSchema(earlier.version, schema, earlier.label))
         return versions, notes
 
-    def _comparable_text(self, candidate: Candidate) -> Callable[[EarlierVersion], bool]:
+    def _comparable_text(self, candidate: CandidateSchema) -> Callable[[EarlierVersion], bool]:
         """Returns a test for versions with the candidate's text; always false if the candidate uses types of other
         files.
         """
@@ -318,7 +318,7 @@ class SchemaChecker:
         return is_same
 
 
-def apply_exemptions(result: CheckResult, exemptions: Exemptions, today: datetime.date) -> CheckResult:
+def apply_exemptions(result: CompatCheckResult, exemptions: Exemptions, today: datetime.date) -> CompatCheckResult:
     """Marks suppressed and known problems, and adds notes about unused exemptions."""
     checked, notes = apply_suppressions(
         result.checked, exemptions.suppressions, today, exemptions.suppressions_origin, is_partial=exemptions.is_partial
@@ -331,18 +331,18 @@ def apply_exemptions(result: CheckResult, exemptions: Exemptions, today: datetim
 
 def deleted_candidates(
     deleted_files: Iterable[tuple[str, str]], scope: FileScope, naming: SubjectNaming
-) -> list[Candidate]:
+) -> list[CandidateSchema]:
     """Returns deleted files as candidates; omits files for which no subject can be derived."""
     candidates = []
     for path, text in deleted_files:
         with suppress(NoSubject):
             subject = naming.derive_subject(SubjectSource(path, root_type_name(text) if naming.needs_record else ""))
-            candidates.append(Candidate(SchemaFile(path, scope.key(path)), subject, text))
+            candidates.append(CandidateSchema(SchemaFile(path, scope.key(path)), subject, text))
     return candidates
 
 
 def report_deletions(
-    deleted: Sequence[Candidate],
+    deleted: Sequence[CandidateSchema],
     histories: Sequence[VersionHistory],
     others: Sequence[VersionHistory],
     baseline: str,

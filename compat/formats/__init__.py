@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import Final
 
-from headrace.compat.check_result import CheckResult
+from headrace.compat.check_result import CompatCheckResult
 
 FORMATS: Final = ("text", "json", "junit", "sarif", "github", "gitlab", "markdown")
 """Each is a module of this package with a function `render_<format>`."""
 
 
-def render(name: str, result: CheckResult) -> str:
+def render(name: str, result: CompatCheckResult) -> str:
     """Renders a run in one of the `FORMATS`."""
     text: str = getattr(importlib.import_module(f"headrace.compat.formats.{name}"), f"render_{name}")(result)
     return text

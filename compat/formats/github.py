@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headrace.compat.check_result import CheckResult, Failure, Problem, group_problems, leaf_problems
+from headrace.compat.check_result import CompatCheckResult, Failure, Problem, group_problems, leaf_problems
 
 
-def render_github(result: CheckResult) -> str:
+def render_github(result: CompatCheckResult) -> str:
     return "".join(f"{line}\n" for line in _lines(result))
 
 
-def _lines(result: CheckResult) -> Iterator[str]:
+def _lines(result: CompatCheckResult) -> Iterator[str]:
     for checked in result.checked:
         for group in group_problems(problem for problem in checked.problems if problem.suppressed is None):
             for leaf in leaf_problems(group[0]):

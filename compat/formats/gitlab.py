@@ -12,13 +12,13 @@ from collections import Counter
 from pathlib import PurePosixPath
 from typing import Any
 
-from headrace.compat.check_result import CheckedSchema, CheckResult, Failure, Problem, leaf_problems
+from headrace.compat.check_result import CheckedSchema, CompatCheckResult, Failure, Problem, leaf_problems
 from headrace.compat.finding import Severity
 
 SEVERITIES = {Severity.ERROR: "major", Severity.WARNING: "minor"}
 
 
-def render_gitlab(result: CheckResult) -> str:
+def render_gitlab(result: CompatCheckResult) -> str:
     entries = [
         _problem(checked, problem, leaf)
         for checked in result.checked

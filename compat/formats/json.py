@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from headrace.compat.check_result import CheckedSchema, CheckResult, Failure, Problem
+from headrace.compat.check_result import CheckedSchema, CompatCheckResult, Failure, Problem
 
 JSON_FORMAT = 1
 """Incremented on incompatible changes of the structure; keys may be added without an increment."""
 
 
-def render_json(result: CheckResult) -> str:
+def render_json(result: CompatCheckResult) -> str:
     return json.dumps(result_document(result), indent=2, ensure_ascii=False) + "\n"
 
 
-def result_document(result: CheckResult) -> dict[str, Any]:
+def result_document(result: CompatCheckResult) -> dict[str, Any]:
     """Returns the whole run as a JSON value."""
     return {
         "format": JSON_FORMAT,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape, quoteattr
 
-from headrace.compat.check_result import CheckedSchema, CheckResult, Failure
+from headrace.compat.check_result import CheckedSchema, CompatCheckResult, Failure
 from headrace.compat.formats.text import render_checked_schema
 
 SUITE = "headrace compat"
 
 
-def render_junit(result: CheckResult) -> str:
+def render_junit(result: CompatCheckResult) -> str:
     failed = sum(not checked.is_compatible for checked in result.checked)
     tests = len(result.checked) + len(result.failures)
     counts = f'tests="{tests}" failures="{failed}" errors="{len(result.failures)}"'

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headrace.compat.check_result import CheckedSchema, CheckResult, Problem, group_problems, leaf_problems, pluralize
+from headrace.compat.check_result import (
+    CheckedSchema,
+    CompatCheckResult,
+    Problem,
+    group_problems,
+    leaf_problems,
+    pluralize,
+)
 
 ROWS_MAX = 200
 """Most rows of one table; GitHub refuses comments over 65,536 characters and summaries over 1 MB."""
 
 
-def render_markdown(result: CheckResult) -> str:
+def render_markdown(result: CompatCheckResult) -> str:
     return "".join(f"{line}\n" for line in _lines(result))
 
 
-def _lines(result: CheckResult) -> Iterator[str]:
+def _lines(result: CompatCheckResult) -> Iterator[str]:
     yield f"### Avro compatibility: {_verdict(result)}"
     yield ""
     if result.failures:
@@ -43,7 +50,7 @@ def _lines(result: CheckResult) -> Iterator[str]:
         yield f"- {_cell(note)}"
 
 
-def _verdict(result: CheckResult) -> str:
+def _verdict(result: CompatCheckResult) -> str:
     bad = sum(not checked.is_compatible for checked in result.checked)
     words = [f"{bad} of {pluralize(len(result.checked), 'schema')} incompatible"] if bad else []
     words += [f"{len(result.failures)} could not be checked"] if result.failures else []

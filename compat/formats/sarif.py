@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from headrace.compat.catalogue import CATALOGUE
-from headrace.compat.check_result import CheckedSchema, CheckResult, Failure, Problem, leaf_problems
+from headrace.compat.check_result import CheckedSchema, CompatCheckResult, Failure, Problem, leaf_problems
 from headrace.compat.finding import Severity
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -19,7 +19,7 @@ FINGERPRINT_NAME = "headraceFinding/v1"
 LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning"}
 
 
-def render_sarif(result: CheckResult) -> str:
+def render_sarif(result: CompatCheckResult) -> str:
     results = [
         (checked, problem, leaf)
         for checked in result.checked
@@ -84,7 +84,7 @@ def _location(file: str, leaf: Problem) -> dict[str, Any]:
     return location
 
 
-def _invocation(result: CheckResult) -> dict[str, Any]:
+def _invocation(result: CompatCheckResult) -> dict[str, Any]:
     return {
         "executionSuccessful": not result.failures,
         "toolExecutionNotifications": [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headrace.compat.check_result import (
     CheckedSchema,
-    CheckResult,
+    CompatCheckResult,
     Excerpt,
     Problem,
     group_problems,
@@ -49,7 +49,7 @@ COLOURED = Style(
 )
 
 
-def render_text(result: CheckResult, style: Style = PLAIN, *, verbose: bool = False, quiet: bool = False) -> str:
+def render_text(result: CompatCheckResult, style: Style = PLAIN, *, verbose: bool = False, quiet: bool = False) -> str:
     """Renders the whole run; ends in a line break unless the text is empty.
 
     Args:
@@ -76,7 +76,7 @@ def render_checked_schema(checked: CheckedSchema, style: Style = PLAIN, *, verbo
     return "\n".join(parts)
 
 
-def _summary(result: CheckResult, style: Style) -> list[str]:
+def _summary(result: CompatCheckResult, style: Style) -> list[str]:
     """Returns a summary line if there are three or more schemas."""
     total = len(result.checked) + len(result.failures)
     if total == 0:

@@ -17,7 +17,7 @@ from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, exam
 from headrace.cli.compat_diff import configure_diff
 from headrace.compat import CompatibilityLevel
 from headrace.compat.baseline_file import render_baseline
-from headrace.compat.check_result import CheckResult, pluralize
+from headrace.compat.check_result import CompatCheckResult, pluralize
 from headrace.compat.checking.baselines.base import BaselineFailed
 from headrace.compat.checking.baselines.files import FilesBaseline
 from headrace.compat.checking.options import (
@@ -178,7 +178,7 @@ def run_check(args: argparse.Namespace) -> int:
     try:
         sources = load_sources(args, settings.compat)
     except BaselineFailed as error:
-        result = CheckResult((), error.failures, tool_version=VERSION)
+        result = CompatCheckResult((), error.failures, tool_version=VERSION)
     else:
         require = args.require_subject or settings.compat.require_subject
         options = CheckOptions(require, args.skip_invalid, args.jobs, lints, deleted=True)
@@ -216,7 +216,7 @@ def run_explain(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _with_note_on_older_files(result: CheckResult) -> CheckResult:
+def _with_note_on_older_files(result: CompatCheckResult) -> CompatCheckResult:
     """Adds a note that older files were not compared, which is unexpected after naming several files."""
     for checked in result.checked[:1]:
         older = checked.version_count - len(checked.compared)
@@ -227,7 +227,7 @@ def _with_note_on_older_files(result: CheckResult) -> CheckResult:
     return result
 
 
-def _write_baseline(path: str, result: CheckResult) -> int:
+def _write_baseline(path: str, result: CompatCheckResult) -> int:
     """Writes the findings as known findings. Schemas that could not be checked keep their exit code."""
     text = render_baseline(result.checked)
     try:

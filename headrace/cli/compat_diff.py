@@ -10,8 +10,8 @@ from headrace.avro_schema import Schema, SchemaParseError
 from headrace.cli.colour import styled
 from headrace.cli.command import add_format_flag, add_settings_flags, print_json, settings_from
 from headrace.compat import CompatError, Direction, VersionedSchema
-from headrace.compat.check_result import CheckResult, Failure, FailureKind, mask_unprintable
-from headrace.compat.checking.baselines.base import BaselineFailed, Candidate, LevelChoice, VersionHistory
+from headrace.compat.check_result import CompatCheckResult, Failure, FailureKind, mask_unprintable
+from headrace.compat.checking.baselines.base import BaselineFailed, CandidateSchema, LevelChoice, VersionHistory
 from headrace.compat.checking.options import (
     add_source_flags,
     load_sources,
@@ -58,7 +58,7 @@ def run_diff(args: argparse.Namespace) -> int:
     return _end(args, rows, failures)
 
 
-def _row(wanted: Candidate, history: VersionHistory, candidate: Schema) -> dict[str, Any]:
+def _row(wanted: CandidateSchema, history: VersionHistory, candidate: Schema) -> dict[str, Any]:
     row: dict[str, Any] = {"file": wanted.file.path, "subject": wanted.subject}
     if not history.versions:
         return {**row, "earlier": None, "changes": [], "backward": True, "forward": True}
@@ -96,7 +96,7 @@ def _end(args: argparse.Namespace, rows: list[dict[str, Any]], failures: list[Fa
     sys.stdout.flush()
     for failure in failures:
         print(failure.text(), file=sys.stderr)
-    return CheckResult((), tuple(failures)).exit_code
+    return CompatCheckResult((), tuple(failures)).exit_code
 
 
 def _print_row(row: dict[str, Any]) -> None:

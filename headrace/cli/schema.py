@@ -24,7 +24,7 @@ from headrace.cli.command import (
     print_table,
     settings_from,
 )
-from headrace.compat.check_result import EXIT_CODES, CheckResult, Failure, FailureKind, pluralize
+from headrace.compat.check_result import EXIT_CODES, CompatCheckResult, Failure, FailureKind, pluralize
 from headrace.compat.checking.baselines.base import BaselineFailed, LevelChoice
 from headrace.compat.checking.options import add_source_flags, load_sources, open_client, parse_naming
 from headrace.compat.checking.output import escape_unencodable, print_result
@@ -32,7 +32,7 @@ from headrace.compat.checking.run import check, find_invalid
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
-    from headrace.compat.checking.registering import PlannedRegistration, RegistrationResult
+    from headrace.compat.checking.registering import PlannedRegistration, RegisteredFile
     from headrace.compat.checking.sources import Sources
     from headrace.registry.client import RegistryClient
 
@@ -138,7 +138,7 @@ def run_validate(args: argparse.Namespace) -> int:
     sources = _sources(args, settings_from(args))
     broken = [failure for file in sources.files if (failure := find_invalid(sources.types, file.path)) is not None]
     if sources.failures or broken:
-        return _refused(CheckResult((), (*sources.failures, *broken)))
+        return _refused(CompatCheckResult((), (*sources.failures, *broken)))
     print(styled(pluralize(len(sources.files), "valid schema"), "good"))
     return EXIT_OK
 
@@ -152,12 +152,12 @@ def run_register(args: argparse.Namespace) -> int:
     sources = _sources(args, settings)
     plan, failures = plan_registrations(sources, naming)
     if failures:
-        return _refused(CheckResult((), failures))
+        return _refused(CompatCheckResult((), failures))
     with open_client(settings, "") as client:
         result = check(with_planned_files(sources, plan), naming, RegistryBaseline(client), LevelChoice())
         if not result.is_compatible:
             return _refused(result)
-        done: list[RegistrationResult] = []
+        done: list[RegisteredFile] = []
         try:
             with _registry_errors():
                 for item in register_all(plan, client, dry_run=args.dry_run):
@@ -174,7 +174,7 @@ def _sources(args: argparse.Namespace, settings: Settings) -> Sources:
         raise CommandError(str(error)) from None
 
 
-def _refused(result: CheckResult) -> int:
+def _refused(result: CompatCheckResult) -> int:
     """Prints the failures as `compat check` does, and returns the exit code."""
     print_result(result, "text", quiet=True)
     return result.exit_code
@@ -205,7 +205,7 @@ def _registry_errors() -> Iterator[None]:
         raise CommandError(str(error)) from None
 
 
-def _print_registered(args: argparse.Namespace, done: Sequence[RegistrationResult]) -> None:
+def _print_registered(args: argparse.Namespace, done: Sequence[RegisteredFile]) -> None:
     rows = [
         {
             "file": item.registration.file,
@@ -270,7 +270,7 @@ def run_lock(args: argparse.Namespace) -> int:
     sources = _sources(args, settings)
     plan, failures = plan_registrations(sources, parse_naming(args, settings.compat))
     if failures:
-        return _refused(CheckResult((), failures))
+        return _refused(CompatCheckResult((), failures))
     with open_client(settings, "") as client, _registry_errors():
         if args.check:
             return _check_lock(args, sources, plan, None if args.offline else client)
@@ -294,7 +294,7 @@ def _write_lock(
         if item.version is None
     )
     if missing:
-        return _refused(CheckResult((), missing))
+        return _refused(CompatCheckResult((), missing))
     text = lock_text([lock_entry(item, sources) for item in found])
     if args.dry_run:
         print(text, end="")

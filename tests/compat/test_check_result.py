@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.compat.baseline_file import mark_known, parse_baseline, render_baseline
-from headrace.compat.check_result import EXIT_ORDER, CheckResult, Failure, FailureKind
+from headrace.compat.check_result import EXIT_ORDER, CompatCheckResult, Failure, FailureKind
 from headrace.compat.errors import InvalidBaselineFile, InvalidSuppression, NoSubject
 from headrace.compat.subjects import SubjectRule, SubjectSource, derive_subject
 from headrace.compat.suppressions import Suppression, apply_suppressions, parse_suppression
@@ -33,16 +33,19 @@ def failures_of_kinds(*failures: FailureKind) -> tuple[Failure, ...]:
 @pytest.mark.parametrize(
     ("check_result", "code"),
     [
-        (CheckResult(()), 0),
-        (CheckResult((checked(V1, V1),)), 0),
-        (CheckResult((checked(),)), 1),
-        (CheckResult((), failures_of_kinds(FailureKind.NOT_REGISTERED)), 1),
-        (CheckResult((checked(),), failures_of_kinds(FailureKind.INVALID)), 3),
-        (CheckResult((), failures_of_kinds(FailureKind.INVALID, FailureKind.UNREADABLE)), 2),
-        (CheckResult((), failures_of_kinds(FailureKind.UNREADABLE, FailureKind.REGISTRY, FailureKind.INVALID)), 4),
+        (CompatCheckResult(()), 0),
+        (CompatCheckResult((checked(V1, V1),)), 0),
+        (CompatCheckResult((checked(),)), 1),
+        (CompatCheckResult((), failures_of_kinds(FailureKind.NOT_REGISTERED)), 1),
+        (CompatCheckResult((checked(),), failures_of_kinds(FailureKind.INVALID)), 3),
+        (CompatCheckResult((), failures_of_kinds(FailureKind.INVALID, FailureKind.UNREADABLE)), 2),
+        (
+            CompatCheckResult((), failures_of_kinds(FailureKind.UNREADABLE, FailureKind.REGISTRY, FailureKind.INVALID)),
+            4,
+        ),
     ],
 )
-def test_exit_code_is_that_of_the_most_severe_failure(check_result: CheckResult, code: int) -> None:
+def test_exit_code_is_that_of_the_most_severe_failure(check_result: CompatCheckResult, code: int) -> None:
     assert check_result.exit_code == code
     assert check_result.is_compatible is (code == 0)
     assert set(EXIT_ORDER) == {0, 1, 2, 3, 4}

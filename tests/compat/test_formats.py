@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 import xmlschema
 
-from headrace.compat.check_result import CheckedSchema, CheckResult
+from headrace.compat.check_result import CheckedSchema, CompatCheckResult
 from headrace.compat.formats import FORMATS, render
 from headrace.compat.formats.text import COLOURED, render_text
 from support.schemas.check_results import HOSTILE, checked, everything
@@ -47,15 +47,15 @@ GITLAB_ENTRY: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("check_result", [everything(), CheckResult(())], ids=["everything", "nothing"])
-def test_every_format_can_be_encoded(name: str, check_result: CheckResult) -> None:
+@pytest.mark.parametrize("check_result", [everything(), CompatCheckResult(())], ids=["everything", "nothing"])
+def test_every_format_can_be_encoded(name: str, check_result: CompatCheckResult) -> None:
     text = render(name, check_result)
     assert text == "" or text.endswith("\n")
     assert text.encode("utf-8", "backslashreplace").decode() == text.replace("\udcff", "\\udcff")
 
 
-@pytest.mark.parametrize("check_result", [everything(), CheckResult(())], ids=["everything", "nothing"])
-def test_sarif_is_valid(check_result: CheckResult) -> None:
+@pytest.mark.parametrize("check_result", [everything(), CompatCheckResult(())], ids=["everything", "nothing"])
+def test_sarif_is_valid(check_result: CompatCheckResult) -> None:
     standard = json.loads((STANDARDS / "sarif-schema-2.1.0.json").read_text(encoding="utf-8"))
     document = json.loads(render("sarif", check_result))
     jsonschema.Draft7Validator(standard, format_checker=jsonschema.FormatChecker()).validate(document)
@@ -71,8 +71,8 @@ def test_sarif_is_valid(check_result: CheckResult) -> None:
         assert all(re.fullmatch("[0-9a-f]{32}", r["partialFingerprints"]["headraceFinding/v1"]) for r in run["results"])
 
 
-@pytest.mark.parametrize("check_result", [everything(), CheckResult(())], ids=["everything", "nothing"])
-def test_junit_is_valid(check_result: CheckResult) -> None:
+@pytest.mark.parametrize("check_result", [everything(), CompatCheckResult(())], ids=["everything", "nothing"])
+def test_junit_is_valid(check_result: CompatCheckResult) -> None:
     text = render("junit", check_result)
     xmlschema.XMLSchema(str(STANDARDS / "junit-10.xsd")).validate(text)
     suite = ET.fromstring(text.encode()).find("testsuite")
@@ -112,7 +112,7 @@ def test_gitlab_fingerprints_differ_by_file() -> None:
     first, second = replace(checked(), file="a/order.avsc"), replace(checked(), file="b/order.avsc")
 
     def fingerprints(*items: CheckedSchema) -> set[str]:
-        return {entry["fingerprint"] for entry in json.loads(render("gitlab", CheckResult(items)))}
+        return {entry["fingerprint"] for entry in json.loads(render("gitlab", CompatCheckResult(items)))}
 
     assert fingerprints(second) == fingerprints(first, second) - fingerprints(first)
 

@@ -48,7 +48,7 @@ class LevelChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CandidateSchema:
     """A new schema to compare with its earlier versions."""
 
     file: SchemaFile
@@ -92,7 +92,7 @@ class Baseline(Protocol):
         """Short description of the baseline for messages."""
         ...
 
-    def histories(self, candidates: Sequence[Candidate], choice: LevelChoice) -> Sequence[VersionHistory]:
+    def histories(self, candidates: Sequence[CandidateSchema], choice: LevelChoice) -> Sequence[VersionHistory]:
         """Returns the history of each candidate, in the same order.
 
         Raises:
@@ -109,7 +109,7 @@ class Baseline(Protocol):
         """
         ...
 
-    def find_equal_version(self, candidate: Candidate, text: str) -> str:
+    def find_equal_version(self, candidate: CandidateSchema, text: str) -> str:
         """Returns the label of the version that equals the candidate; "" if no version does.
 
         Only a registry implements this: it accepts a schema that equals an existing version, even if later versions are

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from headrace.compat.check_result import FailureKind
-from headrace.compat.checking.baselines.base import BaselineFailed, Candidate, LevelChoice, VersionHistory
+from headrace.compat.checking.baselines.base import BaselineFailed, CandidateSchema, LevelChoice, VersionHistory
 from headrace.compat.checking.baselines.registry import AllNewPolicy, RegistryBaseline
 from headrace.compat.checking.scope import FileScope
 from headrace.registry.client import RegistryClient
@@ -37,11 +37,11 @@ class DatabaseBaseline:
     def name(self) -> str:
         return "registry database"
 
-    def histories(self, candidates: Sequence[Candidate], choice: LevelChoice) -> Sequence[VersionHistory]:
+    def histories(self, candidates: Sequence[CandidateSchema], choice: LevelChoice) -> Sequence[VersionHistory]:
         with self._baseline() as baseline:
             return baseline.histories(candidates, choice)
 
-    def find_equal_version(self, candidate: Candidate, text: str) -> str:
+    def find_equal_version(self, candidate: CandidateSchema, text: str) -> str:
         with self._baseline() as baseline:
             return baseline.find_equal_version(candidate, text)
 

@@ -25,7 +25,7 @@ from urllib.parse import quote
 from headrace.compat.check_result import Failure, FailureKind
 from headrace.compat.checking.baselines.base import (
     BaselineFailed,
-    Candidate,
+    CandidateSchema,
     EarlierVersion,
     LevelChoice,
     VersionHistory,
@@ -78,14 +78,14 @@ class DirectoryBaseline:
     def name(self) -> str:
         return f"{self._directory.rstrip('/')}/"
 
-    def find_equal_version(self, candidate: Candidate, text: str) -> str:
+    def find_equal_version(self, candidate: CandidateSchema, text: str) -> str:
         return ""
 
     def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
         files, texts = self._read()
         return DirectoryLayout({file.key: file.path for file in files}, texts, self._naming).deleted_files(scope)
 
-    def histories(self, candidates: Sequence[Candidate], choice: LevelChoice) -> Sequence[VersionHistory]:
+    def histories(self, candidates: Sequence[CandidateSchema], choice: LevelChoice) -> Sequence[VersionHistory]:
         files, texts = self._read()
         layout = DirectoryLayout({file.key: file.path for file in files}, texts, self._naming)
         types = TypeSet(texts)
@@ -131,7 +131,7 @@ class DirectoryLayout:
         self._by_record: dict[str, list[str]] | None = None
         self._by_subject: dict[str, dict[str, list[str]]] = {}
 
-    def find_versions(self, candidate: Candidate) -> list[str]:
+    def find_versions(self, candidate: CandidateSchema) -> list[str]:
         """Returns the names of the earlier versions, oldest first.
 
         Raises:
@@ -171,7 +171,7 @@ class DirectoryLayout:
                 found[(PurePosixPath(directory) / location).as_posix()] = self._texts[self._paths[key]]
         return tuple(found.items())
 
-    def _find_renamed(self, candidate: Candidate) -> Sequence[str]:
+    def _find_renamed(self, candidate: CandidateSchema) -> Sequence[str]:
         """Returns the keys of files with a similar name. If directories were named, their layout takes precedence over
         file names.
         """
@@ -186,7 +186,7 @@ class DirectoryLayout:
                 return same_name
         return self._find_deleted(candidate) or self._find_by_record(candidate.record) or same_name
 
-    def _find_deleted(self, candidate: Candidate) -> Sequence[str]:
+    def _find_deleted(self, candidate: CandidateSchema) -> Sequence[str]:
         """Returns the keys of files with the same subject that no longer exist at their path."""
         root = candidate.file.path.removesuffix(candidate.file.key)
         if root not in self._by_subject:

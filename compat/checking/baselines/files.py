@@ -10,7 +10,7 @@ from headrace.avro_schema import SchemaParseError
 from headrace.compat.check_result import Failure, FailureKind
 from headrace.compat.checking.baselines.base import (
     BaselineFailed,
-    Candidate,
+    CandidateSchema,
     EarlierVersion,
     LevelChoice,
     VersionHistory,
@@ -29,7 +29,7 @@ class FilesBaseline:
     def name(self) -> str:
         return ", ".join(self._paths)
 
-    def histories(self, candidates: Sequence[Candidate], choice: LevelChoice) -> Sequence[VersionHistory]:
+    def histories(self, candidates: Sequence[CandidateSchema], choice: LevelChoice) -> Sequence[VersionHistory]:
         texts, unreadable = read_texts(dict.fromkeys(self._paths), comments=self._comments)
         failures = [_with_advice(failure) for failure in unreadable]
         types = TypeSet(texts, type_source=WorkingDirectoryFiles(self._comments))
@@ -46,7 +46,7 @@ class FilesBaseline:
         )
         return [VersionHistory(versions, len(versions))] * len(candidates)
 
-    def find_equal_version(self, candidate: Candidate, text: str) -> str:
+    def find_equal_version(self, candidate: CandidateSchema, text: str) -> str:
         return ""
 
     def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:

@@ -22,7 +22,7 @@ from headrace.avro_schema import Schema, SchemaParseError, parse_schema
 from headrace.compat.check_result import Failure, FailureKind
 from headrace.compat.checking.baselines.base import (
     BaselineFailed,
-    Candidate,
+    CandidateSchema,
     EarlierVersion,
     LevelChoice,
     VersionHistory,
@@ -60,7 +60,7 @@ class GitBaseline:
     def name(self) -> str:
         return f"{'git-tip' if self._tip else 'git'}:{self._revision}{':' if self._location else ''}{self._location}"
 
-    def histories(self, candidates: Sequence[Candidate], choice: LevelChoice) -> Sequence[VersionHistory]:
+    def histories(self, candidates: Sequence[CandidateSchema], choice: LevelChoice) -> Sequence[VersionHistory]:
         try:
             found = _Revision(GitRepository(Path()), self._revision, self._naming, self._tip, self._comments)
             found.fetch(found.earlier_path(item, self._location) for item in candidates)
@@ -70,7 +70,7 @@ class GitBaseline:
         except GitFailed as error:
             raise BaselineFailed.from_reason(FailureKind.UNREADABLE, self.name, str(error)) from None
 
-    def find_equal_version(self, candidate: Candidate, text: str) -> str:
+    def find_equal_version(self, candidate: CandidateSchema, text: str) -> str:
         return ""
 
     def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
@@ -80,7 +80,7 @@ class GitBaseline:
         except GitFailed as error:
             raise BaselineFailed.from_reason(FailureKind.UNREADABLE, self.name, str(error)) from None
 
-    def _history(self, found: _Revision, candidate: Candidate, choice: LevelChoice) -> VersionHistory:
+    def _history(self, found: _Revision, candidate: CandidateSchema, choice: LevelChoice) -> VersionHistory:
         path = found.earlier_path(candidate, self._location)
         if path is None:
             return VersionHistory()
@@ -129,11 +129,11 @@ class _Revision:
             return deleted_in_git(self.repository, self._commit, scope, comments=self._comments)
         return () if location in self._tree else self._layout(location).deleted_files(scope)
 
-    def path_of(self, candidate: Candidate) -> str | None:
+    def path_of(self, candidate: CandidateSchema) -> str | None:
         """Returns the path of the file in the repository."""
         return self.repository.path_of(candidate.file.path)
 
-    def earlier_path(self, candidate: Candidate, location: str) -> str | None:
+    def earlier_path(self, candidate: CandidateSchema, location: str) -> str | None:
         """Returns the path of the earlier version, None if there is none."""
         key = candidate.file.path
         if key not in self._found:
@@ -142,7 +142,7 @@ class _Revision:
             )
         return self._found[key]
 
-    def _versions_below(self, candidate: Candidate, location: str) -> str | None:
+    def _versions_below(self, candidate: CandidateSchema, location: str) -> str | None:
         if location in self._tree:
             return location
         if location not in self._layouts:
@@ -163,7 +163,7 @@ class _Revision:
         self.fetch(found)
         return [path for path in found if path in self._texts]
 
-    def _same_or_renamed(self, candidate: Candidate) -> str | None:
+    def _same_or_renamed(self, candidate: CandidateSchema) -> str | None:
         path = self.path_of(candidate)
         if path is None:
             raise GitFailed(f"{candidate.file.path} is outside the repository {self.repository.top}")
@@ -182,7 +182,7 @@ class _Revision:
             )
         return same[0] if same else None
 
-    def _find_renamed(self, path: str, candidate: Candidate) -> Sequence[str]:
+    def _find_renamed(self, path: str, candidate: CandidateSchema) -> Sequence[str]:
         """Returns the deleted files that this file may have been; the subject takes precedence over git's rename
         detection.
         """

@@ -24,7 +24,7 @@ from headrace.compat import CompatibilityLevel
 from headrace.compat.check_result import FailureKind
 from headrace.compat.checking.baselines.base import (
     BaselineFailed,
-    Candidate,
+    CandidateSchema,
     EarlierVersion,
     LevelChoice,
     VersionHistory,
@@ -101,7 +101,7 @@ class RegistryBaseline:
         self.name = name or f"registry {client.url}"
         self._parsed: Mapping[tuple[str, int], Schema | SchemaParseError] = {}
 
-    def histories(self, candidates: Sequence[Candidate], choice: LevelChoice) -> Sequence[VersionHistory]:
+    def histories(self, candidates: Sequence[CandidateSchema], choice: LevelChoice) -> Sequence[VersionHistory]:
         with self._translated_errors(), ThreadPoolExecutor(CONNECTIONS) as pool:
             return self._histories(candidates, choice, pool)
 
@@ -125,7 +125,7 @@ class RegistryBaseline:
         return ()
 
     def _histories(
-        self, candidates: Sequence[Candidate], choice: LevelChoice, pool: ThreadPoolExecutor
+        self, candidates: Sequence[CandidateSchema], choice: LevelChoice, pool: ThreadPoolExecutor
     ) -> list[VersionHistory]:
         subjects = list(dict.fromkeys(item.subject for item in candidates))
         default = level_of(self._client.config())
@@ -170,7 +170,7 @@ class RegistryBaseline:
         policy, notes = config.policy(newest.metadata), config.notes(newest.metadata)
         return VersionHistory(earlier, version_count, config.level, config.level_origin, notes, policy)
 
-    def find_equal_version(self, candidate: Candidate, text: str) -> str:
+    def find_equal_version(self, candidate: CandidateSchema, text: str) -> str:
         with self._translated_errors():
             config = self._configured(level_of(self._client.config()), candidate.subject)
             body: dict[str, Any] = {"schema": text, "schemaType": "AVRO"}
@@ -212,7 +212,7 @@ class RegistryBaseline:
                 f"refers to a schema that the registry does not have: {error}", NOWHERE, item.subject or ""
             )
 
-    def _check_all_new(self, candidates: Sequence[Candidate], subjects: Sequence[str]) -> None:
+    def _check_all_new(self, candidates: Sequence[CandidateSchema], subjects: Sequence[str]) -> None:
         """Checks that the registry may have none of the candidates.
 
         Raises:
@@ -332,7 +332,7 @@ class RegistryBaseline:
         return parse_subject_config(subject, target, config, default)
 
 
-def _renamed_subjects(candidates: Sequence[Candidate], existing_subjects: Collection[str]) -> Iterator[str]:
+def _renamed_subjects(candidates: Sequence[CandidateSchema], existing_subjects: Collection[str]) -> Iterator[str]:
     """Yields a hint for each schema whose subject exists under another naming strategy."""
     for strategy in STRATEGIES:
         for item in candidates:
@@ -342,7 +342,7 @@ def _renamed_subjects(candidates: Sequence[Candidate], existing_subjects: Collec
                     yield f"among them {subject}, the subject of {item.file.path} with --subject-strategy {strategy}."
 
 
-def _shared_by(candidate: Candidate, files: Sequence[str]) -> tuple[str, ...]:
+def _shared_by(candidate: CandidateSchema, files: Sequence[str]) -> tuple[str, ...]:
     others = [file for file in files if file != candidate.file.path]
     return (f"{candidate.subject} is also the subject of {', '.join(others[:3])}",) if others else ()
 

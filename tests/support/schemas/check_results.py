@@ -8,7 +8,7 @@ from headrace.avro_schema import Position, parse_schema
 from headrace.compat import CompatibilityLevel, VersionedSchema, check_level
 from headrace.compat.check_result import (
     CheckedSchema,
-    CheckResult,
+    CompatCheckResult,
     Failure,
     FailureKind,
     SuppressedBy,
@@ -34,7 +34,7 @@ def checked(candidate: str = V3, earlier: str = V1, file: str = "schemas/order.a
     )
 
 
-def everything() -> CheckResult:
+def everything() -> CompatCheckResult:
     """Returns incompatible, suppressed, new and compatible schemas, failures with and without position, and unusual
     names.
     """
@@ -45,7 +45,7 @@ def everything() -> CheckResult:
         "new schema.avsc", "n", "git:main", CompatibilityLevel.BACKWARD, "the default", (), 0, is_new=True
     )
     hostile = replace(bad, file=HOSTILE, problems=tuple(replace(item, sentence=HOSTILE, fix="") for item in others))
-    return CheckResult(
+    return CompatCheckResult(
         (bad, suppressed, new, checked(V1, V1, "same.avsc"), hostile),
         (
             Failure(FailureKind.INVALID, "x.avsc", "expected, a: value %", Position("/a", 3, 4)),
