@@ -18,7 +18,7 @@ from headrace.cli.command import (
 from headrace.cli.loaded_state import LoadedState, open_loaded_state
 
 if TYPE_CHECKING:
-    from headrace.loader.inspect.placed_files import PlacedFile
+    from headrace.loader.inspect.published_files import PublishedFile
 
 TIME_PARTITION = re.compile(r"dt=\d{4}-\d\d-\d\d(/hr=\d\d)?")
 LIMIT = re.compile(r"\d{4}-\d\d-\d\d(T\d\d)?")
@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from headrace.loader.commit.file_index import FileIndex
-    from headrace.loader.inspect.placed_files import TimePartitionFilter, applied_commit_number, placed_files
+    from headrace.loader.inspect.published_files import TimePartitionFilter, applied_commit_number, published_files
     from headrace.loader.work_unit import FileKind
 
     _check(args)
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         kind = FileKind.QUARANTINE if args.quarantine else FileKind.DATA
         wanted = TimePartitionFilter(args.time_partition, args.since, args.until)
         index = FileIndex(known.log)
-        files = list(placed_files(index, known.log, args.topic, kind, commit_number, wanted))
+        files = list(published_files(index, known.log, args.topic, kind, commit_number, wanted))
     if args.format == "json":
         print_json(
             {
@@ -95,7 +95,7 @@ def _check(args: argparse.Namespace) -> None:
             raise CommandError(f"{flag}: expected a day 2026-01-31 or an hour 2026-01-31T07, found {value}")
 
 
-def _print(known: LoadedState, files: list[PlacedFile]) -> None:
+def _print(known: LoadedState, files: list[PublishedFile]) -> None:
     if files:
         print_table(
             ("time partition", "rows", "bytes", "commit", "path"),
@@ -115,7 +115,7 @@ def _print(known: LoadedState, files: list[PlacedFile]) -> None:
     print(f"{len(files):,} files, {rows:,} rows, {size / 1e6:,.1f} MB")
 
 
-def _json(known: LoadedState, one: PlacedFile) -> dict[str, Any]:
+def _json(known: LoadedState, one: PublishedFile) -> dict[str, Any]:
     return {
         "time_partition": one.time_partition,
         "path": known.storage.files.describe(one.path),

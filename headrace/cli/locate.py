@@ -12,7 +12,7 @@ from headrace.cli.command import EXIT_OK, CommandError, add_format_flag, add_set
 from headrace.cli.loaded_state import LoadedState, open_loaded_state
 
 if TYPE_CHECKING:
-    from headrace.loader.inspect.locate import Located
+    from headrace.loader.inspect.locate import LocatedMessage
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _print(found: Located, known: LoadedState) -> None:
+def _print(found: LocatedMessage, known: LoadedState) -> None:
     detail = f" ({found.detail})" if found.detail else ""
     place = styled(f"{found.topic}-{found.partition} offset {found.offset}", "head")
     style = "good" if found.fate.name == "ROW" else "warn"

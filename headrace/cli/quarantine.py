@@ -352,14 +352,14 @@ def _print(rows: Sequence[tuple[str, QuarantinedRow]], total: int) -> None:
 
 
 def _reason_text(row: QuarantinedRow) -> str:
-    from headrace.loader.inspect.guess import looks_like
+    from headrace.loader.inspect.producer_hint import producer_hint
 
-    guess = looks_like(row.value, row.code)
+    guess = producer_hint(row.value, row.code)
     return _printable(f"{row.code}: {row.reason}{f'; looks like {guess}' if guess else ''}")
 
 
 def _json(topic: str, row: QuarantinedRow) -> dict[str, Any]:
-    from headrace.loader.inspect.guess import looks_like
+    from headrace.loader.inspect.producer_hint import producer_hint
 
     return {
         "topic": topic,
@@ -369,7 +369,7 @@ def _json(topic: str, row: QuarantinedRow) -> dict[str, Any]:
         "code": row.code,
         "reason": row.reason,
         "schema_id": row.schema_id,
-        "looks_like": looks_like(row.value, row.code),
+        "producer_hint": producer_hint(row.value, row.code),
         "value_begins": _base64(None if row.value is None else row.value[:LIST_BYTES]),
         "value_bytes": None if row.value is None else len(row.value),
     }

@@ -1,1 +1,1 @@
-"""What operators ask: reads the log and the files, changes nothing."""
+"""Read-only reports for operators, from the commit log and the files."""

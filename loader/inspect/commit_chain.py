@@ -1,4 +1,4 @@
-"""A topic's commits compared with one another: from the newest back to the first, nothing taken from an index."""
+"""Checks a topic's commits against each other, from the newest back to the first, without the index."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from headrace.loader.commit.commit import Commit, CommitKind, CommittedFile, CommittedRange, TopicCommit
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.errors import CommitLogError
-from headrace.loader.inspect.findings import Check, Finding
+from headrace.loader.inspect.findings import ConsistencyCheck, VerifyFinding
 from headrace.loader.work_unit import FileKind
 
 TimePartition = tuple[FileKind, str]
@@ -17,7 +17,7 @@ TimePartition = tuple[FileKind, str]
 
 @dataclass(frozen=True, slots=True)
 class ChainFile:
-    """A committed file, with the commit number and the work that it came from."""
+    """A committed file, with its commit number and run id."""
 
     commit_number: int
     run_id: str
@@ -26,22 +26,21 @@ class ChainFile:
 
 @dataclass(slots=True)
 class Chain:
-    """What all commits of a topic say: `live` are the files as of `commit_number`, `later` those of newer commits,
-    whose place is not made yet. `generations` are of the time partitions that were rewritten, as of `commit_number`."""
+    """All commits of a topic: `live` are the files as of `commit_number`, `later` the files of newer commits, which are
+    not published yet. `generations` are of rewritten time partitions, as of `commit_number`."""
 
     commit_number: int
     commits: int = 0
     live: list[ChainFile] = field(default_factory=list)
     later: list[ChainFile] = field(default_factory=list)
     generations: dict[TimePartition, int] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[VerifyFinding] = field(default_factory=list)
     is_whole: bool = True
 
 
 def read_chain(log: CommitLog, topic: str, commit_number: int) -> Chain:
-    """
-    Args:
-        commit number: up to which the topic's files are in their places.
+    """Args:
+    commit_number: the newest commit whose files are published.
     """
     known = log.state.topics[topic]
     chain = Chain(commit_number)
@@ -59,7 +58,7 @@ def read_chain(log: CommitLog, topic: str, commit_number: int) -> Chain:
                 totals[kind] = _added(totals[kind], committed, kind)
     except CommitLogError as error:
         chain.is_whole = False
-        chain.findings.append(Finding(topic, Check.COMMITS, "", str(error)))
+        chain.findings.append(VerifyFinding(topic, ConsistencyCheck.COMMITS, "", str(error)))
         return chain
     chain.findings += _begin_nowhere(topic, ends)
     for kind, wanted in ((FileKind.DATA, known.data), (FileKind.QUARANTINE, known.quarantine)):
@@ -69,7 +68,7 @@ def read_chain(log: CommitLog, topic: str, commit_number: int) -> Chain:
                 f"all commits add up to {files:,} {kind.value} files of {records:,} rows, and the state says "
                 f"{wanted.files:,} of {wanted.records:,}"
             )
-            chain.findings.append(Finding(topic, Check.COMMITS, "", message))
+            chain.findings.append(VerifyFinding(topic, ConsistencyCheck.COMMITS, "", message))
     chain.live.reverse()
     return chain
 
@@ -85,36 +84,38 @@ def _take_files(chain: Chain, commit: Commit, committed: TopicCommit, replaced: 
         replaced[rewrite.kind, rewrite.time_partition].update(rewrite.replaced)
 
 
-def _compare(topic: str, commit: Commit, committed: TopicCommit, ends: dict[int, int | None]) -> Iterator[Finding]:
-    """What does not fit in one commit, or between it and the next newer ones of its partitions.
+def _compare(
+    topic: str, commit: Commit, committed: TopicCommit, ends: dict[int, int | None]
+) -> Iterator[VerifyFinding]:
+    """Yields the contradictions within one commit, and with the next newer commits of its partitions.
 
     Args:
-        ends: by partition where the newer commits begin, None where they say that nothing was before them; changed.
+        ends: by partition, where the newer commits begin; None if they state that there was no earlier commit. Updated.
     """
     rows = _rows_by_partition(committed, FileKind.DATA), _rows_by_partition(committed, FileKind.QUARANTINE)
     for offsets in committed.ranges:
         where = f"{topic}-{offsets.partition}"
         said = f"commit {commit.commit_number} has offsets {offsets.start} to before {offsets.end}"
         if offsets.partition in ends and offsets.end != (end := ends[offsets.partition]):
-            later = f"begin at {end}" if end is not None else "say that nothing was before them"
-            yield Finding(topic, Check.COMMITS, where, f"{said}, and the later ones {later}")
+            later = f"begin at {end}" if end is not None else "state that there was no earlier commit"
+            yield VerifyFinding(topic, ConsistencyCheck.COMMITS, where, f"{said}, and the later ones {later}")
         if offsets.counts.total != offsets.end - offsets.start:
             message = f"{said}, and counts {offsets.counts.total} of them"
-            yield Finding(topic, Check.COMMITS, where, message)
+            yield VerifyFinding(topic, ConsistencyCheck.COMMITS, where, message)
         kept = sum(one.is_kept for one in offsets.skipped)  # each a row of the quarantine for a whole batch
         counted = (offsets.counts.records, offsets.counts.quarantined + kept)
         found = (rows[0][offsets.partition], rows[1][offsets.partition])
         if commit.kind is CommitKind.LOAD and counted != found:
             message = f"{said}, of which {counted[0]} are rows and {counted[1]} quarantined, and its files have {found}"
-            yield Finding(topic, Check.COMMITS, where, message)
+            yield VerifyFinding(topic, ConsistencyCheck.COMMITS, where, message)
         yield from _undeclared(topic, commit, offsets)
         ends[offsets.partition] = offsets.previous
     if committed.starts_again:
-        ends.clear()  # the topic was re-created here: what came before it counts on its own
+        ends.clear()  # the topic was re-created here: earlier commits are checked separately
 
 
-def _undeclared(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator[Finding]:
-    """Offsets that are left out, after what was committed before or where another log was taken up."""
+def _undeclared(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator[VerifyFinding]:
+    """Yields offsets that were left out after the previous commit, or after the log diverged."""
     since = offsets.previous if offsets.diverged_at is None else offsets.diverged_at
     if since is None or since >= offsets.start:
         return
@@ -122,17 +123,15 @@ def _undeclared(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator
     for start, end in sorted((*offsets.gaps, *((one.start, one.end) for one in offsets.skipped))):
         told = max(told, end) if start <= told else told
     if told < offsets.start:
-        message = (
-            f"commit {commit.commit_number} leaves out offsets {told} to before {offsets.start}, and does not say why"
-        )
-        yield Finding(topic, Check.COMMITS, f"{topic}-{offsets.partition}", message)
+        message = f"commit {commit.commit_number} leaves out offsets {told} to before {offsets.start} without a reason"
+        yield VerifyFinding(topic, ConsistencyCheck.COMMITS, f"{topic}-{offsets.partition}", message)
 
 
-def _begin_nowhere(topic: str, ends: dict[int, int | None]) -> Iterator[Finding]:
+def _begin_nowhere(topic: str, ends: dict[int, int | None]) -> Iterator[VerifyFinding]:
     for partition, end in sorted(ends.items()):
         if end is not None:
-            message = f"the oldest commit goes on from offset {end}, and nothing was committed before it"
-            yield Finding(topic, Check.COMMITS, f"{topic}-{partition}", message)
+            message = f"the oldest commit begins at offset {end}, which no earlier commit explains"
+            yield VerifyFinding(topic, ConsistencyCheck.COMMITS, f"{topic}-{partition}", message)
 
 
 def _rows_by_partition(committed: TopicCommit, kind: FileKind) -> Counter[int]:
@@ -145,7 +144,7 @@ def _rows_by_partition(committed: TopicCommit, kind: FileKind) -> Counter[int]:
 
 
 def _added(totals: tuple[int, int], committed: TopicCommit, kind: FileKind) -> tuple[int, int]:
-    """Files and rows with those of one more commit."""
+    """Returns the totals with those of one more commit."""
     added = [file.records for file in committed.files if file.kind is kind]
     taken = [rewrite for rewrite in committed.rewrites if rewrite.kind is kind]
     return (

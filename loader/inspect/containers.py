@@ -1,4 +1,4 @@
-"""Avro container files, read back to be checked: by their blocks, and by where their rows came from."""
+"""Reads Avro container files to check them: by their blocks, and by the origin of their rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ LONG_BYTES_MAX = 10  # of a varint of 64 bits
 
 
 def count_rows(file: IO[bytes], length: int) -> int:
-    """The rows that the blocks of a container file of this length say they hold; the blocks are passed over.
+    """Returns the number of rows stated by the blocks of a container file of this length. Skips the rows.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no container file, or it is cut.
+        ValueError: it is no container file, or it is truncated.
     """
     sync = _skip_header(file)
     rows = 0
@@ -33,7 +33,7 @@ def count_rows(file: IO[bytes], length: int) -> int:
 
 
 def positions(file: IO[bytes]) -> Iterator[tuple[int, int]] | None:
-    """Partition and offset of every row of a data file, None when it has no column that tells them.
+    """Returns partition and offset of every row of a data file, None if it has no `kafka` column.
 
     Raises:
         OSError: it cannot be read.
@@ -41,7 +41,7 @@ def positions(file: IO[bytes]) -> Iterator[tuple[int, int]] | None:
     """
     schema = fastavro.reader(file).writer_schema
     file.seek(0)
-    # The column is the last one, under a name that depends on the others'; its record has one that nothing else has.
+    # The column is the last one. Its name depends on the other columns; the name of its record is unique.
     column = schema["fields"][-1] if isinstance(schema, dict) and schema.get("fields") else {}
     record = next((one for one in column.get("type", ()) if isinstance(one, dict)), {})
     if not str(record.get("name", "")).startswith("headrace.load.kafka_position"):
@@ -57,11 +57,11 @@ def _positions(file: IO[bytes], schema: dict[str, object], column: str) -> Itera
 
 
 def _skip_header(file: IO[bytes]) -> bytes:
-    """Reads past the metadata and returns the sync marker."""
+    """Skips the metadata and returns the sync marker."""
     if file.read(len(MAGIC)) != MAGIC:
         raise ValueError("it does not begin as an Avro container file")
     while (pairs := _read_long(file)) != 0:
-        if pairs < 0:  # then the size of these in bytes follows, by which they can be passed over
+        if pairs < 0:  # then their size in bytes follows
             file.seek(_read_long(file), 1)
             continue
         for _ in range(2 * pairs):

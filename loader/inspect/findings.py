@@ -1,4 +1,4 @@
-"""What is found where a topic's commits, its files and its log on the brokers do not agree."""
+"""Findings where a topic's commits, its files and its log on the brokers disagree."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Check(StrEnum):
-    """What was compared."""
+class ConsistencyCheck(StrEnum):
+    """The compared property."""
 
-    COMMITS = "commits"  # with one another: offsets without holes, every offset accounted for
-    INDEX = "index"  # of files, with the commits
-    PLACE = "place"  # committed files are where readers look
+    COMMITS = "commits"  # offsets without holes, every offset accounted for
+    INDEX = "index"  # the index of files agrees with the commits
+    PLACE = "place"  # committed files are visible to readers
     LENGTH = "length"
     CHECKSUM = "checksum"
-    ROWS = "rows"  # the file can be read, and holds as many as committed
-    FOREIGN = "foreign"  # files that nothing committed, where readers find them
-    OFFSETS = "offsets"  # with the brokers
+    ROWS = "rows"  # the file can be read, and has the committed number of rows
+    FOREIGN = "foreign"  # files in no commit, visible to readers
+    OFFSETS = "offsets"  # next offsets agree with the brokers
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """`where` is a file below the warehouse or a partition, "" for all of the topic; `message` what a person reads."""
+class VerifyFinding:
+    """`where` is a file below the warehouse or a partition, "" for the whole topic; `message` is for the user."""
 
     topic: str
-    check: Check
+    check: ConsistencyCheck
     where: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class TopicVerified:
-    """What was looked at; `waiting` files are committed and will be brought to their places by the next load."""
+    """The result for one topic; `waiting` files are committed and will be published by the next load."""
 
     topic: str
     commits: int
@@ -39,4 +39,4 @@ class TopicVerified:
     rows: int
     bytes: int
     waiting: int
-    findings: tuple[Finding, ...]
+    findings: tuple[VerifyFinding, ...]

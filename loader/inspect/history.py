@@ -1,4 +1,4 @@
-"""How the table of a topic came to have the columns that it has, from the commits."""
+"""The history of a topic's table: which commit added which columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.loader.load_schema import column_changes
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """What one commit changed of a table; `version` is the newest of the subject that was taken up then."""
+    """The changes of a table in one commit; `version` is the newest version of the subject that it folded in."""
 
     revision: int
     commit_number: int
@@ -23,16 +23,16 @@ class TableChange:
 
 
 def table_history(log: CommitLog, topic: str) -> tuple[TableChange, ...]:
-    """The changes of a topic's table, oldest first.
+    """Returns the changes of a topic's table, oldest first.
 
-    Every commit on the topic is read, which takes a while for one that was loaded every ten minutes for years.
+    Reads every commit of the topic, which takes a while after years of loads every ten minutes.
 
     Args:
-        log: with its state read.
-        topic: one that something has been committed of.
+        log: after `read_state`.
+        topic: one with a commit.
 
     Raises:
-        CorruptCommit, UnsupportedFormat: a commit on the way cannot be read.
+        CorruptCommit, UnsupportedFormat: a commit cannot be read.
     """
     found = list(_newest_first(log, topic))[::-1]
     before = ["", *(schema.text for _, _, schema in found)]
@@ -50,7 +50,7 @@ def table_history(log: CommitLog, topic: str) -> tuple[TableChange, ...]:
 
 
 def _newest_first(log: CommitLog, topic: str) -> Iterator[tuple[int, int, LoadSchema]]:
-    """(commit number, committed at in ms, what the load schema became) of each commit that changed it, back to the
+    """Yields (commit number, commit time in ms, new load schema) of each commit that changed the load schema, newest
     first."""
     for document in log.back(topic, log.state):
         schema = document.value.topics[topic].load_schema

@@ -1,8 +1,7 @@
-"""A view of a table as its newest schema has it: its fields under their own names, whatever earlier versions left.
+"""The view of a table by its newest schema: its fields under their own names, regardless of earlier versions.
 
-What a field's siblings hold (`note`, `note__int`) is brought together where plain values can be cast, nulls staying
-nulls; what Spark shows as a plain number although it is a time is cast; and what the schema says of a field is the
-column's comment. The expressions are Spark's SQL.
+Values in sibling columns (`note`, `note__int`) are merged where plain values can be cast, and nulls stay null. Times
+that Spark shows as numbers are cast. The doc of a field is the comment of its column. The expressions are Spark SQL.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ CASTABLE: Final = frozenset(
         PrimitiveType.STRING,
     }
 )
-"""Types without a logical type, of which `try_cast` takes each as each."""
+"""Types without a logical type that `try_cast` converts to each other."""
 
 _LOCAL: Final = "timestampadd({unit}, {value}, timestamp_ntz'1970-01-01 00:00:00')"
 TIMES: Final[Mapping[str, str]] = MappingProxyType(
@@ -53,11 +52,11 @@ TIMES: Final[Mapping[str, str]] = MappingProxyType(
         "local-timestamp-nanos": _LOCAL.replace("{unit}", "MICROSECOND").replace("{value}", "{value} DIV 1000"),
     }
 )
-"""By logical type, what makes a time of the number that Spark shows."""
+"""By logical type, the expression that converts Spark's number to a time."""
 
 
 def newest_id(state: TopicState) -> int | None:
-    """The schema id of the newest version that the topic's table follows; None where a release did not keep it."""
+    """Returns the schema id of the newest version in the topic's table, None if there is none."""
     fold = LoadState.from_json(json.loads(state.load_schema.fold))
     return next(iter(fold.routes)) if fold.newest is None and len(fold.routes) == 1 else fold.newest
 
@@ -65,11 +64,11 @@ def newest_id(state: TopicState) -> int | None:
 def latest_view(
     topic: str, state: TopicState, kafka_column: str, database: str, newest_id: int, text: str
 ) -> ReplaceView | None:
-    """The view of a topic's table by its newest version; None for a version that was not loaded with.
+    """Returns the view of a topic's table by its newest version, None for a version that was not folded in.
 
     Args:
-        state: what has been committed of the topic.
-        kafka_column: for where that does not say what the table has of it.
+        state: of the topic.
+        kafka_column: if the state has none.
         newest_id: of that version.
         text: its schema.
     """
@@ -86,7 +85,7 @@ def latest_view(
 
 
 def _columns(load: Record, newest: Record, route: StoredRoute) -> Iterator[tuple[str, str, str]]:
-    """(name, expression, comment) of the newest version's fields, and of the column that says where a row came from."""
+    """Yields (name, expression, comment) for the fields of the newest version, and for the `kafka` column."""
     names: set[str] = set()
     for field, place in zip(newest.fields, route_places(route, len(newest.fields)), strict=True):
         column = load.fields[place.column]
@@ -99,7 +98,7 @@ def _columns(load: Record, newest: Record, route: StoredRoute) -> Iterator[tuple
 
 
 def _siblings(load: Record, column: Field, name: str) -> list[Field]:
-    """Other columns that this field's values went to in earlier versions, and that can be cast to this one's type."""
+    """Returns further columns with this field's values from earlier versions that can be cast to this column's type."""
     if not _is_castable(column.type):
         return []
     return [

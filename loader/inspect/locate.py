@@ -1,8 +1,7 @@
-"""Where the message of one offset is, and by which commit; from the commits, and from files only where these do not
-tell.
+"""Finds the file and the commit of the message at one offset: from the commits, and from files only if necessary.
 
-A load reads offsets in order but files rows by their own time, so several files may span an offset. Those are looked
-into, which takes as long as reading them.
+A load reads offsets in order but files rows by their own time, so several files may span an offset. Those are read,
+which takes time.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from headrace.loader.commit.commit import Commit, CommittedRange
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.containers import positions
-from headrace.loader.inspect.placed_files import applied_commit_number, placed_files
+from headrace.loader.inspect.published_files import applied_commit_number, published_files
 from headrace.loader.inspect.quarantine import read_rows
 from headrace.loader.storage.protocols import WarehouseFiles
 from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
 
 
-class Fate(StrEnum):
-    """What became of an offset."""
+class OffsetFate(StrEnum):
+    """What happened to an offset."""
 
     ROW = "a row"
     QUARANTINED = "in quarantine"
@@ -37,15 +36,15 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
-    """`files` are paths below the warehouse: the one that holds the message, or those that may. `detail` is a sentence
-    for people. `commit_number` is the commit that loaded the offset, with those from `start` to before `end`; 0 for
-    none."""
+class LocatedMessage:
+    """`files` are paths below the warehouse: the file with the message, or those that may have it. `detail` is a
+    sentence. `commit_number` is the commit that loaded the offsets from `start` to before `end`, among them this one; 0
+    for none."""
 
     topic: str
     partition: int
     offset: int
-    fate: Fate
+    fate: OffsetFate
     detail: str
     files: tuple[str, ...] = ()
     commit_number: int = 0
@@ -57,31 +56,34 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A file whose offsets span the wanted one; `is_sure` when they are without holes."""
+    """A file whose offsets span the wanted one; `is_sure` if they have no holes."""
 
     kind: FileKind
     path: str
     is_sure: bool
 
 
-def locate(log: CommitLog, index: FileIndex, files: WarehouseFiles, topic: str, partition: int, offset: int) -> Located:
-    """
-    Args:
-        topic: one that something has been committed of.
+def locate(
+    log: CommitLog, index: FileIndex, files: WarehouseFiles, topic: str, partition: int, offset: int
+) -> LocatedMessage:
+    """Args:
+        topic: one with a commit.
 
     Raises:
-        CorruptCommit, UnsupportedFormat: a commit on the way cannot be read.
-        OSError, ValueError: a file that must be looked into cannot be read.
+        CorruptCommit, UnsupportedFormat: a commit cannot be read.
+        OSError, ValueError: a file that must be read cannot be.
     """
     known = log.state.topics[topic].partitions.get(partition)
-    answer = Located(topic, partition, offset, Fate.NOT_LOADED, "nothing of this partition has been committed")
+    answer = LocatedMessage(
+        topic, partition, offset, OffsetFate.NOT_LOADED, "nothing of this partition has been committed"
+    )
     if known is None:
         return answer
     if offset >= known.next_offset:
         return replace(answer, detail=f"the next offset to load is {known.next_offset}")
     found = _commit_on(log, topic, partition, offset)
     if found is None:
-        return replace(answer, fate=Fate.PASSED, detail="the first load of the partition began after it")
+        return replace(answer, fate=OffsetFate.PASSED, detail="the first load of the partition began after it")
     commit, offsets, later = found
     answer = replace(
         answer,
@@ -93,17 +95,17 @@ def locate(log: CommitLog, index: FileIndex, files: WarehouseFiles, topic: str, 
     )
     passed = next((one for one in offsets.skipped if one.start <= offset < one.end), None)
     if passed is not None and not passed.is_kept:
-        return replace(answer, fate=Fate.PASSED_OVER, detail=passed.reason)
+        return replace(answer, fate=OffsetFate.PASSED_OVER, detail=passed.reason)
     if passed is not None and offset != passed.start:
         # The bytes of the whole batch are one row, at its first offset.
         first = locate(log, index, files, topic, partition, passed.start)
         return replace(first, offset=offset)
     if any(start <= offset < end for start, end in offsets.gaps):
-        return replace(answer, fate=Fate.GAP, detail="the brokers had it no more when it was to be read")
+        return replace(answer, fate=OffsetFate.GAP, detail="the brokers no longer had it when it was due")
     time_partitions = later | _time_partitions(commit, topic, partition, offset)
     candidates = list(_candidates(log, index, topic, commit, time_partitions, partition, offset))
     if not candidates and time_partitions:
-        return replace(answer, fate=Fate.REMOVED, detail="its file was taken away by a later commit")
+        return replace(answer, fate=OffsetFate.REMOVED, detail="its file was taken away by a later commit")
     return _among(answer, candidates, files, offsets.counts)
 
 
@@ -113,9 +115,8 @@ TimePartition = tuple[FileKind, str]
 def _commit_on(
     log: CommitLog, topic: str, partition: int, offset: int
 ) -> tuple[Commit, CommittedRange, set[TimePartition]] | None:
-    """The newest commit on the offset, of the topic as it is now: one that was re-created counts anew. And the time
-    partitions in which later ones put files that span it: a replay puts rows into others than they were quarantined
-    in."""
+    """Returns the newest commit with the offset, since the topic was last re-created, and the time partitions in which
+    later commits added files that span it: a replay adds rows to other time partitions than the quarantine's."""
     state = log.state
     later: set[TimePartition] = set()
     for document in log.back(topic, state):
@@ -143,7 +144,7 @@ def _spans(ranges: Iterable[FileRange], partition: int, offset: int) -> FileRang
 
 
 def _time_partitions(commit: Commit, topic: str, partition: int, offset: int) -> set[TimePartition]:
-    """Those of a commit's files that span the offset."""
+    """Returns the time partitions of a commit's files that span the offset."""
     files = commit.topics[topic].files
     return {(file.kind, file.time_partition) for file in files if _spans(file.ranges, partition, offset)}
 
@@ -157,7 +158,7 @@ def _candidates(
     partition: int,
     offset: int,
 ) -> Iterator[_Candidate]:
-    """The live files that span the offset: those of the commit, or what later commits put in their place."""
+    """Returns the live files that span the offset: those of the commit, or their replacements."""
     state = log.state.topics[topic]
     if not state.generation:
         for file in commit.topics[topic].files:
@@ -165,13 +166,13 @@ def _candidates(
                 path = f"{time_partition_directory(state.directory, file.kind, file.time_partition, 0)}/{file.name}"
                 yield _Candidate(file.kind, path, _is_dense(file.ranges, partition, offset))
         return
-    # What is not in its place yet is still in the one before.
+    # A file that is not published yet is still in its former place.
     commit_number = max(commit.commit_number, applied_commit_number(log, topic))
     for kind in FileKind:
         wanted = {time_partition for found, time_partition in time_partitions if found is kind}
-        for placed in placed_files(index, log, topic, kind, commit_number, wanted.__contains__) if wanted else ():
+        for placed in published_files(index, log, topic, kind, commit_number, wanted.__contains__) if wanted else ():
             if placed.file.since >= commit.commit_number and _spans(placed.file.ranges, partition, offset):
-                # Of a file that several became, which may be of several logs, the span says nothing.
+                # The span of a merged file, possibly from several logs, is no evidence.
                 is_sure = placed.file.since == commit.commit_number and _is_dense(placed.file.ranges, partition, offset)
                 yield _Candidate(kind, placed.path, is_sure)
 
@@ -181,7 +182,9 @@ def _is_dense(ranges: Sequence[FileRange], partition: int, offset: int) -> bool:
     return span is not None and span.records == span.last - span.first + 1
 
 
-def _among(answer: Located, candidates: Sequence[_Candidate], files: WarehouseFiles, counts: RangeCounts) -> Located:
+def _among(
+    answer: LocatedMessage, candidates: Sequence[_Candidate], files: WarehouseFiles, counts: RangeCounts
+) -> LocatedMessage:
     sure = [one for one in candidates if one.is_sure][:1]
     unsure: list[str] = []
     for one in sure or candidates:
@@ -189,16 +192,16 @@ def _among(answer: Located, candidates: Sequence[_Candidate], files: WarehouseFi
         if detail is None and not one.is_sure:
             unsure.append(one.path)
         elif detail or one.is_sure:
-            fate = Fate.QUARANTINED if one.kind is FileKind.QUARANTINE else Fate.ROW
+            fate = OffsetFate.QUARANTINED if one.kind is FileKind.QUARANTINE else OffsetFate.ROW
             return replace(answer, fate=fate, detail=detail or "", files=(one.path,))
     if unsure:
-        detail = "one of these files may hold it; they are not in place yet, or do not say where their rows come from"
-        return replace(answer, fate=Fate.UNCLEAR, detail=detail, files=tuple(unsure))
+        detail = "one of these files may hold it; they are not published yet, or their rows have no kafka column"
+        return replace(answer, fate=OffsetFate.UNCLEAR, detail=detail, files=tuple(unsure))
     return _of_no_row(answer, counts)
 
 
-def _look(answer: Located, candidate: _Candidate, files: WarehouseFiles) -> str | None:
-    """What is to be said of the message when the file holds it, "" when it does not, None when it cannot be told."""
+def _look(answer: LocatedMessage, candidate: _Candidate, files: WarehouseFiles) -> str | None:
+    """Returns a sentence if the file has the message, "" if not, None if unknown."""
     wanted = (answer.partition, answer.offset)
     if candidate.is_sure and candidate.kind is FileKind.DATA:
         return "" if files.length(candidate.path) is not None else None
@@ -213,8 +216,8 @@ def _look(answer: Located, candidate: _Candidate, files: WarehouseFiles) -> str 
         return None
 
 
-def _of_no_row(answer: Located, counts: RangeCounts) -> Located:
-    """Nothing was filed under the offset; the range's counts say what it can have been."""
+def _of_no_row(answer: LocatedMessage, counts: RangeCounts) -> LocatedMessage:
+    """Describes an offset without a row from the counts of its range."""
     words = {
         "tombstones (no value)": counts.tombstones,
         "transaction markers": counts.control,
@@ -224,5 +227,5 @@ def _of_no_row(answer: Located, counts: RangeCounts) -> Located:
     }
     among = " and ".join(f"{number:,} {word}" for word, number in words.items() if number)
     if not among:
-        return replace(answer, fate=Fate.UNCLEAR, detail="no file of its commit holds it: run `headrace verify`")
-    return replace(answer, fate=Fate.NO_ROW, detail=f"it is one of {among} of its range")
+        return replace(answer, fate=OffsetFate.UNCLEAR, detail="no file of its commit holds it: run `headrace verify`")
+    return replace(answer, fate=OffsetFate.NO_ROW, detail=f"it is one of {among} of its range")

@@ -1,4 +1,4 @@
-"""Where every partition goes on, from the log alone; the brokers add what their logs hold if they can be asked."""
+"""The next offset of every partition, from the commit log, with the brokers' offsets if they are available."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from headrace.loader.plan.discover import Discovery, PartitionOffsets
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """`next_offset` is None where the first load begins with what the log holds then. `is_loaded` tells a next offset
-    from a start that was chosen for a partition of which nothing was loaded. `leader_epoch` is -1 when unknown;
-    `log_start`, `log_end` and `lag` are None when the brokers do not tell."""
+    """`next_offset` is None if the first load will begin at the log start offset. `is_loaded` distinguishes a next
+    offset from a start offset set for a partition without loaded offsets. `leader_epoch` is -1 if unknown; `log_start`,
+    `log_end` and `lag` are None if the brokers are unavailable."""
 
     topic: str
     partition: int
@@ -27,7 +27,7 @@ class PartitionStatus:
 def partition_statuses(
     state: LoaderState, discovery: Discovery | None, topic: str | None = None
 ) -> tuple[PartitionStatus, ...]:
-    """All partitions that the log or the brokers know, of one topic or of all."""
+    """Returns the partitions in the commit log or on the brokers, of one topic or of all."""
     in_logs = {
         (name, found.partition): found
         for name, topic_found in (discovery.topics.items() if discovery else ())

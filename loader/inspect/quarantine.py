@@ -1,4 +1,4 @@
-"""The messages that could not be loaded, read back from their files."""
+"""Reads quarantined messages from their files."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import fastavro
 
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
-from headrace.loader.inspect.placed_files import placed_files
+from headrace.loader.inspect.published_files import published_files
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.work_unit import FileKind
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedRow:
-    """A row of a quarantine file, as it is read back; the timestamp is in milliseconds."""
+    """A row of a quarantine file; the timestamp is in milliseconds."""
 
     partition: int
     offset: int
@@ -32,7 +32,7 @@ class QuarantinedRow:
 
 
 def read_rows(file: IO[bytes]) -> Iterator[QuarantinedRow]:
-    """The rows of one quarantine file, in the order of the file.
+    """Yields the rows of one quarantine file, in file order.
 
     Raises:
         OSError: it cannot be read.
@@ -44,7 +44,7 @@ def read_rows(file: IO[bytes]) -> Iterator[QuarantinedRow]:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineFile:
-    """A committed file of quarantined messages; `name` is where in the warehouse it is published."""
+    """A committed file of quarantined messages; `name` is its path in the warehouse."""
 
     topic: str
     time_partition: str
@@ -53,8 +53,8 @@ class QuarantineFile:
 
 
 def committed_files(log: CommitLog, topic: str | None = None) -> list[QuarantineFile]:
-    """The quarantine files of all topics or of one, by topic and time partition. A file whose applier is behind may not
-    be at its path yet.
+    """Returns the quarantine files of all topics or of one, by topic and time partition. A file may not be published
+    yet.
 
     Raises:
         CorruptCommit: see `CommitLog.read_state`.
@@ -66,7 +66,7 @@ def committed_files(log: CommitLog, topic: str | None = None) -> list[Quarantine
         QuarantineFile(name, placed.time_partition, placed.path, placed.file.records)
         for name in wanted
         if state.topics[name].quarantine.files
-        for placed in placed_files(index, log, name, FileKind.QUARANTINE, state.commit_number)
+        for placed in published_files(index, log, name, FileKind.QUARANTINE, state.commit_number)
     ]
 
 

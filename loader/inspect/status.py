@@ -1,4 +1,4 @@
-"""Where the loader stands, from the log alone; the brokers add the lag if they can be asked."""
+"""The status of the loader, from the commit log, with the lag if the brokers are available."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from headrace.loader.run_log import RunLine
 
 AUDIT = "audit"
 APPLIERS = ("index", "schema", "files", "partitions", AUDIT, "group_offsets")
-"""In the order in which they follow."""
+"""In their order."""
 
 ADVISORY = frozenset({"group_offsets"})
 
 
 @dataclass(frozen=True, slots=True)
 class TopicStatus:
-    """`lag` is in offsets, None when the brokers were not asked or do not have the topic. `file_bytes_mean` is None
-    where the sizes are not known. `complete_until` is what the table says of itself, "" for nothing. `pending` names
-    the appliers that have not passed the topic's newest commit."""
+    """`lag` is in offsets, None if the brokers are unavailable or lack the topic. `file_bytes_mean` is None without
+    files. `complete_until` is the table's property, "" for none. `pending` names the appliers that have not applied the
+    topic's newest commit."""
 
     topic: str
     table: str
@@ -42,8 +42,8 @@ class TopicStatus:
 
 @dataclass(frozen=True, slots=True)
 class LoadStatus:
-    """`waiting` are topics on the brokers that nothing has been committed of; `note` says why lags are missing. `runs`
-    are the newest, oldest first, where loads leave lines. `notes` are of this installation."""
+    """`waiting` are topics on the brokers without a commit; `note` is the reason for missing lags. `runs` are the
+    newest lines of the run log, oldest first. `notes` concern this installation."""
 
     commit_number: int
     committed_at_ms: int
@@ -56,7 +56,7 @@ class LoadStatus:
 
     @property
     def has_pending(self) -> bool:
-        """Whether something committed is not in its table yet; lag tools that lag do not count."""
+        """Whether a commit is not in its table yet; appliers for lag tools do not count."""
         return any(set(topic.pending) - ADVISORY for topic in self.topics)
 
 
@@ -68,11 +68,10 @@ def load_status(
     runs: tuple[RunLine, ...] = (),
     notes: tuple[str, ...] = (),
 ) -> LoadStatus:
-    """
-    Args:
-        counted: the positions of the audit, which keeps them itself.
-        discovery: None when the brokers could not be asked; `note` then says why.
-        notes: what there is to say of this installation.
+    """Args:
+        counted: the audit's positions, which the audit stores itself.
+        discovery: None if the brokers are unavailable; `note` then has the reason.
+        notes: about this installation.
 
     Raises:
         CorruptCommit: see `CommitLog.read_state`.
@@ -96,7 +95,7 @@ def load_status(
     )
     waiting = tuple(sorted(set(discovery.topics) - set(state.topics))) if discovery else ()
     positions = {name: cursors[name].oldest for name in APPLIERS}
-    # It says nothing of commit numbers without topics, and of a topic no more than its own newest commit number.
+    # Positions exist for topics only, and a topic's position is at most its own newest commit.
     positions[AUDIT] = min(
         (cursors[AUDIT].position(one.topic) for one in topics if AUDIT in one.pending), default=state.commit_number
     )

@@ -1,7 +1,7 @@
-"""Files against commits against brokers. Nothing is changed, and what is found are values.
+"""Compares files, commits and brokers. Changes nothing, and returns findings.
 
-Safe beside a load: what is committed while this looks is looked at the next time, and files on their way to their
-places are counted as waiting.
+Safe while loads run: later commits are left to the next run of the command, and files that are not published yet count
+as waiting.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from headrace.loader.commit.file_index import FileIndex, index_directory
 from headrace.loader.errors import StorageError
 from headrace.loader.inspect.commit_chain import Chain, ChainFile, TimePartition, read_chain
 from headrace.loader.inspect.containers import count_rows
-from headrace.loader.inspect.findings import Check, Finding, TopicVerified
-from headrace.loader.inspect.placed_files import applied_commit_number
+from headrace.loader.inspect.findings import ConsistencyCheck, TopicVerified, VerifyFinding
+from headrace.loader.inspect.published_files import applied_commit_number
 from headrace.loader.plan.discover import DiscoveredTopic
 from headrace.loader.storage.protocols import Staged, Storage, WarehouseFiles
 from headrace.loader.work_unit import FileKind
 
-HIDDEN = (".", "_")  # how names begin that Hive, Spark and Pig pass over
+HIDDEN = (".", "_")  # prefixes of names that Hive, Spark and Pig ignore
 
 
 def verify_topic(
@@ -37,7 +37,7 @@ def verify_topic(
     """Compares one topic as of the state that the log has read.
 
     Args:
-        discovered: the topic on the brokers; None when it is not to be compared with them.
+        discovered: the topic on the brokers, None to skip that comparison.
         checksums: also reads every byte of every file.
     """
     chain = read_chain(log, topic, applied_commit_number(log, topic))
@@ -68,38 +68,47 @@ def verify_topic(
 def _name(log: CommitLog, topic: str, chain: Chain, committed: ChainFile) -> str:
     file = committed.file
     generation = chain.generations.get((file.kind, file.time_partition), 0)
-    return f"{time_partition_directory(log.state.topics[topic].directory, file.kind, file.time_partition, generation)}/{file.name}"
+    directory = log.state.topics[topic].directory
+    return f"{time_partition_directory(directory, file.kind, file.time_partition, generation)}/{file.name}"
 
 
-def _check_waiting(topic: str, storage: Storage, name: str, committed: ChainFile) -> Iterator[Finding]:
-    """Whether a file that is not in its place yet can be brought there."""
+def _check_waiting(topic: str, storage: Storage, name: str, committed: ChainFile) -> Iterator[VerifyFinding]:
+    """Checks that an unpublished file can be published."""
     try:
         storage.staging.keep(committed.run_id, [Staged(committed.file.staged, committed.file.length)])
     except (StorageError, OSError) as error:
         if storage.files.length(name) is None:
-            message = f"the file of commit {committed.commit_number} is neither there nor staged: {error}"
-            yield Finding(topic, Check.PLACE, name, message)
+            message = f"the file of commit {committed.commit_number} is neither published nor staged: {error}"
+            yield VerifyFinding(topic, ConsistencyCheck.PLACE, name, message)
 
 
 def _check_file(
     topic: str, files: WarehouseFiles, name: str, committed: ChainFile, checksums: bool
-) -> Iterator[Finding]:
-    """The first thing that is wrong with a file."""
+) -> Iterator[VerifyFinding]:
+    """Yields the first problem of a file."""
     file, by = committed.file, f"committed in {committed.commit_number}"
     try:
         length = files.length(name)
         if length is None:
-            yield Finding(topic, Check.PLACE, name, f"is missing; it was {by}")
+            yield VerifyFinding(topic, ConsistencyCheck.PLACE, name, f"is missing; it was {by}")
         elif length != file.length:
-            yield Finding(topic, Check.LENGTH, name, f"has {length:,} bytes instead of the {file.length:,} {by}")
+            yield VerifyFinding(
+                topic, ConsistencyCheck.LENGTH, name, f"has {length:,} bytes instead of the {file.length:,} {by}"
+            )
         elif checksums and (found := _checksum(files, name, file.checksum)) != file.checksum:
-            yield Finding(topic, Check.CHECKSUM, name, f"has the checksum {found} instead of {file.checksum}, {by}")
+            yield VerifyFinding(
+                topic, ConsistencyCheck.CHECKSUM, name, f"has the checksum {found} instead of {file.checksum}, {by}"
+            )
         elif (rows := _rows(files, name, length)) != file.records:
-            yield Finding(topic, Check.ROWS, name, f"has {rows:,} rows instead of the {file.records:,} {by}")
+            yield VerifyFinding(
+                topic, ConsistencyCheck.ROWS, name, f"has {rows:,} rows instead of the {file.records:,} {by}"
+            )
     except OSError as error:
-        yield Finding(topic, Check.PLACE, name, f"cannot be read: {error.strerror or error}; it was {by}")
+        yield VerifyFinding(
+            topic, ConsistencyCheck.PLACE, name, f"cannot be read: {error.strerror or error}; it was {by}"
+        )
     except ValueError as error:
-        yield Finding(topic, Check.ROWS, name, f"cannot be read: {error}; it was {by}")
+        yield VerifyFinding(topic, ConsistencyCheck.ROWS, name, f"cannot be read: {error}; it was {by}")
 
 
 def _checksum(files: WarehouseFiles, name: str, committed: str) -> str:
@@ -112,7 +121,7 @@ def _rows(files: WarehouseFiles, name: str, length: int) -> int:
         return count_rows(file, length)
 
 
-def _compare_index(log: CommitLog, index: FileIndex, topic: str, chain: Chain) -> Iterator[Finding]:
+def _compare_index(log: CommitLog, index: FileIndex, topic: str, chain: Chain) -> Iterator[VerifyFinding]:
     committed = _names(chain.live)
     indexed: dict[TimePartition, set[str]] = {}
     for kind in FileKind:
@@ -126,7 +135,9 @@ def _compare_index(log: CommitLog, index: FileIndex, topic: str, chain: Chain) -
         if ours != theirs:
             message = f"the index has {len(theirs)} files of {kind.value}/{time_partition}, and the commits {len(ours)}"
             directory = log.storage.describe(index_directory(log.state.topics[topic].directory))
-            yield Finding(topic, Check.INDEX, "", f"{message}: remove {directory}, which the next load makes anew")
+            yield VerifyFinding(
+                topic, ConsistencyCheck.INDEX, "", f"{message}: delete {directory}, which the next load rebuilds"
+            )
 
 
 def _names(files: Iterable[ChainFile]) -> dict[TimePartition, set[str]]:
@@ -136,24 +147,24 @@ def _names(files: Iterable[ChainFile]) -> dict[TimePartition, set[str]]:
     return found
 
 
-def _foreign(log: CommitLog, topic: str, files: WarehouseFiles, chain: Chain) -> Iterator[Finding]:
-    """Files that readers of the topic find and nobody committed."""
+def _foreign(log: CommitLog, topic: str, files: WarehouseFiles, chain: Chain) -> Iterator[VerifyFinding]:
+    """Yields files in no commit that readers of the topic find."""
     later = _names(chain.later)
     for (kind, time_partition), names in sorted(_names(chain.live).items()):
         generation = chain.generations.get((kind, time_partition), 0)
         directory = time_partition_directory(log.state.topics[topic].directory, kind, time_partition, generation)
         for name in files.children(directory):
             if not name.startswith(HIDDEN) and name not in names and name not in later.get((kind, time_partition), ()):
-                message = "nothing committed this file, and readers find it: move it away"
-                yield Finding(topic, Check.FOREIGN, f"{directory}/{name}", message)
+                message = "no commit contains this file, and readers find it: move it away"
+                yield VerifyFinding(topic, ConsistencyCheck.FOREIGN, f"{directory}/{name}", message)
 
 
-def _compare_offsets(log: CommitLog, discovered: DiscoveredTopic) -> Iterator[Finding]:
+def _compare_offsets(log: CommitLog, discovered: DiscoveredTopic) -> Iterator[VerifyFinding]:
     topic = discovered.topic
     known = log.state.topics[topic]
     if known.topic_id and discovered.topic_id and known.topic_id != discovered.topic_id:
         message = "the topic was re-created on the brokers since its newest commit"
-        yield Finding(topic, Check.OFFSETS, "", message)
+        yield VerifyFinding(topic, ConsistencyCheck.OFFSETS, "", message)
         return
     on_brokers = {one.partition: one for one in discovered.partitions}
     for number, partition in sorted(known.partitions.items()):
@@ -161,10 +172,10 @@ def _compare_offsets(log: CommitLog, discovered: DiscoveredTopic) -> Iterator[Fi
         where = f"{topic}-{number}"
         if found is None:
             if number not in discovered.errors:
-                yield Finding(topic, Check.OFFSETS, where, "the brokers have no such partition")
+                yield VerifyFinding(topic, ConsistencyCheck.OFFSETS, where, "the brokers have no such partition")
         elif partition.next_offset > max(found.end, found.high_watermark):
             message = f"the log ends at {found.high_watermark}, before the next offset to load, {partition.next_offset}"
-            yield Finding(topic, Check.OFFSETS, where, message)
+            yield VerifyFinding(topic, ConsistencyCheck.OFFSETS, where, message)
         elif partition.next_offset < found.start:
             message = f"the log begins at {found.start}, after the next offset to load, {partition.next_offset}"
-            yield Finding(topic, Check.OFFSETS, where, message)
+            yield VerifyFinding(topic, ConsistencyCheck.OFFSETS, where, message)

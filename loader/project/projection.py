@@ -156,7 +156,7 @@ def compile_projection(
         return body
 
     def converted(body: bytes) -> bytes:
-        limits.begin()
+        limits.reset()
         try:
             row, end = convert(body, 0)
         except UnreadableValue:
@@ -191,7 +191,7 @@ def compile_time_walk(writer: Schema, time_path: Sequence[str], seen: CapturedLo
         return lambda body: None
 
     def walk(body: bytes) -> None:
-        limits.begin()
+        limits.reset()
         with suppress(BadBody, *MALFORMED):
             skip(body, 0)
 

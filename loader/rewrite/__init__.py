@@ -1,5 +1,5 @@
-"""What is done to files that were published: `expire` takes time partitions away that are old enough, `compact` makes
-few files of many (`merge` is its task), `accept_missing` accepts that files are gone, `replay` tries quarantined
-messages again, and `backfill` makes files again from the brokers (`closure`: which ones together; `origin`: those of
-another log; `reread`: whether what came is what they held). Each is a commit that rewrites time partitions, safe beside
-loads, and `retire` removes what was replaced once nobody reads it any more."""
+"""Commands that change published files: `expire` removes old time partitions, `compact` merges small files (`merge` is
+its task), `accept_missing` accepts lost files, `replay` retries quarantined messages, `discard` removes them, and
+`backfill` reads offsets again from the brokers (`closure`: files that must be replaced together; `origin`: files of
+another log; `reread`: whether the messages read again match the files). Each is a commit that rewrites time partitions
+and is safe while loads run. `retire` deletes replaced files once no query reads them."""

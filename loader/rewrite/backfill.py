@@ -1,11 +1,11 @@
-"""Files are made again from what the brokers still hold, by the topic's schema and policy of now, and take the place of
-those that hold the same offsets: files that were damaged or removed, or that were written by a policy or a projection
-that has been mended since.
+"""Recreates files from the offsets that the brokers still hold, with the topic's present schema and policy, and
+replaces the files with the same offsets: files that were damaged or deleted, or written with a policy or projection
+that has been corrected since.
 
-Exactly once: the same commit takes the old files away, all that share an offset with what is read again, and of two
-rewrites of a topic only one is committed. Nothing is replaced unless exactly as many messages came as the old files
-hold. A period is worked off in pieces, each a commit of its own: killed between them, nothing is lost or doubled, and a
-second run does all again. What the audit counted stays: the messages were read, and counted, by the load that met them.
+Exactly once: the same commit removes the old files, namely all that share an offset with the range read again, and of
+two rewrites of a topic only one is committed. Files are replaced only if exactly as many messages were read as they
+hold. A period is processed in pieces, each a commit of its own: a kill between them loses and duplicates nothing, and a
+second run repeats everything. The audit is unchanged, because the first load of the messages counted them.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from headrace.loader.work_unit import FileKind, RangeResult, TaskSettings, UnitR
 logger = logging.getLogger(__name__)
 
 PIECE_BYTES_MAX = 4 * 1024**3
-"""Of the files that one commit replaces: some minutes of a small pool, which is what a kill throws away."""
+"""Bytes of the files that one commit replaces: some minutes of a small pool, the work that a kill discards."""
 
 REST = "run this one again for the rest"
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillPorts:
-    """`tell` is given a line whenever a piece is done."""
+    """`tell` is called with a line after each piece."""
 
     rewrites: RewritePorts
     cluster: Cluster
@@ -71,7 +71,7 @@ class BackfillPorts:
 
 @dataclass(frozen=True, slots=True)
 class BackfillSettings:
-    """As a load has them. Sizes are in bytes."""
+    """As for a load. Sizes are in bytes."""
 
     plan: PlanSettings
     task: TaskSettings
@@ -81,26 +81,25 @@ class BackfillSettings:
 def backfill(
     ports: BackfillPorts, topic: str, period: Period, settings: BackfillSettings, *, is_dry: bool
 ) -> BackfillReport:
-    """Makes the files of a topic again that are in the time partitions of a period, with those that share offsets with
-    them.
+    """Recreates the files of a topic in the time partitions of a period, with the files that share offsets with them.
 
-    Which files share offsets is found by reading the index of every day of the topic once, and of days that gave or may
-    give one again: memory is for the files that are replaced and a span per day and partition. A year of loads
-    every ten minutes, 105,000 files of ten partitions, took 10 s and no memory to speak of. The commits of the topic
-    are read back to the oldest that wrote one of the files.
+    To find shared offsets, the index of every day of the topic is read once, and again for days with such files. Memory
+    is needed for the replaced files and for a span per day and partition. A year of loads every ten minutes, 105,000
+    files of ten partitions, took 10 s and little memory. The commits of the topic are read back to the oldest that
+    wrote one of the files.
 
     Args:
-        topic: one that something has been committed of.
+        topic: one with a commit.
 
     Raises:
-        KafkaUnavailable: no broker answers. LoaderError: the tasks could not run. OSError: the disk failed. In all of
-            these nothing was committed; after the first commit they are told in the report.
+        KafkaUnavailable: no broker answers. LoaderError: the tasks could not run. OSError: the disk failed. Nothing was
+            committed then; after the first commit, failures are in the report instead.
     """
     return _Backfill(ports, topic, settings).run(period, is_dry=is_dry)
 
 
 class _Stopped(Exception):
-    """Nothing more is done. The pieces that were committed stand."""
+    """Ends the command. Committed pieces stand."""
 
     def __init__(self, *sentences: str) -> None:
         super().__init__("; ".join(sentences))
@@ -171,7 +170,7 @@ class _Backfill:
         ]
 
     def _found(self, state: LoaderState, asked: Sequence[LiveFile]) -> list[Component]:
-        """What is to be replaced, as far as the files can be of the topic's present log."""
+        """Returns the files to replace, excluding those of another log."""
         files = closed(asked, self._days(), self._live_on)
         back = self._rewrites.log.back(self._topic, state)
         commits = ((one.value.commit_number, one.value.kind, one.value.topics[self._topic]) for one in back)
@@ -217,7 +216,7 @@ class _Backfill:
                 of += 1
 
     def _work(self, piece: Sequence[Component], name: str) -> tuple[Component, ...]:
-        """Reads and decides a piece; returns what of it is to be tried once more, without what differs."""
+        """Reads and commits a piece. Returns the part to try again, without the mismatching intervals."""
         state, known = self._still()
         piece = self._readable(piece, self._discovered(state), known)
         if not piece:
@@ -232,16 +231,16 @@ class _Backfill:
             staged = [Staged(file.staged, file.length) for file in read.reconciled.files]
             self._rewrites.staging.keep(read.plan.run_id, staged)
         except BaseException:
-            self._rewrites.staging.drop(read.plan.run_id)  # no offer will ever name it
+            self._rewrites.staging.drop(read.plan.run_id)  # no commit will contain its files
             raise
         self._commit_plan(piece, read, state, name)
         return ()
 
     def _still(self) -> tuple[LoaderState, TopicState]:
-        """The newest state, in which nothing has become of the files but what this run committed.
+        """Returns the newest state, after checking that no other command changed the files.
 
         Raises:
-            _Stopped: another command rewrote the topic meanwhile, or a load found its log or schema to be others.
+            _Stopped: another command rewrote the topic, or a load found another log or schema.
         """
         state = self._rewrites.log.read_state()
         known = state.topics[self._topic]
@@ -256,10 +255,10 @@ class _Backfill:
         return state, known
 
     def _read(self, piece: Sequence[Component], state: LoaderState, known: TopicState) -> _Read:
-        """Reads as a load does, once more where the registry has ids that no load has met.
+        """Reads like a load, and once more if the registry has ids that no load has met.
 
         Raises:
-            _Stopped: not all of it could be read.
+            _Stopped: not everything could be read.
         """
         while True:
             discovered = self._discovered(state)
@@ -277,7 +276,7 @@ class _Backfill:
                     continue
                 return _Read(plan, reading, self._whole(plan, reading, piece))
             except BaseException:
-                self._rewrites.staging.drop(run_id)  # no offer will ever name it
+                self._rewrites.staging.drop(run_id)  # no commit will contain its files
                 raise
 
     def _plan(
@@ -292,7 +291,7 @@ class _Backfill:
             tasks=settings.tasks,
             file_bytes_target=settings.file_bytes_target,
         )
-        # A piece is committed as a whole or not at all, so ranges may share files whatever comes before them.
+        # A piece is committed completely or not at all, so its ranges may share files.
         tasks = [[dataclasses.replace(one, follows_another=False) for one in some] for some in packing.tasks]
         task = dataclasses.replace(self._settings.task, staging=self._rewrites.staging.location(run_id), now_ms=now_ms)
         works = {self._topic: work}
@@ -314,7 +313,7 @@ class _Backfill:
         return self._settings.plan.policy_of(self._topic).with_table(known.partition_by, known.kafka_column)
 
     def _whole(self, plan: LoadPlan, reading: Reading, piece: Sequence[Component]) -> ReconciledTopic:
-        """What was read, if it is all of it and of the same log to the end.
+        """Returns the results if they are complete and from the same log.
 
         Raises:
             _Stopped.
@@ -333,7 +332,7 @@ class _Backfill:
         if reconciled.problems:
             raise _Stopped(*reconciled.problems)
         if reconciled.counts.total != wanted:
-            outage = self._ports.schemas.outage or "the registry does not say what the schemas of some messages are"
+            outage = self._ports.schemas.outage or "the registry has no response for the schemas of some messages"
             raise _Stopped(f"{outage}; {AGAIN}")
         return reconciled
 
@@ -375,8 +374,8 @@ class _Backfill:
         )
         if report.quarantined > before:
             self._problems.append(
-                f"{count_text(report.quarantined - before, 'message')} more than before in its quarantine, which cannot be "
-                f"loaded by the schema of now: `headrace quarantine list {self._topic}` says why"
+                f"{count_text(report.quarantined - before, 'message')} more than before in its quarantine, which cannot "
+                f"be loaded with the present schema: see `headrace quarantine list {self._topic}`"
             )
         return dataclasses.replace(
             report, problems=tuple(dict.fromkeys(self._problems)), notes=tuple(dict.fromkeys(report.notes))
@@ -392,8 +391,7 @@ def _partitions(numbers: frozenset[int]) -> str:
 
 
 def _still_true(notes: Sequence[str], committed: TopicCommit) -> Iterator[str]:
-    """Those of before that say nothing of a time partition that was now looked at again, whose files may be there
-    again."""
+    """Returns the earlier notes without those about time partitions that were processed again."""
     time_partitions = {one.time_partition for one in committed.rewrites}
     for note in notes:
         if not time_partitions & set(note.split()):

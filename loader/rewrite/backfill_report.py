@@ -1,4 +1,4 @@
-"""What a backfill is asked for, and what it says in the end. Pure."""
+"""The request and the report of a backfill. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.loader.work_unit import FileKind
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Time partitions `first` to `last`, both included; a day stands for all of its hours."""
+    """Time partitions from `first` to `last`, both included; a day stands for all of its hours."""
 
     first: str
     last: str
@@ -29,8 +29,8 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsRead:
-    """`offsets` of a partition, from `first` to `last`, both included; what lies between and was not needed is not
-    among them."""
+    """Number of `offsets` of a partition that were read, from `first` to `last`, both included; there may be others
+    between them."""
 
     partition: int
     first: int
@@ -40,9 +40,9 @@ class OffsetsRead:
 
 @dataclass(frozen=True, slots=True)
 class BackfillReport:
-    """What was replaced, or would be: `time_partitions` with the old files, of which `files_asked` are of the period
-    and the others share offsets with them. `commits` are the commits. `files_made` hold `rows` and `quarantined`
-    messages, of which `quarantined_before` were in quarantine before. `problems` are sentences."""
+    """The replaced files (or those that would be): `time_partitions` with the old files, of which `files_asked` are of
+    the period and the others share offsets with them. `commits` are the commit numbers. `files_made` hold `rows` and
+    `quarantined` messages, of which `quarantined_before` were quarantined before. `problems` are sentences."""
 
     files_asked: int = 0
     time_partitions: tuple[TimePartitionRow, ...] = ()

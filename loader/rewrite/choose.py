@@ -1,4 +1,4 @@
-"""Which time partitions to rewrite, and the commit that does. Pure."""
+"""Chooses the time partitions to rewrite, and builds the commit. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from headrace.loader.commit.state import TopicState
 from headrace.loader.work_unit import FileKind
 
 DAY_MS = 86_400_000
-SMALL_SHARE = 0.5  # of the target: a file from there on is left alone, since little would be saved
-FILES_MIN = 2  # small files of a time partition that are worth a merge
+SMALL_SHARE = 0.5  # of the target size: merging larger files would save little
+FILES_MIN = 2  # small files in a time partition to merge them
 
 
 def is_expired(day: str, keep_days: int, now_ms: int) -> bool:
-    """Whether the last moment of a day is longer ago than it is kept.
+    """Whether a day ended more than `keep_days` ago.
 
     Args:
         day: such as `dt=2026-01-31`, in UTC.
@@ -31,14 +31,13 @@ def end_of_day_ms(day: str) -> int:
 
 
 def end_of_time_partition_ms(time_partition: str) -> int:
-    """The first moment that is not filed under a time partition, in ms since 1970."""
+    """Returns the end of a time partition, exclusive, in ms since 1970."""
     day, _, hour = time_partition.partition("/hr=")
     return end_of_day_ms(day) - (23 - int(hour)) * 3_600_000 if hour else end_of_day_ms(day)
 
 
 def merges(files: Sequence[IndexedFile], bytes_target: int) -> list[tuple[IndexedFile, ...]]:
-    """The files of a time partition that should become one, group by group, oldest first; none where it is not worth
-    it."""
+    """Yields groups of files of a time partition to merge into one, oldest first; none if merging would save little."""
     small = [file for file in files if file.length < SMALL_SHARE * bytes_target]
     groups: list[list[IndexedFile]] = [[]]
     for file in small:
@@ -49,7 +48,7 @@ def merges(files: Sequence[IndexedFile], bytes_target: int) -> list[tuple[Indexe
 
 
 def rewrite(kind: FileKind, time_partition: str, files: Iterable[IndexedFile]) -> TimePartitionRewrite:
-    """Takes these files of a time partition away."""
+    """Returns the removal of these files of a time partition."""
     replaced = tuple(files)
     return TimePartitionRewrite(
         kind=kind,
@@ -63,7 +62,7 @@ def rewrite(kind: FileKind, time_partition: str, files: Iterable[IndexedFile]) -
 def topic_commit(
     known: TopicState, rewrites: Sequence[TimePartitionRewrite], files: Sequence[CommittedFile] = ()
 ) -> TopicCommit:
-    """What a rewrite says of a topic: nothing but its files changes."""
+    """Returns the commit of a topic whose files change, and nothing else."""
     return TopicCommit(
         topic_id=known.topic_id,
         topic_id_before=known.topic_id,

@@ -1,9 +1,9 @@
-"""Which files must be replaced together, since offsets are read again and files share them. Pure.
+"""Finds the files that must be replaced together, because they share offsets that are read again. Pure.
 
-A file holds some of the messages of a span of offsets; the others of that span went to other time partitions, or to
-quarantine. Whoever reads the span again gets all of them, so all files that share an offset of it are replaced at once,
-and so are those that share one with these, until nothing changes. Files of different loads share no offset but where a
-merge made one of them, so what belongs together is as a rule what one load brought.
+A file holds some messages of a span of offsets; the others of that span are in other time partitions or in quarantine.
+Reading the span again returns all of them, so all files that share an offset with it are replaced together, and those
+that share one with these, until nothing changes. Files of different loads share no offset unless a merge combined them,
+so the result is usually the files of one load.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.loader.work_unit import FileKind
 Day = TypeVar("Day")
 
 FileKey = tuple[FileKind, str, str]
-"""(kind, time partition, name): names alone are those of a task, and come again in other time partitions."""
+"""(kind, time partition, name): names are unique per task, and repeat in other time partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class LiveFile:
         return self.kind, self.time_partition, self.file.name
 
     def spans(self) -> Iterator[tuple[int, int, int]]:
-        """(partition, start, end) of its messages, end exclusive."""
+        """Yields (partition, start, end) of its messages, end exclusive."""
         for piece in self.file.ranges:
             yield piece.partition, piece.first, piece.last + 1
 
@@ -54,8 +54,8 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """Files that are replaced together or not at all, and the offsets that tell what is in them. Nothing else that is
-    live shares one of these offsets."""
+    """Files that are replaced together or not at all, and the offsets of their messages. No other live file shares one
+    of these offsets."""
 
     files: tuple[LiveFile, ...]
     intervals: tuple[Interval, ...]
@@ -66,12 +66,12 @@ class Component:
 
 
 class Covered:
-    """A set of offsets by partition, that grows. Spans that only touch stay apart."""
+    """A growing set of offsets by partition. Adjacent spans stay separate."""
 
     def __init__(self) -> None:
         self._starts: dict[int, list[int]] = defaultdict(list)
         self._ends: dict[int, list[int]] = defaultdict(list)
-        self.version = 0  # another number whenever it has grown
+        self.version = 0  # incremented when it grows
 
     def add(self, partition: int, start: int, end: int) -> None:
         starts, ends = self._starts[partition], self._ends[partition]
@@ -84,7 +84,7 @@ class Covered:
         self.version += 1
 
     def shares(self, partition: int, start: int, end: int) -> bool:
-        """Whether an offset of `[start, end)` is in it."""
+        """Whether it contains an offset of `[start, end)`."""
         at = bisect_left(self._starts[partition], end) - 1
         return at >= 0 and self._ends[partition][at] > start
 
@@ -92,15 +92,15 @@ class Covered:
 def closed(
     chosen: Iterable[LiveFile], days: Sequence[Day], live_on: Callable[[Day], Sequence[LiveFile]]
 ) -> list[LiveFile]:
-    """The chosen files with all that must be replaced with them.
+    """Returns the chosen files with all files that must be replaced with them.
 
-    Every day is asked for at least once, since a late message may lie anywhere, and again only where what is left of
-    it may share an offset with what has come since. What is kept of a day that gives nothing is a span for each
-    partition, so that the history of a topic is never in memory at once.
+    Reads every day at least once, because a late message may be anywhere, and again only if the rest of it may share an
+    offset with the files found since. For a day without such files, only a span per partition is stored, so the history
+    of a topic is never in memory at once.
 
     Args:
-        days: all that the topic has files of, of both kinds.
-        live_on: the live files of a day.
+        days: all days with files of the topic, of both kinds.
+        live_on: returns the live files of a day.
     """
     taken = {one.key: one for one in chosen}
     covered = Covered()
@@ -143,7 +143,7 @@ def _hull(files: Iterable[LiveFile]) -> dict[int, tuple[int, int]]:
 
 
 def components(files: Sequence[LiveFile]) -> list[Component]:
-    """The files in sets that share no offset with one another, by their first time partition."""
+    """Returns the files in sets that share no offset with each other, ordered by their first time partition."""
     leader = list(range(len(files)))
 
     def find(at: int) -> int:
@@ -177,7 +177,8 @@ def components(files: Sequence[LiveFile]) -> list[Component]:
 
 
 def pieces(found: Iterable[Component], bytes_max: int) -> list[tuple[Component, ...]]:
-    """The components in as few groups as the bound allows, in their order; a larger one stands alone."""
+    """Returns the components in as few groups as the limit allows, in order; a larger component is a group of its
+    own."""
     groups: list[list[Component]] = []
     size = 0
     for one in found:

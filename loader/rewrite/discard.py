@@ -1,7 +1,7 @@
-"""Quarantined messages that nobody wants any more: a commit that takes them away, and keeps why.
+"""Removes quarantined messages: a commit that removes them, with the reason.
 
-What stays of a file that held some of them goes into a new one as it was. Messages that a later load puts into
-quarantine are not concerned. What the audit counted stays: the messages were read, and put into quarantine.
+The remaining messages of their files are copied to new files. Messages quarantined by later loads are not affected. The
+audit is unchanged, because the messages were read and quarantined.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from headrace.loader.write.task_files import TaskFiles
 
 @dataclass(frozen=True, slots=True)
 class DiscardReport:
-    """By the code that they were quarantined for, the messages that are discarded (or would be) and those that stay.
-    `commit_number` is the commit, 0 for none; `problems` are sentences; `notes` need no action."""
+    """By code of the quarantine, the messages that are removed (or would be) and those that stay. `commit_number` is
+    the commit, 0 for none; `problems` are sentences; `notes` need no action."""
 
     discarded: Mapping[str, int] = field(default_factory=dict)
     left: Mapping[str, int] = field(default_factory=dict)
@@ -43,12 +43,12 @@ class DiscardReport:
 def discard(
     ports: RewritePorts, topic: str, shape: FileShape, codes: Collection[str], reason: str, *, is_dry: bool
 ) -> DiscardReport:
-    """Takes quarantined messages of a topic away for good.
+    """Removes quarantined messages of a topic permanently.
 
     Args:
-        topic: one that something has been committed of.
-        codes: only messages that were quarantined for one of these; none for all.
-        reason: the commit keeps it.
+        topic: one with a commit.
+        codes: only messages quarantined with one of these; none for all.
+        reason: stored in the commit.
 
     Raises:
         OSError: files cannot be read or written.
@@ -96,6 +96,6 @@ def _those_of(found: Counter[str], codes: Collection[str]) -> Counter[str]:
 
 
 def _is_concerned(found: Counter[str], codes: Collection[str]) -> bool:
-    """Whether messages of a file go. One with messages that this release does not know, and would have to write again,
-    is left alone."""
+    """Whether messages of a file are removed. A file with codes that this release does not know, and would have to
+    write again, is left unchanged."""
     return bool(_those_of(found, codes)) and (not codes or CODES.issuperset(found.keys() - {*codes}))

@@ -1,4 +1,4 @@
-"""Files that the driver itself writes for a rewrite: staged under its work, or nothing of them left."""
+"""Files that the driver itself writes for a rewrite: staged for its run, or deleted on failure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from headrace.loader.write.range_rows import RangeRows
 from headrace.loader.write.task_files import TaskFiles
 
 NewRows = Callable[[int], RangeRows]
-"""Makes what takes the rows of a partition in the order of their offsets."""
+"""Creates the receiver of a partition's rows, in offset order."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileShape:
-    """Of the files of a topic: the schema of its rows ("" where only quarantined messages are written), their codec,
-    and sizes in bytes."""
+    """Properties of a topic's files: the schema of its rows ("" if only quarantined messages are written), codec, and
+    sizes in bytes."""
 
     row_schema: str
     codec: str
@@ -33,10 +33,10 @@ class FileShape:
 def staged_files_of(
     ports: RewritePorts, topic: str, run_id: str, shape: FileShape, write: Callable[[TaskFiles, NewRows], None]
 ) -> list[CommittedFile]:
-    """What `write` filled, as the files of an offer.
+    """Returns the files that `write` filled, in the form for a commit.
 
     Raises:
-        OSError: they cannot be written; nothing of them is left, as with whatever `write` raises.
+        OSError: they cannot be written; they are deleted then, as after any exception of `write`.
     """
     sync = secrets.token_bytes(SYNC_BYTES)
     formats = {FileKind.QUARANTINE: ContainerFormat(SCHEMA, shape.codec, sync)}
@@ -61,7 +61,7 @@ def staged_files_of(
         staged = files.finish()
         ports.staging.keep(run_id, [Staged(file.path, file.length) for file in staged])
     except BaseException:
-        ports.staging.drop(run_id)  # no offer will ever name it
+        ports.staging.drop(run_id)  # no commit will contain its files
         raise
     finally:
         files.abandon()

@@ -1,8 +1,8 @@
-"""Few files of many: the rows of container files in larger blocks and files, without a look at any row.
+"""Merges files: copies the rows of container files to larger blocks and files without decoding them.
 
-Files of one schema are merged, so no row is decoded; a topic that changed its schema within the time partition keeps a
-file for each. The checksum of every source is compared with the commit's before a row of it is taken over, since a
-merge would give a damaged file a good checksum.
+Only files with the same schema are merged; a topic whose schema changed within the time partition keeps a file per
+schema. The checksum of every source is verified before its rows are copied, because the merged file gets a new
+checksum.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.loader.write.container import SYNC_BYTES, ContainerFormat
 
 @dataclass(frozen=True, slots=True)
 class MergeSource:
-    """A published file: its name below the warehouse, and what was committed of it."""
+    """A published file: its name below the warehouse, and its committed values."""
 
     name: str
     length: int
@@ -36,9 +36,9 @@ class MergeSource:
 
 @dataclass(frozen=True, slots=True)
 class MergeUnit:
-    """The files of one time partition that become one, or one for each schema in them. Sizes are in bytes.
+    """The files of one time partition to merge into one, or one per schema. Sizes are in bytes.
 
-    `warehouse` and `staging` are where the files are and go, as `reach` and `Staging.location` say it.
+    `warehouse` and `staging` are locations as returned by `reach` and `Staging.location`.
     """
 
     run_id: str
@@ -56,7 +56,7 @@ class MergeUnit:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """The files made, or "" and why there are none."""
+    """The new files, or "" and the reason why there are none."""
 
     task: int
     files: tuple[StagedFile, ...]
@@ -65,7 +65,7 @@ class MergeResult:
 
 @dataclass(slots=True)
 class _Merged:
-    """A file that is being made."""
+    """A file that is being written."""
 
     name: str
     format: ContainerFormat
@@ -79,11 +79,11 @@ class _Merged:
 
 
 class SourceDamaged(Exception):
-    """A published file is not what was committed."""
+    """A published file differs from its commit."""
 
 
 def run_merge_unit(unit: MergeUnit) -> MergeResult:
-    """A task of the pool."""
+    """Runs a task of the pool."""
     try:
         sink = LocalSink(unit.staging, unit.task)
     except OSError as error:
@@ -92,7 +92,7 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
 
 
 def merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> MergeResult:
-    """Makes the files of a unit. Never raises for what can be wrong with files or disks."""
+    """Writes the files of a unit. Never raises for problems with files or disks."""
     if unit.build != (build := current_build()):
         return MergeResult(unit.task, (), f"task {unit.task} runs {build}, and the driver {unit.build}")
     try:
@@ -140,7 +140,7 @@ def _check(source: MergeSource, files: WarehouseFiles) -> None:
 
 
 def _blocks(source: MergeSource, files: WarehouseFiles, opened: IO[bytes]) -> tuple[str, Iterator[tuple[int, bytes]]]:
-    """The text of the schema, and the rows of each block, joined, with their number."""
+    """Yields the schema text, and the joined rows of each block with their number."""
     try:
         reader = fastavro.block_reader(opened)
         schema = reader.metadata["avro.schema"]

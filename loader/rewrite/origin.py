@@ -1,8 +1,8 @@
-"""From which log the rows of a file were read. Pure.
+"""Finds the log from which the rows of a file were read. Pure.
 
-A topic that was re-created, or a log that was cut back and grew again, has other messages at the same offsets. The
-files of before stay, and only the commits tell which they are: those made before the one that met the new log. So
-these are followed back, from a file that was merged to those that it was merged of, until each was found.
+A re-created topic, or a log that was truncated and grew again, has other messages at the same offsets. The older files
+stay, and only the commits show which they are: the files of commits before the one that found the new log. A merged
+file is followed back to its sources, and so on, until every origin is found.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from headrace.loader.commit.commit import CommitKind, CommittedFile, CommittedRa
 from headrace.loader.rewrite.closure import FileKey, LiveFile
 
 COPIES = frozenset({CommitKind.COMPACT, CommitKind.REPLAY})
-"""Commits whose files hold rows of the files that they replaced; a backfill reads its rows from the brokers."""
+"""Commits whose files contain rows of the files that they replaced. A backfill reads its rows from the brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Why a file cannot be made again of the topic's present log. One that is not `is_whole` may hold rows of the
-    present log too, so that nobody can tell which of its offsets those are."""
+    """The reason why a file cannot be recreated from the topic's present log. If not `is_whole`, the file may also
+    contain rows of the present log, and their offsets are unknown."""
 
     why: str
     is_whole: bool
@@ -29,10 +29,10 @@ class Foreign:
 def foreign(
     files: Collection[LiveFile], commits: Iterable[tuple[int, CommitKind, TopicCommit]]
 ) -> dict[FileKey, Foreign]:
-    """The files with rows of a log that is no more.
+    """Returns the files with rows of a log that no longer exists.
 
     Args:
-        commits: those of the topic with their commit numbers, newest first; read only as far back as the oldest origin.
+        commits: of the topic with their numbers, newest first; read back to the oldest origin only.
     """
     walk = _Walk({one.key: one for one in files})
     for commit_number, kind, committed in commits:
@@ -48,8 +48,8 @@ def foreign(
 
 
 class _Walk:
-    """`waiting` are the files whose commits are still to come, each with those of the asked ones that have rows of
-    it."""
+    """`waiting` are the files whose commits have not been read yet, each with the wanted files that contain its
+    rows."""
 
     def __init__(self, asked: Mapping[FileKey, LiveFile]) -> None:
         self._asked = asked
@@ -88,9 +88,9 @@ class _Walk:
         self.waiting.clear()
 
     def unknown(self) -> dict[FileKey, Foreign]:
-        """What was found, with the files that no commit tells of."""
+        """Returns the results, including files that are in no commit."""
         for key in self._heirs():
-            self._found.setdefault(key, Foreign("no commit tells where their rows are from", False))
+            self._found.setdefault(key, Foreign("no commit states the origin of their rows", False))
         return self._found
 
     def _heirs(self) -> set[FileKey]:

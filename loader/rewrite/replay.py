@@ -1,9 +1,9 @@
-"""Quarantined messages whose cause is gone become rows: a commit that adds files of rows, and puts what is left of
-the quarantine files that they were in into new ones.
+"""Converts quarantined messages to rows, once their cause is resolved: a commit that adds files of rows and replaces
+the quarantine files by new ones with the remaining messages.
 
-Exactly once: the same commit takes the old files away, and of two rewrites of a topic only one is committed. A first
-look says what can be loaded, and is all that a dry run does; only files that hold such messages are rewritten. What
-the audit counted stays: the messages were read, and put into quarantine, by the load that met them.
+Exactly once: the same commit removes the old files, and of two rewrites of a topic only one is committed. A first pass
+finds the messages that can be loaded, and a dry run ends there; only files with such messages are rewritten. The audit
+is unchanged, because the messages were counted by the load that quarantined them.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ REPLAYABLE = frozenset(
         QuarantineCode.UNCONVERTIBLE,
     }
 )
-"""Of messages that name a schema. Whatever else is in quarantine could only look like such a message by accident."""
+"""Codes of messages with a schema id. Any other quarantined message could only resemble such a message by accident."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """`policy` is what the settings say of the topic. Sizes are in bytes."""
+    """`policy` is the topic's. Sizes are in bytes."""
 
     policy: TopicPolicy
     block_bytes: int
@@ -62,8 +62,8 @@ class ReplaySettings:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """By the code that they were quarantined for, the messages that were loaded (or would be) and those that stay.
-    `commit_number` is the commit, 0 for none; `problems` are sentences; `notes` need no action."""
+    """By code of the quarantine, the messages that were loaded (or would be) and those that stay. `commit_number` is
+    the commit, 0 for none; `problems` are sentences; `notes` need no action."""
 
     loaded: Mapping[str, int] = field(default_factory=dict)
     left: Mapping[str, int] = field(default_factory=dict)
@@ -84,8 +84,8 @@ def replay(
     """Loads the quarantined messages of a topic that can be loaded now.
 
     Args:
-        topic: one that something has been committed of.
-        codes: only messages that were quarantined for one of these.
+        topic: one with a commit.
+        codes: only messages quarantined with one of these.
 
     Raises:
         OSError: files cannot be read or written.
@@ -138,17 +138,17 @@ def _replay(
 
 
 def _ids(ports: RewritePorts, sources: Iterable[QuarantineSource], codes: Collection[QuarantineCode]) -> set[int]:
-    """The schema ids that messages of these codes name."""
+    """Returns the schema ids in messages with these codes."""
     rows = (row for source in sources for row in quarantined_rows(ports.files, source) if row.code in codes)
     return {schema_id for row in rows if (schema_id := schema_id_of(row)) is not None}
 
 
 def schema_problem(schemas: WriterSchemas, topic: str, answer: TopicSchemas) -> str:
-    """Why nothing of the topic can be loaded now, "" when something may."""
+    """Returns the reason why nothing of the topic can be loaded now, "" if something may."""
     if schemas.outage:
         return f"{schemas.outage}; run this again when the registry is back"
     if answer.is_changed:
-        return "its subject has a version that no load has taken up yet: run `headrace load`, and then this again"
+        return "its subject has a version that no load has folded in yet: run `headrace load`, then this command again"
     replaced = schemas.replaced({topic: frozenset(answer.writer_schemas)}, 0)
     return replaced[topic].reason if topic in replaced else ""
 
@@ -178,10 +178,10 @@ def _write(
     run_id: str,
     chosen: Sequence[Replayed],
 ) -> list[CommittedFile]:
-    """Stages the files of rows and of what is left.
+    """Stages the files of rows and of the remaining messages.
 
     Raises:
-        SourceLost. OSError: they cannot be written; nothing of them is left.
+        SourceLost. OSError: they cannot be written; they are deleted then.
     """
     policy = replaying.policy
     text = load_schema_with_kafka(known.load_schema.text, policy.kafka_column)
@@ -192,7 +192,7 @@ def _write(
         written.extend(replaying.write(one.source, files, new_rows) for one in chosen)
 
     made = staged_files_of(ports, replaying.topic, run_id, shape, write)
-    assert written == list(chosen), "the same messages go the same way"
+    assert written == list(chosen), "both passes choose the same messages"
     assert sum(file.records for file in made) == sum(one.source.file.records for one in chosen)
     return made
 

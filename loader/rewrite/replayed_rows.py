@@ -1,7 +1,7 @@
-"""Quarantined messages sent through the projection again, file by file.
+"""Sends quarantined messages through the projection again, file by file.
 
-A message comes out as a row, or goes back into quarantine with the reason that holds now. One that is not to be tried,
-or whose schema nobody could be asked for, goes back as it was.
+A message becomes a row, or is quarantined again with its present reason. A message that is not to be retried, or whose
+schema could not be fetched, is copied.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from headrace.loader.write.task_files import TaskFiles
 from headrace.loader.write.time_partitions import TimePartitions
 
 CODES = frozenset(code.value for code in QuarantineCode)
-NOT_MENDED = "restore it from a backup, then run this again"
+NOT_REPAIRED = "restore it from a backup, then run this again"
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantineSource:
-    """A live quarantine file; `name` is where it is below the warehouse."""
+    """A live quarantine file; `name` is its path below the warehouse."""
 
     time_partition: str
     name: str
@@ -45,7 +45,7 @@ class QuarantineSource:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What became of the messages of a file, by the code that they were quarantined for."""
+    """The results for the messages of a file, by code of the quarantine."""
 
     source: QuarantineSource
     loaded: Counter[str]
@@ -53,11 +53,11 @@ class Replayed:
 
 
 class SourceLost(Exception):
-    """A quarantine file is gone, or not what was committed."""
+    """A quarantine file is missing, or differs from its commit."""
 
 
 def quarantine_sources(ports: RewritePorts, state: LoaderState, topic: str) -> Iterator[QuarantineSource]:
-    """The live quarantine files of a topic."""
+    """Returns the live quarantine files of a topic."""
     kind = FileKind.QUARANTINE
     for day in ports.index.days(topic, kind):
         for time_partition, files in live_of(ports, topic, kind, day):
@@ -66,7 +66,7 @@ def quarantine_sources(ports: RewritePorts, state: LoaderState, topic: str) -> I
 
 
 def quarantined_rows(files: WarehouseFiles, source: QuarantineSource) -> Iterator[QuarantinedRow]:
-    """All messages of a file.
+    """Returns all messages of a file.
 
     Raises:
         SourceLost.
@@ -77,19 +77,19 @@ def quarantined_rows(files: WarehouseFiles, source: QuarantineSource) -> Iterato
         with files.open(source.name) as opened:
             checksum = checksum_as(source.file.checksum, opened)
         if checksum != source.file.checksum:
-            raise SourceLost(f"the quarantine file {where} is not the one that was committed: {NOT_MENDED}")
+            raise SourceLost(f"the quarantine file {where} is not the committed one: {NOT_REPAIRED}")
         with files.open(source.name) as opened:
             for row in read_rows(opened):
                 rows += 1
                 yield row
     except FileNotFoundError as error:
-        raise SourceLost(f"the quarantine file {where} is missing: {NOT_MENDED}") from error
+        raise SourceLost(f"the quarantine file {where} is missing: {NOT_REPAIRED}") from error
     if rows != source.file.records:
         raise SourceLost(f"the quarantine file {where} has {rows} messages, and {source.file.records} were committed")
 
 
 def schema_id_of(row: QuarantinedRow) -> int | None:
-    """The id that a message names, None when it names none."""
+    """Returns the schema id in a message, None if it has none."""
     if row.value is None:
         return None
     message = framed(row.value, raw_headers(row))
@@ -97,7 +97,7 @@ def schema_id_of(row: QuarantinedRow) -> int | None:
 
 
 def raw_headers(row: QuarantinedRow) -> bytes:
-    """As the log held them."""
+    """Returns the headers as stored in the log."""
     if not row.headers:
         return NO_HEADERS
     items = (
@@ -107,12 +107,12 @@ def raw_headers(row: QuarantinedRow) -> bytes:
 
 
 Add = Callable[[int, FileKind, str, int, bytes], None]
-"""Takes partition, kind, time partition, offset and encoded row."""
+"""Receives partition, kind, time partition, offset and encoded row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replaying:
-    """How messages of a topic are tried again: those quarantined for one of `codes`."""
+    """Retries messages of a topic that were quarantined with one of `codes`."""
 
     topic: str
     files: WarehouseFiles
@@ -122,7 +122,7 @@ class Replaying:
     now_ms: int
 
     def look(self, source: QuarantineSource) -> Replayed:
-        """What would become of the messages of a file. One with messages that this release does not know is left alone.
+        """Returns the results that a replay of the file would have. A file with unknown codes is left unchanged.
 
         Raises:
             SourceLost.
@@ -132,10 +132,10 @@ class Replaying:
         return Replayed(source, Counter(), Counter(row.code for row in quarantined_rows(self.files, source)))
 
     def write(self, source: QuarantineSource, into: TaskFiles, new_rows: Callable[[int], RangeRows]) -> Replayed:
-        """Brings the messages of a file into new files.
+        """Writes the messages of a file to new files.
 
         Args:
-            new_rows: makes what takes the rows of a partition in the order of their offsets.
+            new_rows: creates the receiver of a partition's rows, in offset order.
 
         Raises:
             SourceLost. OSError: they cannot be written.
@@ -161,7 +161,7 @@ class Replaying:
         future_ms_max = self.policy.future_ms_max
 
         def take(kind: FileKind, time_partition: str, offset: int, row: bytes) -> None:
-            # What stays in quarantine stays in its time partition, which is the one that is rewritten.
+            # Remaining messages stay in their time partition, which is the one being rewritten.
             add(partition, kind, source.time_partition if kind is FileKind.QUARANTINE else time_partition, offset, row)
 
         return RangeMessages(
@@ -177,12 +177,12 @@ class Replaying:
 
 @contextmanager
 def _adding(into: TaskFiles, new_rows: Callable[[int], RangeRows]) -> Iterator[Add]:
-    """What takes rows of any partition, which are all in `into` when it ends well."""
+    """Yields the receiver of rows of any partition, and passes them to `into` at the end."""
     open_rows: dict[int, RangeRows] = {}
     last: dict[int, int] = {}
 
     def add(partition: int, kind: FileKind, time_partition: str, offset: int, row: bytes) -> None:
-        # Files that were merged may hold the same offsets of a log before and after it was cut back.
+        # Merged files may hold the same offsets of a log from before and after it was truncated.
         if partition in open_rows and offset <= last[partition]:
             open_rows.pop(partition).finish_into(into)
         if partition not in open_rows:
@@ -203,7 +203,7 @@ def copy_rows(
     new_rows: Callable[[int], RangeRows],
     stays: Callable[[QuarantinedRow], bool],
 ) -> None:
-    """Brings those messages of a file that stay into new files of its time partition, as they were.
+    """Copies the messages of a file that stay to new files of its time partition.
 
     Raises:
         SourceLost. OSError: they cannot be written.
@@ -215,7 +215,7 @@ def copy_rows(
 
 
 def _taken(messages: RangeMessages, row: QuarantinedRow) -> bool:
-    """Whether the message could be tried; not when the schema that it names is not known and not known to be absent."""
+    """Whether the message could be retried; False if its schema is neither known nor known to be absent."""
     record: Record = (row.offset, row.timestamp_ms, row.key, row.value, raw_headers(row))
     try:
         messages.take([record])

@@ -1,7 +1,7 @@
-"""What a backfill can read again, and whether what came is what the files held. Pure.
+"""Decides what a backfill can read again, and whether the messages read match the files. Pure.
 
-The old files are never opened, since they may be damaged or gone: what was committed of them says how many messages
-they hold of which offsets, and exactly as many must come again.
+The old files are never opened, because they may be damaged or missing: their commits state the number of messages and
+their offsets, and exactly as many must be read again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ AGAIN = "nothing of this was replaced; run this again"
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why the files of some offsets `[start, end)` of a partition stay as they are. `messages` is how many came too
-    many or too few, 0 where nothing was read."""
+    """The reason why the files with the offsets `[start, end)` of a partition stay. `messages` is the surplus or
+    deficit, 0 if nothing was read."""
 
     partition: int
     start: int
@@ -39,11 +39,11 @@ class Refused:
 def of_this_log(
     files: Sequence[LiveFile], strangers: Mapping[FileKey, Foreign], wanted: Collection[FileKey]
 ) -> tuple[list[Component], tuple[str, ...]]:
-    """What can be read again of the topic's present log, and sentences on what cannot.
+    """Returns the components that can be read again from the topic's present log, and sentences about the others.
 
     Args:
-        strangers: the files that hold rows of another log.
-        wanted: the files that were asked for; what belongs to none of them is left out.
+        strangers: the files with rows of another log.
+        wanted: the requested files; components without any of them are omitted.
     """
     unclear = Covered()
     for one in files:
@@ -54,7 +54,7 @@ def of_this_log(
     stay: dict[str, int] = defaultdict(int)
     for key, stranger in strangers.items():
         if key in wanted:
-            stay[f"{stranger.why}, so the brokers have their messages no more"] += 1
+            stay[f"{stranger.why}, so the brokers no longer have their messages"] += 1
     for component in components([one for one in files if one.key not in strangers]):
         asked = sum(one.key in wanted for one in component.files)
         if not asked:
@@ -63,11 +63,11 @@ def of_this_log(
             stay["files that may hold rows of an earlier log share offsets with them"] += asked
         else:
             kept.append(component)
-    return kept, tuple(f"{count_text(number, 'file')} cannot be made again: {why}" for why, number in stay.items())
+    return kept, tuple(f"{count_text(number, 'file')} cannot be recreated: {why}" for why, number in stay.items())
 
 
 def unreadable(component: Component, found: DiscoveredTopic, known: TopicState) -> list[Refused]:
-    """Its offsets that the brokers no longer have, or cannot give now; none where all can be read."""
+    """Returns the offsets of a component that the brokers no longer have or cannot return now."""
     offsets_of = {one.partition: one for one in found.partitions}
     refused = []
     for one in component.intervals:
@@ -79,14 +79,14 @@ def unreadable(component: Component, found: DiscoveredTopic, known: TopicState) 
             end = min(one.end, offsets.start)
             why = f"the log begins at {offsets.start} now, since older segments were deleted"
         elif one.end > (same_end := min(same_log_end(offsets, partition), offsets.end)):
-            why = f"the log is the one that was loaded only up to {same_end}; `headrace load` says more"
+            why = f"the log diverged at {same_end}; `headrace load` reports the details"
         if why:
             refused.append(Refused(one.partition, one.start, end, why))
     return refused
 
 
 def told(refused: Iterable[Refused]) -> tuple[str, ...]:
-    """One sentence for each partition and reason."""
+    """Returns one sentence per partition and reason."""
     by_reason: dict[tuple[int, str], list[Refused]] = defaultdict(list)
     for one in refused:
         by_reason[one.partition, one.why].append(one)
@@ -95,12 +95,12 @@ def told(refused: Iterable[Refused]) -> tuple[str, ...]:
         first, last = min(one.start for one in some), max(one.end for one in some) - 1
         messages = sum(one.messages for one in some)
         what = f"gave {count_text(messages, 'message')}" if messages else "cannot be read again:"
-        sentences.append(f"partition {number}: offsets {first} to {last} {what} {why}; the files that they are in stay")
+        sentences.append(f"partition {number}: offsets {first} to {last} {what} {why}; their files stay")
     return tuple(sentences)
 
 
 def ranges_of(found: DiscoveredTopic, known: TopicState, piece: Sequence[Component]) -> TopicRanges:
-    """What is read, as a plan has it: of every partition one range from its first offset to its last."""
+    """Returns the ranges to read: one per partition, from its first offset to its last."""
     epochs = {one.partition: one.leader_epoch for one in found.partitions}
     spans: dict[int, list[Interval]] = defaultdict(list)
     for component in piece:
@@ -114,7 +114,7 @@ def ranges_of(found: DiscoveredTopic, known: TopicState, piece: Sequence[Compone
 
 
 def offset_ranges(topic: str, known: TopicState, ranges: TopicRanges, piece: Sequence[Component]) -> list[OffsetRange]:
-    """The intervals as tasks take them."""
+    """Returns the intervals in the form for tasks."""
     epochs = {planned.partition: planned.leader_epoch for planned in ranges.ranges}
     found = []
     for one in (interval for component in piece for interval in component.intervals):
@@ -134,10 +134,10 @@ def offset_ranges(topic: str, known: TopicState, ranges: TopicRanges, piece: Seq
 
 
 def differing(piece: Sequence[Component], results: Iterable[RangeResult]) -> dict[int, list[Refused]]:
-    """By its place in the piece, the intervals of a component that gave another number of messages than files hold.
+    """Returns, by position in the piece, the intervals of components whose number of messages differs from the files.
 
-    What one interval has too many never makes up for what another has too few. (Within one, it could: where files were
-    removed with `expire` or `accept_missing` and the brokers lost just as many other messages since.)
+    A surplus in one interval never compensates for a deficit in another. (Within one it could: if files were removed
+    with `headrace expire` or `accept-missing` and the brokers lost as many other messages since.)
     """
     places = sorted(
         (one.partition, one.start, at, one) for at, component in enumerate(piece) for one in component.intervals
@@ -152,7 +152,7 @@ def differing(piece: Sequence[Component], results: Iterable[RangeResult]) -> dic
     found: dict[int, list[Refused]] = defaultdict(list)
     for number, (partition, start, at, one) in zip(came, places, strict=True):
         if number > one.records:
-            why = "more than their files hold: some were removed with `headrace expire` or `accept-missing`, or were skipped"
+            why = "more than their files hold: some were skipped, or removed with `headrace expire` or `accept-missing`"
             found[at].append(Refused(partition, start, one.end, why, number - one.records))
         elif number < one.records:
             why = "fewer than their files hold: the brokers lost or compacted them since"
@@ -161,17 +161,15 @@ def differing(piece: Sequence[Component], results: Iterable[RangeResult]) -> dic
 
 
 def failures(results: Sequence[UnitResult]) -> list[str]:
-    """Sentences on what could not be read, or written."""
+    """Returns sentences about failed reads and writes."""
     found: dict[str, None] = {}
     for result in results:
         if result.disk_error:
-            found[f"task {result.task} {result.disk_error}; make room there or mend the disk: {AGAIN}"] = None
+            found[f"task {result.task} {result.disk_error}; free space there or repair the disk: {AGAIN}"] = None
             continue
         for one in result.ranges:
             if one.corrupt_stop:
-                advice = (
-                    "let another replica lead, whose copy may be whole, or set loader.corrupt_batches for the topic"
-                )
+                advice = "elect another replica as leader, whose copy may be intact, or set loader.corrupt_batches for the topic"
                 found[f"partition {one.done.topic_partition.partition}: {one.error}; {advice}: {AGAIN}"] = None
             elif one.error:
                 found[f"partition {one.done.topic_partition.partition}: {one.error}; {AGAIN}"] = None

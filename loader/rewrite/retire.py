@@ -1,8 +1,8 @@
-"""Removes the files of earlier generations, once nobody needs them any more.
+"""Deletes the files of earlier generations once nothing uses them.
 
-A query that began before a time partition was switched reads the old files to its end, and a process that woke up late
-may even switch a partition back for a moment. So they stay for a day, and until the appliers have passed; then the
-partition is looked at once more, and what the new generation does not use goes.
+A query that began before the partition's location changed reads the old files to its end, and a driver that resumes
+late may even set the old location for a moment. Replaced files therefore stay for a day, and until the appliers have
+passed; then the location is checked once more, and files that the new generation does not use are deleted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.loader.storage.protocols import WarehouseFiles
 
 logger = logging.getLogger(__name__)
 
-READERS_MS = 86_400_000  # the longest query that began before the switch is given a day
+READERS_MS = 86_400_000  # longest query that began before the switch
 
 
 class Retirement:
@@ -34,8 +34,8 @@ class Retirement:
         self._partitions = partitions
 
     def retire(self, now_ms: int) -> frozenset[int]:
-        """Removes what is due, and returns the commit numbers whose replaced files are all gone, for a commit to say
-        so.
+        """Deletes files that are due. Returns the commits whose replaced files are all deleted, to be listed in the
+        next commit.
 
         Raises:
             CorruptCommit, OSError.
@@ -66,7 +66,7 @@ class Retirement:
             if self._files.length(name) is not None
         ]
         if not names:
-            return True  # done before, and no commit since could say so: not worth opening the metastore again
+            return True  # done before, but not listed in a commit yet: not worth opening the metastore again
         try:
             self._mend_partitions(topic, committed, state)
         except HiveDdlError as error:
@@ -86,8 +86,7 @@ class Retirement:
             self._partitions.bring(topic, state.topics[topic], kind, time_partitions, state.commit_number)
 
     def _replaced(self, topic: str, committed: TopicCommit, commit_number: int, state: LoaderState) -> Sequence[str]:
-        """The names in the directories that the time partitions had before the commit number, of all that lived there
-        then."""
+        """Returns the names of all files that were live in the former directories of the time partitions."""
         names = []
         for rewrite in committed.rewrites:
             indexed = self._index.time_partition(topic, rewrite.kind, rewrite.time_partition)

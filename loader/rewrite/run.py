@@ -1,7 +1,7 @@
-"""Commands that rewrite time partitions: choose, merge where files are made, decide, follow.
+"""Commands that rewrite time partitions: choose, merge, commit, apply.
 
-Nothing is reserved beforehand: loads go on beside, and what they add to a time partition meanwhile lives on in its new
-generation. Of two rewrites of one topic the slower one is refused and says so; its work is thrown away.
+Nothing is reserved: loads run concurrently, and files that they add to a time partition stay live in its new
+generation. Of two rewrites of one topic the slower one is rejected and its work discarded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RewritePorts:
-    """What a rewrite reaches the world through; `run_merges` runs units on the pool, for files of a work."""
+    """The interfaces that a rewrite uses; `run_merges` runs units on the pool."""
 
     log: CommitLog
     staging: Staging
@@ -46,8 +46,7 @@ class RewritePorts:
 
 @dataclass(frozen=True, slots=True)
 class TimePartitionRow:
-    """What is done to one time partition. `files` with `rows` and `bytes` are taken away, `made` files come in their
-    place."""
+    """The change of one time partition: `files` with `rows` and `bytes` are removed, `made` new files are added."""
 
     topic: str
     kind: FileKind
@@ -60,8 +59,8 @@ class TimePartitionRow:
 
 @dataclass(frozen=True, slots=True)
 class RewriteReport:
-    """`commit_number` is the newest commit made, 0 for none; `problems` are sentences by topic; `notes` need no "
-    "action."""
+    """`commit_number` is the newest commit made, 0 for none; `problems` are sentences by topic; `notes` need no
+    action."""
 
     time_partitions: tuple[TimePartitionRow, ...] = ()
     commit_number: int = 0
@@ -71,8 +70,8 @@ class RewriteReport:
 
 @dataclass(frozen=True, slots=True)
 class CompactSettings:
-    """`closed_ms` is how long after its end a time partition is left to late messages; sizes are in bytes. `codec_of`
-    gives the codec of a topic's files."""
+    """`closed_ms` is the time after its end that a time partition is left unmerged for late messages; sizes are in
+    bytes. `codec_of` returns the codec of a topic's files."""
 
     closed_ms: int
     bytes_target: int
@@ -81,7 +80,7 @@ class CompactSettings:
 
 
 def merged_reports(one: RewriteReport, other: RewriteReport) -> RewriteReport:
-    """Two that were made one after the other, as one."""
+    """Merges two reports of consecutive rewrites."""
     return RewriteReport(
         (*one.time_partitions, *other.time_partitions),
         other.commit_number or one.commit_number,
@@ -91,11 +90,11 @@ def merged_reports(one: RewriteReport, other: RewriteReport) -> RewriteReport:
 
 
 Chosen = tuple[str, FileKind, str, tuple[IndexedFile, ...]]
-"""(topic, kind, time partition, files to take away)"""
+"""(topic, kind, time partition, files to remove)"""
 
 
 def expire(ports: RewritePorts, keep_days: Mapping[str, int], *, is_dry: bool) -> RewriteReport:
-    """Takes away the time partitions, of rows and of quarantined messages, that are older than they are kept.
+    """Removes time partitions, of rows and of quarantined messages, that are older than their retention.
 
     Args:
         keep_days: by topic, whole days after the end of a time partition's day.
@@ -115,8 +114,7 @@ def expire(ports: RewritePorts, keep_days: Mapping[str, int], *, is_dry: bool) -
 def accept_missing(
     ports: RewritePorts, topic: str, kinds: Iterable[FileKind], time_partition: str, *, is_dry: bool
 ) -> RewriteReport:
-    """Accepts that published files are gone: those of a topic, or of one of its time partitions, that are not where
-    they belong."""
+    """Removes missing published files from the commit log: of a topic, or of one of its time partitions."""
     state, notes = caught_up(ports, is_dry)
     chosen = []
     for kind in kinds:
@@ -129,7 +127,7 @@ def accept_missing(
 
 
 def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSettings, *, is_dry: bool) -> RewriteReport:
-    """Makes few files of the small ones of closed time partitions, on the pool."""
+    """Merges the small files of closed time partitions, on the pool."""
     state, notes = caught_up(ports, is_dry)
     groups = list(_groups(ports, state, topics, settings))
     rows = _rows([(topic, kind, time_partition, files) for topic, kind, time_partition, files in groups], made=1)
@@ -156,10 +154,8 @@ def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSetting
 
 
 def caught_up(ports: RewritePorts, is_dry: bool) -> tuple[LoaderState, tuple[str, ...]]:
-    """The state, with everything committed where it belongs, so that what is missing is truly gone.
-
-    Also gives what the appliers had to say, which they say once only.
-    """
+    """Applies all commits and returns the state, so that a missing file is really missing. Also returns the appliers'
+    warnings, which are given once only."""
     if is_dry:
         return ports.log.read_state(), ()
     applied = ports.engine.follow()
@@ -271,7 +267,7 @@ def _take_away(
 def _merged(
     state: LoaderState, groups: Sequence[Chosen], results: Sequence[MergeResult]
 ) -> tuple[dict[str, TopicCommit], dict[str, tuple[str, ...]]]:
-    """What the merges that worked amount to, by topic, and the sentences on those that did not."""
+    """Returns the successful merges by topic, and the sentences about the failed ones."""
     taken: dict[str, dict[tuple[FileKind, str], list[IndexedFile]]] = defaultdict(lambda: defaultdict(list))
     made: dict[str, list[CommittedFile]] = defaultdict(list)
     problems: dict[str, list[str]] = defaultdict(list)
@@ -313,11 +309,11 @@ def add_commit(
     commits: Mapping[str, TopicCommit],
     reason: str = "",
 ) -> RewriteReport:
-    """Offers the rewrites in chunks and has the appliers bring about what was committed.
+    """Commits the rewrites in parts and applies them.
 
     Args:
-        state: read before the work was begun.
-        reason: why an operator wants it, if one was given.
+        state: read before the work began.
+        reason: the operator's, if given.
     """
     commit_number, problems = 0, dict[str, tuple[str, ...]]()
     proposal = Commit(
@@ -339,10 +335,10 @@ def add_commit(
         commit_number = commit_result.commit.commit_number if commit_result.commit else commit_number
         refused = dict(commit_result.refused)
         if commit_result.conflict is not None:
-            # The work as a whole may be refused, and then no topic is.
+            # The whole run may be rejected, without a rejected topic.
             refused = dict.fromkeys(chunk.topics, commit_result.conflict) | refused
         for topic, conflict in refused.items():
-            problems[topic] = (f"not rewritten, since another command was faster ({conflict}); run this one again",)
+            problems[topic] = (f"not rewritten, because another command was faster ({conflict}); run this one again",)
     applied = ports.engine.follow()
     failures = {topic: (failure.message,) for topic, failure in applied.failures.items()}
     return RewriteReport((), commit_number, merged_problems(problems, failures), tuple(applied.warnings))

@@ -10,7 +10,7 @@ import pytest
 import xxhash
 
 from headrace.cli import main
-from headrace.loader.inspect.placed_files import TimePartitionFilter
+from headrace.loader.inspect.published_files import TimePartitionFilter
 from support.loader.shelf import Shelf
 
 FIVE, SIX, LATER = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06", "dt=2026-01-02/hr=00"

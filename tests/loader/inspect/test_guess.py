@@ -7,7 +7,7 @@ import json
 
 import fastavro
 
-from headrace.loader.inspect.guess import BYTES_LOOKED_AT, looks_like
+from headrace.loader.inspect.producer_hint import BYTES_LOOKED_AT, producer_hint
 from support.golden import case_lines, golden
 
 ORDER = fastavro.parse_schema({"type": "record", "name": "O", "fields": [{"name": "id", "type": "long"}]})
@@ -49,7 +49,7 @@ VALUES = [
 
 
 def test_guess_names_the_format_of_the_first_bytes() -> None:
-    guesses = [(value, code, looks_like(value, code)) for value, code, _ in VALUES]
+    guesses = [(value, code, producer_hint(value, code)) for value, code, _ in VALUES]
     wrong = [(*row, guess) for row, (*_, guess) in zip(VALUES, guesses, strict=True) if not is_of(guess, row[2])]
     assert wrong == []
     lines = case_lines((f"{code} {value[:20] if value else value!r}", guess) for value, code, guess in guesses)

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.loader.commit.file_index import FileIndex
-from headrace.loader.inspect.locate import Fate, Located, locate
+from headrace.loader.inspect.locate import LocatedMessage, OffsetFate, locate
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.work_unit import FileKind, RangeCounts, SkippedOffsets
 from support.loader.shelf import BAD, Shelf
@@ -28,7 +28,7 @@ def shelf(tmp_path: Path) -> Shelf:
     return shelf
 
 
-def ask(shelf: Shelf, offset: int, partition: int = 0) -> Located:
+def ask(shelf: Shelf, offset: int, partition: int = 0) -> LocatedMessage:
     shelf.log.read_state()
     return locate(shelf.log, FileIndex(shelf.log), shelf.storage.files, "orders", partition, offset)
 
@@ -43,14 +43,14 @@ def test_a_row_is_found_in_the_one_file_that_holds_it(shelf: Shelf) -> None:
         (25, FIVE, 3),
     ):
         found = ask(shelf, offset)
-        assert (found.fate, found.commit_number, len(found.files)) == (Fate.ROW, commit_number, 1)
+        assert (found.fate, found.commit_number, len(found.files)) == (OffsetFate.ROW, commit_number, 1)
         assert found.files[0].startswith(f"orders/{time_partition}/0-{commit_number}-work-{commit_number}")
     assert (found.start, found.end, found.run_id) == (20, 26, "work-3")
 
 
 def test_files_are_opened_only_where_several_span_the_offset(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("headrace.loader.inspect.locate.positions")
-    assert ask(shelf, 2).fate is Fate.ROW
+    assert ask(shelf, 2).fate is OffsetFate.ROW
     with pytest.raises(NameError):
         ask(shelf, 5)
 
@@ -64,15 +64,15 @@ def test_only_the_decisions_on_the_way_are_read(shelf: Shelf) -> None:
 
 
 def test_what_has_no_row(shelf: Shelf) -> None:
-    assert (ask(shelf, 22).fate, ask(shelf, 22).detail) == (Fate.QUARANTINED, f"{BAD.code}: {BAD.reason}")
-    assert ask(shelf, 15).fate is Fate.GAP
-    assert ask(shelf, 26).fate is Fate.NOT_LOADED
+    assert (ask(shelf, 22).fate, ask(shelf, 22).detail) == (OffsetFate.QUARANTINED, f"{BAD.code}: {BAD.reason}")
+    assert ask(shelf, 15).fate is OffsetFate.GAP
+    assert ask(shelf, 26).fate is OffsetFate.NOT_LOADED
     assert ask(shelf, 26).detail.endswith(" 26")
-    assert ask(shelf, 0, partition=7).fate is Fate.NOT_LOADED
+    assert ask(shelf, 0, partition=7).fate is OffsetFate.NOT_LOADED
     shelf.load({}, (1, None, 5, 8), counts=RangeCounts(tombstones=2, control=1))
-    assert ask(shelf, 4, partition=1).fate is Fate.PASSED
+    assert ask(shelf, 4, partition=1).fate is OffsetFate.PASSED
     found = ask(shelf, 6, partition=1)
-    assert found.fate is Fate.NO_ROW
+    assert found.fate is OffsetFate.NO_ROW
     assert re.search(r"\b2 tombstones .*\b1 transaction markers\b", found.detail)
 
 
@@ -88,11 +88,11 @@ def test_batches_that_could_not_be_read(shelf: Shelf) -> None:
         ),
     )
     assert [(ask(shelf, n).fate, ask(shelf, n).detail) for n in (26, 27)] == [
-        (Fate.PASSED_OVER, "an operator said so")
+        (OffsetFate.PASSED_OVER, "an operator said so")
     ] * 2
     for offset in (29, 30, 31):
         found = ask(shelf, offset)
-        assert (found.fate, found.offset, len(found.files)) == (Fate.QUARANTINED, offset, 1)
+        assert (found.fate, found.offset, len(found.files)) == (OffsetFate.QUARANTINED, offset, 1)
     assert re.search(r"\b1 tombstones .*\b3 offsets\b", ask(shelf, 28).detail)
     index = FileIndex(shelf.log)
     assert verify_topic(shelf.log, index, shelf.storage, "orders", checksums=True).findings == ()
@@ -100,27 +100,27 @@ def test_batches_that_could_not_be_read(shelf: Shelf) -> None:
 
 def test_a_tombstone_between_rows_is_told_from_them(shelf: Shelf) -> None:
     shelf.load({FIVE: [(0, 26), (0, 28)]}, (0, 26, 26, 29), counts=RangeCounts(records=2, tombstones=1))
-    assert ask(shelf, 28).fate is Fate.ROW
-    assert ask(shelf, 27).fate is Fate.NO_ROW
+    assert ask(shelf, 28).fate is OffsetFate.ROW
+    assert ask(shelf, 27).fate is OffsetFate.NO_ROW
 
 
 def test_a_file_that_has_lost_its_row_is_said(shelf: Shelf) -> None:
     shelf.load({FIVE: [(0, 26), (0, 28)]}, (0, 26, 26, 29))
     found = ask(shelf, 27)
-    assert found.fate is Fate.UNCLEAR
+    assert found.fate is OffsetFate.UNCLEAR
     assert found.detail.endswith("`headrace verify`")
 
 
 def test_after_a_rewrite_the_file_is_the_one_in_its_place(shelf: Shelf) -> None:
     shelf.rewrite(FIVE, [(0, n) for n in (0, 1, 2, 3, 4, 6, 9, 20, 21, 23, 24, 25)])
     found = ask(shelf, 2)
-    assert (found.fate, found.commit_number) == (Fate.ROW, 1)
+    assert (found.fate, found.commit_number) == (OffsetFate.ROW, 1)
     assert found.files == (f"orders/_g1/{FIVE}/1-4-work-4-0-0.avro",)
     assert ask(shelf, 5).files[0].startswith(f"orders/{SIX}/")
-    assert ask(shelf, 22).fate is Fate.QUARANTINED
+    assert ask(shelf, 22).fate is OffsetFate.QUARANTINED
     shelf.rewrite(FIVE, [])
-    assert ask(shelf, 2).fate is Fate.REMOVED
-    assert ask(shelf, 5).fate is Fate.ROW
+    assert ask(shelf, 2).fate is OffsetFate.REMOVED
+    assert ask(shelf, 5).fate is OffsetFate.ROW
 
 
 def test_a_rewrite_that_is_not_in_place_yet_is_not_answered_with(shelf: Shelf) -> None:
@@ -132,20 +132,20 @@ def test_a_rewrite_that_is_not_in_place_yet_is_not_answered_with(shelf: Shelf) -
 def test_files_that_cannot_be_asked_are_all_named(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
     shelf.load({FIVE: [(0, 0), (0, 2)], SIX: [(0, 1), (0, 3)]}, (0, None, 0, 4), kafka_column="none")
-    assert [ask(shelf, 1).fate, len(ask(shelf, 1).files)] == [Fate.UNCLEAR, 2]
+    assert [ask(shelf, 1).fate, len(ask(shelf, 1).files)] == [OffsetFate.UNCLEAR, 2]
     assert len(ask(shelf, 0).files) == 1
     shelf.follows = False
     shelf.load({FIVE: [(0, 4), (0, 6)], SIX: [(0, 5)]}, (0, 4, 4, 7))
-    assert (ask(shelf, 4).fate, len(ask(shelf, 4).files)) == (Fate.UNCLEAR, 1)
+    assert (ask(shelf, 4).fate, len(ask(shelf, 4).files)) == (OffsetFate.UNCLEAR, 1)
     found = ask(shelf, 5)
-    assert (found.fate, len(found.files)) == (Fate.ROW, 1), "which the commit alone tells"
+    assert (found.fate, len(found.files)) == (OffsetFate.ROW, 1), "which the commit alone tells"
 
 
 def test_a_topic_that_was_recreated_counts_anew(shelf: Shelf) -> None:
     shelf.load({FIVE: [(0, n) for n in range(5, 7)]}, (0, None, 5, 7), topic_id="id-2")
     assert ask(shelf, 6).commit_number == 4
-    assert ask(shelf, 8).fate is Fate.NOT_LOADED
-    assert ask(shelf, 2).fate is Fate.PASSED
+    assert ask(shelf, 8).fate is OffsetFate.NOT_LOADED
+    assert ask(shelf, 2).fate is OffsetFate.PASSED
 
 
 def test_the_columns_of_keys_are_no_hindrance(tmp_path: Path) -> None:
@@ -200,4 +200,4 @@ def test_quarantine_that_was_replaced_is_looked_for_in_its_new_place(shelf: Shel
     shelf.rewrite(SIX, [(0, 22)], FileKind.QUARANTINE)
     found = ask(shelf, 22)
     assert found.files[0].startswith(f"_quarantine/orders/_g1/{SIX}/")
-    assert found.fate is Fate.QUARANTINED
+    assert found.fate is OffsetFate.QUARANTINED

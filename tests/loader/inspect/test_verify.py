@@ -16,7 +16,7 @@ from headrace.kafka_wire.errors import KafkaUnavailable
 from headrace.loader.commit.commit import CommittedFile, TimePartitionRewrite, TopicCommit
 from headrace.loader.commit.file_index import FileIndex, index_directory
 from headrace.loader.commit.state import LoaderState
-from headrace.loader.inspect.findings import Check, TopicVerified
+from headrace.loader.inspect.findings import ConsistencyCheck, TopicVerified
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
 from headrace.loader.work_unit import FileKind, RangeCounts, SkippedOffsets
@@ -40,7 +40,7 @@ def verified(shelf: Shelf, discovered: DiscoveredTopic | None = None, *, checksu
     return verify_topic(shelf.log, index, shelf.storage, "orders", discovered, checksums=checksums)
 
 
-def found(shelf: Shelf, **options: bool) -> list[tuple[Check, str]]:
+def found(shelf: Shelf, **options: bool) -> list[tuple[ConsistencyCheck, str]]:
     return [(one.check, one.where) for one in verified(shelf, **options).findings]
 
 
@@ -70,15 +70,17 @@ def _flip(file: Path, place: int) -> None:
 @pytest.mark.parametrize(
     ("damage", "check"),
     [
-        (lambda file: file.unlink(), Check.PLACE),
-        (lambda file: file.write_bytes(file.read_bytes()[:-1]), Check.LENGTH),
-        (lambda file: _flip(file, 0), Check.ROWS),
-        (lambda file: _flip(file, -1), Check.ROWS),
-        (lambda file: file.write_bytes(bytes(file.stat().st_size)), Check.ROWS),
-        (lambda file: (file.unlink(), file.mkdir()), Check.LENGTH),
+        (lambda file: file.unlink(), ConsistencyCheck.PLACE),
+        (lambda file: file.write_bytes(file.read_bytes()[:-1]), ConsistencyCheck.LENGTH),
+        (lambda file: _flip(file, 0), ConsistencyCheck.ROWS),
+        (lambda file: _flip(file, -1), ConsistencyCheck.ROWS),
+        (lambda file: file.write_bytes(bytes(file.stat().st_size)), ConsistencyCheck.ROWS),
+        (lambda file: (file.unlink(), file.mkdir()), ConsistencyCheck.LENGTH),
     ],
 )
-def test_damaged_file_is_a_finding_of_its_check(shelf: Shelf, damage: Callable[[Path], object], check: Check) -> None:
+def test_damaged_file_is_a_finding_of_its_check(
+    shelf: Shelf, damage: Callable[[Path], object], check: ConsistencyCheck
+) -> None:
     damaged = path(shelf, 1)
     damage(damaged)
     (one,) = verified(shelf).findings
@@ -91,7 +93,7 @@ def test_a_disk_that_fails_is_a_finding(shelf: Shelf, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("headrace.loader.inspect.verify.count_rows", fail)
     findings = verified(shelf).findings
-    assert {one.check for one in findings} == {Check.PLACE}
+    assert {one.check for one in findings} == {ConsistencyCheck.PLACE}
     assert re.search(r": Input/output error; .*\b1$", findings[0].message)
 
 
@@ -102,10 +104,10 @@ def test_rows_are_counted_by_the_blocks_of_the_file(shelf: Shelf) -> None:
     fewer = container([(0, n) for n in range(3)])
     file.write_bytes(fewer)
     assert len(fewer) < len(whole)
-    assert found(shelf) == [(Check.LENGTH, str(file.relative_to(shelf.warehouse)))]
+    assert found(shelf) == [(ConsistencyCheck.LENGTH, str(file.relative_to(shelf.warehouse)))]
     changed = tuple(dataclasses.replace(one, length=len(fewer)) if one.records == 5 else one for one in commit.files)
     _change(shelf, 1, lambda committed: dataclasses.replace(committed, files=changed))
-    assert (Check.ROWS, str(file.relative_to(shelf.warehouse))) in found(shelf)
+    assert (ConsistencyCheck.ROWS, str(file.relative_to(shelf.warehouse))) in found(shelf)
 
 
 def test_bytes_that_were_changed_are_found_by_their_checksum(shelf: Shelf) -> None:
@@ -114,7 +116,7 @@ def test_bytes_that_were_changed_are_found_by_their_checksum(shelf: Shelf) -> No
     place = content.index(bytes(range(16))) + 16 + 3
     _flip(file, place)
     assert found(shelf) == []
-    assert found(shelf, checksums=True) == [(Check.CHECKSUM, str(file.relative_to(shelf.warehouse)))]
+    assert found(shelf, checksums=True) == [(ConsistencyCheck.CHECKSUM, str(file.relative_to(shelf.warehouse)))]
 
 
 def test_files_that_nobody_decided_are_found_where_readers_find_them(shelf: Shelf) -> None:
@@ -122,7 +124,7 @@ def test_files_that_nobody_decided_are_found_where_readers_find_them(shelf: Shel
     for name in (".hidden", "_SUCCESS", "part-00000.avro"):
         (directory / name).write_bytes(b"x")
     (shelf.warehouse / "orders" / "_g9").mkdir()
-    assert found(shelf) == [(Check.FOREIGN, f"orders/{FIVE}/part-00000.avro")]
+    assert found(shelf) == [(ConsistencyCheck.FOREIGN, f"orders/{FIVE}/part-00000.avro")]
     (directory / "part-00000.avro").unlink()
     shelf.rewrite(FIVE, [(0, n) for n in (0, 1, 2, 3, 4, 5, 9)])
     assert found(shelf) == [], "those that were replaced are where no reader looks"
@@ -135,7 +137,7 @@ def test_files_on_their_way_are_waiting_and_lost_ones_are_not(shelf: Shelf) -> N
     assert (one.findings, one.waiting, one.files) == ((), 1, 5)
     shelf.storage.staging.drop(commit.run_id)
     (lost,) = verified(shelf).findings
-    assert lost.check is Check.PLACE
+    assert lost.check is ConsistencyCheck.PLACE
     assert re.search(r"\b4\b", lost.message)
     target = path(shelf, 1).parent / commit.topics["orders"].files[0].name
     target.write_bytes(b"brought there before its note was made")
@@ -147,7 +149,7 @@ def test_a_rewrite_on_its_way_leaves_the_files_before_it_in_force(shelf: Shelf) 
     shelf.rewrite(FIVE, [(0, n) for n in (0, 1, 2, 3, 4, 5, 9)])
     assert (found(shelf), verified(shelf).waiting) == ([], 1)
     path(shelf, 1).unlink()
-    assert [check for check, _ in found(shelf)] == [Check.PLACE]
+    assert [check for check, _ in found(shelf)] == [ConsistencyCheck.PLACE]
 
 
 def _change(shelf: Shelf, commit_number: int, change: Callable[[TopicCommit], TopicCommit]) -> None:
@@ -202,7 +204,7 @@ def test_decisions_that_do_not_follow_on_each_other(
     shelf: Shelf, commit_number: int, change: Callable[[TopicCommit], TopicCommit], messages: list[str]
 ) -> None:
     _change(shelf, commit_number, change)
-    texts = [one.message for one in verified(shelf).findings if one.check is Check.COMMITS]
+    texts = [one.message for one in verified(shelf).findings if one.check is ConsistencyCheck.COMMITS]
     assert len(texts) == len(messages), texts
     for text, message in zip(texts, messages, strict=True):
         assert re.search(message, text)
@@ -212,8 +214,8 @@ def test_a_damaged_decision_is_a_finding_and_the_files_are_still_looked_at(shelf
     (shelf.warehouse / "_headrace" / "log/000000001.json").write_text("{}")
     path(shelf, 2).unlink()
     (commit, file) = verified(shelf).findings
-    assert (commit.check, "000000001.json" in commit.message) == (Check.COMMITS, True)
-    assert file.check is Check.PLACE
+    assert (commit.check, "000000001.json" in commit.message) == (ConsistencyCheck.COMMITS, True)
+    assert file.check is ConsistencyCheck.PLACE
 
 
 def test_a_topic_that_was_recreated_is_one_history(shelf: Shelf) -> None:
@@ -225,7 +227,7 @@ def test_a_topic_that_was_recreated_is_one_history(shelf: Shelf) -> None:
 def test_an_index_that_lies_is_found(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FileIndex, "live", lambda *_: ())
     findings = verified(shelf).findings
-    assert {one.check for one in findings} == {Check.INDEX}
+    assert {one.check for one in findings} == {ConsistencyCheck.INDEX}
     assert str(shelf.log.storage.describe(index_directory("orders"))) in findings[0].message
 
 
@@ -253,7 +255,7 @@ def test_offsets_are_compared_with_the_brokers(
 ) -> None:
     findings = verified(shelf, discovered).findings
     assert [re.findall(r"\d+", one.message) for one in findings] == numbers
-    assert {one.check for one in findings} <= {Check.OFFSETS}
+    assert {one.check for one in findings} <= {ConsistencyCheck.OFFSETS}
 
 
 def test_an_open_transaction_is_no_loss(shelf: Shelf) -> None:

@@ -104,7 +104,7 @@ def test_the_command_as_json_with_a_limit(tmp_path: Path, capsys: pytest.Capture
     found = json.loads(capsys.readouterr().out)
     assert found["total"] == 2
     (message,) = found["messages"]
-    assert message.pop("reason") and message.pop("looks_like").startswith("text: ")
+    assert message.pop("reason") and message.pop("producer_hint").startswith("text: ")
     assert message == {
         "topic": "orders",
         "partition": 0,

@@ -11,7 +11,7 @@ import pytest
 from headrace.cli import main
 from headrace.loader.build import current_build
 from headrace.loader.commit.file_index import FileIndex
-from headrace.loader.inspect.locate import Fate, locate
+from headrace.loader.inspect.locate import OffsetFate, locate
 from headrace.loader.inspect.quarantine import committed_files, read_rows
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
@@ -74,7 +74,7 @@ def test_all_messages_of_a_topic_go_and_the_decision_keeps_why(shelf: Shelf) -> 
     assert next(shelf.log.back("orders", shelf.log.read_state())).value.reason == "ticket 4711"
     assert discarded(shelf) == DiscardReport()
     assert verified(shelf) == []
-    assert locate(shelf.log, FileIndex(shelf.log), shelf.storage.files, "orders", 0, 5).fate is Fate.REMOVED
+    assert locate(shelf.log, FileIndex(shelf.log), shelf.storage.files, "orders", 0, 5).fate is OffsetFate.REMOVED
 
 
 def test_of_one_cause_they_go_and_the_others_stay_as_they_were(shelf: Shelf) -> None:
@@ -101,7 +101,7 @@ def test_a_file_that_held_both_is_written_again(shelf: Shelf) -> None:
     assert [file.records for file in committed_files(shelf.log, "orders")] == [1, 1]
     assert verified(shelf) == []
     kept = locate(shelf.log, FileIndex(shelf.log), files, "orders", 0, 5)
-    assert (kept.fate, kept.detail) == (Fate.QUARANTINED, "absent_schema: there is no schema 7")
+    assert (kept.fate, kept.detail) == (OffsetFate.QUARANTINED, "absent_schema: there is no schema 7")
 
 
 def test_messages_that_this_release_does_not_know_stay_beside_those_that_go(

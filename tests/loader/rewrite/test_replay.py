@@ -20,8 +20,8 @@ from headrace.loader.build import current_build
 from headrace.loader.commit.commit import Commit, CommitKind
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.containers import positions
-from headrace.loader.inspect.locate import Fate, locate
-from headrace.loader.inspect.placed_files import placed_files
+from headrace.loader.inspect.locate import OffsetFate, locate
+from headrace.loader.inspect.published_files import published_files
 from headrace.loader.inspect.quarantine import QuarantinedRow, committed_files, read_rows
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.plan.schemas import WriterSchemas
@@ -96,7 +96,7 @@ def replayed(shelf: Shelf, registry: FakeRegistry, *codes: QuarantineCode, is_dr
 def _names(shelf: Shelf, kind: FileKind) -> list[str]:
     state = shelf.log.read_state()
     index = FileIndex(shelf.log)
-    return [one.path for one in placed_files(index, shelf.log, "orders", kind, state.commit_number)]
+    return [one.path for one in published_files(index, shelf.log, "orders", kind, state.commit_number)]
 
 
 def rows(shelf: Shelf) -> list[int]:
@@ -349,10 +349,10 @@ def test_replayed_messages_are_located_in_their_new_files(shelf: Shelf, registry
     replayed(shelf, registry)
     index = FileIndex(shelf.log)
     found = locate(shelf.log, index, shelf.storage.files, "orders", 0, 5)
-    assert (found.fate, found.commit_number) == (Fate.ROW, 2)
+    assert (found.fate, found.commit_number) == (OffsetFate.ROW, 2)
     assert RECORDED in found.files[0]
-    assert locate(shelf.log, index, shelf.storage.files, "orders", 0, 7).fate is Fate.QUARANTINED
-    assert locate(shelf.log, index, shelf.storage.files, "orders", 0, 3).fate is Fate.ROW
+    assert locate(shelf.log, index, shelf.storage.files, "orders", 0, 7).fate is OffsetFate.QUARANTINED
+    assert locate(shelf.log, index, shelf.storage.files, "orders", 0, 3).fate is OffsetFate.ROW
 
 
 def test_a_column_that_the_settings_have_widened_is_told_to_the_table(shelf: Shelf, registry: FakeRegistry) -> None:

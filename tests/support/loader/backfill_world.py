@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.loader.commit.file_index import FileIndex
-from headrace.loader.inspect.findings import Finding
-from headrace.loader.inspect.placed_files import placed_files
+from headrace.loader.inspect.findings import VerifyFinding
+from headrace.loader.inspect.published_files import published_files
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.report import RunReport
 from headrace.loader.rewrite.backfill import BackfillPorts, BackfillSettings, backfill
@@ -59,12 +59,12 @@ class BackfillWorld(TaskWorld):
         """The live files, where they belong."""
         log = self.log()
         commit_number = log.read_state().commit_number
-        placed = placed_files(
+        placed = published_files(
             FileIndex(log), log, "orders", kind, commit_number, lambda found: time_partition in ("", found)
         )
         return [self.warehouse / one.path for one in placed]
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[VerifyFinding, ...]:
         """Of `headrace verify --checksums`."""
         log = self.log()
         log.read_state()

@@ -1,4 +1,4 @@
-"""What the first bytes of a message that could not be loaded look like, and what that says of its producer."""
+"""Guesses the producer's mistake from the first bytes of a message that could not be loaded."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ FRAME_BYTES: Final = 5  # the magic byte and the schema id
 BYTES_LOOKED_AT: Final = 256
 
 SIGNATURES: Final[Mapping[bytes, str]] = {
-    b"Obj\x01": "an Avro container file: this producer sends whole files and not messages",
+    b"Obj\x01": "an Avro container file: this producer sends files instead of messages",
     b"\xc3\x01": "Avro's single-object encoding: this producer has a serializer without a registry",
     b"\xac\xed\x00\x05": "Java serialization: this producer has no Avro serializer",
     b"\x1f\x8b": "gzip: this producer compresses values itself",
     b"\x28\xb5\x2f\xfd": "zstd: this producer compresses values itself",
     b"\x04\x22\x4d\x18": "lz4: this producer compresses values itself",
-    b"PAR1": "a Parquet file: this producer sends whole files and not messages",
+    b"PAR1": "a Parquet file: this producer sends files instead of messages",
 }
-"""By the bytes that a value begins with."""
+"""By the first bytes of a value."""
 
 _JSON: Final = re.compile(rb'\s*(\{\s*("|\})|\[\s*([\[{"\]0-9tfn-]))')
 _XML: Final = re.compile(rb"\s*<[?!A-Za-z]")
 
 
-def looks_like(value: bytes | None, code: str) -> str:
-    """A few words with what they say of the producer, "" where nothing can be said.
+def producer_hint(value: bytes | None, code: str) -> str:
+    """Returns the format of the value and the producer's mistake, "" if unknown.
 
     Args:
-        code: what the message was quarantined for.
+        code: the reason of the quarantine.
     """
     if code == QuarantineCode.CORRUPT_BATCH or value is None:
         return ""
@@ -60,7 +60,7 @@ def _text(head: bytes) -> str:
     if _XML.match(head):
         return "XML"
     try:
-        # A letter that the cut may go through is left out.
+        # Ignores a character that may have been truncated.
         text = codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < BYTES_LOOKED_AT)
     except UnicodeDecodeError:
         return ""

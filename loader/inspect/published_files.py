@@ -1,4 +1,4 @@
-"""The live files of a topic, and where they are."""
+"""The live files of a topic with their paths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.loader.work_unit import FileKind
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedFile:
+class PublishedFile:
     """A file of a time partition; `path` is relative to the warehouse."""
 
     kind: FileKind
@@ -25,8 +25,7 @@ class PlacedFile:
 
 @dataclass(frozen=True, slots=True)
 class TimePartitionFilter:
-    """Which time partitions are wanted: `time_partition` one or all of a day, else those in `[since, until)`; "" is no
-    limit.
+    """Selects time partitions: `time_partition` is one or all of a day, else those in `[since, until)`; "" is no limit.
 
     The limits are days or hours: `2026-01-31` or `2026-01-31T07`.
     """
@@ -43,8 +42,8 @@ class TimePartitionFilter:
             and not time_partition.startswith(self.time_partition + "/")
         ):
             return False
-        # A time partition of a whole day begins with its first hour, which its name lacks: 2026-01-31 is before
-        # 2026-01-31T00.
+        # A time partition of a day sorts before its hours: 2026-01-31 is before 2026-01-31T00.
+        # (Plain text comparison gives this order.)
         return (not self.since or _begin(time) >= _begin(self.since)) and (
             not self.until or _begin(time) < _begin(self.until)
         )
@@ -58,22 +57,20 @@ def _begin(time: str) -> str:
 
 
 def applied_commit_number(log: CommitLog, topic: str) -> int:
-    """The commit number up to which a topic's committed files have been brought to their places. The newest where that
-    is not known, since the note of it was lost."""
+    """Returns the newest commit whose files are published; the newest commit of the topic if the cursor was lost."""
     newest = log.state.topics[topic].commit_number
     return min(newest, read_cursor(log.storage, FILES).position(topic) or newest)
 
 
-def placed_files(
+def published_files(
     index: FileIndex,
     log: CommitLog,
     topic: str,
     kind: FileKind,
     commit_number: int,
     wanted: Callable[[str], bool] = EVERY_TIME_PARTITION,
-) -> Iterator[PlacedFile]:
-    """The files of a topic that are live as of a commit number, by time partition and in the order of their commit
-    numbers.
+) -> Iterator[PublishedFile]:
+    """Returns the files of a topic that are live as of a commit, by time partition and in commit order.
 
     Raises:
         CorruptCommit, UnsupportedFormat: see `FileIndex`.
@@ -85,4 +82,4 @@ def placed_files(
                 continue
             place = time_partition_directory(directory, kind, time_partition, generation_at(indexed, commit_number))
             for file in live_at(indexed, commit_number):
-                yield PlacedFile(kind, time_partition, f"{place}/{file.name}", file)
+                yield PublishedFile(kind, time_partition, f"{place}/{file.name}", file)
