@@ -12,7 +12,7 @@ from headrace.broker.inspect.walk import Damage, SegmentWalk, segment_files
 from headrace.broker.log.decoding import DECODED_BYTES_MAX, decode_records
 from headrace.broker.log.scan import LocatedBatch
 from headrace.kafka_wire.errors import CorruptBatch
-from headrace.kafka_wire.record_batch import CONTROL, BatchHeader, headers_of
+from headrace.kafka_wire.record_batch import CONTROL, BatchHeader, parse_headers
 
 TAIL_RETRY_DELAY_S = 0.1
 """Delay before the end of the last segment is read again: a broker may be writing a batch there."""
@@ -126,7 +126,7 @@ def _dump_batch(
 
 
 def _names(headers: bytes) -> tuple[str, ...]:
-    return tuple(name for name, _ in headers_of(headers))
+    return tuple(name for name, _ in parse_headers(headers))
 
 
 def _marker(key: bytes | None) -> str:

@@ -51,7 +51,7 @@ from headrace.kafka_wire.record_batch import (
     Record,
     has_valid_crc,
     read_batch_header,
-    rebuilt_batch,
+    rebuild_batch,
 )
 
 CLEANED, SWAP = ".cleaned", ".swap"
@@ -247,10 +247,10 @@ def clean_batch(
         record for record in records if not is_aborted and _is_retained(record, offset_map.newest, retains_tombstones)
     ]
     if not retained:
-        return (batch if not records else rebuilt_batch(header, ())) if must_retain else None
+        return (batch if not records else rebuild_batch(header, ())) if must_retain else None
     if not has_horizon and any(value is None for _, _, _, value, _ in retained):
-        return rebuilt_batch(header, retained, delete_horizon_ms=rules.tombstones_until_ms)
-    return batch if len(retained) == len(records) else rebuilt_batch(header, retained)
+        return rebuild_batch(header, retained, delete_horizon_ms=rules.tombstones_until_ms)
+    return batch if len(retained) == len(records) else rebuild_batch(header, retained)
 
 
 def _cleaned_marker(batch: bytes, header: BatchHeader, rules: CleaningRules) -> bytes | None:
@@ -258,7 +258,7 @@ def _cleaned_marker(batch: bytes, header: BatchHeader, rules: CleaningRules) -> 
     reading the transaction."""
     if header.attributes & DELETE_HORIZON:
         return batch if header.base_timestamp >= rules.now_ms else None
-    return rebuilt_batch(header, decode_records(batch, is_own_batch=True), delete_horizon_ms=rules.tombstones_until_ms)
+    return rebuild_batch(header, decode_records(batch, is_own_batch=True), delete_horizon_ms=rules.tombstones_until_ms)
 
 
 def _is_retained(record: Record, newest: NewestOffsets, retains_tombstones: bool) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.kafka_wire.errors import CorruptBatch
-from headrace.kafka_wire.record_batch import Record, TakeApart, open_batch, read_batch_header
+from headrace.kafka_wire.record_batch import Record, RecordParser, decode_batch, read_batch_header
 
 RECORDS_DECODED_MAX = 200_000
 """Limit of one batch: decoding takes about a microsecond per record and blocks the event loop."""
@@ -14,13 +14,13 @@ DECODED_BYTES_MAX = 64 * 1024 * 1024
 
 
 def decode_records(
-    batch: bytes, *, is_own_batch: bool = False, take_apart: TakeApart | None = None
+    batch: bytes, *, is_own_batch: bool = False, record_parser: RecordParser | None = None
 ) -> Sequence[Record]:
     """Returns the records of one complete batch.
 
     Args:
         is_own_batch: the broker wrote the batch, so the limits on its size do not apply.
-        take_apart: parser to use instead of `records_of`.
+        record_parser: parser to use instead of `parse_records`.
 
     Raises:
         CorruptBatch: the batch exceeds a limit or cannot be decoded.
@@ -29,4 +29,4 @@ def decode_records(
     if header.record_count > RECORDS_DECODED_MAX and not is_own_batch:
         raise CorruptBatch(f"{header.record_count} records; at most {RECORDS_DECODED_MAX} are decoded")
     bytes_max = max(DECODED_BYTES_MAX, header.size) if is_own_batch else DECODED_BYTES_MAX
-    return open_batch(memoryview(batch), header, f"offset {header.base_offset}", bytes_max, take_apart)
+    return decode_batch(memoryview(batch), header, f"offset {header.base_offset}", bytes_max, record_parser)

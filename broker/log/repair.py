@@ -19,7 +19,7 @@ from pathlib import Path
 from headrace.broker.log.files import sync_directory, sync_file, write_fully
 from headrace.broker.log.scan import ScanResult, SegmentFacts, intact_batches
 from headrace.broker.log.segment import INDEX_SUFFIXES, LOG, SEGMENT_SUFFIXES, segment_path
-from headrace.kafka_wire.record_batch import MAGIC, BatchHeader, read_batch_header, rebuilt_batch
+from headrace.kafka_wire.record_batch import MAGIC, BatchHeader, read_batch_header, rebuild_batch
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ def padding_batch(offset: int, epoch: int) -> bytes:
         base_sequence=NO_PRODUCER,
         record_count=0,
     )
-    return rebuilt_batch(header, ())
+    return rebuild_batch(header, ())
 
 
 def pad_segment(directory: Path, facts: SegmentFacts, end: int, epoch: int) -> None:

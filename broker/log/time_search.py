@@ -21,7 +21,7 @@ from headrace.broker.log.index import TimeEntry, floor_position_in_file, time_be
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.log.segment import INDEX, LOG, TIME_INDEX, ClosedSegment, is_in_log, segment_path
 from headrace.kafka_wire.errors import CorruptBatch
-from headrace.kafka_wire.record_batch import CODEC_MASK, NO_HEADERS, BatchHeader, Record, times_of
+from headrace.kafka_wire.record_batch import CODEC_MASK, NO_HEADERS, BatchHeader, Record, parse_times
 
 HEADERS_PER_STEP = 256
 """Headers read per step. If batches are large, each header is a separate read."""
@@ -51,7 +51,7 @@ class CandidateBatch:
     def first_record(self, pause: Callable[[], None] = lambda: None) -> TimestampOffset | None:
         """Decodes the batch and returns the first match. `pause` is called every few records."""
         try:
-            found = decode_records(bytes(self.content), take_apart=partial(self._first_of, pause))
+            found = decode_records(bytes(self.content), record_parser=partial(self._first_of, pause))
         except CorruptBatch:
             # The batch is corrupt or has too many records.
             return self.first_offset()
@@ -75,7 +75,7 @@ class CandidateBatch:
         base_time: int,
         fixed_time: int | None,
     ) -> Sequence[Record]:
-        for number, (offset, time_ms) in enumerate(times_of(payload, count, base_offset, base_time, fixed_time)):
+        for number, (offset, time_ms) in enumerate(parse_times(payload, count, base_offset, base_time, fixed_time)):
             if time_ms >= self.timestamp_ms and offset >= self.start:
                 return [(offset, time_ms, None, None, NO_HEADERS)]
             if not number % RECORDS_PER_PAUSE:

@@ -30,8 +30,8 @@ from headrace.kafka_wire.record_batch import (
     MAGIC,
     TRANSACTIONAL,
     BatchHeader,
-    headers_of,
-    rebuilt_batch,
+    parse_headers,
+    rebuild_batch,
 )
 
 ABORT, COMMIT = 0, 1
@@ -104,7 +104,7 @@ def end_marker(
         record_count=1,
     )
     record = (0, now_ms, _KEY.pack(0, COMMIT if is_commit else ABORT), _VALUE.pack(0, 0), headers)
-    return rebuilt_batch(header, [record])
+    return rebuild_batch(header, [record])
 
 
 def is_commit(batch: bytes) -> bool:
@@ -135,7 +135,7 @@ def aborted_by(header: BatchHeader, batch: bytes | memoryview) -> AbortedTransac
     if _type_of(raw) != ABORT:
         return None
     ((_, _, _, _, headers),) = decode_records(raw, is_own_batch=True)
-    for name, value in headers_of(headers):
+    for name, value in parse_headers(headers):
         if name == _OFFSETS_NAME and value is not None and len(value) == _OFFSETS.size:
             first_offset, last_stable_offset = _OFFSETS.unpack(value)
             return AbortedTransaction(header.producer_id, first_offset, header.last_offset, last_stable_offset)

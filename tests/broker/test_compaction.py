@@ -34,7 +34,7 @@ from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from headrace.broker.topic_config import check_config
 from headrace.kafka_wire.errors import CorruptBatch
-from headrace.kafka_wire.record_batch import DELETE_HORIZON, open_batch, read_batch_header, rebuilt_batch
+from headrace.kafka_wire.record_batch import DELETE_HORIZON, decode_batch, read_batch_header, rebuild_batch
 from support.broker.broker_samples import (
     NOW_MS,
     append,
@@ -264,8 +264,8 @@ def test_a_batch_is_compressed_as_it_was_and_read_by_an_independent_client(codec
 
     raw = keyed_batch(*((b"key %d" % at, b"v" * 100) for at in range(1000)), codec=codec, producer_id=7, sequence=3)
     header = read_batch_header(raw)
-    records = open_batch(memoryview(raw), header, "", 1 << 30)
-    again = rebuilt_batch(header, [records[3], records[998]], delete_horizon_ms=NOW_MS + DAY_MS)
+    records = decode_batch(memoryview(raw), header, "", 1 << 30)
+    again = rebuild_batch(header, [records[3], records[998]], delete_horizon_ms=NOW_MS + DAY_MS)
     changed = read_batch_header(again)
     assert changed.attributes == header.attributes | DELETE_HORIZON
     assert (changed.base_offset, changed.last_offset_delta, changed.producer_id, changed.base_sequence) == (
@@ -280,7 +280,7 @@ def test_a_batch_is_compressed_as_it_was_and_read_by_an_independent_client(codec
         (at, b"key %d" % at, b"v" * 100, NOW_MS + at, [("h", b"1")]) for at in (3, 998)
     ]
     assert MemoryRecords(again).next_batch().validate_crc()
-    empty = rebuilt_batch(header, ())
+    empty = rebuild_batch(header, ())
     assert list(MemoryRecords(empty).next_batch()) == [] and read_batch_header(empty).max_timestamp == NOW_MS + 999
 
 

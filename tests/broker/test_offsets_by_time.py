@@ -26,7 +26,7 @@ from headrace.broker.log.segment import LOG, segment_path
 from headrace.broker.log.time_search import CandidateBatch, TimeSearch, TimestampOffset
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.kafka_wire.record_batch import HEADER_BYTES, records_of, times_of
+from headrace.kafka_wire.record_batch import HEADER_BYTES, parse_records, parse_times
 from support.broker.broker_samples import NOW_MS, append, batch, find_timestamp, open_sample_log
 
 LATER_MS = NOW_MS + 1_000_000
@@ -371,10 +371,10 @@ def test_undecodable_batch_gives_its_first_offset(tmp_path: Path) -> None:
 def test_times_are_those_of_the_records(payload: bytes, count: int, base_time: int, fixed_time: int | None) -> None:
     given_ = (payload, count, 1000, base_time, fixed_time)
     try:
-        expected = [(offset, time_ms) for offset, time_ms, *_ in records_of(*given_)]
+        expected = [(offset, time_ms) for offset, time_ms, *_ in parse_records(*given_)]
     except (ValueError, IndexError):
         return  # bytes after a matching record are not examined
-    assert list(times_of(*given_)) == expected
+    assert list(parse_times(*given_)) == expected
 
 
 def _varint(number: int) -> bytes:
@@ -406,7 +406,7 @@ def _record(offset_delta: int, value: bytes, time_delta: int) -> bytes:
 )
 def test_timestamps_of_malformed_records_are_refused(payload: bytes, count: int) -> None:
     with pytest.raises((ValueError, IndexError)):
-        list(times_of(payload, count, 0, 0, None))
+        list(parse_times(payload, count, 0, 0, None))
 
 
 def test_a_partition_that_is_named_twice_is_refused_once(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from headrace.broker.log.transactions import (
 )
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire import requests
-from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL, frames, has_valid_crc, read_batch
+from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL, has_valid_crc, read_batch, split_batches
 from headrace.kafka_wire.record_batch import read_batch_header as header_of
 from headrace.loader.read.range_reader import BatchKind, TransactionFilter
 from support.broker.broker_samples import NOW_MS, append, batch, keyed_batch, open_sample_log, replace_segments
@@ -67,7 +67,7 @@ def committed(log: PartitionLog, bytes_max: int = 1 << 20) -> list[bytes | None]
         records, aborted = log.read_committed(offset, bytes_max, min_one_batch=True)
         notified = [requests.AbortedTransaction(one.producer_id, one.first_offset) for one in aborted]
         reader, before = TransactionFilter(notified), offset
-        for frame in frames(records, "test"):
+        for frame in split_batches(records, "test"):
             read = read_batch(frame, "test", 1 << 20)
             if reader.kind(read) is BatchKind.DATA:
                 found += [value for at, _, _, value, _ in read.records if at >= before]
@@ -126,7 +126,7 @@ def test_marker_has_kafkas_format() -> None:
     assert has_valid_crc(memoryview(raw), header)
     assert header.attributes == TRANSACTIONAL | CONTROL
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, -1)
-    ((_, time_ms, key, value, _),) = read_batch(next(iter(frames(raw, ""))), "", 1000).records
+    ((_, time_ms, key, value, _),) = read_batch(next(iter(split_batches(raw, ""))), "", 1000).records
     assert (time_ms, key, value) == (NOW_MS, b"\0\0\0\0", b"\0\0\0\0\0\0")
     assert not is_commit(raw)
     assert aborted_by(header._replace(base_offset=9), raw) == AbortedTransaction(7, 5, 9, 11)
@@ -374,7 +374,7 @@ def table(log: PartitionLog) -> dict[bytes | None, bytes | None]:
     records, aborted = log.read_committed(offset, 1 << 20, min_one_batch=True)
     while records:
         reader = TransactionFilter([requests.AbortedTransaction(one.producer_id, one.first_offset) for one in aborted])
-        for frame in frames(records, "test"):
+        for frame in split_batches(records, "test"):
             read = read_batch(frame, "test", 1 << 20)
             if reader.kind(read) is BatchKind.DATA:
                 found.update({key: value for _, _, key, value, _ in read.records})

@@ -234,7 +234,7 @@ async def _nothing(*_: object) -> None:
 
 
 @pytest.mark.simulation
-@pytest.mark.parametrize("left_out", ["_fsync_partitions", "_forced", "_force", "boot"])
+@pytest.mark.parametrize("left_out", ["_fsync_partitions", "_wait_until_durable", "_fsync_logs", "boot"])
 def test_every_fsync_of_a_transaction_is_necessary(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, lived: Any, left_out: str
 ) -> None:

@@ -382,6 +382,8 @@ def test_topics_and_groups_are_administered(broker_address: str) -> None:
             assert await admin.list_consumer_group_offsets(group) == {topic_partition: OffsetAndMetadata(7, "why")}
             assert await admin.delete_records({topic_partition: RecordsToDelete(4)}) == {topic_partition: 4}
             assert await consumer.beginning_offsets([topic_partition]) == {topic_partition: 4}
+        # The clients are closed: a metadata request of theirs would create the topic again.
+        async with administering(broker_address) as admin:
             await admin.delete_topics([topic])
             assert topic not in await admin.list_topics()
 

@@ -146,7 +146,7 @@ def test_finding_can_be_accepted_with_reason_and_revoked(
     assert (code, "1 window of given-up" in out) == (0, True)
     code, out, _ = report(settings, capsys, "--topic", "given-up")
     assert code == 0
-    assert re.search(r"accepted 2013-01-01 00:00Z .*\b2 of 5 messages\b", out)
+    assert re.search(r"accepted +2013-01-01 00:00Z .*\b2 of 5 messages\b", out)
     assert out.count("disk of kafka-2 lost") == 1
     report(settings, capsys, "given-up", "--withdraw", verb="accept")
     assert report(settings, capsys, "--topic", "given-up")[0] == 1

@@ -59,7 +59,7 @@ def test_a_restart_alone_is_no_divergence(tmp_path: Path, start_service: StartSe
     produced_and_loaded(start_service, directory, loads, tmp_path / "copy")
     address = serve(start_service, directory).addresses["broker"]
     report = loads.load(address)
-    assert (report.problems, report.notes, report.slot) == ({}, (), 0)
+    assert (report.problems, report.notes, report.commit_number) == ({}, (), 0)
     loads.produce(address, range(100, 130))
     report = loads.load(address)
     assert (report.problems, report.notes) == ({}, ())

@@ -15,7 +15,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from headrace.kafka_wire.cluster import KafkaCluster
-from headrace.kafka_wire.record_batch import split_batches, read_batch
+from headrace.kafka_wire.record_batch import read_batch, split_batches
 from headrace.kafka_wire.topic_partition import TopicPartition as Place
 from headrace.loader.read.range_reader import BatchKind, TransactionFilter
 from support.broker.broker_restarts import serve, shutdowns, start_again

@@ -36,10 +36,9 @@ from kafka.protocol.producer import (
 
 from headrace.broker.coordinator.transaction import ProducerIdAndEpoch
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.kafka_wire.connection import Connection
+from headrace.kafka_wire.connection import Connection, ReceiveBuffers
 from headrace.kafka_wire.messages import ConsumerGroupHeartbeatRequest
-from headrace.kafka_wire.receive_room import ReceiveRoom
-from headrace.kafka_wire.record_batch import frames, read_batch_header
+from headrace.kafka_wire.record_batch import read_batch_header, split_batches
 from headrace.kafka_wire.security import UNSECURED
 from support.broker.broker_samples import batch
 
@@ -87,7 +86,7 @@ class ProtocolClient:
     def __init__(self, address: str) -> None:
         self.address = address
         host, port = address.rsplit(":", 1)
-        self._connection = Connection(host, int(port), TIMEOUT_S, UNSECURED, ReceiveRoom())
+        self._connection = Connection(host, int(port), TIMEOUT_S, UNSECURED, ReceiveBuffers())
         self._numbers = itertools.count()
 
     def __enter__(self) -> ProtocolClient:
@@ -188,7 +187,7 @@ class ProtocolClient:
     def batches(self, topic: str, offset: int = 0, *, committed: bool = False) -> list[tuple[int, int]]:
         """Returns the first and last offset of each batch that a consumer receives, including control batches."""
         records = bytes(self.fetch(topic, offset, committed=committed).records or b"")
-        headers = [read_batch_header(frame.view) for frame in frames(records, topic)]
+        headers = [read_batch_header(frame.view) for frame in split_batches(records, topic)]
         return [(header.base_offset, header.last_offset) for header in headers]
 
     def offset(

@@ -6,7 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headrace.kafka_wire.cluster import KafkaCluster
-from headrace.kafka_wire.record_batch import CODEC_MASK, CONTROL, TRANSACTIONAL, Batch, frames, headers_of, read_batch
+from headrace.kafka_wire.record_batch import (
+    CODEC_MASK,
+    CONTROL,
+    TRANSACTIONAL,
+    Batch,
+    parse_headers,
+    read_batch,
+    split_batches,
+)
 from headrace.kafka_wire.topic_partition import TopicPartition
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -23,7 +31,7 @@ def stored_batches(address: str, topic: str, partition: int = 0) -> list[Batch]:
         end = cluster.offsets([topic_partition], "latest")[topic_partition]
         while offset < end:
             piece = cluster.fetch(topic_partition, offset, FETCH_BYTES)
-            for frame in frames(piece.records, topic):
+            for frame in split_batches(piece.records, topic):
                 batch = read_batch(frame, topic, BATCH_BYTES_MAX)
                 assert batch.base_offset >= offset, f"{topic}-{partition}: {batch.base_offset} comes after {offset}"
                 batches.append(batch)
@@ -54,7 +62,7 @@ def values(batches: list[Batch]) -> dict[int, bytes | None]:
 def messages(batches: list[Batch]) -> list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]]:
     """Returns timestamp, key, value and headers of each record."""
     return [
-        (time_ms, key, value, headers_of(headers))
+        (time_ms, key, value, parse_headers(headers))
         for batch in batches
         if not batch.attributes & CONTROL
         for _, time_ms, key, value, headers in batch.records
