@@ -153,6 +153,6 @@ class EarlierWarehouse(LoaderError):
     def __init__(self, warehouse: str, topics: Sequence[str], *, known: str, otherwise: str) -> None:
         super().__init__(
             f"nothing has been loaded into {warehouse} yet, but {known}; "
-            f"set data_dir or loader.warehouse to that one, or {otherwise}"
+            f"set data_dir or loader.warehouse to the earlier one, or {otherwise}"
         )
         self.topics = topics

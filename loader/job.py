@@ -36,8 +36,8 @@ SINK_OPTIONS: Mapping[str, str] = {
     "compression": "none",
     "maxRecordsPerFile": "0",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # A task's files go to their directory when it is committed, and not once more, one by one, when all are. What an
-    # attempt leaves that dies in between has names of its own and is in nobody's result.
+    # Version 2 moves a task's files when the task commits, and not again, one by one, when the job commits. Files of a
+    # failed attempt have other names and are in no result.
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
 }
 """Options of Spark's text sink. They override the cluster's configuration."""

@@ -18,7 +18,7 @@ from headrace.loader.work_unit import SkippedOffsets
 APPLICATION = "headrace-load"
 
 OUTCOMES = {"": AuditOutcome.STORED, "written": AuditOutcome.WRITTEN, "quarantined": AuditOutcome.QUARANTINED}
-"""What a count is a count of; "" is the broker's, which counts what its log holds."""
+"""The audit outcome of a count; "" is the broker's, which counts the messages in its log."""
 
 
 @dataclass(frozen=True, slots=True)

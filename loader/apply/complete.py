@@ -42,7 +42,7 @@ STEP_MS: Final = 3_600_000
 """Of the property: an hour is the smallest time partition, and each step is a call of the metastore for each table."""
 
 TABLES_PER_RUN_MAX: Final = 500
-"""Some ten seconds of calls. Who has more tables sees the others of them change in the runs after."""
+"""Some ten seconds of calls. Further tables are altered by the next runs."""
 
 
 @dataclass(frozen=True, slots=True)

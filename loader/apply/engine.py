@@ -198,7 +198,9 @@ def _applied(applier: Applier, step: Step) -> Exception | None:
 
 def _advised(message: str) -> str:
     """Adds the remedy to a message that has none."""
-    return message if message.endswith("load again") else f"{message}; what was read is kept, and the next load goes on"
+    if message.endswith("load again"):
+        return message
+    return f"{message}; the messages are committed, and the next load continues"
 
 
 def _by_topic(commits: Sequence[Commit], positions: Mapping[str, int]) -> dict[str, list[Commit]]:

@@ -42,7 +42,7 @@ class TablesOfOtherWarehouse:
             self.files.describe(""),
             sorted(found),
             known=f"the table {table} of topic {topic} has its files in {found[topic]}{more}",
-            otherwise="begin another with tables of its own: set hive.database",
+            otherwise="create a second warehouse with separate tables: set hive.database",
         )
 
     def _found(self, works: Mapping[str, TopicWork]) -> Mapping[str, str]:

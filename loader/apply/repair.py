@@ -154,7 +154,7 @@ class Repair:
                         left.append(became)
                 break
             except StaleRevision:
-                continue  # the others are compared again
+                continue  # compare the rest again
         for difference in left:
             tell(difference)
         return (*done, *left)
@@ -191,7 +191,7 @@ class Repair:
                 raise
             message = f"{difference.message}; not repaired: {_said(error)}"
             if difference.trouble is Trouble.FOREIGN:
-                message = f"no commit contains this, and readers find it; move it away, because the move failed: {_said(error)}"
+                message = f"no commit contains this, and readers find it; the move failed, move it away: {_said(error)}"
             return dataclasses.replace(difference, message=message, ops=(), moves=())
 
     def _mend(self, topic: str, difference: Difference) -> Difference:

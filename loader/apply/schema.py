@@ -96,8 +96,8 @@ class SchemaApplier:
                 executor.execute(operation)
         except ForeignTable as error:
             step.warn(
-                f"topic {step.topic}: its view {view.database}.{view.name} was not created, because the object of that name is "
-                f"not Headrace's ({error.reason}); rename it, or set hive.latest_views = false"
+                f"topic {step.topic}: its view {view.database}.{view.name} was not created, because the object of that "
+                f"name is not Headrace's ({error.reason}); rename it, or set hive.latest_views = false"
             )
         except StatementRefused as error:
             step.warn(f"topic {step.topic}: its view {view.database}.{view.name} was not created: {error.reason}")

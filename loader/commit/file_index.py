@@ -112,7 +112,7 @@ class FileIndex:
                 if self._mends:
                     self._write(topic, known)
                 index = self._folded(topic, known, kind, day)
-            assert index is not None, "what is folded from the commits needs no document"
+            assert index is not None, "a day folded from all commits needs no document"
             known.loaded[key] = index
         return known.loaded[key]
 

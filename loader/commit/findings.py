@@ -67,8 +67,8 @@ def _with_findings(topic: str, one: ReconciledTopic, share_max: float) -> Reconc
 def _skipped_problem(partition: int, passed: SkippedOffsets) -> str:
     where = "its bytes are in the quarantine" if passed.is_kept else "its bytes are not stored"
     return (
-        f"partition {partition}: skipped {count_text(passed.end - passed.start, 'offset')} from {passed.start}, because of "
-        f"corrupt_batches; {where}: {passed.reason}"
+        f"partition {partition}: corrupt_batches skipped {count_text(passed.end - passed.start, 'offset')} from "
+        f"{passed.start}; {where}: {passed.reason}"
     )
 
 
@@ -76,9 +76,9 @@ def _what_is_odd(odd: OddTimes) -> str:
     where = "the record's timestamp" if odd.source == RECORD_TIME else f"the field {odd.source}"
     if odd.oddity is TimeOddity.SCATTERED:
         return (
-            f"have times in {where} beyond the {WINDOWS_MAX:,} windows of ten minutes that are counted apart (such as "
-            f"{time_text(odd.value)}), and are audited as '{SPECIAL_WINDOWS[SCATTERED_MS]}'; if these are no times of events, "
-            f"{_another_field(odd)}"
+            f"have times in {where} beyond the limit of {WINDOWS_MAX:,} audit windows (such as "
+            f"{time_text(odd.value)}), and are audited as '{SPECIAL_WINDOWS[SCATTERED_MS]}'; if these are no event "
+            f"times, {_another_field(odd)}"
         )
     unit = likely_unit(odd.value)
     example = f"such as {odd.value}"

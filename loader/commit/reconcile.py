@@ -98,10 +98,10 @@ def reconcile(
     results: Sequence[UnitResult],
     moved: Mapping[str, Collection[int]],
 ) -> dict[str, ReconciledTopic]:
-    """Returns what can be committed of each planned topic.
+    """Returns the committable part of each planned topic.
 
     Args:
-        moved: by topic, partitions whose leader changed meanwhile; their results are discarded.
+        moved: by topic, partitions that changed their leader meanwhile; their results are discarded.
     """
     by_task = {result.task: result for result in results}
     pieces: dict[str, list[_Piece]] = defaultdict(list)
@@ -257,7 +257,7 @@ def _accounting(pieces: Sequence[_Piece], files: Sequence[_TaskFile]) -> str:
 
 
 def _committed_range(planned: PlannedRange, pieces: Sequence[_Piece]) -> CommittedRange:
-    """Merges the pieces of one partition, all of which can be committed."""
+    """Merges the committable pieces of one partition."""
     pieces = sorted(pieces, key=lambda piece: piece.planned.start)
     gaps = [gap for piece in pieces for gap in piece.result.gaps]
     due = planned.previous if planned.diverged_at is None else planned.diverged_at

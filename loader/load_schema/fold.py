@@ -82,7 +82,7 @@ class LoadState:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> LoadState:
         applied = tuple(AppliedRule(*row) for row in value["applied"])
-        # States of before routes were kept have none.
+        # The initial state has no routes.
         routes = {int(schema_id): route for schema_id, route in value.get("routes", {}).items()}
         comments = {int(position): comment for position, comment in value.get("comments", {}).items()}
         return cls(value["text"], tuple(value["versions"]), applied, routes, comments, value.get("newest"))

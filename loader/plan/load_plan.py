@@ -201,8 +201,8 @@ def _kept_notes(works: Iterable[TopicWork], settings: PlanSettings) -> Iterator[
         wanted, has = settings.policy_of(work.topic), work.policy
         if wanted.partition_by != has.partition_by:
             sentence = (
-                f"loader.partition_by = {wanted.partition_by} applies to new tables only; partitioned by {has.partition_by} "
-                "as before: the tables of"
+                f"loader.partition_by = {wanted.partition_by} applies to new tables only; still partitioned by "
+                f"{has.partition_by} are the tables of"
             )
             kept[sentence].append(work.topic)
         if wanted.kafka_column != has.kafka_column:

@@ -374,8 +374,8 @@ class _Backfill:
         )
         if report.quarantined > before:
             self._problems.append(
-                f"{count_text(report.quarantined - before, 'message')} more than before in its quarantine, which cannot "
-                f"be loaded with the present schema: see `headrace quarantine list {self._topic}`"
+                f"{count_text(report.quarantined - before, 'message')} more than before in its quarantine, which "
+                f"cannot be loaded with the present schema: see `headrace quarantine list {self._topic}`"
             )
         return dataclasses.replace(
             report, problems=tuple(dict.fromkeys(self._problems)), notes=tuple(dict.fromkeys(report.notes))

@@ -72,9 +72,8 @@ class _Walk:
             return
         start, end = offsets.replaced
         why = (
-            f"commit {commit_number} found offsets {start} to {end - 1} of partition {offsets.partition} to be "
-            f"others than "
-            "those that were loaded"
+            f"commit {commit_number} found that offsets {start} to {end - 1} of partition {offsets.partition} changed "
+            "since they were loaded"
         )
         for key in self._heirs():
             spans = self._asked[key].spans()

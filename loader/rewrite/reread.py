@@ -169,7 +169,10 @@ def failures(results: Sequence[UnitResult]) -> list[str]:
             continue
         for one in result.ranges:
             if one.corrupt_stop:
-                advice = "elect another replica as leader, whose copy may be intact, or set loader.corrupt_batches for the topic"
+                advice = (
+                    "elect another replica as leader, whose copy may be intact, or set loader.corrupt_batches for the "
+                    "topic"
+                )
                 found[f"partition {one.done.topic_partition.partition}: {one.error}; {advice}: {AGAIN}"] = None
             elif one.error:
                 found[f"partition {one.done.topic_partition.partition}: {one.error}; {AGAIN}"] = None

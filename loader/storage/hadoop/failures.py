@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from headrace.loader.errors import StorageUnavailable
 
 CAUSES_MAX = 20  # chains are shorter; guards against a cycle
-REASON_CHARS_MAX = 300  # NameNodes append what they know of the whole cluster
+REASON_CHARS_MAX = 300  # NameNodes append the state of the whole cluster
 
 REMOTE_EXCEPTION: Final = "org.apache.hadoop.ipc.RemoteException"
 ILLEGAL_ARGUMENT: Final = "java.lang.IllegalArgumentException"
@@ -27,7 +27,7 @@ OF_SDK: Final = r"software\.amazon\.awssdk\..*"
 
 
 @dataclass(frozen=True, slots=True)
-class FailureMeaning:
+class JavaFailure:
     """The meaning of an exception in the chain with one of these classes and this text.
 
     Args:
@@ -64,40 +64,41 @@ NO_S3A = (
 )
 EXPIRED = "the credentials of the bucket have expired; renew them, then load again"
 NO_REASON = (
-    "the bucket responds with status 400 without a reason: usually the credentials have expired, or fs.s3a.endpoint.region is not the "
-    "bucket's; correct that, then load again"
+    "the bucket responds with status 400 without a reason: usually the credentials have expired, or "
+    "fs.s3a.endpoint.region is not the bucket's; correct that, then load again"
 )
 
-MEANINGS: tuple[FailureMeaning, ...] = (
+MEANINGS: tuple[JavaFailure, ...] = (
     # The RPC client's message if it got no response (`NetUtils.wrapException`).
-    FailureMeaning(".*", errno.EIO, is_outage=True, text=(
+    JavaFailure(".*", errno.EIO, is_outage=True, text=(
         r"^(?:Call From |No Route to Host from |Invalid host name: local host is|DestHost:destPort "
         r"|End of File Exception between local host is)")),
-    FailureMeaning(_named("SafeModeException"), errno.EROFS, SAFE_MODE, is_outage=True),
-    FailureMeaning(_named(r"\w*Quota\w*ExceededException"), errno.EDQUOT),
-    FailureMeaning(r"java\.io\.IOException", errno.ENOSPC, NO_DATA_NODE, r"^File /.* could only be written to \d+ of the "),
+    JavaFailure(_named("SafeModeException"), errno.EROFS, SAFE_MODE, is_outage=True),
+    JavaFailure(_named(r"\w*Quota\w*ExceededException"), errno.EDQUOT),
+    JavaFailure(r"java\.io\.IOException", errno.ENOSPC, NO_DATA_NODE, r"^File /.* could only be written to \d+ of "),
     # A full local disk: from the writer, from opening a file for writing, and from choosing a directory.
-    FailureMeaning(r"java\.io\.IOException", errno.ENOSPC, text=r"^No space left on device$"),
-    FailureMeaning(r"java\.io\.FileNotFoundException", errno.ENOSPC, text=r"^/.* \(No space left on device\)$"),
-    FailureMeaning(_named("DiskErrorException"), errno.ENOSPC, text=r"^No space available in any of the local directories"),
-    FailureMeaning(_named("FileAlreadyExistsException", "RemoteFileChangedException"), errno.EEXIST),
+    JavaFailure(r"java\.io\.IOException", errno.ENOSPC, text=r"^No space left on device$"),
+    JavaFailure(r"java\.io\.FileNotFoundException", errno.ENOSPC, text=r"^/.* \(No space left on device\)$"),
+    JavaFailure(_named("DiskErrorException"), errno.ENOSPC, text=r"^No space available in any of the local "),
+    JavaFailure(_named("FileAlreadyExistsException", "RemoteFileChangedException"), errno.EEXIST),
     # The store's response to a conditional create.
-    FailureMeaning(OF_SDK, errno.EEXIST, text=_answered("412")),
-    FailureMeaning(_named("FileNotFoundException", "NoSuchFileException"), errno.ENOENT),
-    FailureMeaning(_named("AccessControlException", "AccessDeniedException"), errno.EACCES),
-    FailureMeaning(OF_SDK, errno.EACCES, text=_answered("401|403")),
-    FailureMeaning(OF_SDK, errno.EPERM, EXPIRED, r"^The provided token has expired", is_outage=True),
+    JavaFailure(OF_SDK, errno.EEXIST, text=_answered("412")),
+    JavaFailure(_named("FileNotFoundException", "NoSuchFileException"), errno.ENOENT),
+    JavaFailure(_named("AccessControlException", "AccessDeniedException"), errno.EACCES),
+    JavaFailure(OF_SDK, errno.EACCES, text=_answered("401|403")),
+    JavaFailure(OF_SDK, errno.EPERM, EXPIRED, r"^The provided token has expired", is_outage=True),
     # The response to a HEAD has no body, and S3A usually sends a HEAD first.
-    FailureMeaning(OF_SDK, errno.EPERM, NO_REASON, r"^(?:Bad Request|null) \(Service: \w+, Status Code: 400", is_outage=True),
-    FailureMeaning(_named("PathIsNotEmptyDirectoryException"), errno.ENOTEMPTY),
-    FailureMeaning(_named("ClassNotFoundException"), errno.ENOSYS, NO_S3A, r"^Class org\.apache\.hadoop\.fs\.s3a\."),
-    FailureMeaning(_named("AWSServiceThrottledException"), errno.EBUSY, is_outage=True),
-    FailureMeaning(OF_SDK, errno.EBUSY, text=_answered("503"), is_outage=True),
-    FailureMeaning(OF_SDK, errno.EIO, text=r"^Unable to execute HTTP request: ", is_outage=True),
-    # S3A raises these instead of the SDK's.
-    FailureMeaning(_named("HttpChannelEOFException", "AWSApiCallTimeoutException", "AWSNoResponseException"), errno.EIO,
+    JavaFailure(OF_SDK, errno.EPERM, NO_REASON, r"^(?:Bad Request|null) \(Service: \w+, Status Code: 400",
             is_outage=True),
-    FailureMeaning(_named("UnknownHostException", "StandbyException"), errno.EIO, is_outage=True),
+    JavaFailure(_named("PathIsNotEmptyDirectoryException"), errno.ENOTEMPTY),
+    JavaFailure(_named("ClassNotFoundException"), errno.ENOSYS, NO_S3A, r"^Class org\.apache\.hadoop\.fs\.s3a\."),
+    JavaFailure(_named("AWSServiceThrottledException"), errno.EBUSY, is_outage=True),
+    JavaFailure(OF_SDK, errno.EBUSY, text=_answered("503"), is_outage=True),
+    JavaFailure(OF_SDK, errno.EIO, text=r"^Unable to execute HTTP request: ", is_outage=True),
+    # S3A raises these instead of the SDK's.
+    JavaFailure(_named("HttpChannelEOFException", "AWSApiCallTimeoutException", "AWSNoResponseException"), errno.EIO,
+            is_outage=True),
+    JavaFailure(_named("UnknownHostException", "StandbyException"), errno.EIO, is_outage=True),
 )  # fmt: skip
 """The first that matches any exception of the chain applies."""
 
@@ -126,7 +127,7 @@ def is_refused_option(error: Py4JError, option: str) -> bool:
     return any(name == ILLEGAL_ARGUMENT and option in message for name, message in _chain(error.java_exception))
 
 
-def _fits(meaning: FailureMeaning, name: str, message: str) -> bool:
+def _fits(meaning: JavaFailure, name: str, message: str) -> bool:
     return bool(re.fullmatch(meaning.classes, name) and re.search(meaning.text, message))
 
 
@@ -135,7 +136,7 @@ def _chain(cause: object) -> Iterator[tuple[str, str]]:
     for _ in range(CAUSES_MAX):
         name = str(cause.getClass().getName())  # type: ignore[attr-defined]
         if name == REMOTE_EXCEPTION:
-            name = str(cause.getClassName())  # type: ignore[attr-defined]  # as it was at the other end
+            name = str(cause.getClassName())  # type: ignore[attr-defined]  # the class name at the server
         message = _one_line(cause.getMessage() or "")  # type: ignore[attr-defined]
         yield name, message
         # An exception received over RPC has lost its causes, and begins with the original class: a NameNode that starts
