@@ -1,8 +1,8 @@
-"""Is this body exactly one value of its schema? For those who have another decoder read it afterwards.
+"""Checks that a body is exactly one value of its schema, before another decoder reads it.
 
-Such decoders ask less: they take what follows a value, numbers that their types do not hold and negative indexes, make
-as many items as a few bytes claim, and go as deep on the C stack as a body is nested, until the process dies. The walk
-of `walk.py` is the meaning here, and says what is wrong. The core only says, sooner, that nothing is.
+Other decoders are less strict. They ignore bytes after the value, accept numbers out of range and negative indexes,
+create as many items as a count claims, and recurse on the C stack for each nesting level until the process crashes. The
+walk of `walk.py` is the specification and finds the errors. The core only confirms valid bodies faster.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Final
 from headrace.avro_codec import program
 from headrace.avro_codec.core.library import Library, c_program
 from headrace.avro_codec.program import Code, Program
-from headrace.avro_codec.walk import DEPTH_MAX, BadBody, Limits, WalkCompiler, ZeroWidth, walk_whole
+from headrace.avro_codec.walk import DEPTH_MAX, BadBody, Limits, WalkCompiler, ZeroWidth, walk_body
 from headrace.avro_schema import Array, Enum, Fixed, Map, Name, Primitive, Record, Reference, Schema, Type, Union
 
 NESTED_MAX: Final = 1_000
-"""Values inside each other, of whatever types. fastavro takes 0.9 KB of the C stack for each, of the 8 MB that there
-are; the walk's own bound, Python's frames, is raised by some applications."""
+"""Maximum nesting of values of any type. fastavro needs 0.9 KB of the 8 MB C stack per level. Python's recursion limit
+would also stop the walk, but some applications raise it."""
 
 OPERATIONS_MAX: Final = 10_000
-"""Of a program, which says a type anew wherever it is used: few lines of schema may say very much."""
+"""Maximum size of a program. A type is compiled at each use, so a short schema can have a very large program."""
 
 Check = Callable[[bytes], None]
-"""Raises `BadBody` for a body that is not one value, or whose values are nested deeper than is read."""
+"""Raises `BadBody` for a body that is not exactly one value, or is nested too deeply."""
 
 
 def compile_check(schema: Schema, core: Library | None) -> Check:
-    """The check of bodies of one writer schema. It is for one thread at a time.
+    """Compiles the check for the bodies of one writer schema. The check is not thread-safe.
 
     Args:
-        core: says yes sooner; None has the walk look at each body.
+        core: confirms valid bodies faster; None walks each body in Python.
 
     Raises:
-        BadBody: already the schema nests values deeper than is read.
+        BadBody: the schema itself nests values too deeply.
     """
     nested = deepest_nesting(schema)
     if nested > NESTED_MAX:
@@ -44,15 +44,15 @@ def compile_check(schema: Schema, core: Library | None) -> Check:
     skip = WalkCompiler(schema, limits).skip(schema.root)
 
     def walk(body: bytes) -> None:
-        walk_whole(skip, limits, body)
+        walk_body(skip, limits, body)
 
     found = walk_program(schema) if core is not None else None
     if core is None or found is None:
         return walk
-    made, words = c_program(found, 0, 0)
-    is_value, address = core.is_value, ctypes.addressof(made)
+    compiled, words = c_program(found, 0, 0)
+    is_value, address = core.is_value, ctypes.addressof(compiled)
 
-    def check(body: bytes, *, _kept: object = (made, words)) -> None:  # the core has but their addresses
+    def check(body: bytes, *, _references: object = (compiled, words)) -> None:  # the core has only their addresses
         if not is_value(address, body, len(body)):
             walk(body)
 
@@ -60,9 +60,9 @@ def compile_check(schema: Schema, core: Library | None) -> Check:
 
 
 def deepest_nesting(schema: Schema) -> int:
-    """How many values are inside each other at most before one of a recursive type is inside itself again.
+    """Returns the maximum nesting of values up to the first repetition of a recursive type.
 
-    Goes through the types as `WalkCompiler` does, which counts each time that happens.
+    Traverses the types like `WalkCompiler`, which counts each repetition.
     """
     done: dict[Name, int] = {}
     is_open: set[Name] = set()
@@ -90,15 +90,15 @@ def deepest_nesting(schema: Schema) -> int:
     return max(nesting(schema.root), *done.values(), 1)
 
 
-class _TooMuch(Exception):
-    """No program says this schema, or only one that is too long."""
+class _Unsupported(Exception):
+    """The schema has no program, or only a too long one."""
 
 
 def walk_program(schema: Schema) -> Program | None:
-    """The program that walks bodies of a schema and writes nothing; None where the core has none."""
+    """Returns the program that walks bodies of a schema without output, or None if the core does not support it."""
     try:
         return program.assemble(_Walk(schema).code(schema.root, frozenset()))
-    except (_TooMuch, RecursionError):
+    except (_Unsupported, RecursionError):
         return None
 
 
@@ -111,28 +111,28 @@ class _Walk:
     def code(self, node: Type, within: frozenset[Name]) -> Code:
         self._operations += 1
         if self._operations > OPERATIONS_MAX:
-            raise _TooMuch
+            raise _Unsupported
         node = self._schema.resolve(node)
         match node:
             case Primitive():
-                return program.walk_of(node.type)
+                return program.walk_primitive(node.type)
             case Fixed(size=size):
                 return program.fixed(size)
             case Enum(symbols=symbols):
                 return program.enum(len(symbols))
             case Union(branches=branches):
                 codes = [self.code(branch, within) for branch in branches]
-                return _known(program.union(codes, keeps_index=True))
+                return _not_none(program.union(codes, keeps_index=True))
             case Array(items=items):
                 zero_width = self._zero_width.has(items)
-                return _known(program.array(self.code(items, within), zero_width=zero_width, rewritten=False))
+                return _not_none(program.array(self.code(items, within), zero_width=zero_width, rewritten=False))
             case Map(values=values):
-                return _known(program.map_of(self.code(values, within), rewritten=False))
+                return _not_none(program.map_of(self.code(values, within), rewritten=False))
             case Record(name=name, fields=fields) if name not in within:
-                return _known(program.joined(*(self.code(field.type, within | {name}) for field in fields)))
-        raise _TooMuch
+                return _not_none(program.concatenate(*(self.code(field.type, within | {name}) for field in fields)))
+        raise _Unsupported
 
 
-def _known(code: Code | None) -> Code:
+def _not_none(code: Code | None) -> Code:
     assert code is not None
     return code

@@ -1,4 +1,4 @@
-"""Avro binary of single values: zigzag longs, and the defaults of a schema, which are encoded once per plan."""
+"""Encodes single values to Avro binary: longs, and the defaults of a schema, which are encoded once per plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headrace.avro_schema import (
 
 
 def encode_long(n: int) -> bytes:
-    """Zigzag varint of an int or long."""
+    """Returns the zigzag varint of an int or long."""
     n = (n << 1) ^ (n >> 63)
     if n < 128:
         return bytes((n,))
@@ -41,7 +41,7 @@ def encode_bytes(data: bytes) -> bytes:
 
 
 def encode_float(value: float) -> bytes:
-    """The nearest float; what is beyond the largest is infinite, as it is to Avro Java."""
+    """Encodes the nearest float; larger values become infinity, as in Avro Java."""
     try:
         return struct.pack("<f", value)
     except OverflowError:
@@ -49,7 +49,7 @@ def encode_float(value: float) -> bytes:
 
 
 def encode_default(schema: Schema, node: Type, default: JsonValue) -> bytes:
-    """The binary of a field's default, which `avro_schema` has found valid."""
+    """Encodes a field's default, which `avro_schema` has validated."""
     return _encode(schema, node, default)
 
 
@@ -74,7 +74,7 @@ def _encode(schema: Schema, node: Type, value: JsonValue) -> bytes:
                     return encode_long(index) + _encode(schema, branch, value)
         case Record(fields=fields):
             return b"".join(_encode(schema, field.type, value.get(field.name, field.default)) for field in fields)
-    raise ValueError(f"{value!r} is not a default of {node}")
+    raise ValueError(f"{value!r} is not a valid default of {node}")
 
 
 def _encode_primitive(kind: PrimitiveType, value: Any) -> bytes:

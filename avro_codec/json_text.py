@@ -1,9 +1,9 @@
-"""Values of recursive types as text: Avro's JSON encoding, since no Hive column can hold a type inside itself.
+"""Converts values of recursive types to text in Avro's JSON encoding, because Hive columns cannot have recursive types.
 
-Unions other than null are objects with the branch's name, bytes are texts of the code points 0 to 255, and numbers
-that JSON cannot say are the texts NaN, Infinity and -Infinity (Avro 1.12, JSON Encoding).
+Union values other than null are objects with the name of the branch, bytes are texts of the code points 0 to 255, and
+the numbers without JSON form are the texts NaN, Infinity and -Infinity (Avro 1.12, JSON Encoding).
 
-A value's own text is at most some seven times its bytes. The names around it have any length, so they are counted.
+The text of a value has up to about seven times its bytes. Field names may have any length, so their bytes are limited.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from headrace.avro_schema import (
 )
 
 Read = Callable[[bytes, int], tuple[Any, int]]
-"""Reads a value that a walk has found well-formed into what `json.dumps` takes."""
+"""Reads a validated value; returns an object for `json.dumps` and the position after the value."""
 
 
 def compile_json_text(walks: WalkCompiler, node: Type) -> Callable[[bytes, int], tuple[bytes, int]]:
-    """Returns a function from a value to the Avro binary of a string that holds its JSON, and the position after it.
+    """Returns a function from a value to an Avro string with its JSON, and the position after the value.
 
     Args:
-        walks: of the writer's schema; the function is given values that its walk over them has found well-formed.
+        walks: walks of the writer's schema; the function requires values that they have validated.
     """
     read = _JsonCompiler(walks).read(node)
 
@@ -113,16 +113,15 @@ class _JsonCompiler:
 
 
 def _take_names(limits: Limits, named_bytes: int) -> None:
-    """Counts names before they become text.
+    """Counts the bytes of names before they are written.
 
     Raises:
-        UnreadableValue: they would make a small message a row of any size.
+        UnreadableValue: the names would make the row much larger than the message.
     """
     limits.named_bytes += named_bytes
     if limits.named_bytes > ADDED_BYTES_MAX:
         raise UnreadableValue(
-            f"with the names of their fields values that are text would take {ADDED_BYTES_MAX} bytes more than the "
-            "message"
+            f"as JSON text with field names, values would take {ADDED_BYTES_MAX} bytes more than the message"
         )
 
 
@@ -147,11 +146,11 @@ def _union(branches: list[tuple[str, Read]], limits: Limits) -> Read:
 
 
 def _record(fields: list[tuple[str, Read]], zero_width: int, limits: Limits) -> Read:
-    """`zero_width` is how many fields take no bytes: a walk passes over them, and here they are many values."""
+    """Returns a reader of a record. `zero_width` is the number of fields without bytes, which become values here."""
     named_bytes = sum(len(name) for name, _ in fields)
 
     def read(b: bytes, p: int) -> tuple[Any, int]:
-        limits.take_zero_width(zero_width)
+        limits.count_zero_width(zero_width)
         _take_names(limits, named_bytes)
         value = {}
         for name, field in fields:
@@ -214,7 +213,7 @@ def _float(b: bytes, p: int) -> tuple[Any, int]:
     (value,) = struct.unpack("<f", packed)
     if not math.isfinite(value):
         return _not_finite(value), p + 4
-    # The fewest digits that read back as the same float, instead of those of its double.
+    # The fewest digits that read back as the same float; the digits of the double would be more.
     rounded = (float(f"{value:.{digits}g}") for digits in range(1, 10))
     return next(shorter for shorter in rounded if encode_float(shorter) == packed), p + 4
 

@@ -1,8 +1,8 @@
 """Programs for the C core: the conversion of a body as a flat sequence of operations.
 
 `loader.project.projection` compiles each field twice, to Python functions and to `Code`. `assemble` converts the code
-to the words that `core/program.c` executes; `core/program.h` documents each operation. A conversion that no operation
-covers is None, and its messages are converted in Python.
+to the words that `core/program.c` executes; `core/program.h` documents each operation. A conversion without an
+operation is None, and its messages are converted in Python.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SLOTS_MAX = 4_096
 
 
 class Op(IntEnum):
-    """As in `core/program.h`, in its order."""
+    """The operations of `core/program.h`, in its order."""
 
     END = 0
     BOOLEAN = 1
@@ -34,7 +34,7 @@ class Op(IntEnum):
     DECIMAL = 8
     TIMESTAMP = 9
     UNION = 10
-    NOTE = 11
+    CAPTURE = 11
     EMIT = 12
     INT_TO_FLOAT = 13
     LONG_TO_FLOAT = 14
@@ -58,8 +58,8 @@ class Flag(IntFlag):
 
 
 @dataclass(frozen=True, slots=True)
-class Do:
-    """One operation without ways: numbers are operands, bytes a constant."""
+class Operation:
+    """One operation without jumps; operands are numbers, or constants as bytes."""
 
     op: Op
     operands: tuple[int | bytes, ...] = ()
@@ -80,77 +80,79 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Arranged:
-    """Fields in the writer's order, and columns in theirs: the index of a field or a constant."""
+class Arrangement:
+    """Fields in the writer's order, and columns in the row's order: the index of a field, or a constant."""
 
     fields: tuple[Code, ...]
     columns: tuple[int | bytes, ...]
 
 
-Code = tuple[Do | Branches | Loop | Arranged, ...]
+Code = tuple[Operation | Branches | Loop | Arrangement, ...]
 
 NOTHING: Code = ()
-NOTE: Code = (Do(Op.NOTE),)
-REFUSE: Code = (Do(Op.REFUSE),)
+CAPTURE: Code = (Operation(Op.CAPTURE),)
+REFUSE: Code = (Operation(Op.REFUSE),)
 
 _WALKS: dict[PrimitiveType, Code] = {
     PrimitiveType.NULL: NOTHING,
-    PrimitiveType.BOOLEAN: (Do(Op.BOOLEAN),),
-    PrimitiveType.INT: (Do(Op.INT),),
-    PrimitiveType.LONG: (Do(Op.LONG),),
-    PrimitiveType.FLOAT: (Do(Op.FIXED, (4,)),),
-    PrimitiveType.DOUBLE: (Do(Op.FIXED, (8,)),),
-    PrimitiveType.BYTES: (Do(Op.BYTES),),
-    PrimitiveType.STRING: (Do(Op.STRING),),
+    PrimitiveType.BOOLEAN: (Operation(Op.BOOLEAN),),
+    PrimitiveType.INT: (Operation(Op.INT),),
+    PrimitiveType.LONG: (Operation(Op.LONG),),
+    PrimitiveType.FLOAT: (Operation(Op.FIXED, (4,)),),
+    PrimitiveType.DOUBLE: (Operation(Op.FIXED, (8,)),),
+    PrimitiveType.BYTES: (Operation(Op.BYTES),),
+    PrimitiveType.STRING: (Operation(Op.STRING),),
 }
 
 _PROMOTIONS: dict[tuple[PrimitiveType, PrimitiveType], Code] = {
-    (PrimitiveType.INT, PrimitiveType.FLOAT): (Do(Op.INT_TO_FLOAT),),
-    (PrimitiveType.LONG, PrimitiveType.FLOAT): (Do(Op.LONG_TO_FLOAT),),
-    (PrimitiveType.INT, PrimitiveType.DOUBLE): (Do(Op.INT_TO_DOUBLE),),
-    (PrimitiveType.LONG, PrimitiveType.DOUBLE): (Do(Op.LONG_TO_DOUBLE),),
-    (PrimitiveType.FLOAT, PrimitiveType.DOUBLE): (Do(Op.FLOAT_TO_DOUBLE),),
+    (PrimitiveType.INT, PrimitiveType.FLOAT): (Operation(Op.INT_TO_FLOAT),),
+    (PrimitiveType.LONG, PrimitiveType.FLOAT): (Operation(Op.LONG_TO_FLOAT),),
+    (PrimitiveType.INT, PrimitiveType.DOUBLE): (Operation(Op.INT_TO_DOUBLE),),
+    (PrimitiveType.LONG, PrimitiveType.DOUBLE): (Operation(Op.LONG_TO_DOUBLE),),
+    (PrimitiveType.FLOAT, PrimitiveType.DOUBLE): (Operation(Op.FLOAT_TO_DOUBLE),),
 }
 
 
-def walk_of(kind: PrimitiveType) -> Code:
-    """A value of this type, whatever it says."""
+def walk_primitive(kind: PrimitiveType) -> Code:
+    """Returns the code that walks any value of this type."""
     return _WALKS[kind]
 
 
-def walked(writer: Primitive, load: Primitive) -> Code:
-    """A value whose bytes stay as they are, and that queries of its column can read (`readable`)."""
+def walk_readable(writer: Primitive, load: Primitive) -> Code:
+    """Returns the code that walks a value and rejects those on which queries fail (`readable`); the bytes stay
+    unchanged.
+    """
     logical = load.logical.name if load.logical is not None else ""
     if logical == "decimal":
-        return (Do(Op.DECIMAL, (DECIMAL_BYTES_MAX,)),)
+        return (Operation(Op.DECIMAL, (DECIMAL_BYTES_MAX,)),)
     if logical in MILLIS_TIMES and writer.type is PrimitiveType.LONG:
-        return (Do(Op.TIMESTAMP, (TIMESTAMP_MS_MAX & 0xFFFFFFFF, TIMESTAMP_MS_MAX >> 32)),)
+        return (Operation(Op.TIMESTAMP, (TIMESTAMP_MS_MAX & 0xFFFFFFFF, TIMESTAMP_MS_MAX >> 32)),)
     return _WALKS[writer.type]
 
 
-def promoted(writer: PrimitiveType, load: PrimitiveType) -> Code:
+def promote(writer: PrimitiveType, load: PrimitiveType) -> Code:
     return _PROMOTIONS[writer, load]
 
 
 def fixed(size: int) -> Code:
-    return (Do(Op.FIXED, (size,)),)
+    return (Operation(Op.FIXED, (size,)),)
 
 
 def enum(symbols: int) -> Code:
-    return (Do(Op.ENUM, (symbols,)),)
+    return (Operation(Op.ENUM, (symbols,)),)
 
 
 def enum_map(rows: Sequence[bytes]) -> Code:
-    """`rows` are what stands for each symbol, empty where nothing does."""
-    return (Do(Op.ENUM_MAP, (len(rows), *rows)),)
+    """Returns the code that replaces symbols; `rows` has the bytes of each symbol, empty for a rejected one."""
+    return (Operation(Op.ENUM_MAP, (len(rows), *rows)),)
 
 
 def emit(constant: bytes) -> Code:
-    return (Do(Op.EMIT, (constant,)),) if constant else NOTHING
+    return (Operation(Op.EMIT, (constant,)),) if constant else NOTHING
 
 
-def joined(*codes: Code | None) -> Code | None:
-    """One after the other; None when one of them is."""
+def concatenate(*codes: Code | None) -> Code | None:
+    """Returns the codes in sequence; None if one of them is None."""
     known = _all(codes)
     return None if known is None else tuple(step for code in known for step in code)
 
@@ -173,7 +175,9 @@ def map_of(values: Code | None, *, rewritten: bool) -> Code | None:
 
 
 def record(fields: Sequence[tuple[int, Code | None]], columns: Sequence[bytes]) -> Code | None:
-    """The writer's fields in their order, each with its column; `columns` are what stands where no field does."""
+    """Returns the code of a record: the writer's fields with their columns; `columns` has the constants of other
+    columns.
+    """
     codes = _all([code for _, code in fields])
     if codes is None:
         return None
@@ -182,11 +186,11 @@ def record(fields: Sequence[tuple[int, Code | None]], columns: Sequence[bytes]) 
     if taken == sorted(taken):
         parts = (codes[field_of[i]] if i in field_of else emit(columns[i]) for i in range(len(columns)))
         return tuple(step for part in parts for step in part)
-    return (_arranged(codes, taken, columns),)
+    return (_arrange(codes, taken, columns),)
 
 
-def _arranged(codes: Sequence[Code], taken: Sequence[int], columns: Sequence[bytes]) -> Arranged:
-    """Neighbours that stay neighbours are moved together."""
+def _arrange(codes: Sequence[Code], taken: Sequence[int], columns: Sequence[bytes]) -> Arrangement:
+    """Returns the code that reorders fields; adjacent fields that stay adjacent are moved together."""
     groups: list[Code] = []
     first_of: dict[int, int] = {}
     members: set[int] = set()
@@ -197,8 +201,8 @@ def _arranged(codes: Sequence[Code], taken: Sequence[int], columns: Sequence[byt
         else:
             first_of[column] = len(groups)
             groups.append(codes[index])
-    kept = [i for i in range(len(columns)) if i in first_of or i not in members]
-    return Arranged(tuple(groups), tuple(first_of.get(i, columns[i]) for i in kept))
+    remaining = [i for i in range(len(columns)) if i in first_of or i not in members]
+    return Arrangement(tuple(groups), tuple(first_of.get(i, columns[i]) for i in remaining))
 
 
 def _all(codes: Iterable[Code | None]) -> tuple[Code, ...] | None:
@@ -212,13 +216,13 @@ def _all(codes: Iterable[Code | None]) -> tuple[Code, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What the core executes: words, and the bytes that they point into."""
+    """A program of the core: words, and the constants that they refer to."""
 
     words: tuple[int, ...]
     constants: bytes
 
     def __str__(self) -> str:
-        """One line for each operation: its position, its name, its operands."""
+        """Returns one line per operation: position, name, operands."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -228,7 +232,7 @@ class Program:
         while at < len(self.words):
             op = Op(self.words[at])
             operands = self.words[at + 1 : at + 1 + self._operands(at)]
-            yield f"{at:5} {op.name.lower()} {self._said(op, operands)}".rstrip()
+            yield f"{at:5} {op.name.lower()} {self._operand_text(op, operands)}".rstrip()
             at += 1 + len(operands)
 
     def _operands(self, at: int) -> int:
@@ -249,7 +253,7 @@ class Program:
                 return 3 + 3 * self.words[at + 3]
         return 0
 
-    def _said(self, op: Op, operands: Sequence[int]) -> str:
+    def _operand_text(self, op: Op, operands: Sequence[int]) -> str:
         match op:
             case Op.TIMESTAMP:
                 return f"within {operands[1] << 32 | operands[0]}"
@@ -266,12 +270,12 @@ class Program:
                 return f"frame {operands[0]} {_flags(operands[1])} items {operands[2]} block {operands[3]}"
             case Op.ARRANGE:
                 columns = (operands[i : i + 3] for i in range(3, len(operands), 3))
-                said = (f"slot {column[1]}" if column[0] else self._constant(column[1:]) for column in columns)
-                return f"from slot {operands[0]}, {operands[1]} of them: " + ", ".join(said)
+                columns_text = (f"slot {column[1]}" if column[0] else self._constant(column[1:]) for column in columns)
+                return f"from slot {operands[0]}, {operands[1]} of them: " + ", ".join(columns_text)
         return " ".join(map(str, operands))
 
-    def _constant(self, place: Sequence[int]) -> str:
-        return self.constants[place[0] : place[0] + place[1]].hex() or "nothing"
+    def _constant(self, position: Sequence[int]) -> str:
+        return self.constants[position[0] : position[0] + position[1]].hex() or "nothing"
 
 
 def _flags(flags: int) -> str:
@@ -279,15 +283,15 @@ def _flags(flags: int) -> str:
 
 
 TIME_UNITS = {TimeUnit.MILLIS: 1, TimeUnit.MICROS: 2, TimeUnit.NANOS: 3, TimeUnit.DAYS: 4}
-"""As in `core/core.h`; 0 is no field."""
+"""Values of `core/core.h`; 0 means no time field."""
 
 
 def assemble(code: Code | None) -> Program | None:
-    """The program of a whole message; None when no operation can say it, or it nests deeper than the core has room."""
+    """Returns the program of a message; None if it has no operation or is nested too deeply for the core."""
     if code is None:
         return None
     found = _Assembler()
-    found.lay(code, 0, 0)
+    found.append_code(code, 0, 0)
     found.words.append(Op.END)
     if found.frames > FRAMES_MAX or found.slots > SLOTS_MAX:
         return None
@@ -302,24 +306,26 @@ class _Assembler:
     slots: int = 0
     known: dict[bytes, int] = field(default_factory=dict)
 
-    def lay(self, code: Code, frame: int, slot: int) -> None:
-        """Args:
-        frame, slot: the first that nothing around the code uses.
+    def append_code(self, code: Code, frame: int, slot: int) -> None:
+        """Appends the code.
+
+        Args:
+            frame, slot: first frame and slot that the surrounding code does not use.
         """
         for step in code:
             match step:
-                case Do():
+                case Operation():
                     self.words.append(step.op)
                     for operand in step.operands:
-                        self.words += self.place(operand) if isinstance(operand, bytes) else [operand]
+                        self.words += self.add_constant(operand) if isinstance(operand, bytes) else [operand]
                 case Branches():
                     self._branches(step, frame, slot)
                 case Loop():
                     self._loop(step, frame, slot)
-                case Arranged():
-                    self._arranged(step, frame, slot)
+                case Arrangement():
+                    self._arrange(step, frame, slot)
 
-    def place(self, constant: bytes) -> list[int]:
+    def add_constant(self, constant: bytes) -> list[int]:
         at = self.known.get(constant)
         if at is None:
             at = self.known[constant] = len(self.constants)
@@ -333,7 +339,7 @@ class _Assembler:
         jumps = []
         for index, branch in enumerate(step.branches):
             self.words[targets + index] = len(self.words)
-            self.lay(branch, frame, slot)
+            self.append_code(branch, frame, slot)
             if index < count - 1:
                 self.words += [Op.JUMP, 0]
                 jumps.append(len(self.words) - 1)
@@ -345,21 +351,21 @@ class _Assembler:
         block = len(self.words)
         self.words += [Op.BLOCK, frame, step.flags, 0]
         body = len(self.words)
-        self.lay(step.body, frame + 1, slot)
+        self.append_code(step.body, frame + 1, slot)
         self.words += [Op.NEXT, frame, step.flags, body, block]
         self.words[block + 3] = len(self.words)
 
-    def _arranged(self, step: Arranged, frame: int, slot: int) -> None:
+    def _arrange(self, step: Arrangement, frame: int, slot: int) -> None:
         inside = slot + len(step.fields) + 1
         self.slots = max(self.slots, inside)
         for index, code in enumerate(step.fields):
             self.words += [Op.MARK, slot + index]
-            self.lay(code, frame, inside)
+            self.append_code(code, frame, inside)
         self.words += [Op.ARRANGE, slot, len(step.fields), len(step.columns)]
         for column in step.columns:
-            self.words += [0, *self.place(column)] if isinstance(column, bytes) else [1, slot + column, 0]
+            self.words += [0, *self.add_constant(column)] if isinstance(column, bytes) else [1, slot + column, 0]
 
 
-def packed(words: Sequence[int]) -> bytes:
-    """Words as the core reads them."""
+def pack_words(words: Sequence[int]) -> bytes:
+    """Returns words in the binary form of the core."""
     return struct.pack(f"={len(words)}I", *words)

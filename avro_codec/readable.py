@@ -1,16 +1,16 @@
-"""Values that are fine Avro and make queries fail: which they are, and walks that refuse them.
+"""Rejects values that are valid Avro but make queries fail.
 
-One row with such a value fails every query that reads it, so a single message would make a whole table unreadable.
-Found by experiment with Spark 4.3 and the Avro SerDe of Hive 2.3 that it carries; whatever is not refused here was
-read in the same experiment, if only as null: dates of any year, decimals of more digits than declared, NaN, texts of
-any UTF-8, and every logical type that Hive shows as its plain type.
+One row with such a value fails every query that reads it, so a single message would make a table unreadable. The list
+comes from experiments with Spark 4.3 and its Avro SerDe of Hive 2.3. In the same experiments all other values could be
+read, some as null: dates of any year, decimals with more digits than declared, NaN, any UTF-8 text, and every logical
+type that Hive shows as its underlying type.
 
-    decimal           no bytes at all: "Zero length BigInteger" fails every query, also of other columns alone.
-                      Very many bytes: a megabyte took six seconds to read, eight of them more than five minutes.
-    timestamp-millis  beyond what microseconds can count: "long overflow" fails every query of the column. So does a
-                      local-timestamp-millis those of the view, where it is a time; in the table it is a number.
+    decimal           zero bytes: "Zero length BigInteger" fails every query, even one of other columns only.
+                      Very many bytes: reading a megabyte took six seconds, eight megabytes more than five minutes.
+    timestamp-millis  beyond the range of microseconds: "long overflow" fails every query of the column. For
+                      local-timestamp-millis this affects the view, which shows a time; the table shows a number.
 
-What counts is the column's type: a value that is loaded as text or as plain bytes harms nobody.
+Only the column's type matters: values that are loaded as text or as bytes are not affected.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from headrace.avro_codec.walk import BadBody, Skip, read_varint
 from headrace.avro_schema import Primitive
 
 DECIMAL_BYTES_MAX = 1_024
-"""Largest decimal that is loaded. The widest column needs 16 bytes; writers may pad. Reading 1,024 bytes takes a fifth
-of a millisecond, reading a megabyte six seconds to a minute, depending on the reader."""
+"""Size of the largest decimal that is loaded. The widest column needs 16 bytes, and writers may pad. Reading 1,024
+bytes takes 0.2 milliseconds; reading a megabyte takes six seconds to a minute, depending on the reader."""
 
 TIMESTAMP_MS_MAX = 9_223_372_036_854_775
-"""Bound of the absolute value of `MILLIS_TIMES`: Spark counts in microseconds, and a query of a column or view with a
-larger value fails ("long overflow")."""
+"""Largest absolute value of `MILLIS_TIMES`: Spark uses microseconds, and a query with a larger value fails ("long
+overflow")."""
 
 MILLIS_TIMES: Final = frozenset({"timestamp-millis", "local-timestamp-millis"})
-"""The logical types of times in milliseconds. Hive shows the second as a number, which the `_latest` view converts to a
+"""Logical types of times in milliseconds. Hive shows the second one as a number; the `_latest` view converts it to a
 time."""
 
 SAFE_TIMESTAMP_BYTES = 7
-"""A varint of so many bytes is within 2^48, so that ordinary times need not be read to be checked."""
+"""A varint of this size is within 2^48, so ordinary times need no further check."""
 
 
 class UnreadableValue(BadBody):
-    """The body is a value of its schema, and a row of it would make queries of the table fail."""
+    """The body is a valid value, but a row of it would make queries fail."""
 
 
 def skip_readable(load: Primitive, skip: Skip, where: str) -> Skip:
-    """`skip`, the walk over the values of a column of this type, or one that refuses what queries fail on.
+    """Returns a walk over the values of a column: `skip`, or one that rejects values on which queries fail.
 
     Args:
-        where: the path of the writer's field, for the reason.
+        where: path of the writer's field, for messages.
     """
     logical = load.logical.name if load.logical is not None else ""
     if logical == "decimal":
@@ -61,7 +61,7 @@ def _decimal(where: str) -> Skip:
         if n < 0:
             raise BadBody("bytes have a negative length")
         if n == 0:
-            raise UnreadableValue(f"{where}: a decimal of no bytes, on which every query of the table would fail")
+            raise UnreadableValue(f"{where}: a decimal of zero bytes, on which every query of the table would fail")
         if n > DECIMAL_BYTES_MAX:
             raise UnreadableValue(
                 f"{where}: a decimal of {n} bytes, which queries would take too long to read; "
@@ -78,9 +78,7 @@ def _millis_time(inner: Skip, what: str) -> Skip:
         if q - p > SAFE_TIMESTAMP_BYTES:
             n, _ = read_varint(b, p)
             if abs(n) > TIMESTAMP_MS_MAX:
-                raise UnreadableValue(
-                    f"{what} {n} is beyond what queries can count in microseconds, {TIMESTAMP_MS_MAX}"
-                )
+                raise UnreadableValue(f"{what} {n} is beyond the range of microseconds in queries, {TIMESTAMP_MS_MAX}")
         return q
 
     return skip

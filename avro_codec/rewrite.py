@@ -1,6 +1,6 @@
-"""The pieces that plans are made of: functions from a value's bytes to the bytes of its column.
+"""Building blocks of conversion plans: functions from the bytes of a value to the bytes of its column.
 
-What may stand for what is Avro 1.12, Schema Resolution.
+Source: Avro 1.12, Schema Resolution.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from headrace.avro_codec.walk import (
 from headrace.avro_schema import PrimitiveType
 
 ADDED_BYTES_MAX = 64 * 1024 * 1024
-"""Of one array or map, and of the texts of a message together, beyond what the message had: each item may be given
-defaults, and in a text has names, that take it no byte to ask for."""
+"""Limit of the additional bytes of one array or map, and of all texts of a message: each item may get defaults, and
+field names in a text, that need no bytes in the message."""
 
 Convert = Callable[[bytes, int], tuple[bytes, int]]
-"""The load schema's binary of the value at a position, and the position after the value."""
+"""Converts the value at a position to the load schema; returns its bytes and the position after the value."""
 
 
-def joined(template: list[bytes], steps: list[tuple[int, Convert]]) -> Convert:
-    """`template` holds the columns that nothing feeds; each step fills another."""
+def concatenate(template: list[bytes], steps: list[tuple[int, Convert]]) -> Convert:
+    """Returns a converter of records. `template` has the constant columns; each step fills another column."""
 
     def convert(b: bytes, p: int) -> tuple[bytes, int]:
         row = template[:]
@@ -44,7 +44,7 @@ def joined(template: list[bytes], steps: list[tuple[int, Convert]]) -> Convert:
     return convert
 
 
-def copied_run(run: Sequence[Skip]) -> Convert:
+def copy_run(run: Sequence[Skip]) -> Convert:
     skips = tuple(run)
 
     def convert(b: bytes, p: int) -> tuple[bytes, int]:
@@ -56,7 +56,7 @@ def copied_run(run: Sequence[Skip]) -> Convert:
     return convert
 
 
-def after_walk(skip: Skip, convert: Convert) -> Convert:
+def walk_first(skip: Skip, convert: Convert) -> Convert:
     def converted(b: bytes, p: int) -> tuple[bytes, int]:
         if skip(b, p) > len(b):
             raise BadBody("the body ends inside a value")
@@ -65,7 +65,7 @@ def after_walk(skip: Skip, convert: Convert) -> Convert:
     return converted
 
 
-def prefixed(prefix: bytes, convert: Convert) -> Convert:
+def add_prefix(prefix: bytes, convert: Convert) -> Convert:
     def converted(b: bytes, p: int) -> tuple[bytes, int]:
         row, p = convert(b, p)
         return prefix + row, p
@@ -73,7 +73,7 @@ def prefixed(prefix: bytes, convert: Convert) -> Convert:
     return converted
 
 
-def between(before: bytes, convert: Convert, after: bytes) -> Convert:
+def surround(before: bytes, convert: Convert, after: bytes) -> Convert:
     def converted(b: bytes, p: int) -> tuple[bytes, int]:
         row, p = convert(b, p)
         return before + row + after, p
@@ -81,7 +81,7 @@ def between(before: bytes, convert: Convert, after: bytes) -> Convert:
     return converted
 
 
-def refusing(reason: str) -> Convert:
+def reject(reason: str) -> Convert:
     def convert(b: bytes, p: int) -> tuple[bytes, int]:
         raise BadBody(reason)
 
@@ -99,7 +99,7 @@ def by_branch(converts: Sequence[Convert]) -> Convert:
 
 
 def array_of(item: Convert, zero_width: Limits | None) -> Convert:
-    """`zero_width` counts items that take no bytes and is None for all others."""
+    """Returns a converter of arrays. `zero_width` counts items without bytes; it is None for other items."""
 
     def convert(b: bytes, p: int) -> tuple[bytes, int]:
         parts: list[bytes] = []
@@ -111,7 +111,7 @@ def array_of(item: Convert, zero_width: Limits | None) -> Convert:
             if zero_width is None:
                 check_count(count, len(b) - p)
             else:
-                zero_width.take_zero_width(count)
+                zero_width.count_zero_width(count)
             parts.append(encode_long(count))
             for _ in range(count):
                 row, p = item(b, p)
@@ -157,20 +157,20 @@ def map_of(value: Convert) -> Convert:
 
 def _too_large() -> UnreadableValue:
     return UnreadableValue(
-        f"with the defaults of its items a list or map would take {ADDED_BYTES_MAX} bytes more than the message"
+        f"with the defaults of its items, an array or map would take {ADDED_BYTES_MAX} bytes more than the message"
     )
 
 
 def nearest_float(n: int) -> float:
-    """A double that rounds to the float nearest to `n`; a plain conversion would round twice beyond 2^53."""
+    """Returns a double that rounds to the float nearest to `n`; `float(n)` would round twice beyond 2^53."""
     size = abs(n).bit_length()
     if size <= 53:
         return float(n)
     shift = size - 53
-    kept = abs(n) >> shift
-    if kept << shift != abs(n):
-        kept |= 1
-    return math.ldexp(-kept if n < 0 else kept, shift)
+    bits = abs(n) >> shift
+    if bits << shift != abs(n):
+        bits |= 1
+    return math.ldexp(-bits if n < 0 else bits, shift)
 
 
 def _int_to_float(b: bytes, p: int) -> tuple[bytes, int]:

@@ -1,13 +1,13 @@
-"""Strict walks over Avro binary: is this body exactly one value of that schema, and where does each part end?
+"""Strict walks over Avro binary: validate that a body is exactly one value of a schema, and find the ends of its parts.
 
-A schema is compiled once into nested functions `(body, position) -> position after the value`. They are stricter
-than common decoders, because a body that is copied into a container file must not spoil the block it lands in: ints
-stay within 32 bits and 5 bytes, longs within 64 bits and 10 bytes, booleans are 0 or 1, indexes of unions and enums
-exist, strings are UTF-8, byte counts of array and map blocks are true, and nothing follows the value. Avro Java
-reads whatever passes to the same value.
+A schema is compiled once to nested functions `(body, position) -> position after the value`. They are stricter than
+common decoders, because a body that is copied to a container file must not corrupt its block: ints have at most 32 bits
+and 5 bytes, longs 64 bits and 10 bytes, booleans are 0 or 1, indexes of unions and enums exist, strings are UTF-8, byte
+counts of array and map blocks are correct, and no bytes follow the value. Avro Java reads every accepted body to the
+same value.
 
-Two things cost a sender no bytes and a reader much, so they have a maximum: nesting through recursive types, and
-items of a type that takes no bytes (an `array<null>` of 2^60 items is ten bytes long).
+Two properties cost a sender no bytes but a reader much, so they are limited: the nesting of recursive types, and the
+items of a type without bytes (an `array<null>` of 2^60 items has ten bytes).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from headrace.avro_schema import (
     Union,
 )
 
-DEPTH_MAX = 96  # of nested values of recursive types; each takes a few frames of Python's 1,000
-ZERO_WIDTH_ITEMS_MAX = 65_536  # of one body
+DEPTH_MAX = 96  # nesting of recursive types; each level needs a few of Python's 1,000 frames
+ZERO_WIDTH_ITEMS_MAX = 65_536  # per body
 
 Skip = Callable[[bytes, int], int]
 
 
 class BadBody(Exception):
-    """The body is not a value of its schema, or its value cannot be converted; the message says why."""
+    """The body is not a value of its schema, or its value cannot be converted."""
 
 
 def read_varint(b: bytes, p: int) -> tuple[int, int]:
-    """The zigzag long at `p` and the position after it."""
+    """Reads the zigzag long at `p`; returns it and the position after it."""
     n = b[p]
     p += 1
     if n > 127:
@@ -137,26 +137,26 @@ PRIMITIVE_SKIPS: dict[PrimitiveType, Skip] = {
 
 
 class Limits:
-    """What the present body has used of what costs its sender nothing; emptied before each body."""
+    """Counters of the limited properties of the current body."""
 
     __slots__ = ("depth_max", "level", "named_bytes", "zero_width_items")
 
     def __init__(self, depth_max: int = DEPTH_MAX) -> None:
         self.depth_max = depth_max
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
-        """Empties it before a body."""
+    def reset(self) -> None:
+        """Resets the counters before a body."""
         self.level = self.zero_width_items = self.named_bytes = 0
 
     def enter(self) -> None:
-        """Counts a value of a recursive type inside another; whoever leaves it takes one off `level`."""
+        """Counts a nested value of a recursive type; the caller decrements `level` after it."""
         self.level += 1
         if self.level > self.depth_max:
             raise BadBody(f"values are nested deeper than {self.depth_max} levels")
 
-    def take_zero_width(self, count: int) -> None:
-        """Counts items that take no bytes, and fields that do where each is made a value."""
+    def count_zero_width(self, count: int) -> None:
+        """Counts items or fields without bytes."""
         self.zero_width_items += count
         if self.zero_width_items > ZERO_WIDTH_ITEMS_MAX:
             raise BadBody(f"the body claims more than {ZERO_WIDTH_ITEMS_MAX} items that take no bytes")
@@ -198,7 +198,7 @@ def skip_union(branches: Sequence[Skip]) -> Skip:
 
 
 def skip_record(fields: Sequence[Skip]) -> Skip:
-    """A record of nothing is nothing itself: records that hold each other twice would take 2^n calls for no byte."""
+    """Returns the walk of a record; a record without bytes needs no call, because nested ones could take 2^n calls."""
     fields = tuple(field for field in fields if field is not skip_nothing)
     if not fields:
         return skip_nothing
@@ -212,9 +212,10 @@ def skip_record(fields: Sequence[Skip]) -> Skip:
 
 
 def read_block(b: bytes, p: int) -> tuple[int, int, int]:
-    """Count of items of a block of an array or map, where its items begin, and where they must end (-1: not said).
+    """Reads the head of an array or map block; returns the item count, the start of the items and their end (-1:
+    unknown).
 
-    Count 0 ends the array or map, also when it is written in more bytes than it needs.
+    Count 0 ends the array or map, even if it is encoded in more bytes than necessary.
     """
     count, p = read_varint(b, p)
     if count >= 0:
@@ -231,7 +232,7 @@ def check_block(p: int, end: int) -> None:
 
 
 def check_count(count: int, bytes_left: int) -> None:
-    """Refuses a count of items that each take a byte at least, before a loop believes it."""
+    """Rejects a count that exceeds the bytes left; each item has at least one byte."""
     if count > bytes_left:
         raise BadBody(f"an array or map claims {count} items in {bytes_left} bytes")
 
@@ -252,14 +253,14 @@ def skip_array(item: Skip) -> Skip:
 
 
 def skip_zero_width_array(limits: Limits) -> Skip:
-    """Items that take no bytes need no walk, only counting."""
+    """Returns the walk of an array whose items have no bytes; they are only counted."""
 
     def skip(b: bytes, p: int) -> int:
         while b[p]:
             count, p, end = read_block(b, p)
             if count == 0:
                 return p
-            limits.take_zero_width(count)
+            limits.count_zero_width(count)
             check_block(p, end)
         return p + 1
 
@@ -282,9 +283,9 @@ def skip_map(value: Skip) -> Skip:
 
 
 class ZeroWidth:
-    """Which types of a schema have values that take no bytes: null, fixed of size 0, and records of nothing else.
+    """Finds the types of a schema without bytes: null, fixed of size 0, and records of such types.
 
-    Each record is looked at once.
+    Each record is examined once.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -300,7 +301,7 @@ class ZeroWidth:
                 return size == 0
             case Record(name=name, fields=fields):
                 if name not in self._known:
-                    # A record inside itself is behind a union, array or map, each of which takes bytes.
+                    # A recursive record contains itself through a union, array or map, which have bytes.
                     self._known[name] = False
                     self._known[name] = all(self.has(field.type) for field in fields)
                 return self._known[name]
@@ -308,7 +309,7 @@ class ZeroWidth:
 
 
 class WalkCompiler:
-    """Compiles the nodes of one schema; types used twice are compiled once, recursive ones refer to themselves."""
+    """Compiles the types of one schema. A type is compiled once; recursive types refer to themselves."""
 
     def __init__(self, schema: Schema, limits: Limits | None = None) -> None:
         self.schema = schema
@@ -364,70 +365,70 @@ class WalkCompiler:
 
 
 MALFORMED = (IndexError, UnicodeDecodeError, RecursionError, struct.error)
-"""What walks meet in bytes that are no value, besides the `BadBody` that they raise."""
+"""Errors of walks for invalid bytes, besides `BadBody`."""
 
 
-def reason(error: Exception) -> str:
-    """What one of `MALFORMED` says of a body."""
+def malformed_reason(error: Exception) -> str:
+    """Returns the description of an error of `MALFORMED`."""
     if isinstance(error, UnicodeDecodeError):
         return "a string is not UTF-8"
     if isinstance(error, RecursionError):
-        return "values are nested too deep"
+        return "values are nested too deeply"
     return "the body ends inside a value"
 
 
-def misfit(end: int, length: int) -> str:
-    """What is wrong with a body whose value ends elsewhere than it."""
+def length_problem(end: int, length: int) -> str:
+    """Returns the description of a body with the wrong length."""
     return f"{length - end} bytes follow the value" if end < length else "the body ends inside a value"
 
 
-def walk_whole(skip: Skip, limits: Limits, body: bytes) -> None:
-    """Walks a body from its first byte to its last.
+def walk_body(skip: Skip, limits: Limits, body: bytes) -> None:
+    """Walks a complete body.
 
     Raises:
-        BadBody: it is not one value.
+        BadBody: the body is not exactly one value.
     """
-    limits.begin()
+    limits.reset()
     try:
         end = skip(body, 0)
     except MALFORMED as error:
-        raise BadBody(reason(error)) from error
+        raise BadBody(malformed_reason(error)) from error
     if end != len(body):
-        raise BadBody(misfit(end, len(body)))
+        raise BadBody(length_problem(end, len(body)))
 
 
 @dataclass(slots=True)
-class Seen:
-    """Where a walk leaves the long it met on the way; None when it met none."""
+class CapturedLong:
+    """The number that a walk captured, or None."""
 
     value: int | None = None
 
 
-def skip_noting(compiler: WalkCompiler, node: Type, path: Sequence[str], seen: Seen) -> Skip:
-    """Like `compiler.skip(node)`, and leaves the int or long at `path` (fields of nested records) in `seen`.
+def skip_capturing(compiler: WalkCompiler, node: Type, path: Sequence[str], captured: CapturedLong) -> Skip:
+    """Returns a walk like `compiler.skip(node)` that stores the int or long at `path` (nested fields) in `captured`.
 
-    Nullable records and values on the path are looked through. `seen` is set as soon as the value is met, so that it
-    is known too of a body that turns out to be malformed further on.
+    The path may lead through unions with null. `captured` is set as soon as the value is read, so it is known even if
+    the rest of the body is malformed.
     """
     node = compiler.schema.resolve(node)
     match node:
         case Record(fields=fields) if path:
             return skip_record(
                 [
-                    skip_noting(compiler, field.type, path[1:], seen)
+                    skip_capturing(compiler, field.type, path[1:], captured)
                     if field.name == path[0]
                     else compiler.skip(field.type)
                     for field in fields
                 ]
             )
         case Union(branches=branches):
-            return skip_union([skip_noting(compiler, branch, path, seen) for branch in branches])
+            return skip_union([skip_capturing(compiler, branch, path, captured) for branch in branches])
         case Primitive(type=PrimitiveType.LONG | PrimitiveType.INT as kind) if not path:
             check = PRIMITIVE_SKIPS[kind]
 
             def skip(b: bytes, p: int) -> int:
                 q = check(b, p)
-                seen.value = read_varint(b, p)[0]
+                captured.value = read_varint(b, p)[0]
                 return q
 
             return skip

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import fastavro
 
-from headrace.avro_codec import BadBody, Check, compile_check, the_core
+from headrace.avro_codec import BadBody, Check, compile_check, core_library
 from headrace.avro_schema import FramingError, Schema, SchemaParseError, TimeField, find_time_field, unframe
 from headrace.avro_schema.message_time import TIME_PROPERTY
 from headrace.clients.encoding import compiled_schema
@@ -113,7 +113,7 @@ class Decoder:
         time_fields = self._loader.of_topic(topic).time_fields
         try:
             return _Writer(
-                compile_check(schema, the_core()),
+                compile_check(schema, core_library()),
                 compiled_schema(schema),
                 compiled_schema(schema, logical_types=False),
                 find_time_field(schema, self._time_properties[topic], time_fields),

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import fastavro
 
-from headrace.avro_codec import BadBody, Check, compile_check, the_core
+from headrace.avro_codec import BadBody, Check, compile_check, core_library
 from headrace.avro_codec.check import NESTED_MAX
 from headrace.avro_codec.encode import encode_default
 from headrace.avro_schema import (
@@ -142,7 +142,7 @@ class Encoding:
 
 def _compile_check(schema: Schema) -> Check:
     try:
-        return compile_check(schema, the_core())
+        return compile_check(schema, core_library())
     except BadBody as error:
         refused = str(error)  # consumers report the same error for each message
 

@@ -1,1 +1,1 @@
-"""The C core: sources, their build, and `library`, by which Python calls them. README.md says how it is shaped."""
+"""The C core: its sources, its build, and `library`, the ctypes interface. README.md describes the design."""

@@ -1,7 +1,7 @@
-"""Builds the core's shared library beside its sources: `python avro_codec/core/build.py [zig]`.
+"""Builds the shared library of the core in the directory of its sources: `python avro_codec/core/build.py [zig]`.
 
-Needs a C compiler and nothing else: the machine's `cc` (or `$CC`), or PyPI's `ziglang` where it is installed. Used by
-`setup.py` before Headrace is installed, so it imports the standard library alone.
+It needs only a C compiler: `cc` (or `$CC`), or the package `ziglang` from PyPI. `setup.py` runs it before Headrace is
+installed, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ HEADERS = tuple(HERE / f"{name}.h" for name in ("bytes", "core", "program"))
 LIBRARY = "libheadrace_core.so"
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=default")
 ZIG_TARGETS = {"x86_64": "x86_64-linux-gnu.2.17", "aarch64": "aarch64-linux-gnu.2.17"}
-"""By the processor's name: the glibc of manylinux2014, which every Linux of these years has."""
+"""Targets by processor, with the glibc version of manylinux2014, which every current Linux has."""
 
 
 class BuildError(Exception):
-    """There is no compiler, or it failed; the message says which in one line."""
+    """No compiler was found, or it failed; the message is one line."""
 
 
 def compiler() -> list[str]:
-    """The command of a C compiler.
+    """Returns the command of a C compiler.
 
     Raises:
-        BuildError: there is none.
+        BuildError: none was found.
     """
     if named := os.environ.get("CC"):
         return shlex.split(named)
@@ -42,13 +42,13 @@ def compiler() -> list[str]:
 
 
 def zig() -> list[str]:
-    """The command of PyPI's compiler.
+    """Returns the command of the compiler in `ziglang`.
 
     Raises:
-        BuildError: it is not installed.
+        BuildError: `ziglang` is not installed.
     """
     if importlib.util.find_spec("ziglang") is None:
-        raise BuildError("no C compiler: neither `cc` on the PATH nor the package ziglang")
+        raise BuildError("no C compiler found; install `cc` or the package ziglang")
     return [sys.executable, "-m", "ziglang", "cc"]
 
 
@@ -59,38 +59,38 @@ def build(target: Path, command: list[str], *flags: str) -> None:
         BuildError: the compiler failed.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    made = target.with_name(f"{target.name}.{os.getpid()}")
-    words = [*command, *FLAGS, *flags, "-o", str(made), *map(str, SOURCES)]
+    temporary = target.with_name(f"{target.name}.{os.getpid()}")
+    words = [*command, *FLAGS, *flags, "-o", str(temporary), *map(str, SOURCES)]
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     except OSError as error:
         raise BuildError(f"{words[0]} cannot be run: {error}") from error
     if done.returncode:
-        said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
-        raise BuildError(f"{' '.join(command)} failed: {said}")
-    made.replace(target)
+        message = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
+        raise BuildError(f"{' '.join(command)} failed: {message}")
+    temporary.replace(target)
 
 
 def sources_digest() -> str:
-    digest = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for path in (*SOURCES, *HEADERS, Path(__file__)):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+        sha256.update(path.read_bytes())
+    return sha256.hexdigest()
 
 
 def build_in_place(command: list[str] | None = None) -> None:
-    """Builds beside the sources unless what is there was built from them.
+    """Builds in the directory of the sources, unless the existing library was built from them.
 
     Raises:
-        BuildError: there is no compiler, or it failed.
+        BuildError: no compiler was found, or it failed.
     """
     stamp = HERE / f"{LIBRARY}.sources"
-    wanted = sources_digest()
-    if (HERE / LIBRARY).is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
+    digest = sources_digest()
+    if (HERE / LIBRARY).is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == digest:
         return
     stamp.unlink(missing_ok=True)
     build(HERE / LIBRARY, command or compiler())
-    stamp.write_text(wanted, encoding="utf-8")
+    stamp.write_text(digest, encoding="utf-8")
 
 
 if __name__ == "__main__":

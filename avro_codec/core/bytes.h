@@ -1,4 +1,4 @@
-/* What all parts read and write: varints, UTF-8, a buffer with an end. Every read is given the end and checks it. */
+/* Varints, UTF-8 and an output buffer, for all parts. Every read checks the end of its input. */
 #ifndef HEADRACE_BYTES_H
 #define HEADRACE_BYTES_H
 
@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* An unsigned varint of at most `bytes_max` bytes and 64 bits; NULL where there is none. */
+/* Reads an unsigned varint of at most 10 bytes and 64 bits; NULL if there is none. */
 static inline const uint8_t *hr_slow_varint(const uint8_t *p, const uint8_t *end, uint64_t *value) {
     uint64_t n = 0;
     for (int shift = 0; shift < 70 && p < end; shift += 7) {
@@ -40,7 +40,7 @@ static inline const uint8_t *hr_long(const uint8_t *p, const uint8_t *end, int64
     return p;
 }
 
-/* A length and that many bytes; NULL where it is negative or they are not there. */
+/* Reads a length and checks that its bytes exist; NULL if it is negative or too large. */
 static inline const uint8_t *hr_bytes(const uint8_t *p, const uint8_t *end, uint64_t *size) {
     uint64_t n;
     p = hr_varint(p, end, &n);
@@ -63,7 +63,7 @@ static inline bool hr_is_ascii(const uint8_t *p, uint64_t size) {
         const uint8_t *last = p + size - 8;
         for (; p < last; p += 8)
             if (hr_load64(p) & high) return false;
-        return (hr_load64(last) & high) == 0; /* which may lie over what was looked at already */
+        return (hr_load64(last) & high) == 0; /* may overlap with checked bytes */
     }
     uint8_t all = 0;
     for (const uint8_t *end = p + size; p < end; p++) all |= *p;
@@ -100,7 +100,7 @@ static inline bool hr_is_utf8(const uint8_t *p, uint64_t size) {
     return true;
 }
 
-/* Where rows are written: `at` never passes `end`, and `is_full` says that something had no room. */
+/* Output of rows. `at` never passes `end`; `is_full` is set if a write did not fit. */
 typedef struct {
     uint8_t *at;
     uint8_t *end;
@@ -128,7 +128,7 @@ static inline void hr_put_long(hr_out *out, int64_t value) {
     hr_put(out, bytes, (uint64_t)size);
 }
 
-/* A position right behind what was put: little endian, as Avro has floats and doubles. */
+/* Appends a number in little endian, as Avro encodes floats and doubles. */
 static inline void hr_put_fixed(hr_out *out, uint64_t bits, int size) {
     uint8_t bytes[8];
     for (int i = 0; i < size; i++) bytes[i] = (uint8_t)(bits >> (8 * i));

@@ -1,4 +1,4 @@
-/* XXH64, as its public specification has it ("XXH64 algorithm description", Yann Collet), of key and value. */
+/* XXH64 of key and value, after the public specification ("XXH64 algorithm description", Yann Collet). */
 #include "bytes.h"
 #include "core.h"
 
@@ -57,7 +57,7 @@ static uint64_t xxh64(const uint8_t *p, uint64_t size, uint64_t seed) {
 }
 
 uint64_t hr_message_hash(const uint8_t *key, int64_t key_size, const uint8_t *value, uint64_t value_size) {
-    /* The key's hash is the seed of the value's; 1 and not 0, so that an empty key is not none. */
+    /* The hash of the key is the seed of the value. Its own seed is 1: an empty key differs from a missing one. */
     uint64_t seed = key_size < 0 ? 0 : xxh64(key, (uint64_t)key_size, 1);
     return xxh64(value, value_size, seed);
 }

@@ -1,7 +1,7 @@
-"""The core as Python sees it: the shared library, its structures, and nothing that decides.
+"""The ctypes interface of the core: the shared library and its structures, without any logic.
 
-Calls leave the interpreter lock to others, but for the one that is over sooner than the lock would have changed hands.
-The library has no state; whoever calls it owns every buffer, and must keep it alive while a call lasts.
+Calls release the interpreter lock, except for `is_value`, which takes less time than releasing the lock. The library
+has no state. The caller owns all buffers and must keep references to them during a call.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_vo
 from pathlib import Path
 
 from headrace.avro_codec.core.build import LIBRARY
-from headrace.avro_codec.program import Program, packed
+from headrace.avro_codec.program import Program, pack_words
 
 ABI = 2
 PROGRAM_VERSION = 1
@@ -21,11 +21,11 @@ SOURCES = 3
 SUFFIX_MODES = {"none": 0, "position": 1, "full": 2}
 
 RECORD = "qqIiIiII"
-"""offset, time, and where key, value and headers are; sizes are -1 for null."""
+"""Offset, time, and the positions of key, value and headers; sizes are -1 for null."""
 WINDOW = "qqqQQQIi"
-"""start, value and time of the first message, count, bytes, fingerprint, program, source"""
-BUCKET = "qQQQQ"
-"""period, where its rows are and their size, the first of its columns, how many rows"""
+"""Start, value and time of the first message, count, bytes, fingerprint, program, source."""
+TIME_PARTITION = "qQQQQ"
+"""Period, position and size of its rows, first index in the columns, number of rows."""
 
 
 class CProgram(ctypes.Structure):
@@ -54,20 +54,20 @@ class CRange(ctypes.Structure):
     )
 
 
-class CTaken(ctypes.Structure):
+class COutput(ctypes.Structure):
     _fields_ = (
         ("rows", c_void_p),
         ("grouped", c_void_p),
-        ("rows_room", c_uint64),
+        ("rows_capacity", c_uint64),
         ("offsets", c_void_p),
         ("ends", c_void_p),
         ("scratch", c_void_p),
-        ("columns_room", c_uint64),
+        ("columns_capacity", c_uint64),
         ("windows", c_void_p),
-        ("buckets", c_void_p),
+        ("time_partitions", c_void_p),
         ("sources", c_void_p),
         ("window_count", c_uint64),
-        ("bucket_count", c_uint64),
+        ("time_partition_count", c_uint64),
         ("row_count", c_uint64),
         ("tombstones", c_uint64),
         ("next", c_uint64),
@@ -80,29 +80,29 @@ class Library:
     """A loaded core.
 
     Raises:
-        OSError: there is no such library, or it is for another machine.
-        ValueError: it was built from other sources than these.
+        OSError: the library is missing, or built for another machine.
+        ValueError: the library was built from other sources.
     """
 
     def __init__(self, path: Path) -> None:
         found = ctypes.CDLL(str(path))
         found.hr_abi.argtypes = found.hr_program_version.argtypes = ()
         found.hr_abi.restype = found.hr_program_version.restype = c_int32
-        has = found.hr_abi(), found.hr_program_version()
-        if has != (ABI, PROGRAM_VERSION):
-            raise ValueError(f"{path} is version {has[0]}.{has[1]}, expected {ABI}.{PROGRAM_VERSION}")
+        versions = found.hr_abi(), found.hr_program_version()
+        if versions != (ABI, PROGRAM_VERSION):
+            raise ValueError(f"{path} is version {versions[0]}.{versions[1]}, expected {ABI}.{PROGRAM_VERSION}")
         self.records = found.hr_records
         self.records.argtypes = (c_void_p, c_uint64, c_uint64, c_int64, c_int64, c_int32, c_int64, c_void_p)
         self.records.restype = c_int32
         self.run = found.hr_run
-        self.run.argtypes = (POINTER(CRange), c_void_p, c_void_p, c_uint64, c_uint64, POINTER(CTaken))
+        self.run.argtypes = (POINTER(CRange), c_void_p, c_void_p, c_uint64, c_uint64, POINTER(COutput))
         self.run.restype = None
         self.project = found.hr_project
         self.project.argtypes = (
             POINTER(CProgram), c_char_p, c_uint64, c_void_p, c_uint64, POINTER(c_int32), POINTER(c_int64)
         )  # fmt: skip
         self.project.restype = c_int64
-        # Asked of each message by itself; letting go of the lock takes as long as the answer.
+        # Called for single messages; releasing the interpreter lock would take as long as the call.
         self.is_value = ctypes.PyDLL(str(path)).hr_is_value
         self.is_value.argtypes = (c_void_p, c_char_p, c_uint64)
         self.is_value.restype = c_int32
@@ -112,19 +112,19 @@ class Library:
 
 
 def uint32s(words: bytes) -> ctypes.Array[c_uint32]:
-    """Words in memory of their own, aligned as the core reads them."""
+    """Returns a copy of the words with the alignment that the core requires."""
     return (c_uint32 * (len(words) // 4)).from_buffer_copy(words)
 
 
 def c_program(program: Program, schema_id: int, time_unit: int) -> tuple[CProgram, object]:
-    """A program as the core reads it, and what must live as long."""
-    words = uint32s(packed(program.words))
-    made = CProgram(ctypes.addressof(words), program.constants, len(program.constants), schema_id, time_unit)
-    return made, words
+    """Returns a program in the form of the core, and the object that must live as long as it."""
+    words = uint32s(pack_words(program.words))
+    compiled = CProgram(ctypes.addressof(words), program.constants, len(program.constants), schema_id, time_unit)
+    return compiled, words
 
 
 def load() -> tuple[Library | None, str]:
-    """The library beside this file, or None and why there is none."""
+    """Loads the library in this directory; returns it, or None and the reason."""
     path = Path(__file__).with_name(LIBRARY)
     try:
         return Library(path), ""

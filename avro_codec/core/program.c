@@ -1,10 +1,10 @@
-/* One body through one program. Every read is checked against the end of the body; the depth of what is kept is the
- * program's and not the body's, so that there is nothing to recurse on. */
+/* Executes a program on a body. Every read checks the end of the body. The nesting depth is that of the program, not of
+ * the body, so there is no recursion. */
 #include "program.h"
 
 typedef struct {
     uint64_t left;
-    const uint8_t *end; /* where the items of the block must end; NULL where it does not say */
+    const uint8_t *end; /* required end of the items of the block; NULL if not given */
 } frame_t;
 
 typedef struct {
@@ -28,7 +28,7 @@ static inline void emit(machine_t *m, const uint32_t *constant) {
     hr_put(m->out, m->constants + constant[0], constant[1]);
 }
 
-/* An int takes 32 bits and 5 bytes at most, a long 64 bits and 10 bytes. */
+/* An int has at most 32 bits and 5 bytes, a long 64 bits and 10 bytes. */
 static inline const uint8_t *skip_int(const uint8_t *p, const uint8_t *end) {
     for (int i = 0; i < 5 && p < end; i++) {
         uint8_t c = *p++;
@@ -57,7 +57,7 @@ static const uint8_t *skip_timestamp(const uint8_t *p, const uint8_t *end, uint6
     return p;
 }
 
-/* Writes a number as a float or double in its place; both are rounded to the nearest, once. */
+/* Writes a number as float or double, rounded once to the nearest. */
 static const uint8_t *promote(machine_t *m, uint32_t op) {
     int64_t n;
     const uint8_t *p = read_number(op == OP_INT_TO_FLOAT || op == OP_INT_TO_DOUBLE, m->p, m->end, &n);
@@ -81,7 +81,7 @@ static const uint8_t *float_to_double(machine_t *m) {
     if (m->end - m->p < 4) return NULL;
     uint32_t bits = 0;
     for (int i = 3; i >= 0; i--) bits = (bits << 8) | m->p[i];
-    /* What becomes of a signalling NaN is the machine's business, and that of the reference. */
+    /* The conversion of a signalling NaN depends on the machine, so it is left to the reference. */
     if ((bits & 0x7F800000u) == 0x7F800000u && (bits & 0x007FFFFFu) != 0 && (bits & 0x00400000u) == 0) return NULL;
     float value;
     memcpy(&value, &bits, 4);
@@ -93,7 +93,7 @@ static const uint8_t *float_to_double(machine_t *m) {
     return m->p + 4;
 }
 
-/* The head of a block. Sets `left` to 0 at the end of the array or map. */
+/* Reads the head of a block. Sets `left` to 0 at the end of the array or map. */
 static bool open_block(machine_t *m, frame_t *frame, uint32_t flags) {
     int64_t count, size;
     const uint8_t *p = m->p;
@@ -122,7 +122,7 @@ static bool open_block(machine_t *m, frame_t *frame, uint32_t flags) {
     return true;
 }
 
-/* Puts the columns of a record into their order: behind where they are, and then back to where it begins. */
+/* Reorders the columns of a record: writes them after the record, then moves them to its start. */
 static bool arrange(machine_t *m, const uint32_t *operands) {
     uint32_t first = operands[0], slots = operands[1], columns = operands[2];
     flush(m);
@@ -151,7 +151,7 @@ static bool arrange(machine_t *m, const uint32_t *operands) {
         m.p = q;                          \
     } while (0)
 
-int hr_execute(const hr_program *program, const uint8_t *body, uint64_t size, hr_out *out, hr_seen *seen) {
+int hr_execute(const hr_program *program, const uint8_t *body, uint64_t size, hr_out *out, hr_captured *captured) {
     machine_t m;
     const uint32_t *code = program->code, *op = code + 2;
     uint64_t n;
@@ -216,10 +216,10 @@ int hr_execute(const hr_program *program, const uint8_t *body, uint64_t size, hr
             WALK(read_index(m.p, m.end, op[1], &index));
             op = code + op[2 + index];
             break;
-        case OP_NOTE:
+        case OP_CAPTURE:
             if (hr_long(m.p, m.end, &value) == NULL) goto refused;
-            seen->is_seen = true;
-            seen->value = value;
+            captured->is_set = true;
+            captured->value = value;
             op += 1;
             break;
         case OP_EMIT:
@@ -262,7 +262,7 @@ int hr_execute(const hr_program *program, const uint8_t *body, uint64_t size, hr
             if (m.frames[op[1]].left == 0) {
                 op = code + op[3];
             } else if (op[2] & FLAG_WALKED) {
-                /* Items that take no bytes and are not rewritten need no walk, only counting. */
+                /* Items without bytes that are not rewritten are only counted. */
                 m.frames[op[1]].left = 1;
                 op += 4;
             } else {
@@ -297,20 +297,20 @@ refused:
     return PROGRAM_REFUSED;
 }
 
-int64_t hr_project(const hr_program *program, const uint8_t *body, uint64_t size, uint8_t *row, uint64_t room,
-                   int32_t *seen, int64_t *value) {
-    hr_out out = {row, row + room, false};
-    hr_seen noted = {false, 0};
-    if (hr_execute(program, body, size, &out, &noted) != PROGRAM_DONE) return -1;
-    *seen = noted.is_seen;
-    *value = noted.value;
+int64_t hr_project(const hr_program *program, const uint8_t *body, uint64_t size, uint8_t *row, uint64_t capacity,
+                   int32_t *is_captured, int64_t *value) {
+    hr_out out = {row, row + capacity, false};
+    hr_captured captured = {false, 0};
+    if (hr_execute(program, body, size, &out, &captured) != PROGRAM_DONE) return -1;
+    *is_captured = captured.is_set;
+    *value = captured.value;
     return out.at - row;
 }
 
 int32_t hr_is_value(const hr_program *program, const uint8_t *body, uint64_t size) {
-    /* Nothing is written but the run, once all of the body was walked, and for that there is no room. */
-    uint8_t nowhere[1];
-    hr_out out = {nowhere, nowhere, false};
-    hr_seen noted = {false, 0};
-    return hr_execute(program, body, size, &out, &noted) != PROGRAM_REFUSED;
+    /* Only the run is written, after the complete walk, and the buffer is empty. */
+    uint8_t empty[1];
+    hr_out out = {empty, empty, false};
+    hr_captured captured = {false, 0};
+    return hr_execute(program, body, size, &out, &captured) != PROGRAM_REFUSED;
 }

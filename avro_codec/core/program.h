@@ -1,9 +1,9 @@
-/* The operations of a program, which headrace.avro_codec.program compiles and prints. HR_PROGRAM counts them.
+/* The operations of a program, which headrace.avro_codec.program compiles and prints. HR_PROGRAM is their version.
  *
- * A program is a row of 32-bit words: two that say how many frames and slots it needs, then operations with their
- * operands. It walks one body from its first byte to its last. What was walked and not yet written is the *run*: an
- * operation that writes something else writes the run first. So a body that is a row already is copied in one piece.
- * Jumps are positions in the words. Constants are (position, size) in the program's constants.
+ * A program is a sequence of 32-bit words: the numbers of frames and slots, then operations with their operands. It
+ * walks one body from its first byte to its last. The bytes that were walked but not yet written are the *run*; an
+ * operation that writes other bytes writes the run first. A body that already is a row is therefore copied in one
+ * piece. Jump targets are positions in the words. Constants are (position, size) in the constants of the program.
  */
 #ifndef HEADRACE_PROGRAM_H
 #define HEADRACE_PROGRAM_H
@@ -11,13 +11,13 @@
 #include "bytes.h"
 #include "core.h"
 
-#define HR_FRAMES_MAX 32  /* arrays and maps inside each other */
-#define HR_SLOTS_MAX 4096 /* fields of records that are put into another order, and that are inside each other */
+#define HR_FRAMES_MAX 32  /* nesting of arrays and maps */
+#define HR_SLOTS_MAX 4096 /* fields of reordered records, including nested ones */
 #define HR_ZERO_WIDTH_ITEMS_MAX 65536
 
 enum {
     OP_END = 0,
-    /* Walks: the value stays as it is. */
+    /* Walks: the value is copied unchanged. */
     OP_BOOLEAN,
     OP_INT,
     OP_LONG,
@@ -25,10 +25,10 @@ enum {
     OP_BYTES,     /* */
     OP_STRING,    /* */
     OP_ENUM,      /* symbols */
-    OP_DECIMAL,   /* bytes at most */
-    OP_TIMESTAMP, /* greatest number, lower and upper half */
-    OP_UNION,     /* branches, then where each of them goes on */
-    OP_NOTE,      /* the int or long that begins here is the message's time */
+    OP_DECIMAL,   /* maximum size */
+    OP_TIMESTAMP, /* maximum, lower and upper half */
+    OP_UNION,     /* number of branches, then the jump target of each */
+    OP_CAPTURE,      /* captures the int or long that begins here: the time of the message */
     /* Writes. */
     OP_EMIT,            /* constant */
     OP_INT_TO_FLOAT,    /* */
@@ -36,15 +36,15 @@ enum {
     OP_INT_TO_DOUBLE,   /* */
     OP_LONG_TO_DOUBLE,  /* */
     OP_FLOAT_TO_DOUBLE, /* */
-    OP_ENUM_MAP,        /* symbols, then the constant of each; of no bytes where it has none */
-    OP_UNION_DROP,      /* like OP_UNION, and the index is not written */
-    /* Ways. */
-    OP_JUMP,   /* where to */
+    OP_ENUM_MAP,        /* number of symbols, then the constant of each; empty if rejected */
+    OP_UNION_DROP,      /* like OP_UNION, but without writing the index */
+    /* Control. */
+    OP_JUMP,   /* target */
     OP_REFUSE, /* */
-    OP_BLOCK,  /* frame, flags, where the array or map ends: the head of a block, or the end */
-    OP_NEXT,   /* frame, flags, its items, its OP_BLOCK */
-    OP_MARK,   /* slot: a field's bytes begin here */
-    OP_ARRANGE /* first slot, slots, columns; of each a slot and 0, or a constant */
+    OP_BLOCK,  /* frame, flags, target at the end of the array or map: reads the head of a block */
+    OP_NEXT,   /* frame, flags, target for the next item, target of its OP_BLOCK */
+    OP_MARK,   /* slot: stores the start of a field */
+    OP_ARRANGE /* first slot, number of slots, number of columns; for each a slot, or a constant */
 };
 
 enum { FLAG_REWRITTEN = 1, FLAG_ZERO_WIDTH = 2, FLAG_WALKED = 4 };
@@ -52,11 +52,11 @@ enum { FLAG_REWRITTEN = 1, FLAG_ZERO_WIDTH = 2, FLAG_WALKED = 4 };
 enum { PROGRAM_DONE = 0, PROGRAM_REFUSED, PROGRAM_FULL };
 
 typedef struct {
-    bool is_seen;
+    bool is_set;
     int64_t value;
-} hr_seen;
+} hr_captured;
 
-/* Writes the row of a body behind what `out` holds; on anything but PROGRAM_DONE what it wrote is to be forgotten. */
-int hr_execute(const hr_program *program, const uint8_t *body, uint64_t size, hr_out *out, hr_seen *seen);
+/* Appends the row of a body to `out`. Unless it returns PROGRAM_DONE, the caller must discard the appended bytes. */
+int hr_execute(const hr_program *program, const uint8_t *body, uint64_t size, hr_out *out, hr_captured *captured);
 
 #endif

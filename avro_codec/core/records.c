@@ -1,15 +1,15 @@
-/* The records of a batch, as headrace.kafka_wire.record_batch.records_of takes them apart. */
+/* Parses the records of a batch like headrace.kafka_wire.record_batch.parse_records. */
 #include "bytes.h"
 #include "core.h"
 
-#define SAFE_MS ((int64_t)1 << 62) /* two numbers below this add up to one of 64 bits */
+#define SAFE_MS ((int64_t)1 << 62) /* the sum of two numbers below this fits into 64 bits */
 #define RECORD_BYTES_MIN 7
 
 int32_t hr_abi(void) { return HR_ABI; }
 
 int32_t hr_program_version(void) { return HR_PROGRAM; }
 
-/* A length that is null or that many bytes before `end`. */
+/* Reads a nullable length and checks that its bytes end before `end`. */
 static const uint8_t *nullable(const uint8_t *p, const uint8_t *end, const uint8_t *payload, uint32_t *at,
                                int32_t *size) {
     uint64_t n;
@@ -38,7 +38,7 @@ int32_t hr_records(const uint8_t *payload, uint64_t size, uint64_t count, int64_
         p = hr_bytes(p, payload_end, &n);
         if (p == NULL || n == 0) return 1;
         const uint8_t *end = p + n;
-        p = hr_varint(p + 1, end, &n); /* attributes: no bit of them is in use */
+        p = hr_varint(p + 1, end, &n); /* attributes: unused */
         if (p == NULL || n >= (uint64_t)SAFE_MS) return 1;
         record->time_ms = has_fixed_time ? fixed_time : base_time + hr_unzigzag(n);
         p = hr_varint(p, end, &n);

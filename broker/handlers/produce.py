@@ -41,7 +41,7 @@ from headrace.broker.topic_config import (
     uses_append_time,
 )
 from headrace.broker.topics import Topic
-from headrace.kafka_wire.record_batch import TRANSACTIONAL, BatchHeader, stamped_batch
+from headrace.kafka_wire.record_batch import TRANSACTIONAL, BatchHeader, stamp_batch
 
 ABORTABLE_FROM = 11
 
@@ -144,7 +144,7 @@ def _store(
     batch: memoryview | bytes = records
     append_time_ms = -1
     if uses_append_time(configs):
-        batch, header = stamped_batch(records, header, now_ms)
+        batch, header = stamp_batch(records, header, now_ms)
         append_time_ms = now_ms
     else:
         after_ms_max, before_ms_max = (

@@ -1,4 +1,4 @@
-"""The core beside the reference: whole batches, whatever is in them, come out the same."""
+"""The core compared with the reference: both convert every batch to the same rows."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ UNTOUCHED = b"\xaa"
 
 
 @given(st.none() | st.binary(max_size=80), st.binary(max_size=200))
-def test_the_hash_is_that_of_all_tiers(key: bytes | None, value: bytes) -> None:
+def test_hash_equals_the_message_hash_of_the_audit(key: bytes | None, value: bytes) -> None:
     assert required_core().message_hash(key, -1 if key is None else len(key), value, len(value)) == message_hash(
         key, value
     )
 
 
 def outcome(records: Any, *arguments: Any) -> object:
-    """The records as tuples, or what was wrong."""
+    """Returns the records as tuples, or the error."""
     try:
         return list(records(*arguments))
     except (ValueError, IndexError) as error:
@@ -74,7 +74,7 @@ payloads = st.lists(
     st.none() | st.sampled_from([-1, T0, (1 << 63) - 1]),
     st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=2),
 )
-def test_records_are_those_of_the_reference(
+def test_parsed_records_equal_those_of_the_reference(
     sample: list[tuple[int, int, bytes | None, bytes | None, bytes]],
     more: int,
     base_offset: int,
@@ -96,7 +96,7 @@ def test_records_are_those_of_the_reference(
     assert outcome(RecordColumns(required_core()), *arguments) == expected
 
 
-def test_plain_records_are_taken_by_the_core() -> None:
+def test_core_parses_plain_records() -> None:
     payload = record_bytes(0, 5, b"k", b"v") + record_bytes(3, -5, None, None, headers_bytes([(b"h", None)]))
     found = RecordColumns(required_core())(payload, 2, 10, T0, None)
     assert isinstance(found, Columns)
@@ -106,7 +106,7 @@ def test_plain_records_are_taken_by_the_core() -> None:
         found[2]
 
 
-def test_no_count_is_believed_beyond_the_bytes() -> None:
+def test_count_beyond_the_payload_is_rejected() -> None:
     with pytest.raises(IndexError):
         RecordColumns(required_core())(b"", 1 << 31, 0, 0, None)
 
@@ -130,7 +130,7 @@ times = st.one_of(st.none(), absurd_times, st.integers(T0, T0 + 10**8), st.integ
 
 @st.composite
 def timed_records(draw: st.DrawFn, schema_ids: int) -> bytes:
-    """A record of one of the schemas above, a damaged one, or one that has another frame or none."""
+    """Generates a record of one of the schemas above: valid, corrupt, or with another prefix or none."""
     time_ms = draw(times)
     timestamp = b"\x00" if time_ms is None else b"\x02" + encode_long(time_ms)
     body = timestamp + encode_bytes(draw(st.sampled_from([b"", b"name", "名前".encode(), b"\xff", b"x" * 100])))
@@ -163,7 +163,7 @@ def timed_records(draw: st.DrawFn, schema_ids: int) -> bytes:
     st.sampled_from([(), ("timestamp",), ("missing", "timestamp")]),
     st.integers(0, 6) | st.just(window.WINDOWS_MAX),
 )
-def test_batches_come_out_the_same(
+def test_batches_are_converted_like_in_the_reference(
     batches: list[list[Any]],
     kafka_column: str,
     partition_by: str,
@@ -181,7 +181,9 @@ def test_batches_come_out_the_same(
 
 @settings(max_examples=examples(0.5))
 @given(histories(), st.data())
-def test_messages_of_every_history_come_out_the_same(versions: list[Schema], data: st.DataObject) -> None:
+def test_messages_of_every_schema_history_are_converted_like_in_the_reference(
+    versions: list[Schema], data: st.DataObject
+) -> None:
     batch = []
     for at in range(data.draw(st.integers(1, 6))):
         number = data.draw(st.integers(1, len(versions)))
@@ -192,7 +194,7 @@ def test_messages_of_every_history_come_out_the_same(versions: list[Schema], dat
     check_same(Given(plan_of(versions)), [batch])
 
 
-def test_a_message_without_a_plan_stops_a_batch_in_the_middle() -> None:
+def test_message_without_a_plan_stops_the_batch() -> None:
     body = b"\x00\x02a"
     batch = [record_bytes(at, 0, None, frame(schema_id, body)) for at, schema_id in enumerate((1, 1, 9, 1))]
     found = check_same(Given(plan_of([parse_schema(TIMED)])), [batch])
@@ -200,7 +202,7 @@ def test_a_message_without_a_plan_stops_a_batch_in_the_middle() -> None:
     assert found[2] == (2, 0, 0)
 
 
-def test_what_one_call_has_no_room_for_comes_with_the_next() -> None:
+def test_full_buffer_continues_with_the_next_call() -> None:
     bodies = [b"\x02" + encode_long(T0 + n * 3_600_000) + encode_bytes(b"x" * 300) for n in range(12_000)]
     batch = [record_bytes(at, 0, b"k", frame(1, body)) for at, body in enumerate(bodies)]
     found = check_same(Given(plan_of([parse_schema(TIMED)])), [batch])
@@ -209,7 +211,7 @@ def test_what_one_call_has_no_room_for_comes_with_the_next() -> None:
 
 
 @pytest.mark.parametrize("size", [(1 << 20) - 100, 1 << 20, 3 << 20])
-def test_a_row_beyond_the_room_goes_through_the_reference(size: int) -> None:
+def test_row_larger_than_the_buffer_is_converted_by_the_reference(size: int) -> None:
     bodies = [b"\x00" + encode_bytes(b"x" * n) for n in (5, size, 5)]
     found = check_same(
         Given(plan_of([parse_schema(TIMED)])), [[record_bytes(at, 0, None, frame(1, b)) for at, b in enumerate(bodies)]]
@@ -217,8 +219,8 @@ def test_a_row_beyond_the_room_goes_through_the_reference(size: int) -> None:
     assert found[2] == (3, 0, 0)
 
 
-def test_good_messages_are_made_rows_by_the_core_alone() -> None:
-    """But for the first of each schema, which has its program compiled."""
+def test_core_converts_valid_messages_alone() -> None:
+    """The reference converts only the first message of each schema, for which the program is compiled."""
     shared = Given(plan_of([parse_schema(TIMED), parse_schema(MICROS)]), kafka_column="full")
     messages, _ = shared.messages(required_core())
     body = b"\x02" + encode_long(T0) + encode_bytes("名前".encode())
@@ -229,7 +231,7 @@ def test_good_messages_are_made_rows_by_the_core_alone() -> None:
 
 
 @pytest.mark.parametrize(("depth", "has_program"), [(FRAMES_MAX, True), (FRAMES_MAX + 1, False)])
-def test_deeper_values_than_the_core_has_room_for_are_the_reference_s(depth: int, has_program: bool) -> None:
+def test_too_deep_values_are_left_to_the_reference(depth: int, has_program: bool) -> None:
     code = walk_readable(INT, INT)
     for _ in range(depth):
         found = array(code, zero_width=False, rewritten=True)
@@ -243,8 +245,8 @@ def test_deeper_values_than_the_core_has_room_for_are_the_reference_s(depth: int
 
 
 @pytest.mark.parametrize(("count", "has_program"), [(SLOTS_MAX - 1, True), (SLOTS_MAX, False)])
-def test_records_of_more_fields_than_there_are_slots_are_the_reference_s(count: int, has_program: bool) -> None:
-    """No field has a neighbour that it keeps."""
+def test_too_many_reordered_fields_are_left_to_the_reference(count: int, has_program: bool) -> None:
+    """All fields are reordered, so that no adjacent fields are moved together."""
     code = record([(count - 1 - n, walk_readable(INT, INT)) for n in range(count)], [b""] * count)
     program = assemble(code)
     assert (program is not None) == has_program
@@ -256,7 +258,7 @@ def test_records_of_more_fields_than_there_are_slots_are_the_reference_s(count: 
 
 @settings(max_examples=examples(0.5))
 @given(histories(), st.data())
-def test_damaged_bodies_are_never_more_to_the_core_than_to_the_reference(versions: list[Schema], data: Any) -> None:
+def test_core_accepts_no_corrupt_body_that_the_reference_rejects(versions: list[Schema], data: Any) -> None:
     number = data.draw(st.integers(1, len(versions)))
     writer, state = versions[number - 1], states_of(*versions)[-1]
     convert = both_twins(writer, parse_schema(state.text), None, CapturedLong(), state.routes[number])
@@ -277,7 +279,7 @@ def _quietly(convert: Any, body: bytes) -> None:
 
 
 @given(histories(), st.data())
-def test_no_byte_is_written_beyond_the_room(versions: list[Schema], data: Any) -> None:
+def test_no_byte_is_written_beyond_the_buffer(versions: list[Schema], data: Any) -> None:
     number = data.draw(st.integers(1, len(versions)))
     writer, state = versions[number - 1], states_of(*versions)[-1]
     program = compile_projection(writer, parse_schema(state.text), None, CapturedLong(), state.routes[number]).program
@@ -296,7 +298,7 @@ def test_no_byte_is_written_beyond_the_room(versions: list[Schema], data: Any) -
         assert size == -1 or buffer.raw[:size] == row
 
 
-def test_a_signalling_nan_is_the_reference_s() -> None:
+def test_signalling_nan_is_left_to_the_reference() -> None:
     writer, load = _float("float"), load_schema_of(_float("float"), _float("double"))
     program = compile_projection(writer, load, None, CapturedLong()).program
     assert program is not None
@@ -309,7 +311,7 @@ def _float(kind: str) -> Schema:
 
 
 @pytest.mark.parametrize("edge", EDGES)
-def test_what_lies_just_beyond_an_edge_is_refused_by_both(edge: str) -> None:
+def test_body_just_beyond_a_limit_is_rejected_by_both(edge: str) -> None:
     kind, within, beyond = EDGES[edge]
     fields = [{"name": "f", "type": kind}]
     schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": fields}))
@@ -319,7 +321,7 @@ def test_what_lies_just_beyond_an_edge_is_refused_by_both(edge: str) -> None:
         convert(beyond)
 
 
-def test_a_library_of_other_versions_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     required_core()
     monkeypatch.setattr(library, "PROGRAM_VERSION", library.PROGRAM_VERSION + 1)
     found, why = library.load()
@@ -327,7 +329,7 @@ def test_a_library_of_other_versions_is_not_used(monkeypatch: pytest.MonkeyPatch
     assert "expected 2.2" in why
 
 
-def test_a_topic_without_time_fields_and_an_empty_state() -> None:
+def test_topic_without_time_fields_and_with_an_empty_state() -> None:
     state = fold(EMPTY, 1, parse_schema('"long"'))
     plan = replace(plan_of([parse_schema(TIMED)]), load_schema=state.text, writer_schemas={1: '"long"'}, routes={})
     batch = [record_bytes(at, at, struct.pack(">q", at), frame(1, encode_long(at))) for at in range(5)]

@@ -1,4 +1,4 @@
-"""Floats of recursive types as text: the fewest digits that are the same float, to the largest ones."""
+"""JSON text of recursive types: limits, and floats with the fewest digits that read back unchanged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def text_of(number: float) -> str:
 
 
 def doubling(levels: int, bottom: str) -> str:
-    """A type that holds another twice, which holds another twice, and so on."""
+    """Returns a type with two fields of another type, which has two fields of a third, and so on."""
     kind = bottom
     for n in range(levels):
         again = f"R{n - 1}" if n else "L"
@@ -42,7 +42,7 @@ def doubling(levels: int, bottom: str) -> str:
 
 @pytest.mark.parametrize("kind", ['{"type":"record","name":"Root","fields":[{"name":"x","type":%s}]}', "%s"])
 @pytest.mark.parametrize("bottom", ["null", "fixed"])
-def test_types_of_no_bytes_that_hold_each_other_twice_cost_no_time(kind: str, bottom: str) -> None:
+def test_nested_types_without_bytes_are_fast(kind: str, bottom: str) -> None:
     last = '{"type":"record","name":"L","fields":[{"name":"n","type":"null"}]}'
     if bottom == "fixed":
         last = '{"type":"fixed","name":"L","size":0}'
@@ -54,7 +54,7 @@ def test_types_of_no_bytes_that_hold_each_other_twice_cost_no_time(kind: str, bo
         project(schema, load_schema_of(schema), b"")
 
 
-def test_fields_of_no_bytes_in_items_of_texts_are_counted() -> None:
+def test_zero_width_fields_in_text_items_are_counted() -> None:
     nulls = ",".join(f'{{"name":"n{n}","type":"null"}}' for n in range(20))
     items = f'{{"type":"array","items":{{"type":"record","name":"Z","fields":[{nulls}]}}}}'
     fields = f'[{{"name":"next","type":["null","N"]}},{{"name":"z","type":{items}}}]'
@@ -66,7 +66,7 @@ def test_fields_of_no_bytes_in_items_of_texts_are_counted() -> None:
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
-def test_a_float_is_read_back_as_it_was(number: float) -> None:
+def test_float_text_reads_back_unchanged(number: float) -> None:
     assert struct.pack("<f", json.loads(text_of(number))["f"]) == struct.pack("<f", number)
 
 
@@ -74,20 +74,20 @@ def test_a_float_is_read_back_as_it_was(number: float) -> None:
     ("number", "text"),
     [
         (0.10000000149011612, "0.1"),
-        (3.4025001647762064e38, "3.4025002e+38"),  # four digits of it, rounded, are beyond the largest
+        (3.4025001647762064e38, "3.4025002e+38"),  # rounded to four digits it exceeds the largest float
         (3.4028234663852886e38, "3.4028235e+38"),
         (-3.4028234663852886e38, "-3.4028235e+38"),
         (1.401298464324817e-45, "1e-45"),
         (float("inf"), '"Infinity"'),
     ],
 )
-def test_with_the_fewest_digits(number: float, text: str) -> None:
+def test_float_text_has_the_fewest_digits(number: float, text: str) -> None:
     assert text_of(number) == f'{{"f":{text},"next":null}}'
 
 
 @pytest.mark.parametrize(("types", "is_loaded"), [(150, True), (700, False)])
-def test_types_that_hold_each_other_too_deep_are_unconvertible(types: int, is_loaded: bool) -> None:
-    """Each is named before it is used, so that the schema's text itself is not deep."""
+def test_too_deeply_nested_types_are_unconvertible(types: int, is_loaded: bool) -> None:
+    """Each type is defined before its use, so that the schema text is not nested."""
     inner = {"type": "record", "name": "R0", "fields": [{"name": "x", "type": "int"}]}
     fields: list[dict[str, Any]] = [{"name": "at", "type": "long"}, {"name": "r0", "type": inner}]
     for number in range(1, types):
@@ -102,7 +102,7 @@ def test_types_that_hold_each_other_too_deep_are_unconvertible(types: int, is_lo
     else:
         with pytest.raises(Unconvertible):
             compile_projection(writer, load, ("at",), seen, state.routes[1])
-        compile_time_walk(writer, ("at",), seen)(b"\x04" + types * b"\x02")  # which notes it, or nothing
+        compile_time_walk(writer, ("at",), seen)(b"\x04" + types * b"\x02")  # captures the time, or nothing
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_types_that_hold_each_other_too_deep_are_unconvertible(types: int, is_lo
         (20, '["null","int",{"type":"map","values":%s}]', b"\x04\x02\x02k%b\x00"),
     ],
 )
-def test_a_writer_that_is_no_version_has_its_deep_fields_as_text_where_the_version_like_it_has(
+def test_unregistered_writer_has_the_same_text_fields_as_the_matching_version(
     levels: int, kind: str, holding: bytes
 ) -> None:
     text, body = '{"type":"record","name":"R0","fields":[{"name":"x","type":"int"}]}', b"\x02"
@@ -138,7 +138,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize("kind", NAMED)
-def test_long_names_do_not_make_a_row_of_any_size_from_a_small_message(kind: str) -> None:
+def test_long_names_do_not_make_a_huge_row_from_a_small_message(kind: str) -> None:
     field, value = NAMED[kind]
     several = '{"name":"more","type":{"type":"array","items":"Node"}}'
     writer = parse_schema(f'{{"type":"record","name":"Node","fields":[{field},{several}]}}')
@@ -146,7 +146,7 @@ def test_long_names_do_not_make_a_row_of_any_size_from_a_small_message(kind: str
     fine, item = ADDED_BYTES_MAX // LONG - 5, value + b"\x00"
     row = project(writer, load, value + encode_long(fine) + fine * item + b"\x00")
     assert ADDED_BYTES_MAX - 6 * LONG < len(row) < ADDED_BYTES_MAX + 2**20
-    project(writer, load, value + encode_long(fine) + fine * item + b"\x00")  # each message by itself
+    project(writer, load, value + encode_long(fine) + fine * item + b"\x00")  # each message alone is within the limit
     for count in (fine + 10, 60_000):
         with pytest.raises(UnreadableValue):
             project(writer, load, value + encode_long(count) + count * item + b"\x00")

@@ -1,6 +1,6 @@
-"""Programs as they are printed: one for each thing that a pair of schemas can ask for.
+"""Printed programs for pairs of schemas, with one golden file per kind of conversion.
 
-`HEADRACE_REWRITE_GOLDEN=1` rewrites the files; their diff is read like code.
+`HEADRACE_REWRITE_GOLDEN=1` rewrites the files; review their diff like code.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_programs_of_every_version(name: str) -> None:
+def test_programs_match_the_golden_files(name: str) -> None:
     versions = [parse_schema(json.dumps(version)) for version in CASES[name]]
     state = states_of(*versions)[-1]
     load = parse_schema(state.text)
@@ -79,13 +79,13 @@ def _printed(writer: Schema, load: Schema, route: Any) -> str:
     return str(program)
 
 
-def test_what_no_program_can_say_has_none() -> None:
+def test_unsupported_conversion_has_no_program() -> None:
     node = record(("next", ["null", "Node"]), name="Node")
     writer = parse_schema(json.dumps(node))
     assert compile_projection(writer, parse_schema(states_of(writer)[-1].text), None, CapturedLong()).program is None
 
 
-def test_python_and_c_have_the_same_numbers() -> None:
+def test_constants_of_python_and_c_are_equal() -> None:
     header = (ROOT / "avro_codec" / "core" / "program.h").read_text(encoding="utf-8")
     names = [line.strip().partition(",")[0].split()[0] for line in header.splitlines() if line.startswith("    OP_")]
     assert [name.removeprefix("OP_") for name in names] == [op.name for op in Op]

@@ -1,4 +1,4 @@
-"""Values on which queries fail never become rows, wherever in a message they stand; all others do, to the byte."""
+"""Values on which queries fail are rejected at every position in a message; all others are loaded unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOCAL_MILLIS = {"type": "long", "logicalType": "local-timestamp-millis"}
 FINE_PRICE, FINE_MILLIS = encode_bytes(b"\x01"), encode_long(1_357_000_000_000)
 UNREADABLE = {
     "a decimal of no bytes": (PRICE, FINE_PRICE, encode_bytes(b"")),
-    "a decimal of no bytes, said in three": (PRICE, FINE_PRICE, b"\x80\x80\x00"),
+    "a decimal of zero bytes, with a length of three bytes": (PRICE, FINE_PRICE, b"\x80\x80\x00"),
     "a decimal of too many bytes": (PRICE, FINE_PRICE, encode_bytes(b"\x00" * (DECIMAL_BYTES_MAX + 1))),
     "a time that overflows": (MILLIS, FINE_MILLIS, encode_long(TIMESTAMP_MS_MAX + 1)),
     "a time that overflows before 1970": (MILLIS, FINE_MILLIS, encode_long(-TIMESTAMP_MS_MAX - 1)),
@@ -36,7 +36,7 @@ READABLE = {
     "a decimal whose length takes three bytes": (PRICE, b"\x82\x80\x00\x05"),
     "the last time": (MILLIS, encode_long(TIMESTAMP_MS_MAX)),
     "the first time": (MILLIS, encode_long(-TIMESTAMP_MS_MAX)),
-    "a small time said in ten bytes": (MILLIS, b"\x82" + b"\x80" * 8 + b"\x00"),
+    "a small time in ten bytes": (MILLIS, b"\x82" + b"\x80" * 8 + b"\x00"),
     "the last date": ({"type": "int", "logicalType": "date"}, encode_long(2**31 - 1)),
     "microseconds, which are a bigint": ({"type": "long", "logicalType": "timestamp-micros"}, encode_long(2**63 - 1)),
     "the last local time": (LOCAL_MILLIS, encode_long(TIMESTAMP_MS_MAX)),
@@ -70,36 +70,36 @@ PLACES = {
 }
 
 
-def placed(place: str, value: bytes) -> bytes:
-    body = PLACES[place][1]
+def placed(position: str, value: bytes) -> bytes:
+    body = PLACES[position][1]
     if body is not None:
         return body % value
-    if place == "deep":
+    if position == "deep":
         return b"\x02\x02k\x02\x02\x02" + value + b"\x00\x00"
     return b"\x01" + encode_long(len(value) + 1) + b"\x02" + value + b"\x00"
 
 
 def loads(writer: Schema) -> dict[str, Schema]:
-    """The load schema that is the writer's own, so that bodies are copied, and one into which they are rewritten."""
+    """Load schemas: the writer's own, for which bodies are copied, and one to which they are converted."""
     return {"copied": load_schema_of(writer), "rewritten": load_schema_of(record(("first", "string")), writer)}
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("position", PLACES)
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_what_queries_fail_on_is_refused_with_its_place(name: str, place: str) -> None:
+def test_value_on_which_queries_fail_is_rejected_with_its_position(name: str, position: str) -> None:
     kind, fine, bad = UNREADABLE[name]
-    writer = record(("id", "int"), ("c", PLACES[place][0](kind)), ("end", "string"))
+    writer = record(("id", "int"), ("c", PLACES[position][0](kind)), ("end", "string"))
     for load in loads(writer).values():
         convert = both_twins(writer, load, None, CapturedLong())
-        good_body = b"\x02" + placed(place, fine) + b"\x02z"
+        good_body = b"\x02" + placed(position, fine) + b"\x02z"
         decode(load, convert(good_body))
         with pytest.raises(UnreadableValue, match=rf"^c[\w.{{}}\[\]]*: .*\b{kind['logicalType']}\b"):
-            convert(b"\x02" + placed(place, bad) + b"\x02z")
+            convert(b"\x02" + placed(position, bad) + b"\x02z")
         decode(load, convert(good_body))
 
 
 @pytest.mark.parametrize("name", READABLE)
-def test_what_queries_can_read_is_loaded(name: str) -> None:
+def test_value_that_queries_can_read_is_loaded(name: str) -> None:
     kind, value = READABLE[name]
     writer = record(("c", kind), ("end", "string"))
     body = value + b"\x02z"
@@ -108,7 +108,7 @@ def test_what_queries_can_read_is_loaded(name: str) -> None:
     assert decode(load, project(writer, load, body))["end"] == "z"
 
 
-def test_a_value_that_is_loaded_as_text_harms_nobody() -> None:
+def test_value_loaded_as_text_is_not_rejected() -> None:
     node = {
         "type": "record",
         "name": "Node",
@@ -121,13 +121,13 @@ def test_a_value_that_is_loaded_as_text_harms_nobody() -> None:
     assert json.loads(row["list"]["next"])["at"] == 2**62
 
 
-def test_a_column_with_a_wider_decimal_is_checked_too() -> None:
+def test_column_with_a_wider_decimal_is_checked() -> None:
     writer, wider = record(("c", PRICE)), record(("c", {**PRICE, "precision": 12}))
     with pytest.raises(UnreadableValue):
         project(writer, load_schema_of(writer, wider), b"\x00")
 
 
-def test_messages_that_are_no_records() -> None:
+def test_message_that_is_not_a_record_is_checked() -> None:
     writer = parse_schema(json.dumps(MILLIS))
     load = load_schema_of(writer)
     assert project(writer, load, FINE_MILLIS) == FINE_MILLIS
@@ -135,7 +135,7 @@ def test_messages_that_are_no_records() -> None:
         project(writer, load, encode_long(2**62))
 
 
-def test_a_body_that_is_malformed_further_on_is_malformed() -> None:
+def test_malformed_body_with_an_unreadable_value_is_malformed() -> None:
     writer = record(("c", PRICE), ("flag", "boolean"))
     for load in loads(writer).values():
         for body in (b"\x00\x02", b"\x00", b"\x00\x01\x00"):
@@ -144,7 +144,7 @@ def test_a_body_that_is_malformed_further_on_is_malformed() -> None:
             assert not isinstance(caught.value, UnreadableValue)
 
 
-def test_a_length_beyond_the_body_is_malformed() -> None:
+def test_length_beyond_the_body_is_malformed() -> None:
     writer = record(("c", PRICE))
     for length in (1 << 20, -1):
         with pytest.raises(BadBody) as caught:
@@ -153,8 +153,8 @@ def test_a_length_beyond_the_body_is_malformed() -> None:
 
 
 @pytest.mark.parametrize("time", [1_357_000_000_000, 2**63 - 1])
-def test_the_time_of_an_unreadable_message_is_known_also_when_it_comes_later(time: int) -> None:
-    """The producer has counted the message at its time, and so must the loader."""
+def test_time_after_an_unreadable_value_is_captured(time: int) -> None:
+    """The producer counted the message at this time, so the loader must, too."""
     writer = record(("c", PRICE), ("at", MILLIS))
     for load in loads(writer).values():
         seen = CapturedLong()
@@ -165,7 +165,7 @@ def test_the_time_of_an_unreadable_message_is_known_also_when_it_comes_later(tim
 
 
 @pytest.mark.parametrize("kind", ["array", "map"])
-def test_defaults_of_items_do_not_make_a_row_of_any_size_from_a_small_message(kind: str) -> None:
+def test_defaults_of_items_do_not_make_a_huge_row_from_a_small_message(kind: str) -> None:
     def listed(*fields: dict[str, Any]) -> Schema:
         item = {"type": "record", "name": "Item", "fields": [{"name": "x", "type": "int"}, *fields]}
         return record(("c", {"type": kind, "items" if kind == "array" else "values": item}))

@@ -50,7 +50,7 @@ def message(body: bytes) -> Record:
 @pytest.fixture(params=[True, False], ids=["core", "no core"])
 def _with_and_without_the_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if not request.param:
-        monkeypatch.setattr(decoding, "the_core", lambda: None)
+        monkeypatch.setattr(decoding, "core_library", lambda: None)
 
 
 @pytest.mark.usefixtures("_with_and_without_the_core")
