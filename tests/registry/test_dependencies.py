@@ -219,8 +219,9 @@ def test_unchanged_configuration_waits_for_leases(database: Database, waits_s: l
 
 @pytest.fixture
 def other(database: Database) -> Iterator[Database]:
-    """Another process with the same database."""
+    """Another process with the same database, for which no time passes."""
     made = Database(str(database._address.url))
+    made._cache.newest = NewestRevision(lambda: 0.0)
     yield made
     made.close()
 
