@@ -37,7 +37,7 @@ from headrace.registry.transfer.plan import (
 from headrace.registry.transfer.remote import RemoteRegistry
 from headrace.registry.transfer.snapshot import Snapshot, scopes_of
 
-REJECTED_MAX: Final = 1000  # more rejected versions stop the import: the target is wrong, not single versions
+REJECTED_MAX: Final = 1000  # more rejections mean that the target is wrong, not single versions
 FATAL_ERRORS: Final = (RegistryUnavailable, StoreError, AccessDenied, InvalidResponse, ImportStopped)
 """Errors that do not concern a single version, so that the next version would fail as well."""
 
