@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-RUNNING_MAX: Final = 2  # two, so that a client that always has large schemas compared does not block the others
+RUNNING_MAX: Final = 2  # at least two, so that one client with many large comparisons does not block the others
 CLIENT_WAITING_MAX: Final = 64  # queued computations per client; a build checks its schemas concurrently
 QUEUE_TIMEOUT_S: Final = 30.0  # clients usually time out by then
 

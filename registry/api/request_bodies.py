@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 STALLED_S: Final = 30.0  # without any data from the client
 BODY_S: Final = 60.0  # for the whole body
 HELD_BYTES_MAX: Final = 256 * 1024 * 1024  # of all bodies in memory
-SMALL_BYTES_MAX: Final = 16 * 1024  # bodies of this size on all connections of a worker use a quarter of that
+SMALL_BYTES_MAX: Final = 16 * 1024  # on all connections of a worker such bodies use a quarter of `HELD_BYTES_MAX`
 PARTS_MAX: Final = 10_000  # packets or chunks of a body; each costs the event loop 0.1 ms, however small
 DISCARDED_BYTES_MAX: Final = 64 * 1024 * 1024  # of a rejected body; then the connection is closed
 

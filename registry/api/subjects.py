@@ -101,7 +101,9 @@ def get_latest_with_metadata(subject: str) -> Response:
 
 @blueprint.get("/subjects/<subject:subject>/versions/<segment:version>/referencedby")
 def list_referencing(subject: str, version: str) -> Response:
-    found = services().lookup.referencing_ids(subject_name(subject), parse_version(version), deleted=query_flag("deleted"))
+    found = services().lookup.referencing_ids(
+        subject_name(subject), parse_version(version), deleted=query_flag("deleted")
+    )
     return json_response(paginate(found))
 
 

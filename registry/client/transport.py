@@ -38,7 +38,7 @@ from headrace.registry.errors import RegistryUnavailable
 logger = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 7  # per request: about 3.5 seconds of pauses, enough for a restart, and short for a dead registry
-TIMEOUTS_MAX = 3  # per request: no attempt starts after this many timeouts, because a restart fails fast instead
+TIMEOUTS_MAX = 3  # per request: no attempt starts after this much time; a restarting server refuses connections at once
 PAUSE_FIRST_S = 0.2
 PAUSE_MAX_S = 2.0  # also limits Retry-After
 DOWN_S = 30.0  # how long a failed server is only used if no other is left
