@@ -91,7 +91,12 @@ def test_refused_login_is_reported_once(
         ("TLS", "", {"ca": str(wrong)}, f"kafka.ca {wrong} cannot be used"),
         ("MTLS", "", {"certificate": "", "key": ""}, "expected another kafka.certificate"),
         ("MTLS", "", {"certificate": str(certificate), "key": str(key)}, "expected another kafka.certificate"),
-        ("MTLS", "", {"certificate": str(security.sealed), "key": str(security.sealed_key)}, "no kafka.key_password"),
+        (
+            "MTLS",
+            "",
+            {"certificate": str(security.encrypted_certificate), "key": str(security.encrypted_key)},
+            "no kafka.key_password",
+        ),
         ("LOGIN", "PLAIN", {"password_file": str(wrong)}, "refused to log in user loader"),
         ("LOGIN", "SCRAM-SHA-256", {"password_file": str(wrong)}, "refused to log in user loader"),
         ("LOGIN", "SCRAM-SHA-512", {"user": "nobody"}, "refused to log in user nobody"),
@@ -121,7 +126,7 @@ def test_encrypted_key_and_password_from_environment(
 ) -> None:
     monkeypatch.setenv("HEADRACE__KAFKA__PASSWORD", PASSWORD)
     monkeypatch.setenv("HEADRACE__KAFKA__KEY_PASSWORD", "k3y")
-    sealed = {"certificate": str(security.sealed), "key": str(security.sealed_key)}
+    sealed = {"certificate": str(security.encrypted_certificate), "key": str(security.encrypted_key)}
     topics_of_load(security.client("MTLS", kafka.secured["MTLS"], **sealed))
     topics_of_load(security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-256", password_file=""))
 

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from support.free_ports import free_port
 from support.java_oracle import compiled
-from support.servers.kafka_programs import PATIENCE_S, JavaProgram, messages_of, program_jars, properties_file
+from support.servers.kafka_programs import WAIT_TIMEOUT_S, JavaProgram, program_jars, properties_file, read_messages
 
 pytestmark = pytest.mark.java
 
@@ -95,12 +95,12 @@ def connect(log: Path, classpath: str, kind: str, *arguments: Path) -> JavaProgr
 
 def read(address: str, topic: str) -> list[str]:
     """Returns the committed values of a topic's only partition."""
-    return [str(message.value().decode()) for message in messages_of(address, topic, 1)]
+    return [str(message.value().decode()) for message in read_messages(address, topic, 1)]
 
 
 def make_topic(address: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic(topic, 1)])[topic].result(PATIENCE_S)
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(WAIT_TIMEOUT_S)
 
 
 def test_standalone_continues_after_a_stop(broker_address: str, classpath: str, tmp_path: Path) -> None:
@@ -209,4 +209,4 @@ def test_distributed_is_exactly_once_over_a_kill(broker_address: str, classpath:
     admin = AdminClient({"bootstrap.servers": broker_address})
     for kind in ("config", "offset", "status"):
         (described,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, f"connect-{kind}")]).values()
-        assert described.result(PATIENCE_S)["cleanup.policy"].value == "compact"
+        assert described.result(WAIT_TIMEOUT_S)["cleanup.policy"].value == "compact"

@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from support.running_service import StartService
-from support.servers.kafka_programs import PATIENCE_S, JavaProgram, messages_of, program_jars, properties_file
+from support.servers.kafka_programs import WAIT_TIMEOUT_S, JavaProgram, program_jars, properties_file, read_messages
 
 pytestmark = pytest.mark.java
 
@@ -25,14 +25,14 @@ def send(address: str, numbers: range) -> None:
         value, headers = b"order %d" % number, [("number", b"%d" % number)]
         topic_partition = {"partition": number % PARTITIONS, "timestamp": TIMESTAMP_MS + number}
         producer.produce("orders", value, b"%d" % (number % 7), headers=headers, **topic_partition)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(WAIT_TIMEOUT_S) == 0
 
 
 def read(address: str, topic: str) -> list[Record]:
     """Returns all records by partition and offset: location, key, value, headers and timestamp."""
     return sorted(
         (one.partition(), one.offset(), one.key(), one.value(), one.headers(), one.timestamp()[1])
-        for one in messages_of(address, topic, PARTITIONS)
+        for one in read_messages(address, topic, PARTITIONS)
     )
 
 
@@ -45,16 +45,18 @@ class Cluster:
 
     def topics(self) -> dict[str, int]:
         """Returns the number of partitions of each topic."""
-        found = self.admin.list_topics(timeout=PATIENCE_S).topics
+        found = self.admin.list_topics(timeout=WAIT_TIMEOUT_S).topics
         return {name: len(topic.partitions) for name, topic in found.items()}
 
     def configuration(self, topic: str) -> dict[str, str]:
         (described,) = self.admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-        return {name: entry.value for name, entry in described.result(PATIENCE_S).items() if not entry.is_default}
+        return {name: entry.value for name, entry in described.result(WAIT_TIMEOUT_S).items() if not entry.is_default}
 
     def committed(self, group: str, topic: str) -> list[int]:
         consumer = confluent_kafka.Consumer({"bootstrap.servers": self.address, "group.id": group})
-        topic_partitions = consumer.committed([TopicPartition(topic, index) for index in range(PARTITIONS)], PATIENCE_S)
+        topic_partitions = consumer.committed(
+            [TopicPartition(topic, index) for index in range(PARTITIONS)], WAIT_TIMEOUT_S
+        )
         consumer.close()
         return [topic_partition.offset for topic_partition in topic_partitions]
 
@@ -102,7 +104,7 @@ def test_a_topic_and_the_offsets_of_its_group_are_mirrored(start_service: StartS
     ]
     here, there = (Cluster(broker.addresses["broker"]) for broker in brokers)
     own = {"retention.ms": "-1", "max.message.bytes": "500000", "cleanup.policy": "delete"}
-    here.admin.create_topics([NewTopic("orders", PARTITIONS, config=own)])["orders"].result(PATIENCE_S)
+    here.admin.create_topics([NewTopic("orders", PARTITIONS, config=own)])["orders"].result(WAIT_TIMEOUT_S)
     send(here.address, range(RECORDS))
     # behind records that the mirror copies: it may not translate other offsets
     at = [RECORDS // PARTITIONS] * PARTITIONS

@@ -12,7 +12,7 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from support.java_oracle import compiled
-from support.servers.kafka_programs import PATIENCE_S, JavaProgram, messages_of, program_jars, wait_until
+from support.servers.kafka_programs import WAIT_TIMEOUT_S, JavaProgram, program_jars, read_messages, wait_until
 
 pytestmark = pytest.mark.java
 
@@ -39,18 +39,18 @@ class Broker:
 
     def make_topics(self, *names: str) -> None:
         for future in self._admin.create_topics([NewTopic(name, PARTITIONS) for name in names]).values():
-            future.result(PATIENCE_S)
+            future.result(WAIT_TIMEOUT_S)
 
     def produce(self, lines: list[str]) -> None:
         for line in lines:
             self._producer.produce("lines", line.encode())
-        assert self._producer.flush(PATIENCE_S) == 0
+        assert self._producer.flush(WAIT_TIMEOUT_S) == 0
 
     def offsets(self, topic: str, spec: OffsetSpec, isolation: IsolationLevel) -> list[int]:
         topic_partitions = {TopicPartition(topic, index): spec for index in range(PARTITIONS)}
         responses = self._admin.list_offsets(topic_partitions, isolation_level=isolation)
         return [
-            responses[topic_partition].result(PATIENCE_S).offset
+            responses[topic_partition].result(WAIT_TIMEOUT_S).offset
             for topic_partition in sorted(responses, key=lambda one: one.partition)
         ]
 
@@ -68,13 +68,13 @@ class Broker:
     def counts(self, isolation: str) -> dict[str, list[int]]:
         """Returns all counts of each word at this isolation level."""
         found: defaultdict[str, list[int]] = defaultdict(list)
-        for message in messages_of(self._address, "counts", PARTITIONS, isolation):
+        for message in read_messages(self._address, "counts", PARTITIONS, isolation):
             found[message.key().decode()].append(int(message.value()))
         return dict(found)
 
     def configuration(self, topic: str) -> dict[str, str]:
         (described,) = self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-        return {name: entry.value for name, entry in described.result(PATIENCE_S).items() if not entry.is_default}
+        return {name: entry.value for name, entry in described.result(WAIT_TIMEOUT_S).items() if not entry.is_default}
 
 
 def number_of(counts: dict[str, list[int]]) -> int:
@@ -108,7 +108,7 @@ def test_words_are_counted_exactly_once_over_a_kill(broker_address: str, tmp_pat
                 killed.pause()
                 if broker.is_in_transaction():
                     return True
-                killed.go_on()
+                killed.resume()
                 return False
 
             killed.wait_until(is_caught, "a transaction was open")

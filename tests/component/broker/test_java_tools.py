@@ -11,7 +11,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from support.servers.kafka_programs import PATIENCE_S, Tools, tools
+from support.servers.kafka_programs import WAIT_TIMEOUT_S, Tools, tools
 
 pytestmark = pytest.mark.java
 
@@ -28,7 +28,7 @@ def tool(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def new_topic(address: str, name: str, partitions: int = 2) -> None:
     admin = AdminClient({"bootstrap.servers": address})  # must live until the futures are done
-    admin.create_topics([NewTopic(name, partitions)])[name].result(PATIENCE_S)
+    admin.create_topics([NewTopic(name, partitions)])[name].result(WAIT_TIMEOUT_S)
 
 
 def five_lines(tool: Tools, topic: str) -> None:
@@ -42,8 +42,8 @@ def read(tool: Tools, topic: str, group: str, count: int) -> list[str]:
     requested = ("--topic", topic, "--group", group, "--from-beginning", "--max-messages", str(count))
     ran = tool.run(CONSUMER, *requested, *shown)
     assert ran.code == "0", ran
-    assert f"Processed a total of {count} messages" in ran.complained
-    return sorted(ran.printed.splitlines())
+    assert f"Processed a total of {count} messages" in ran.stderr
+    return sorted(ran.stdout.splitlines())
 
 
 def test_topics(tool: Tools) -> None:
@@ -53,7 +53,7 @@ def test_topics(tool: Tools) -> None:
     assert (made.code, made.rows) == ("0", [["Created", "topic", "tt."]])
     assert tool.run(TOPICS, "--alter", "--topic", "tt", "--partitions", "2").code == "0"
     described = tool.run(TOPICS, "--describe", "--topic", "tt")
-    assert re.sub(r"TopicId: \S{22}\t", "", described.printed) == (
+    assert re.sub(r"TopicId: \S{22}\t", "", described.stdout) == (
         "Topic: tt\tPartitionCount: 2\tReplicationFactor: 1\tConfigs: cleanup.policy=compact,delete\n"
         "\tTopic: tt\tPartition: 0\tLeader: 1\tReplicas: 1\tIsr: 1\tElr: \tLastKnownElr: \n"
         "\tTopic: tt\tPartition: 1\tLeader: 1\tReplicas: 1\tIsr: 1\tElr: \tLastKnownElr: \n"
@@ -76,7 +76,7 @@ def test_topics(tool: Tools) -> None:
 def test_a_topic_is_refused_with_the_reason(tool: Tools, arguments: tuple[str, ...], reason: str) -> None:
     refused = tool.run(TOPICS, "--create", "--topic", "refused", *arguments)
     assert refused.code == "1"
-    assert reason in refused.printed
+    assert reason in refused.stdout
     assert ["refused"] not in tool.run(TOPICS, "--list").rows
 
 
@@ -93,7 +93,7 @@ def test_lines_are_produced_and_read_and_the_group_is_described(tool: Tools, bro
     five_lines(tool, "lines")
     assert ["tellers"] in tool.run(GROUPS, "--list").rows
     described = tool.run(GROUPS, "--describe", "--group", "tellers")
-    assert "Consumer group 'tellers' has no active members." in described.complained
+    assert "Consumer group 'tellers' has no active members." in described.stderr
     assert described.rows[1:] == [
         ["tellers", "lines", "0", "4", "8", "4", "-", "-", "-"],
         ["tellers", "lines", "1", "1", "2", "1", "-", "-", "-"],
@@ -139,7 +139,7 @@ def test_a_group_that_has_a_member_keeps_its_offsets(tool: Tools, broker_address
     member = confluent_kafka.Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": False})
     try:
         member.subscribe(["held"])
-        messages = member.consume(5, PATIENCE_S)
+        messages = member.consume(5, WAIT_TIMEOUT_S)
         assert len(messages) == 5
         member.commit(asynchronous=False)
         rows = tool.run(GROUPS, "--describe", "--group", "holders").rows[1:]
@@ -154,9 +154,9 @@ def test_a_group_that_has_a_member_keeps_its_offsets(tool: Tools, broker_address
         refused = tool.run(
             GROUPS, "--reset-offsets", "--group", "holders", "--topic", "held", "--to-earliest", "--execute"
         )
-        assert "can only be reset if the group 'holders' is inactive" in refused.printed + refused.complained
+        assert "can only be reset if the group 'holders' is inactive" in refused.stdout + refused.stderr
         remaining = tool.run(GROUPS, "--delete", "--group", "holders")
-        assert "GroupNotEmptyException" in remaining.printed + remaining.complained
+        assert "GroupNotEmptyException" in remaining.stdout + remaining.stderr
     finally:
         member.close()
     rows = tool.run(GROUPS, "--describe", "--group", "holders").rows[1:]
@@ -172,17 +172,17 @@ def test_configurations(tool: Tools, broker_address: str) -> None:
 
     assert shown() == []
     altered = tool.run(CONFIGS, "--alter", *own, "--add-config", "retention.ms=1000,cleanup.policy=[compact,delete]")
-    assert altered.printed == "Completed updating config for topic configured.\n"
+    assert altered.stdout == "Completed updating config for topic configured.\n"
     assert shown() == ["cleanup.policy=compact,delete", "retention.ms=1000"]
     assert tool.run(CONFIGS, "--alter", *own, "--delete-config", "retention.ms").code == "0"
     assert shown() == ["cleanup.policy=compact,delete"]
     unknown = tool.run(CONFIGS, "--alter", *own, "--add-config", "retention.mss=1")
-    assert (unknown.code, "'retention.mss'" in unknown.complained) == ("1", True)
+    assert (unknown.code, "'retention.mss'" in unknown.stderr) == ("1", True)
     broker = tool.run(CONFIGS, "--describe", "--entity-type", "brokers", "--entity-name", "1", "--all").rows
     assert ["num.partitions=4", "sensitive=false", "synonyms={STATIC_BROKER_CONFIG:num.partitions=4}"] in broker
     running = ("--entity-type", "brokers", "--entity-name", "1", "--add-config", "log.retention.ms=1")
     refused = tool.run(CONFIGS, "--alter", *running)
-    assert (refused.code, "InvalidRequestException" in refused.complained) == ("1", True)
+    assert (refused.code, "InvalidRequestException" in refused.stderr) == ("1", True)
 
 
 def test_offsets_and_bytes_of_partitions(tool: Tools, broker_address: str) -> None:
@@ -199,7 +199,7 @@ def test_offsets_and_bytes_of_partitions(tool: Tools, broker_address: str) -> No
     assert [row[0].rpartition(":")[0] for row in newest] == ["sized:0", "sized:1"]
 
     described = tool.run("LogDirsCommand", "--describe", "--topic-list", "sized", "--broker-list", "1")
-    (directory,) = json.loads(described.printed.splitlines()[-1])["brokers"][0]["logDirs"]
+    (directory,) = json.loads(described.stdout.splitlines()[-1])["brokers"][0]["logDirs"]
     sizes = {one["partition"]: one["size"] for one in directory["partitions"]}
     on_disk = {
         name: (Path(directory["logDir"]) / name / f"{0:020d}.log").stat().st_size for name in ("sized-0", "sized-1")
@@ -222,10 +222,10 @@ def test_records_are_deleted(tool: Tools, broker_address: str, tmp_path: Path) -
 def test_transactions(tool: Tools, broker_address: str) -> None:
     new_topic(broker_address, "paid", 1)
     producer = confluent_kafka.Producer({"bootstrap.servers": broker_address, "transactional.id": "till"})
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(WAIT_TIMEOUT_S)
     producer.begin_transaction()
     producer.produce("paid", b"1")
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(WAIT_TIMEOUT_S) == 0
 
     def requested_fields(*arguments: str) -> list[list[str]]:
         ran = tool.run("TransactionsCommand", *arguments)
@@ -242,22 +242,22 @@ def test_transactions(tool: Tools, broker_address: str) -> None:
     assert [row[-1] for row in producers] == ["0"]
     assert requested_fields("find-hanging", "--broker-id", "1") == []
     aborted = tool.run("TransactionsCommand", "abort", "--topic", "paid", "--partition", "0", "--start-offset", "0")
-    assert (aborted.code, "does not support WRITE_TXN_MARKERS" in aborted.printed + aborted.complained) == ("1", True)
+    assert (aborted.code, "does not support WRITE_TXN_MARKERS" in aborted.stdout + aborted.stderr) == ("1", True)
     assert state() == "Ongoing"
     requested_fields("forceTerminateTransaction", "--transactionalId", "till")
     assert state() != "Ongoing"
     with pytest.raises(confluent_kafka.KafkaException) as fenced:
-        producer.commit_transaction(PATIENCE_S)
+        producer.commit_transaction(WAIT_TIMEOUT_S)
     assert fenced.value.args[0].fatal()
 
 
 def test_other_tools(tool: Tools, broker_address: str, tmp_path: Path) -> None:
     new_topic(broker_address, "other", 1)
     five_lines(tool, "other")
-    versions = tool.run("BrokerApiVersionsCommand").printed
+    versions = tool.run("BrokerApiVersionsCommand").stdout
     assert "\tProduce(0): 0 to 12 [usable: 12],\n" in versions
     elected = tool.run("LeaderElectionCommand", "--election-type", "preferred", "--topic", "other", "--partition", "0")
-    assert (elected.code, elected.printed) == ("0", "Valid replica already elected for partitions other-0\n")
+    assert (elected.code, elected.stdout) == ("0", "Valid replica already elected for partitions other-0\n")
     read(tool, "other", "others", 5)
     assert ["others", "Classic", "consumer"] in tool.run("GroupsCommand", "--list").rows
     assert tool.run("FeatureCommand", "describe").rows == []
@@ -298,4 +298,4 @@ NO_LISTS = "SecurityDisabledException: "
 )
 def test_unsupported_request_fails_at_once(tool: Tools, command: tuple[str, ...], reason: str) -> None:
     refused = tool.run(*command)
-    assert (refused.code, reason in refused.printed + refused.complained) == ("1", True), refused
+    assert (refused.code, reason in refused.stdout + refused.stderr) == ("1", True), refused

@@ -1,4 +1,4 @@
-"""The hooks under pre-commit itself, installed from the working tree as it installs them from a repository."""
+"""Runs the hooks with pre-commit, which installs them from a repository with the files of the working tree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.checkout import ROOT
 
 pytestmark = pytest.mark.servers
 
-pytest.importorskip("pre_commit", reason="needs pre-commit, which the extra dev brings")
+pytest.importorskip("pre_commit", reason="needs pre-commit, part of the extra dev")
 
 HEADER = '{"type": "record", "name": "Header", "fields": [{"name": "time", "type": "%s"}]}\n'
 ORDER = (
@@ -28,12 +28,12 @@ Git = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def hooks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A repository that holds what this one does, and where pre-commit keeps what it installs."""
+    """Returns a repository with the files of this one, and the cache directory of pre-commit."""
     directory = tmp_path_factory.mktemp("hooks")
-    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, check=False)
-    if listed.returncode:
-        pytest.skip("needs a git checkout: pre-commit installs what git knows")
-    for name in os.fsdecode(listed.stdout).split("\0"):
+    tracked = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, check=False)
+    if tracked.returncode:
+        pytest.skip("needs a git checkout: pre-commit installs the files tracked by git")
+    for name in os.fsdecode(tracked.stdout).split("\0"):
         if name and not name.startswith(("tests/", "docs/")) and (ROOT / name).is_file():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, directory / name)
@@ -42,12 +42,12 @@ def hooks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def git(hooks: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
-    """A repository, still without a commit, whose commits run the hooks."""
-    repository, kept = hooks
+    """Creates a repository whose commits run the hooks; it has no commit yet."""
+    repository, cache = hooks
     for name in [name for name in os.environ if name.startswith(("GIT_", "PRE_COMMIT"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PRE_COMMIT_HOME", str(kept))
+    monkeypatch.setenv("PRE_COMMIT_HOME", str(cache))
     for name in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{name}_NAME", "a")
         monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@example.com")
@@ -69,7 +69,7 @@ def git(hooks: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.timeout(300)
-def test_commits(git: Git) -> None:
+def test_hooks_check_staged_files_of_a_commit(git: Git) -> None:
     Path("types").mkdir()
     Path("types/header.avsc").write_text(HEADER % "long")
     Path("order.avsc").write_text(ORDER % ("", "long"))
@@ -81,13 +81,13 @@ def test_commits(git: Git) -> None:
     Path("a b.avsc").write_text(ORDER % ("", "string"))
     git("add", ".")
     Path("a b.avsc").write_text(ORDER % ("", "long"))
-    staged = git("commit", "-m", "what is staged counts")
+    staged = git("commit", "-m", "staged content is checked")
     assert staged.returncode == 1
     assert 'a b.avsc:2:24: error: field "id" is string here but long in HEAD:order.avsc' in staged.stderr
     git("add", ".")
     Path("a b.avsc").write_text("{")
     Path("types/header.avsc").write_text("{")
-    renamed = git("commit", "-m", "what is not staged does not")
+    renamed = git("commit", "-m", "unstaged content is ignored")
     assert renamed.returncode == 0, renamed.stderr
     assert Path("a b.avsc").read_text() == "{"
 
@@ -100,13 +100,13 @@ def test_commits(git: Git) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_long_list_that_pre_commit_splits(git: Git) -> None:
-    """Each process sees a part of the files only, and judges it as if it saw all."""
+def test_files_split_over_processes_are_checked_as_one_set(git: Git) -> None:
+    """pre-commit splits a long list of files over several processes."""
     directory = Path("a", *["a-directory-with-a-long-name-of-sixty-characters-as-they-go-in-java"] * 3)
     directory.mkdir(parents=True)
-    for name, kind in (("a/header.avsc", "long"), ("b/header.avsc", "string")):
+    for name, time_type in (("a/header.avsc", "long"), ("b/header.avsc", "string")):
         Path(name).parent.mkdir(exist_ok=True)
-        Path(name).write_text(HEADER % kind)
+        Path(name).write_text(HEADER % time_type)
     for number in range(700):
         (directory / f"order{number}.avsc").write_text(ORDER % (number, "long"))
     git("add", ".")
@@ -122,5 +122,5 @@ def test_a_long_list_that_pre_commit_splits(git: Git) -> None:
     git("add", ".")
     changed = subprocess.run(run, capture_output=True, text=True, check=False)
     assert changed.returncode == 1
-    refused = [line for line in changed.stdout.splitlines() if 'time" is string here but long in HEAD:a/' in line]
-    assert len(refused) == 701
+    errors = [line for line in changed.stdout.splitlines() if 'time" is string here but long in HEAD:a/' in line]
+    assert len(errors) == 701

@@ -1,4 +1,4 @@
-"""The compiler that pip brings, where the machine has none: wheels for both processors, and what set-up makes."""
+"""Builds with the pip package ziglang on machines without a C compiler: wheels for both processors, and set-up."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from support.checkout import ROOT
 pytestmark = [pytest.mark.zig, pytest.mark.timeout(1800)]
 
 ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
-"""As they stand in the header of a library, two bytes at 18."""
+"""Values of `e_machine` in the ELF header, two bytes at offset 18."""
 
 GLIBC_MAX = (2, 17)
 
 USE = """
 from headrace.avro_schema import parse_schema
-from headrace.avro_codec import BadBody, build, compile_check, the_core
-core = the_core()
+from headrace.avro_codec import BadBody, build, compile_check, core_library
+core = core_library()
 print(build())
 print(core.message_hash(b"key", 3, b"value", 5))
 check = compile_check(parse_schema('{"type": "array", "items": ["null", "string"]}'), core)
@@ -47,26 +47,26 @@ USED = (
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One in which nothing was built."""
-    kept_out = (".*", "build", "dist", "*.egg-info", "headrace-data", "__pycache__", "tests", "docs", f"{LIBRARY}*")
-    return shutil.copytree(ROOT, tmp_path_factory.mktemp("zig") / "headrace", ignore=shutil.ignore_patterns(*kept_out))
+    """Returns a checkout without build results."""
+    ignored = (".*", "build", "dist", "*.egg-info", "headrace-data", "__pycache__", "tests", "docs", f"{LIBRARY}*")
+    return shutil.copytree(ROOT, tmp_path_factory.mktemp("zig") / "headrace", ignore=shutil.ignore_patterns(*ignored))
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """One in which no program is found, compilers among them."""
+    """Returns an environment whose PATH is an empty directory, without a compiler."""
     empty = tmp_path / "empty"
     empty.mkdir()
-    kept = {name: value for name, value in os.environ.items() if name not in ("CC", "PYTHONPATH")}
-    return {**kept, "PATH": str(empty)}
+    variables = {name: value for name, value in os.environ.items() if name not in ("CC", "PYTHONPATH")}
+    return {**variables, "PATH": str(empty)}
 
 
-def glibc_asked_for(compiled: bytes) -> tuple[int, int]:
-    """The newest version of what the library takes from glibc."""
+def required_glibc(compiled: bytes) -> tuple[int, int]:
+    """Returns the newest glibc version of the library's imported symbols."""
     return max((int(major), int(minor)) for major, minor in re.findall(rb"\0GLIBC_(\d+)\.(\d+)", compiled))
 
 
-def test_wheels_for_both_processors_bring_the_core(checkout: Path, environment: dict[str, str], tmp_path: Path) -> None:
+def test_wheels_for_both_processors_contain_core(checkout: Path, environment: dict[str, str], tmp_path: Path) -> None:
     command = [sys.executable, str(checkout / "tools" / "build_wheels.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -80,10 +80,10 @@ def test_wheels_for_both_processors_bring_the_core(checkout: Path, environment: 
         with zipfile.ZipFile(wheel) as archive:
             compiled = archive.read(f"headrace/avro_codec/core/{LIBRARY}")
         assert int.from_bytes(compiled[18:20], "little") == ELF_MACHINES[processor]
-        assert glibc_asked_for(compiled) <= GLIBC_MAX
+        assert required_glibc(compiled) <= GLIBC_MAX
 
     if platform.machine() not in wheels:
-        pytest.skip(f"the wheels were built, and none is for {platform.machine()}")
+        pytest.skip(f"the wheels were built, but none for {platform.machine()}")
     fresh = tmp_path / "fresh"
     subprocess.run([sys.executable, "-m", "venv", str(fresh)], check=True)
     python = str(fresh / "bin" / "python")
@@ -96,14 +96,16 @@ def test_wheels_for_both_processors_bring_the_core(checkout: Path, environment: 
 
 
 @pytest.mark.parametrize("has_compiler", [False, True], ids=["no compiler", "a compiler that fails"])
-def test_set_up_ends_with_the_core_built(checkout: Path, environment: dict[str, str], has_compiler: bool) -> None:
+def test_set_up_without_working_compiler_builds_core(
+    checkout: Path, environment: dict[str, str], has_compiler: bool
+) -> None:
     if has_compiler:
         broken = Path(environment["PATH"]) / "cc"
         broken.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
         broken.chmod(0o755)
     core = checkout / "avro_codec" / "core"
-    for left in core.glob(f"{LIBRARY}*"):
-        left.unlink()
+    for stale in core.glob(f"{LIBRARY}*"):
+        stale.unlink()
     python = checkout / ".venv" / "bin" / "python"
     if not python.is_file():
         subprocess.run([sys.executable, "-m", "venv", str(checkout / ".venv")], check=True)
@@ -112,14 +114,12 @@ def test_set_up_ends_with_the_core_built(checkout: Path, environment: dict[str, 
     tools = {**environment, "PYTHONPATH": str(checkout / "tools")}
     done = subprocess.run([sys.executable, "-c", set_up], env=tools, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == (
-        "set-up: no working C compiler on this machine: installing ziglang to compile the core\n"
-    )
+    assert done.stdout == ("set-up: no working C compiler on this machine: installing ziglang to compile the core\n")
     assert (core / LIBRARY).is_file()
-    made = (core / LIBRARY).stat().st_mtime_ns
+    built_at = (core / LIBRARY).stat().st_mtime_ns
     packages = {**environment, "PYTHONPATH": str(checkout / ".make" / "packages")}
     used = subprocess.run([str(python), "-P", "-c", USE], env=packages, capture_output=True, text=True, check=False)
     assert (used.returncode, used.stdout) == (0, USED), used.stderr
     again = subprocess.run([sys.executable, "-c", set_up], env=tools, capture_output=True, text=True, check=False)
     assert (again.returncode, again.stdout) == (0, "")
-    assert (core / LIBRARY).stat().st_mtime_ns == made
+    assert (core / LIBRARY).stat().st_mtime_ns == built_at

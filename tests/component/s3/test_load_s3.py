@@ -1,4 +1,6 @@
-"""`headrace load` into a time partition through S3A: tables that Spark SQL reads, kills, a store that is slow or deaf."""
+"""`headrace load` into a time partition through S3A: tables that Spark SQL reads, kills, a store that is slow or
+deaf.
+"""
 
 from __future__ import annotations
 
@@ -81,9 +83,9 @@ def test_a_bucket_that_says_slow_down_makes_a_load_wait(world: RemoteWorld, s3: 
             ends_s = time.monotonic() + SLOW_S
         return "slow" if time.monotonic() < ends_s else ""
 
-    with s3.faulty(fault):
+    with s3.inject_faults(fault):
         world.load_well()
-    assert s3.met > 1
+    assert s3.fault_count > 1
     assert set(world.staged()) <= before
 
 
@@ -94,7 +96,7 @@ def test_a_bucket_that_stays_slow_is_one_line_and_nothing_is_lost(
     few = {"hadoop.fs.s3a.retry.throttle.limit": "3", "hadoop.fs.s3a.attempts.maximum": "2"}
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
     monkeypatch.setenv("HEADRACE_CONFIG", str(s3.settings_file(tmp_path, **few)))
-    with s3.faulty(lambda request: "slow" if request["REQUEST_METHOD"] in CHANGES else ""):
+    with s3.inject_faults(lambda request: "slow" if request["REQUEST_METHOD"] in CHANGES else ""):
         run = world.load()
     assert run.returncode == 2, run.stdout + run.stderr
     (line,) = run.stderr.splitlines()
@@ -111,9 +113,11 @@ def test_credentials_that_have_expired_are_one_line_and_asked_with_a_few_times_o
         (("HEAD", *CHANGES, "GET"), "mostly the credentials have expired"),
         (CHANGES, "have expired; "),
     ):
-        with s3.faulty(lambda request, refused=methods: "expired" if request["REQUEST_METHOD"] in refused else ""):
+        with s3.inject_faults(
+            lambda request, refused=methods: "expired" if request["REQUEST_METHOD"] in refused else ""
+        ):
             run = world.load()
-            assert 0 < s3.met <= EXPIRED_ASKED_MAX
+            assert 0 < s3.fault_count <= EXPIRED_ASKED_MAX
         assert run.returncode == 2, run.stdout + run.stderr
         (line,) = run.stderr.splitlines()
         assert said in line, line
@@ -132,9 +136,9 @@ def test_replies_that_get_lost_all_through_a_load_cost_no_row(world: RemoteWorld
         asked[kind] += 1
         return "lost" if asked[kind] % LOST_EVERY == 1 else ""
 
-    with s3.faulty(fault):
+    with s3.inject_faults(fault):
         run = world.load()
-    assert s3.met > len(asked) > 3, asked
+    assert s3.fault_count > len(asked) > 3, asked
     assert "Traceback" not in run.stderr
     assert run.returncode in (0, 2), run.stdout + run.stderr
     assert len([line for line in run.stderr.splitlines() if " INFO " not in line]) == (run.returncode == 2)
@@ -161,13 +165,13 @@ def test_a_bucket_that_goes_away_while_files_are_published_is_waited_for_once(
         is_gone = is_gone or is_publication
         return "lost" if is_gone else ""
 
-    with s3.faulty(fault):
+    with s3.inject_faults(fault):
         run = world.load()
     assert run.returncode == 1, run.stdout + run.stderr
     (problem,) = [line for line in run.stdout.splitlines() if line.startswith("PROBLEM")]
     assert "3 topics (clicks, orders, views): the storage cannot be used: " in problem
     assert "Traceback" not in run.stderr
-    assert s3.met <= TRIES_OF_ONE_TOPIC_MAX
+    assert s3.fault_count <= TRIES_OF_ONE_TOPIC_MAX
     world.check(whole=False)
     world.load_well()
 

@@ -46,9 +46,9 @@ def test_a_bucket_that_takes_a_second_put_is_refused(s3: S3Server) -> None:
 def test_a_put_whose_reply_is_lost_is_refused_and_found(s3: S3Server) -> None:
     storage = real_storage(f"s3a://{BUCKET}")
     lost = iter(["lost"])
-    with s3.faulty(lambda request: next(lost, "") if "/log/" in request["PATH_INFO"] else ""):
+    with s3.inject_faults(lambda request: next(lost, "") if "/log/" in request["PATH_INFO"] else ""):
         assert not storage.commits.put_if_absent("log/1", b"mine")
-    assert s3.met == 1
+    assert s3.fault_count == 1
     assert storage.commits.read("log/1") == b"mine"
 
 
@@ -64,5 +64,5 @@ def test_what_another_driver_replaces_while_it_is_read_is_read_again(s3: S3Serve
             s3.client.put_object(Bucket=BUCKET, Key=key, Body=content)
         return ""
 
-    with s3.faulty(replace):
+    with s3.inject_faults(replace):
         assert commits.read("index") == b"newest"

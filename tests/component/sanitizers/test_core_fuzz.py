@@ -1,7 +1,6 @@
-"""The core under AddressSanitizer and UndefinedBehaviorSanitizer: the inputs that a fuzzer found to be different, and
-mutated batches for a short while.
+"""Runs the core with AddressSanitizer and UndefinedBehaviorSanitizer on the fuzzing corpus and on mutated batches.
 
-`make fuzz-core` goes on for longer, with another seed each time; `make fuzz-core-guided` finds more inputs to keep.
+`make fuzz-core` runs longer, with another seed each time; `make fuzz-core-guided` extends the corpus.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ SECONDS = 12
 
 
 @pytest.mark.timeout(180)
-def test_mutated_batches_come_out_as_by_the_reference_and_break_nothing() -> None:
+def test_core_matches_reference_on_corpus_and_mutated_batches() -> None:
     command = [sys.executable, str(ROOT / "tests" / "support" / "loader" / "core_fuzz.py"), str(SECONDS), "1"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -14,7 +14,7 @@ from support.checkout import ROOT
 from support.loader.load_world import FIELDS, NOTE
 from support.loader.remote_world import RemoteWorld
 from support.servers.hdfs import Hdfs
-from support.servers.yarn import Yarn, packed_environment
+from support.servers.yarn import Yarn, pack_environment
 
 pytestmark = [pytest.mark.yarn, pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -55,7 +55,7 @@ def world(hdfs: Hdfs, yarn: Yarn, tmp_path_factory: pytest.TempPathFactory) -> I
         directory = tmp_path_factory.mktemp("load")
         world = YarnWorld(directory, f"{hdfs.uri}{WAREHOUSE}", lambda target: hdfs.fetch(WAREHOUSE, target))
         world.config = directory / "headrace.toml"
-        world.archive = packed_environment(tmp_path_factory.mktemp("environment"))
+        world.archive = pack_environment(tmp_path_factory.mktemp("environment"))
         world.config.write_text(settings(world.archive), encoding="utf-8")
         yield world
         world.close()

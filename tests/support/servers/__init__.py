@@ -1,3 +1,1 @@
-"""Real servers that are not ours, started on loopback and free ports,
-with the Maven poms of those that Maven fetches.
-"""
+"""Third-party servers for tests, started on free loopback ports, and the Maven poms of their jars."""

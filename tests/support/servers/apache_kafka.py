@@ -1,4 +1,4 @@
-"""A real Apache Kafka broker (KRaft, one node) from Maven Central, on loopback and free ports."""
+"""Starts an Apache Kafka broker (KRaft, one node) from Maven Central on free loopback ports."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ READY_LINE = "Kafka Server started"
 
 
 class ApacheKafka:
-    """A running broker; `address` is host:port, `secured` has those of its other listeners by name. `data` holds a
-    directory for each partition."""
+    """A running broker.
+
+    `address` is host:port of the plaintext listener; `secured` maps the other listeners' names to addresses. `data`
+    contains a directory for each partition.
+    """
 
     def __init__(self, directory: Path, security: KafkaSecurity | None = None, *, partitions: int = 3) -> None:
         directory.mkdir(parents=True)
@@ -39,7 +42,7 @@ class ApacheKafka:
         self.data = directory / "data"
         java = ["java", "-Xmx512m", f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
         raw = uuid.uuid4().bytes
-        # A first bit of 0 keeps it from beginning with "-", which the tool would take for an option.
+        # With a first bit of 0 the id never begins with "-", which the tool parses as an option.
         cluster_id = urlsafe_b64encode(bytes([raw[0] & 0x7F, *raw[1:]])).decode().rstrip("=")
         self._log = directory / "kafka.log"
         subprocess.run(
@@ -63,7 +66,7 @@ class ApacheKafka:
         self._process.wait()
 
     def start(self) -> None:
-        """Once more, where it was stopped."""
+        """Starts the broker, also after `stop` or `kill`."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT, cwd=self._log.parent)
         self._wait_until_ready()
@@ -109,6 +112,6 @@ def _settings(directory: Path, ports: Mapping[str, int], security: KafkaSecurity
         "group.initial.rebalance.delay.ms": 0,
         **(security.properties() if security else {}),
     }
-    # Java reads escapes in such a file.
+    # Java interprets backslashes in properties files as escapes.
     lines = (f"{key}={value}\n".replace("\\", "\\\\") for key, value in properties.items())
     return "".join(lines)

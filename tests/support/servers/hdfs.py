@@ -1,6 +1,6 @@
-"""A real HDFS from Maven Central: a NameNode and a DataNode as two JVMs, on loopback and free ports.
+"""Starts an HDFS from Maven Central: a NameNode and a DataNode as two JVMs on free loopback ports.
 
-It is looked at over WebHDFS, and so by another client than the one that is tested.
+Tests check its files over WebHDFS, and so with another client than the tested one.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 
 
 class Hdfs:
-    """`uri` has no directory; `conf` is what `HADOOP_CONF_DIR` of a client should name."""
+    """A running HDFS; `uri` has no directory, and `conf` is the `HADOOP_CONF_DIR` for clients."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.conf = directory / "conf"
         for name in ("hdfs", "datanode", "static", "secondary"):
-            (self.conf / "webapps" / name).mkdir(parents=True)  # the jar has none, and asks for them
+            (self.conf / "webapps" / name).mkdir(parents=True)  # the jar requires them but has none
         self._ports = {name: free_port() for name in ("rpc", "http", "data", "data_http", "data_ipc")}
         self.uri = f"hdfs://127.0.0.1:{self._ports['rpc']}"
-        # Every change of a name waits for its disk, and these have to outlive a process and no more.
+        # In memory, because the NameNode syncs every change of a name, and tests kill only processes.
         self._names = Path(tempfile.mkdtemp(prefix="headrace-names-", dir=MEMORY if MEMORY.is_dir() else None))
         _write(self.conf / "core-site.xml", {"fs.defaultFS": self.uri, "hadoop.tmp.dir": directory / "tmp"})
         _write(self.conf / "hdfs-site.xml", self._settings())
@@ -70,12 +70,12 @@ class Hdfs:
 
     def stop(self) -> None:
         for process in self.processes.values():
-            process.kill()  # nothing of it is needed any more
+            process.kill()  # its data is no longer needed
             process.wait(STOP_TIMEOUT_S)
         shutil.rmtree(self._names, ignore_errors=True)
 
     def wait_until_ready(self) -> None:
-        """Until a DataNode serves and the NameNode has left its safe mode."""
+        """Waits until a DataNode serves and the NameNode is out of safe mode."""
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not self._is_ready():
             dead = [main for main, process in self.processes.items() if process.poll() is not None]
@@ -89,7 +89,7 @@ class Hdfs:
             names = self._bean("http", "NameNode", "FSNamesystemState")
             if int(names["NumLiveDataNodes"]) != 1 or names["FSState"] != "Operational":
                 return False
-            # One that was away for less than the NameNode misses it may not be back yet.
+            # After a short restart of the DataNode the NameNode may still count its old registration as live.
             pools = json.loads(self._bean("data_http", "DataNode", "DataNodeInfo")["NamenodeAddresses"])
             return bool(pools) and all(pools.values())
         except (OSError, LookupError):
@@ -97,37 +97,39 @@ class Hdfs:
 
     def _bean(self, port: str, service: str, name: str) -> dict[str, Any]:
         url = f"http://127.0.0.1:{self._ports[port]}/jmx?qry=Hadoop:service={service},name={name}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            found: dict[str, Any] = json.load(answer)["beans"][0]
-        return found
+        with urllib.request.urlopen(url, timeout=10) as response:
+            bean: dict[str, Any] = json.load(response)["beans"][0]
+        return bean
 
-    def admin(self, *words: str) -> str:
-        """What `hdfs dfsadmin` says."""
-        command = [*self._java, "org.apache.hadoop.hdfs.tools.DFSAdmin", *words]
+    def admin(self, *arguments: str) -> str:
+        """Returns the output of `hdfs dfsadmin`."""
+        command = [*self._java, "org.apache.hadoop.hdfs.tools.DFSAdmin", *arguments]
         run = subprocess.run(command, capture_output=True, text=True, timeout=READY_TIMEOUT_S, check=False)
         assert run.returncode == 0, run.stdout + run.stderr
         return run.stdout
 
     def call(self, method: str, path: str, operation: str) -> bytes:
-        """What WebHDFS answers. A DataNode whose connection to a NameNode died with it refuses the next question, and
-        is asked again."""
+        """Returns the response of WebHDFS.
+
+        Retries status 403: a DataNode rejects its first request after the NameNode's restart.
+        """
         url = f"http://127.0.0.1:{self._ports['http']}/webhdfs/v1{quote(path)}?op={operation}"
-        for left in reversed(range(CALLS_MAX)):
+        for retries_left in reversed(range(CALLS_MAX)):
             try:
-                with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=30) as answer:
-                    content: bytes = answer.read()
+                with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=30) as response:
+                    content: bytes = response.read()
                 return content
-            except urllib.error.HTTPError as refused:
-                if refused.code != HTTPStatus.FORBIDDEN:
+            except urllib.error.HTTPError as error:
+                if error.code != HTTPStatus.FORBIDDEN:
                     raise
-                said = refused.read().decode(errors="replace")
-                assert left, f"{method} {url}: {said}"
-                print(f"asked again: {method} {url}: {said}")
+                message = error.read().decode(errors="replace")
+                assert retries_left, f"{method} {url}: {message}"
+                print(f"retrying: {method} {url}: {message}")
                 time.sleep(1)
-        raise AssertionError("asked no more")
+        raise AssertionError("unreachable")
 
     def files(self, directory: str) -> Iterator[tuple[str, int]]:
-        """Path and length of all files below, none where there is no such directory."""
+        """Yields path and length of all files below the directory, none if it does not exist."""
         try:
             statuses = json.loads(self.call("GET", directory, "LISTSTATUS"))["FileStatuses"]["FileStatus"]
         except urllib.error.HTTPError:
@@ -140,7 +142,7 @@ class Hdfs:
                 yield path, int(status["length"])
 
     def fetch(self, directory: str, target: Path) -> Path:
-        """Brings all files below a directory to a local one, which is emptied before."""
+        """Copies all files below a directory to a local one, which it empties first."""
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         for path, _ in self.files(directory):
@@ -167,7 +169,7 @@ class Hdfs:
             "dfs.permissions.enabled": "false",
             "dfs.namenode.safemode.extension": 0,
             "dfs.namenode.safemode.min.datanodes": 1,
-            # A DataNode that was killed is missed, and one that came back found, in seconds.
+            # Detects killed and restarted DataNodes within seconds.
             "dfs.heartbeat.interval": 1,
             "dfs.namenode.heartbeat.recheck-interval": 1000,
         }

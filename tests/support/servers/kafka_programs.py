@@ -1,4 +1,4 @@
-"""Kafka's own programs from Maven Central as child processes: console tools, Streams, Connect, MirrorMaker 2."""
+"""Runs Kafka's programs from Maven Central as child processes: console tools, Streams, Connect, MirrorMaker 2."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from support.java_oracle import JavaOracle, java_oracle
 from support.processes import stop
 from support.servers.maven_jars import classpath_of
 
-PATIENCE_S = 120
+WAIT_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 60
-THREADS_TOLD_S = 3
-THREADS_CHARACTERS = 100_000
-# Quick to start, which is most of what such a program does in a test.
+THREAD_DUMP_S = 3
+THREAD_DUMP_CHARACTERS = 100_000
+# Options for a fast start, which takes most of such a program's time in a test.
 JAVA = ("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 LOGGING = """\
 rootLogger.level = WARN
@@ -34,38 +34,38 @@ appender.o.layout.pattern = %d %p %c{1} %m%n
 
 
 def program_jars() -> str:
-    """Their classpath."""
+    """Returns the classpath of Kafka's programs."""
     return classpath_of("kafka-programs")
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+def wait_until(condition: Callable[[], bool], description: str) -> None:
+    deadline = time.monotonic() + WAIT_TIMEOUT_S
     while not condition():
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, description
         time.sleep(0.05)
 
 
-def messages_of(address: str, topic: str, partitions: int, isolation: str = "read_committed") -> list[Message]:
-    """All of a topic as far as who reads so sees, in the order of each partition."""
+def read_messages(address: str, topic: str, partitions: int, isolation: str = "read_committed") -> list[Message]:
+    """Returns all messages of a topic that the isolation level shows, in order within each partition."""
     settings = {"bootstrap.servers": address, "group.id": "unused", "isolation.level": isolation}
     consumer = Consumer({**settings, "enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
-    found: list[Message] = []
-    read_to_the_end: set[int | None] = set()
+    messages: list[Message] = []
+    ended_partitions: set[int | None] = set()
 
-    def is_read() -> bool:
+    def is_fully_read() -> bool:
         for message in consumer.consume(1000, 0.2):
             error = message.error()
             if error is None:
-                found.append(message)
+                messages.append(message)
             else:
                 assert error.code() == KafkaError._PARTITION_EOF, error
-                read_to_the_end.add(message.partition())
-        return len(read_to_the_end) == partitions
+                ended_partitions.add(message.partition())
+        return len(ended_partitions) == partitions
 
-    wait_until(is_read, f"{topic} was read")
+    wait_until(is_fully_read, f"{topic} was read")
     consumer.close()
-    return found
+    return messages
 
 
 def properties_file(path: Path, properties: Mapping[str, object]) -> Path:
@@ -74,7 +74,7 @@ def properties_file(path: Path, properties: Mapping[str, object]) -> Path:
 
 
 class JavaProgram:
-    """A running program; what it prints and logs is appended to `log`. A context manager, which ends it."""
+    """A running program that appends its output to `log`; as a context manager it ends the program."""
 
     def __init__(self, log: Path, classpath: str, main_class: str, *arguments: object) -> None:
         self.log = log
@@ -92,38 +92,38 @@ class JavaProgram:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
-    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Waits as long as it runs."""
+    def wait_until(self, condition: Callable[[], bool], description: str) -> None:
+        """Waits for the condition; fails at once if the program ends before."""
 
-        def is_so() -> bool:
-            assert self._process.poll() is None, f"it ended, before {what}:\n{self.said()[-5000:]}"
+        def holds() -> bool:
+            assert self._process.poll() is None, f"the program ended before {description}:\n{self.output()[-5000:]}"
             return condition()
 
         try:
-            wait_until(is_so, what)
+            wait_until(holds, description)
         except AssertionError as late:
-            raise AssertionError(f"{late}\n{self.said()[-5000:]}") from late
+            raise AssertionError(f"{late}\n{self.output()[-5000:]}") from late
 
     def pause(self) -> None:
-        """As if the system gave it no time: what it has sent still arrives."""
+        """Stops its scheduling; data that it has sent still arrives."""
         stop(self._process.pid)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> int:
-        """Ends it as an operator would, and returns its exit code. One that does not end tells what its threads do."""
+        """Terminates it and returns its exit code; if it does not end, fails with its thread dump."""
         self._process.terminate()
         try:
             return self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired as late:
             self._process.send_signal(signal.SIGQUIT)
-            time.sleep(THREADS_TOLD_S)
+            time.sleep(THREAD_DUMP_S)
             raise AssertionError(
-                f"it did not end within {STOP_TIMEOUT_S} s:\n{self.said()[-THREADS_CHARACTERS:]}"
+                f"the program did not end within {STOP_TIMEOUT_S} s:\n{self.output()[-THREAD_DUMP_CHARACTERS:]}"
             ) from late
 
     def kill(self) -> None:
@@ -132,33 +132,32 @@ class JavaProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """What came of a tool: its exit code ("never" where it did not end), what it printed and what it complained of."""
+class ToolResult:
+    """The exit code ("never" if the tool did not end) and the output of a tool."""
 
     code: str
-    printed: str
-    complained: str
+    stdout: str
+    stderr: str
 
     @property
     def rows(self) -> list[list[str]]:
-        """The words of each line that is not empty."""
-        return [line.split() for line in self.printed.splitlines() if line.strip()]
+        """The words of each non-empty line."""
+        return [line.split() for line in self.stdout.splitlines() if line.strip()]
 
 
 class Tools:
-    """Kafka's command line tools, which all run in one process: `tests/support/java/Tools.java`."""
+    """Kafka's command line tools; `tests/support/java/Tools.java` runs them all in one process."""
 
     def __init__(self, process: JavaOracle, address: str) -> None:
         self._process, self._address = process, address
 
-    def run(self, tool: str, *arguments: str, stdin: str = "") -> Ran:
-        """The tool by the name of its class, below `org.apache.kafka.tools` where it has no package, against the
-        broker."""
+    def run(self, tool: str, *arguments: str, stdin: str = "") -> ToolResult:
+        """Runs the tool of a class against the broker; a name without package is in `org.apache.kafka.tools`."""
         main_class = tool if tool.startswith("kafka.") else f"org.apache.kafka.tools.{tool}"
         words = [main_class, stdin, "--bootstrap-server", self._address, *arguments]
         line = "\t".join(b64encode(word.encode()).decode() for word in words)
-        code, printed, complained = self._process.ask_line(line).split("\t")
-        return Ran(code, b64decode(printed).decode(), b64decode(complained).decode())
+        code, stdout, stderr = self._process.ask_line(line).split("\t")
+        return ToolResult(code, b64decode(stdout).decode(), b64decode(stderr).decode())
 
 
 @contextmanager

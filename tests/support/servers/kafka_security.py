@@ -1,4 +1,4 @@
-"""Listeners of an Apache Kafka broker that ask who is there, and the settings of clients that they let in."""
+"""Listeners of an Apache Kafka broker with TLS or authentication, and the settings of their clients."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ USER, PASSWORD = "loader", "p4ss w$rd!"
 LISTENERS = {"TLS": "SSL", "MTLS": "SSL", "LOGIN": "SASL_SSL", "CLEAR": "SASL_PLAINTEXT"}
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 SESSION_MS = 4_000
-"""After which a broker ends a connection that has not logged in again."""
+"""A broker ends connections that have not logged in again after this time."""
 
 
 class KafkaSecurity:
-    """`TLS` trusts whoever trusts it, `MTLS` wants a certificate, `LOGIN` and `CLEAR` a user."""
+    """The certificates, users and listeners: `TLS` has no authentication, `MTLS` requires a certificate, `LOGIN` and
+    `CLEAR` require a user."""
 
     def __init__(self, directory: Path) -> None:
         self.authority = Authority(directory)
@@ -27,14 +28,14 @@ class KafkaSecurity:
         self._keystore = directory / "keystore.pem"
         self._keystore.write_bytes(key.read_bytes() + certificate.read_bytes())
         self.certificate, self.key = self.authority.certificate("client")
-        self.sealed, self.sealed_key = self.authority.certificate("sealed", key_password="k3y")
+        self.encrypted_certificate, self.encrypted_key = self.authority.certificate("encrypted", key_password="k3y")
         self.password_file = directory / "password"
         self.password_file.write_text(PASSWORD + "\n", encoding="utf-8")
         self.token_file = directory / "token"
         self.token_file.write_text(token(), encoding="ascii")
 
     def properties(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        properties: dict[str, Any] = {
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": self._keystore,
             "ssl.truststore.type": "PEM",
@@ -43,40 +44,40 @@ class KafkaSecurity:
             "connections.max.reauth.ms": SESSION_MS,
         }
         for listener, mechanisms in (("login", MECHANISMS), ("clear", ("SCRAM-SHA-512",))):
-            at = f"listener.name.{listener}"
-            found |= {
-                f"{at}.sasl.enabled.mechanisms": ",".join(mechanisms),
-                f"{at}.plain.sasl.jaas.config": f"{_module('plain.Plain')} user_{USER}={_quoted(PASSWORD)};",
-                f"{at}.scram-sha-256.sasl.jaas.config": f"{_module('scram.Scram')};",
-                f"{at}.scram-sha-512.sasl.jaas.config": f"{_module('scram.Scram')};",
-                f"{at}.oauthbearer.sasl.jaas.config": f"{_module('oauthbearer.OAuthBearer')} "
+            prefix = f"listener.name.{listener}"
+            properties |= {
+                f"{prefix}.sasl.enabled.mechanisms": ",".join(mechanisms),
+                f"{prefix}.plain.sasl.jaas.config": f"{_module('plain.Plain')} user_{USER}={_quoted(PASSWORD)};",
+                f"{prefix}.scram-sha-256.sasl.jaas.config": f"{_module('scram.Scram')};",
+                f"{prefix}.scram-sha-512.sasl.jaas.config": f"{_module('scram.Scram')};",
+                f"{prefix}.oauthbearer.sasl.jaas.config": f"{_module('oauthbearer.OAuthBearer')} "
                 'unsecuredLoginStringClaim_sub="admin";',
             }
-        return found
+        return properties
 
     def format_arguments(self) -> list[str]:
-        """Of the tool that makes the broker's storage: the users that SCRAM knows."""
-        known = f"name={USER},password={_quoted(PASSWORD)}"
-        return [word for name in ("SCRAM-SHA-256", "SCRAM-SHA-512") for word in ("--add-scram", f"{name}=[{known}]")]
+        """Returns arguments of the tool that formats the broker's storage; they add the SCRAM users."""
+        user = f"name={USER},password={_quoted(PASSWORD)}"
+        return [word for name in ("SCRAM-SHA-256", "SCRAM-SHA-512") for word in ("--add-scram", f"{name}=[{user}]")]
 
     def client(self, listener: str, address: str, mechanism: str = "", **changes: Any) -> KafkaSettings:
-        """The settings of a client that is let in, but for the changes."""
-        given: dict[str, Any] = {"bootstrap_servers": address, "security_protocol": LISTENERS[listener]}
+        """Returns settings that the listener accepts, with the changes."""
+        values: dict[str, Any] = {"bootstrap_servers": address, "security_protocol": LISTENERS[listener]}
         if listener != "CLEAR":
-            given["ca"] = str(self.authority.ca_file)
+            values["ca"] = str(self.authority.ca_file)
         if listener == "MTLS":
-            given |= {"certificate": str(self.certificate), "key": str(self.key)}
+            values |= {"certificate": str(self.certificate), "key": str(self.key)}
         if mechanism:
-            given["sasl_mechanism"] = mechanism
+            values["sasl_mechanism"] = mechanism
         if mechanism == "OAUTHBEARER":
-            given["token_file"] = str(self.token_file)
+            values["token_file"] = str(self.token_file)
         elif mechanism:
-            given |= {"user": USER, "password_file": str(self.password_file)}
-        return KafkaSettings(**{**given, **changes})
+            values |= {"user": USER, "password_file": str(self.password_file)}
+        return KafkaSettings(**{**values, **changes})
 
 
 def token(subject: str = USER, lifetime_s: int = 3600) -> str:
-    """An unsecured JSON web token, as a broker takes it that has no validator of its own."""
+    """Returns an unsigned JSON web token; a broker without a configured validator accepts it."""
     now = int(time.time())
     parts = {"alg": "none"}, {"sub": subject, "iat": now, "exp": now + lifetime_s}
     return "".join(urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") + "." for part in parts)

@@ -1,4 +1,4 @@
-"""The jars of a pom of the tests, in Maven's own cache, fetched where they are missing."""
+"""Returns the jars of the tests' poms from Maven's cache, and fetches missing ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def classpath_of(name: str) -> str:
 
 def _fetch(pom: Path, cached: Path) -> None:
     if shutil.which("mvn") is None:
-        pytest.skip(f"no Maven on the PATH to fetch the jars of {pom.name} with")
+        pytest.skip(f"no Maven on the PATH to fetch the jars of {pom.name}")
     cached.parent.mkdir(parents=True, exist_ok=True)
     output = cached.with_suffix(".new")
     command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:build-classpath", "-DincludeScope=runtime"]

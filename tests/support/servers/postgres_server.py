@@ -1,4 +1,4 @@
-"""A throw-away PostgreSQL server from the system's package, on loopback, a free port and a Unix socket."""
+"""Starts temporary PostgreSQL servers from the system's package on a free loopback port and a Unix socket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INSTALL = "install it: apt-get install postgresql (`make test-postgres` does so 
 
 
 def binaries() -> Path | None:
-    """The directory of the newest server on this machine; Debian keeps it off the PATH."""
+    """Returns the directory of the newest installed server; on Debian it is not on the PATH."""
     found = [directory / "bin" for directory in DEBIAN_VERSIONS.glob("*") if (directory / "bin" / "postgres").exists()]
     if found:
         return max(found, key=lambda directory: int(directory.parent.name))
@@ -36,12 +36,11 @@ def binaries() -> Path | None:
 
 
 class PostgresServer:
-    """A running server, whose files go with it. Skips the test where PostgreSQL is not installed.
+    """A running server; `remove` deletes its files. Skips the test if PostgreSQL is not installed.
 
-    The server refuses to run as root, so there it runs as the package's own user. Nothing of it is fsynced unless
-    `durable`: that is for power cuts, which no test makes, and for a benchmark, which must be honest. A `base` is a
-    running server of which it is a base backup, with its password, and not started. Its directory is made in `parent`,
-    by default where temporary files go.
+    PostgreSQL cannot run as root, so tests run as root start it as the package's user. It only fsyncs if `durable`:
+    only benchmarks need that, because no test cuts the power. With `base`, a running server, this server is a base
+    backup of it with its password, and not started. Its directory is in `parent`, by default the temporary directory.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class PostgresServer:
         self._binaries = found
         self._has_icu = found.parent.name.isdigit() and int(found.parent.name) >= 15
         self._account = _account()
-        # Not below pytest's directories, which other users cannot enter; short, because it holds the socket.
+        # Not in pytest's directories, which other users cannot enter; short, because the socket's path is limited.
         self.directory = Path(tempfile.mkdtemp(prefix="headrace-pg-", dir=parent))
         self.port = free_port()
         self._password = secrets.token_hex(16) if base is None else base._password
@@ -66,7 +65,7 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._settings = [
             f"fsync={'on' if durable else 'off'}",
-            # Without it a worker would visit one of hundreds of short-lived databases several times a second.
+            # Off, because its workers would visit hundreds of short-lived databases several times a second.
             f"autovacuum={'on' if durable else 'off'}",
             "listen_addresses=127.0.0.1",
             f"unix_socket_directories={self.directory}",
@@ -95,46 +94,45 @@ class PostgresServer:
         return (self.directory / "log").read_text(encoding="utf-8", errors="replace")
 
     def new_database(self, template: str = "template1") -> str:
-        """Makes a copy of the template, which is empty by default, and returns its URL."""
+        """Creates a copy of the template, by default an empty one, and returns its URL."""
         name = f"registry_{next(self._numbers)}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return self.url(name)
 
     def drop_database(self, url: str) -> None:
-        """Removes a database that `new_database` made, with the connections to it."""
+        """Drops a database of `new_database` and ends its connections."""
         self.execute(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
-        """What a statement answers, outside any transaction."""
+        """Runs a statement outside a transaction and returns its rows."""
         with psycopg.connect(self.url(database), autocommit=True, connect_timeout=10) as connection:
-            # The tests' own text.
             cursor = connection.execute(statement.encode())
             return list(cursor.fetchall()) if cursor.description else []
 
     def start(self) -> None:
-        """Starts it again, with the files that it left or that it was given."""
+        """Starts the server with its existing files."""
         self._start()
 
     def start_recovery(self, kind: str, *settings: str) -> None:
-        """Starts a base backup as what the `kind` of signal file makes of it: "standby" or "recovery"."""
+        """Starts a base backup with the signal file of the `kind` "standby" or "recovery"."""
         signal_file = self.directory / "data" / f"{kind}.signal"
         signal_file.touch()
-        self._give(signal_file)
+        self._change_owner(signal_file)
         self._settings += settings
         self.start()
 
     def copy_data(self, other: PostgresServer) -> None:
-        """Puts the files of another server, as it left them, in place of its own; both are stopped."""
+        """Replaces its files by a copy of another server's; both must be stopped."""
         shutil.rmtree(self.directory / "data")
         shutil.copytree(other.directory / "data", self.directory / "data")
         for path in (self.directory / "data").rglob("*"):
-            self._give(path)
-        self._give(self.directory / "data")
+            self._change_owner(path)
+        self._change_owner(self.directory / "data")
 
-    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Ends it: by default at once but in order (PostgreSQL's fast shutdown)."""
+    def stop(self, signal_number: signal.Signals = signal.SIGINT) -> None:
+        """Stops the server, by default with PostgreSQL's fast shutdown."""
         if self._process is not None:
-            self._process.send_signal(how)
+            self._process.send_signal(signal_number)
             self._process.wait(READY_TIMEOUT_S)
             self._process = None
 
@@ -154,13 +152,13 @@ class PostgresServer:
         password = self.directory / "password"
         password.write_text(self._password)
         for path in (self.directory, password):
-            self._give(path)
-        made = self._run(
+            self._change_owner(path)
+        initdb = self._run(
             "initdb",
             "--no-sync",
             "--encoding=UTF8",
             "--locale=C.UTF-8",
-            # The order of texts as most databases in production have it: not that of the code points.
+            # Like most production databases, this one does not sort text by code points.
             *(("--locale-provider=icu", "--icu-locale=en-US") if self._has_icu else ()),
             f"--username={USER}",
             "--auth=scram-sha-256",
@@ -169,12 +167,12 @@ class PostgresServer:
             str(self.directory / "data"),
             output=subprocess.PIPE,
         )
-        output, _ = made.communicate(timeout=READY_TIMEOUT_S)
-        if made.returncode:
+        output, _ = initdb.communicate(timeout=READY_TIMEOUT_S)
+        if initdb.returncode:
             raise RuntimeError(f"initdb failed: {output.decode(errors='replace')}")
 
     def _copy_cluster(self, base: PostgresServer) -> None:
-        self._give(self.directory)
+        self._change_owner(self.directory)
         source = f"host=127.0.0.1 port={base.port} user={USER} password={base._password}"
         copied = self._run(
             "pg_basebackup",
@@ -191,8 +189,8 @@ class PostgresServer:
         if copied.returncode:
             raise RuntimeError(f"pg_basebackup failed: {output.decode(errors='replace')}")
 
-    def _give(self, path: Path) -> None:
-        """To the account that the server runs as."""
+    def _change_owner(self, path: Path) -> None:
+        """Makes the server's account the owner of the path."""
         if self._account is not None:
             os.chown(path, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False)
 
@@ -220,18 +218,18 @@ class PostgresServer:
         return subprocess.Popen(
             [str(self._binaries / program), *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=output,  # type: ignore[arg-type]  # what Popen takes
+            stdout=output,  # type: ignore[arg-type]
             stderr=subprocess.STDOUT,
             cwd=self.directory,
             env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C.UTF-8", "HOME": str(self.directory)},
-            # Ctrl-C on the terminal is for the tests, which then stop it.
+            # Ctrl-C in the terminal reaches only the tests, which then stop the server.
             start_new_session=True,
             **({} if account is None else {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}),
         )
 
 
 def _account() -> pwd.struct_passwd | None:
-    """Whose the server is to be when the tests run as root; None where they do not."""
+    """Returns the account for the server if the tests run as root, else None."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):

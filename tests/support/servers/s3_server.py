@@ -1,4 +1,4 @@
-"""An S3 server in this process (moto), which can be told to misbehave, and what Spark needs to reach it."""
+"""Runs an S3 server (moto) with injectable faults in this process, and returns Spark's settings for it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 from support.servers.maven_jars import classpath_of
 
 BUCKET = "lake"
-NOT_OF_S3A = ("slf4j", "commons-logging", "jackson")  # Spark has its own
+SPARK_JARS = ("slf4j", "commons-logging", "jackson")  # Spark has its own versions
 CHANGES = ("PUT", "POST", "DELETE")
-REFUSALS: dict[str, tuple[str, bytes]] = {
+ERROR_RESPONSES: dict[str, tuple[str, bytes]] = {
     "slow": (
         "503 Slow Down",
         b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>",
@@ -30,10 +30,10 @@ REFUSALS: dict[str, tuple[str, bytes]] = {
         b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>",
     ),
 }
-"""Status and body of what the store answers instead of doing it."""
+"""Status and body of the store's error responses."""
 
 Fault = Callable[[dict[str, Any]], str]
-"""Given a request, "" for none, a key of `REFUSALS` or "lost" for a reply that gets lost."""
+"""Maps a request to "" (no fault), a key of `ERROR_RESPONSES`, or "lost" (no response after the operation)."""
 
 
 class _Quiet(WSGIRequestHandler):
@@ -42,12 +42,12 @@ class _Quiet(WSGIRequestHandler):
 
 
 class S3Server:
-    """`is_conditional` says whether the bucket honours `If-None-Match`."""
+    """A running S3 server; `is_conditional` is whether the bucket supports `If-None-Match`."""
 
     def __init__(self) -> None:
         self.is_conditional = True
         self.fault: Fault = lambda request: ""
-        self.met = 0
+        self.fault_count = 0
         self._store = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=_Quiet)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -71,20 +71,20 @@ class S3Server:
         if not self.is_conditional:
             request.pop("HTTP_IF_NONE_MATCH", None)
         fault = self.fault(request)
-        self.met += bool(fault)
-        if fault in REFUSALS:
-            status, body = REFUSALS[fault]
+        self.fault_count += bool(fault)
+        if fault in ERROR_RESPONSES:
+            status, body = ERROR_RESPONSES[fault]
             request["wsgi.input"].read(int(request.get("CONTENT_LENGTH") or 0))
             start(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
             return [body]
-        answer: Iterable[bytes] = self._store(request, start)
+        response: Iterable[bytes] = self._store(request, start)
         if fault == "lost":
             request["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
-        return answer
+        return response
 
     @contextmanager
-    def faulty(self, fault: Fault) -> Iterator[None]:
-        self.fault, self.met = fault, 0
+    def inject_faults(self, fault: Fault) -> Iterator[None]:
+        self.fault, self.fault_count = fault, 0
         yield
         self.fault = lambda request: ""
 
@@ -93,7 +93,7 @@ class S3Server:
         return [one["Key"] for page in pages for one in page.get("Contents", ())]
 
     def fetch(self, prefix: str, target: Path) -> Path:
-        """Brings all objects below a prefix to a local directory, which is emptied before."""
+        """Copies all objects below a prefix to a local directory, which it empties first."""
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         for key in self.keys(prefix):
@@ -104,7 +104,7 @@ class S3Server:
         return target
 
     def spark(self, directory: Path) -> dict[str, str]:
-        """Keys of `[spark]` that reach this server."""
+        """Returns the keys of `[spark]` for this server."""
         return {
             "jars": ",".join(s3a_jars()),
             "hadoop.fs.s3a.endpoint": self.endpoint,
@@ -116,7 +116,7 @@ class S3Server:
         }
 
     def settings_file(self, directory: Path, **more: str) -> Path:
-        """A `headrace.toml` with these, and more of them."""
+        """Writes a `headrace.toml` with these keys and the ones in `more`."""
         path = directory / "headrace.toml"
         keys = {**self.spark(directory), **more}
         rows = "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in keys.items())
@@ -125,6 +125,6 @@ class S3Server:
 
 
 def s3a_jars() -> list[str]:
-    """The jars in Maven's own cache, fetched where they are missing."""
+    """Returns the jars of the S3A file system that Spark lacks."""
     jars = classpath_of("s3a").split(":")
-    return [jar for jar in jars if not Path(jar).name.startswith(NOT_OF_S3A)]
+    return [jar for jar in jars if not Path(jar).name.startswith(SPARK_JARS)]

@@ -1,5 +1,7 @@
-"""A real YARN from Maven Central beside an `Hdfs`: a ResourceManager and a NodeManager as JVMs, on loopback and free
-ports; and the Python environment that its containers are given."""
+"""Starts a YARN from Maven Central on an `Hdfs`, and packs the Python environment of its containers.
+
+The ResourceManager and the NodeManager are JVMs on free loopback ports.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,13 @@ NODE_MANAGER = "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
 
 
 class Yarn:
-    """`conf` is what `HADOOP_CONF_DIR` of a client should name; it has the HDFS too."""
+    """A running YARN; `conf` is the `HADOOP_CONF_DIR` for clients, and includes the HDFS."""
 
     def __init__(self, directory: Path, hdfs: Hdfs) -> None:
         self.directory = directory
         self.conf = directory / "conf"
         for name in ("cluster", "node", "static"):
-            (self.conf / "webapps" / name).mkdir(parents=True)  # the jars have none, and ask for them
+            (self.conf / "webapps" / name).mkdir(parents=True)  # the jars require them but have none
         for name in ("core-site.xml", "hdfs-site.xml", "log4j.properties"):
             shutil.copy(hdfs.conf / name, self.conf)
         self.web = f"127.0.0.1:{free_port()}"
@@ -50,11 +52,11 @@ class Yarn:
 
     def stop(self) -> None:
         for process in reversed(self._processes):
-            process.kill()  # nothing of it is needed any more
+            process.kill()  # its data is no longer needed
             process.wait(STOP_TIMEOUT_S)
 
     def applications(self) -> list[dict[str, Any]]:
-        """All of them, oldest first, as the ResourceManager tells."""
+        """Returns the ResourceManager's applications, oldest first."""
         apps = (self._get("apps")["apps"] or {"app": []})["app"]
         return sorted(apps, key=lambda app: int(app["startedTime"]))
 
@@ -72,9 +74,9 @@ class Yarn:
         except OSError:
             return False
 
-    def _get(self, what: str) -> Any:
-        with urllib.request.urlopen(f"http://{self.web}/ws/v1/cluster/{what}", timeout=10) as answer:
-            return json.load(answer)
+    def _get(self, resource: str) -> Any:
+        with urllib.request.urlopen(f"http://{self.web}/ws/v1/cluster/{resource}", timeout=10) as response:
+            return json.load(response)
 
     def _settings(self) -> dict[str, str]:
         def at() -> str:
@@ -101,8 +103,8 @@ class Yarn:
         }
 
 
-def packed_environment(directory: Path) -> Path:
-    """An archive for `spark.archives`, made as docs/cluster.md says, of this checkout."""
+def pack_environment(directory: Path) -> Path:
+    """Packs this checkout into an archive for `spark.archives`, as docs/cluster.md describes."""
     ignored = shutil.ignore_patterns(".*", "build", "*.egg-info", "headrace-data", "__pycache__", "tests", "docs")
     source = shutil.copytree(ROOT, directory / "source", ignore=ignored)
     archive = directory / "headrace.tgz"
