@@ -19,7 +19,7 @@ class ResourceKind(Enum):
     """The resource on which a request requires its permission."""
 
     PUBLIC_INFO = auto()
-    """None. Probes cannot authenticate, and these responses reveal no content of the registry."""
+    """No resource: every client has access. Probes cannot authenticate, and these responses reveal no content."""
     ANY_SUBJECT = auto()
     """Any subject. Lists include only the subjects that the principal may read."""
     SUBJECT = auto()

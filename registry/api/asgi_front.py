@@ -344,7 +344,7 @@ def _rate_limit_key(scope: Any, principal: Principal | None) -> Hashable:
 
 
 def _liveness_response(scope: Any) -> AppResponse:
-    """The same response as the application gives for `LIVENESS`."""
+    """The response to the liveness probe, equal to that of the application."""
     accept = ",".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"accept")
     content_type = negotiate_content_type(accept[:KEY_HEADERS_BYTES_MAX]) or PRODUCED[0][0]
     body = to_json({"status": "ok"})
