@@ -1,4 +1,4 @@
-"""Errors of a load, besides those of the brokers (`kafka_wire.errors`).
+"""Errors of a load. `kafka_wire.errors` has the brokers' errors.
 
     LoaderError
     ├── StorageError                the file system of the warehouse

@@ -76,7 +76,7 @@ def write_units(
     """
     if not units:
         return []
-    # A directory for each write: the end of one clears away what is temporary in it.
+    # A directory per write, because the end of a write deletes the temporary files in its directory.
     below = secrets.token_hex(8)
     directory = f"{units[0].settings.staging}/{below}"
     sync = new_text_sync()
@@ -135,7 +135,7 @@ def run_merges(context: Any, units: Sequence[MergeUnit]) -> list[MergeResult]:
 
 
 def run_on_pool(context: Any, run: Callable[[T], R], units: Sequence[T], description: str) -> list[R]:
-    """Runs every unit in a task of its own. Returns the results in the order of the units.
+    """Runs every unit in a separate task. Returns the results in the order of the units.
 
     Args:
         context: a SparkContext.

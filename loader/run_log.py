@@ -24,7 +24,7 @@ from headrace.loader.report import RunReport
 logger = logging.getLogger(__name__)
 
 BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of one file: some 8,000 loads, eight weeks of a load every ten minutes."""
+"""Size of one file: some 8,000 loads, eight weeks of a load every ten minutes."""
 
 TOPICS_NAMED_MAX: Final = 20
 SENTENCE_CHARS_MAX: Final = 1_000

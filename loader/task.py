@@ -238,7 +238,7 @@ class _Task:
 
     def _keep(self, offsets: OffsetRange, rows: RangeRows) -> None:
         """Adds the rows of a range to files. If the preceding range may still fail in another task, the range gets
-        files of its own: a range that is not committed takes its files with it, including ranges of healthy partitions.
+        separate files: a range that is not committed takes its files with it, including ranges of healthy partitions.
         """
         if not offsets.follows_another:
             rows.finish_into(self._files)

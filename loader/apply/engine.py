@@ -168,7 +168,7 @@ class ApplierEngine:
         return not cursor.upto or cursor.sha256 == self._log.sha256(cursor.upto)
 
     def _remove_staging(self, run: _Run) -> None:
-        """Deletes staging of runs whose files are all published, before the cursor is written."""
+        """Deletes staging of completely published runs, before the cursor is written."""
         if FILES not in run.cursors:
             return
         published = {run_id for run_id, topics in run.met.items() if all(run.passed(FILES, topic) for topic in topics)}
@@ -187,7 +187,7 @@ def _said(error: Exception) -> str:
 
 
 def _applied(applier: Applier, step: Step) -> Exception | None:
-    """Applies a step and returns the exception that stops the topic, None if there is none."""
+    """Applies a step. Returns the exception that stops the topic, None on success."""
     try:
         applier.apply(step)
     except Exception as error:
@@ -284,7 +284,7 @@ class _Run:
         )
 
     def _apply_steps(self, applier: Applier | AppliesTogether, steps: Sequence[Step]) -> None:
-        """Applies the steps. A failure of one topic does not stop the others; its message goes to the report."""
+        """Applies the steps. A failure stops one topic only; its message goes to the report."""
         refused: Mapping[str, str] = {}
         if isinstance(applier, AppliesTogether):
             try:

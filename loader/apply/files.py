@@ -59,7 +59,7 @@ class FilesApplier:
 
     def _wanted(self, step: Step) -> Iterator[_Wanted]:
         """Returns the live files of every time partition that the step changes. For a time partition that was not
-        rewritten, returns only the files that the step adds: the others are in place."""
+        rewritten, returns only the files that the step adds, because the rest is in place."""
         rewritten = {
             (rewrite.kind, rewrite.time_partition)
             for commit in step.commits

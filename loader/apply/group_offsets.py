@@ -15,7 +15,7 @@ from headrace.loader.apply.base import Step
 GROUP: Final = "headrace-loader"
 
 OFFSETS_AT_ONCE: Final = 1_000
-"""Of one commit, which is one batch in the brokers' log: one of the longest names takes some 400 KB for so many."""
+"""Partitions per commit request, which is one batch in the brokers' log: with the longest names it has some 400 KB."""
 
 
 class OffsetCommitter(Protocol):

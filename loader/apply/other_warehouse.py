@@ -1,4 +1,4 @@
-"""Finds tables whose files are in another warehouse, before a first load reads all messages again."""
+"""Finds tables with files in another warehouse, before a first load reads all messages again."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class PartitionsApplier:
 
 
 def _time_partitions(step: Step, kind: FileKind) -> set[str]:
-    """Returns the time partitions of the pending commits; those of all commits if the topic begins again."""
+    """Returns the time partitions of the pending commits, or of all commits if the topic begins again."""
     committed = [commit.topics[step.topic] for commit in step.commits]
     files = {file.time_partition for one in committed for file in one.files if file.kind is kind}
     return files | {rewrite.time_partition for one in committed for rewrite in one.rewrites if rewrite.kind is kind}

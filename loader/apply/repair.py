@@ -64,7 +64,7 @@ TIME_PARTITIONS_NAMED_MAX = 5
 NAMES_TRIED_MAX = 10  # each name was free a moment before
 
 ENDING = (MetastoreUnavailable, SessionFailed, StorageUnavailable, CommitLogError)
-"""Where these are met, nothing can be told of any other topic either."""
+"""Failures that affect every topic."""
 
 OF_ONE_TOPIC = (HiveDdlError, LoaderError, AvroSchemaError, OSError)
 

@@ -55,7 +55,7 @@ class CommitFiles:
         return self._storage.exists(commit_path(commit_number)) or self._storage.exists(archive_path(commit_number))
 
     def read(self, commit_number: int) -> bytes | None:
-        """Returns the content of a commit, None if there is none.
+        """Returns the content of a commit, None if it does not exist.
 
         Raises:
             CorruptCommit: its archive is truncated.

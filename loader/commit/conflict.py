@@ -39,12 +39,12 @@ class Conflict:
 
 
 def find_conflict(state: LoaderState, commit: Commit) -> Conflict | None:
-    """Returns the first reason why this commit cannot follow this state, None if there is none."""
+    """Returns the first reason against this commit after this state, None if the commit may follow."""
     return run_conflict(state, commit) or next(iter(topic_conflicts(state, commit).values()), None)
 
 
 def run_conflict(state: LoaderState, commit: Commit) -> Conflict | None:
-    """Returns the reason why nothing of the run can be committed, None if there is none."""
+    """Returns the reason why the whole run cannot be committed, None if it may be."""
     if state.is_voided(commit.run_id):
         return Conflict(ConflictRule.WORK_VOIDED, commit.run_id)
     planned_after = commit.planned_after

@@ -124,7 +124,7 @@ def apply(index: DayIndex, committed: TopicCommit, commit_number: int, sha256: s
 
 
 def generation_at(time_partition: IndexedTimePartition, commit_number: int) -> int:
-    """Returns the generation whose directory holds the time partition as of a commit, 0 before the first rewrite."""
+    """Returns the generation of the time partition's directory as of a commit, 0 before the first rewrite."""
     return max((generation for since, generation in time_partition.generations if since <= commit_number), default=0)
 
 
@@ -150,7 +150,7 @@ def without_dead(index: DayIndex, commits: Collection[int]) -> DayIndex:
 
 
 def commits_with_deleted_files(index: DayIndex) -> frozenset[int]:
-    """Returns the commits whose replaced files the index still lists."""
+    """Returns the commits with replaced files that the index still lists."""
     return frozenset(file.until for file in _files(index) if file.until)
 
 

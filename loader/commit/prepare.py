@@ -29,7 +29,7 @@ def new_load_commit(
     now_ms: int,
     build: str,
 ) -> Commit:
-    """Builds the commit of a load. It holds only what changed.
+    """Builds the commit of a load, with changes only.
 
     Args:
         registered_ids: by topic, schema ids that the plan did not know and the registry has.
@@ -88,7 +88,7 @@ def split_commit(proposal: Commit, new_run_id: Callable[[], str]) -> list[Commit
 
 
 def staged_files(chunk: Commit) -> list[Staged]:
-    """Returns the files of a part, to be moved to the staging directory of its own run."""
+    """Returns the files of a part, for the move to the staging directory of the part's run."""
     return [Staged(file.staged, file.length) for committed in chunk.topics.values() for file in committed.files]
 
 

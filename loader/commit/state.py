@@ -150,7 +150,7 @@ def _rewrites(state: LoaderState, commit: Commit) -> dict[int, int]:
 def _fold_starts(
     starts: Mapping[str, Mapping[int, int]], commit: Commit, topics: Mapping[str, TopicState]
 ) -> Mapping[str, Mapping[int, int]]:
-    """Returns the start offsets that still apply, with those of the commit."""
+    """Returns the start offsets in force after the commit."""
     if not (starts or commit.starts):
         return starts
     wanted = {topic: dict(offsets) for topic, offsets in starts.items()}

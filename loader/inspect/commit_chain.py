@@ -144,7 +144,7 @@ def _rows_by_partition(committed: TopicCommit, kind: FileKind) -> Counter[int]:
 
 
 def _added(totals: tuple[int, int], committed: TopicCommit, kind: FileKind) -> tuple[int, int]:
-    """Returns the totals with those of one more commit."""
+    """Returns the totals including one more commit."""
     added = [file.records for file in committed.files if file.kind is kind]
     taken = [rewrite for rewrite in committed.rewrites if rewrite.kind is kind]
     return (

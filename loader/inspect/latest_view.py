@@ -56,7 +56,7 @@ TIMES: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def newest_id(state: TopicState) -> int | None:
-    """Returns the schema id of the newest version in the topic's table, None if there is none."""
+    """Returns the schema id of the newest version in the topic's table, None before the first."""
     fold = LoadState.from_json(json.loads(state.load_schema.fold))
     return next(iter(fold.routes)) if fold.newest is None and len(fold.routes) == 1 else fold.newest
 

@@ -196,7 +196,7 @@ class TypeFolding(ABC):
     def merge(
         self, load: Type, node: Type, path: str, within: frozenset[Name], default: JsonValue = NO_DEFAULT
     ) -> FoldedType | None:
-        """Returns the load type that also holds the writer's type, or None if it needs a column of its own."""
+        """Returns the load type that also holds the writer's type, or None if it needs a separate column."""
         mark = len(self.notes)
         inner, was_nullable = split(load)
         branches, is_nullable = self.branches(node)

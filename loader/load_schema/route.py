@@ -17,10 +17,10 @@ from headrace.loader.load_schema.types import ABSENT, BRANCH, branch_names, prop
 
 @dataclass(frozen=True, slots=True)
 class Enclosing:
-    """The nodes around a node, by which the fold decides whether it becomes text.
+    """The enclosing nodes, by which the fold decides whether a node becomes text.
 
     `records` are the names of the writer's enclosing records, outermost included: a type inside itself is recursive.
-    `path` is the column's path in the fold, whose length is the depth.
+    `path` is the column's path in the fold; its length is the depth.
     """
 
     records: frozenset[Name] = frozenset()
@@ -107,7 +107,7 @@ def route_fields(load: Record, writer: Schema, record: Record, enclosing: Enclos
 
 
 def route_branch(members: Record, writer: Schema, branch: Type, enclosing: Enclosing = TOP_LEVEL) -> Field | None:
-    """Returns the member that holds a writer's non-null branch, None if there is none."""
+    """Returns the member for a writer's non-null branch, None without a match."""
     branch = writer.resolve(branch)
     for member in members.fields:
         if prop(member.props, BRANCH) not in branch_names(branch):

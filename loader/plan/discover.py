@@ -142,7 +142,7 @@ def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], s
 def _suspects(
     topics: Mapping[str, TopicMetadata], found: Mapping[TopicPartition, PartitionOffsets], state: LoaderState
 ) -> dict[TopicPartition, SuspectPartition]:
-    """Returns the partitions whose logs may have diverged. Excludes re-created topics, which are known to differ."""
+    """Returns the partitions with possibly diverged logs. Excludes re-created topics, which are known to differ."""
     doubts, others = {}, {}
     for tp, offsets in found.items():
         known = state.topics.get(tp.topic)

@@ -58,7 +58,7 @@ class SchemaCache:
         return schema_id in self._compared
 
     def compare(self, schema_id: int, text: str) -> None:
-        """Compares the registry's schema of an id with the cached one, and caches it if there is none.
+        """Compares the registry's schema of an id with the cached one, and caches it if there is no cached one.
 
         Raises:
             SchemaReplaced: the cached schema differs.

@@ -23,7 +23,7 @@ NO_TIMESTAMP = -1
 
 
 def likely_unit(value: int) -> str:
-    """Returns the unit in which a number is a plausible time, "" if there is none."""
+    """Returns the unit in which a number is a plausible time, "" if it has no such unit."""
     return next((unit for unit, number in UNITS_PER_SECOND.items() if value // number in PLAUSIBLE_S), "")
 
 

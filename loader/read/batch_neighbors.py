@@ -157,7 +157,7 @@ class BatchNeighbors:
 
 
 def _first_offset(piece: FetchSlice) -> int:
-    """Returns the base offset of the first batch in a response, -1 if there is none."""
+    """Returns the base offset of the first batch in a response, -1 for an empty response."""
     return read_batch_header(piece.records).base_offset if len(piece.records) >= HEADER_BYTES else -1
 
 

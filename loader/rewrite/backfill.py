@@ -170,7 +170,7 @@ class _Backfill:
         ]
 
     def _found(self, state: LoaderState, asked: Sequence[LiveFile]) -> list[Component]:
-        """Returns the files to replace, excluding those of another log."""
+        """Returns the files to replace, without files of another log."""
         files = closed(asked, self._days(), self._live_on)
         back = self._rewrites.log.back(self._topic, state)
         commits = ((one.value.commit_number, one.value.kind, one.value.topics[self._topic]) for one in back)

@@ -30,8 +30,8 @@ from headrace.loader.write.task_files import TaskFiles
 
 @dataclass(frozen=True, slots=True)
 class DiscardReport:
-    """By code of the quarantine, the messages that are removed (or would be) and those that stay. `commit_number` is
-    the commit, 0 for none; `problems` are sentences; `notes` need no action."""
+    """By code of the quarantine, the removed messages (or those to be removed) and the remaining ones. `commit_number`
+    is the commit, 0 for none; `problems` are sentences; `notes` need no action."""
 
     discarded: Mapping[str, int] = field(default_factory=dict)
     left: Mapping[str, int] = field(default_factory=dict)

@@ -56,7 +56,7 @@ class MergeUnit:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """The new files, or "" and the reason why there are none."""
+    """The new files, or "" and the reason for their absence."""
 
     task: int
     files: tuple[StagedFile, ...]

@@ -62,7 +62,7 @@ class ReplaySettings:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """By code of the quarantine, the messages that were loaded (or would be) and those that stay. `commit_number` is
+    """By code of the quarantine, the loaded messages (or those to be loaded) and the remaining ones. `commit_number` is
     the commit, 0 for none; `problems` are sentences; `notes` need no action."""
 
     loaded: Mapping[str, int] = field(default_factory=dict)

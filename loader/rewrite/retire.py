@@ -34,8 +34,7 @@ class Retirement:
         self._partitions = partitions
 
     def retire(self, now_ms: int) -> frozenset[int]:
-        """Deletes files that are due. Returns the commits whose replaced files are all deleted, to be listed in the
-        next commit.
+        """Deletes files that are due. Returns the completely retired commits, to be listed in the next commit.
 
         Raises:
             CorruptCommit, OSError.
@@ -86,7 +85,7 @@ class Retirement:
             self._partitions.bring(topic, state.topics[topic], kind, time_partitions, state.commit_number)
 
     def _replaced(self, topic: str, committed: TopicCommit, commit_number: int, state: LoaderState) -> Sequence[str]:
-        """Returns the names of all files that were live in the former directories of the time partitions."""
+        """Returns the names of all live files in the former directories of the time partitions."""
         names = []
         for rewrite in committed.rewrites:
             indexed = self._index.time_partition(topic, rewrite.kind, rewrite.time_partition)

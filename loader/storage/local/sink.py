@@ -17,7 +17,7 @@ FSYNC_THREADS = 16  # concurrent fsyncs: a journal commits them together
 
 
 class LocalSink:
-    """A `BlockSink` for one attempt of a task: a directory of its own in `staging/<run id>`, with at most
+    """A `BlockSink` for one attempt of a task: a separate directory in `staging/<run id>`, with at most
     `OPEN_FILES_MAX` open files.
 
     Raises:
