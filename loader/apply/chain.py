@@ -8,15 +8,28 @@ from dataclasses import dataclass
 
 from headrace.hive_ddl.executors.base import Executor
 from headrace.loader.apply.audit import AuditApplier
+from headrace.loader.apply.base import Step
 from headrace.loader.apply.engine import ApplierEngine
 from headrace.loader.apply.files import FilesApplier
 from headrace.loader.apply.group_offsets import GroupOffsetsApplier, OffsetCommitter
-from headrace.loader.apply.index import IndexApplier
 from headrace.loader.apply.partitions import PartitionsApplier
 from headrace.loader.apply.schema import SchemaApplier, TableSettings
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.storage.protocols import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class IndexApplier:
+    """Maintains the index of live files. It comes first, because later appliers look up the directories of files in
+    it."""
+
+    files: FileIndex
+    name: str = "index"
+    is_advisory: bool = False
+
+    def apply(self, step: Step) -> None:
+        self.files.bring_up(step.topic, step.commits)
 
 
 @dataclass(frozen=True, slots=True)

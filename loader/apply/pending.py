@@ -14,7 +14,7 @@ from headrace.loader.commit.document import Document
 from headrace.loader.commit.state import LoaderState
 
 BYTES_TOGETHER = 64 * 1024 * 1024
-"""Of commits in their files, that are in memory at a time; there they take some ten times as much."""
+"""Size of the commit files in memory at a time. In memory they take some ten times as much."""
 
 
 class PendingCommits:

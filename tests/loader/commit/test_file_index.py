@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.loader.apply.index import IndexApplier
+from headrace.loader.apply.chain import IndexApplier
 from headrace.loader.commit.commit import Commit, CommitKind, CommittedFile, TimePartitionRewrite, TopicCommit
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.document import read_document

@@ -9,9 +9,9 @@ from pathlib import Path
 from headrace.avro_codec.encode import encode_long
 from headrace.avro_schema import parse_schema
 from headrace.kafka_wire.record_batch import NO_HEADERS
+from headrace.loader.apply.chain import IndexApplier
 from headrace.loader.apply.engine import ApplierEngine
 from headrace.loader.apply.files import FilesApplier
-from headrace.loader.apply.index import IndexApplier
 from headrace.loader.commit.commit import (
     Commit,
     CommitKind,
