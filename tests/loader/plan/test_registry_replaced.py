@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.avro_schema import parse_schema, self_contained_text
-from headrace.loader.plan import schemas
+from headrace.loader.plan import registry_requests, schemas
 from headrace.loader.report import RunReport
 from headrace.loader.run import plan_load, run_load
 from headrace.registry.errors import AccessDenied, RegistryUnavailable
@@ -257,7 +257,7 @@ class SlowRegistry(FakeRegistry):
         with self.lock:
             self.waiting += 1
             self.most = max(self.most, self.waiting)
-            if self.waiting == asking.AT_ONCE:
+            if self.waiting == registry_requests.AT_ONCE:
                 self.met.set()
         self.met.wait(PATIENCE_S)
         with self.lock:
@@ -277,12 +277,12 @@ def slow_world(tmp_path: Path, topics: int) -> tuple[World, SlowRegistry]:
 def test_what_is_known_ahead_is_asked_several_at_a_time(tmp_path: Path) -> None:
     world, registry = slow_world(tmp_path, 40)
     assert len(load(world).loaded) == 40
-    assert registry.most == asking.AT_ONCE
+    assert registry.most == registry_requests.AT_ONCE
     registry.most = 0
     registry.met.clear()
     before = registry.requests
     load(world)
-    assert registry.most == asking.AT_ONCE
+    assert registry.most == registry_requests.AT_ONCE
     assert registry.requests - before == 41, "the versions of each subject, and which registry it is"
 
 
@@ -292,7 +292,7 @@ def test_a_registry_that_is_down_is_asked_by_those_under_way_only(tmp_path: Path
     before = registry.requests
     report = load(world)
     assert len(report.waiting) == 40
-    assert registry.requests - before <= asking.AT_ONCE
+    assert registry.requests - before <= registry_requests.AT_ONCE
 
 
 def test_equal_members_of_two_kinds_of_question_are_two_questions() -> None:
@@ -302,6 +302,6 @@ def test_equal_members_of_two_kinds_of_question_are_two_questions() -> None:
 
     registry = Registry()
     registry.register("", 5, ORDER_V1)
-    asked = asking.RegistryResponses(registry)
-    assert asked.answer(asking.VersionsRequest(5)) == (5,)  # type: ignore[arg-type]
-    assert isinstance(asked.answer(asking.SchemaByIdRequest(5)), type(parse_schema(ORDER_V1)))
+    asked = registry_requests.RegistryResponses(registry)
+    assert asked.answer(registry_requests.VersionsRequest(5)) == (5,)  # type: ignore[arg-type]
+    assert isinstance(asked.answer(registry_requests.SchemaByIdRequest(5)), type(parse_schema(ORDER_V1)))

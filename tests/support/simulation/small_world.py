@@ -39,7 +39,7 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commit_files, "LOOSE_COMMITS_MIN", 2)
     patch.setattr(commit_log, "CHECKPOINT_EVERY", 2)
     patch.setattr(prepare, "COMMIT_BYTES_MAX", 1)
-    for module in (sink, asking):
+    for module in (sink, registry_requests):
         patch.setattr(module, "ThreadPoolExecutor", OneByOne)
     remember_results(patch)
     keep_journal_in_memory(patch)

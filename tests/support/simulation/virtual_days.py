@@ -43,7 +43,7 @@ from headrace.broker.log.decoding import decode_records
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.messages import ConsumerGroupHeartbeatRequest
-from headrace.kafka_wire.record_batch import CONTROL, split_batches, read_batch_header
+from headrace.kafka_wire.record_batch import CONTROL, read_batch_header, split_batches
 from support.broker.broker_samples import NOW_MS
 from support.broker.protocol_client import as_field
 from support.simulation.broker_history import abandon

@@ -12,8 +12,8 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from headrace.kafka_wire.cluster import (
     AbortedTransaction,
     ClusterMetadata,
-    EpochEndLookup,
     EpochEnd,
+    EpochEndLookup,
     EpochQuery,
     FetchSlice,
     OffsetLookup,

@@ -79,7 +79,7 @@ def unhurried() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda number: None)
         patch.setattr(os, "fdatasync", lambda number: None)
-        for module in (sink, asking):
+        for module in (sink, registry_requests):
             patch.setattr(module, "ThreadPoolExecutor", OneByOne)
         remember_results(patch)
         keep_journal_in_memory(patch)
