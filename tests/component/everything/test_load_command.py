@@ -115,7 +115,7 @@ def test_new_topics_wait_while_registry_is_down(headrace: Headrace, world: LoadW
     assert run.returncode == 2, run.stderr
     assert run.stderr.splitlines()[-1].startswith("headrace: ")
     assert NOBODY in run.stderr.splitlines()[-1]
-    assert "waiting: orders: the registry does not answer" in run.stdout
+    assert "waiting: orders: the registry is unavailable" in run.stdout
     assert "nothing loaded, 22 messages held back" in run.stdout
 
 

@@ -151,7 +151,7 @@ def test_values_do_not_depend_on_the_local_time_zone(session: SparkSession, monk
         ("select * from nope", "TABLE_OR_VIEW_NOT_FOUND.*`nope` cannot be found. .*line 1, column 15"),
         ("select\n  nocol from sales", "nocol.*line 2, column 3"),
         ("select 1 +", "Syntax error at or near end of input"),
-        ("select 1; select 2", "one query at a time"),
+        ("select 1; select 2", "expected one query"),
         ("select raise_error('boom') from sales", "boom"),
         ("select cast('x' as int)", "'x' of the type"),
         ("with a as (select 1 id) insert into sales select id, 'b' from a", "would insert"),

@@ -33,11 +33,11 @@ from headrace.pipeline.sql_protocol import (
     STARTED,
     SqlRequest,
     SqlServerUnavailable,
-    send_query,
     error_bytes,
     read_request,
     read_to_end,
     response_bytes,
+    send_query,
 )
 from headrace.pipeline.sql_protocol import listening as listening_on
 from support.checkout import ROOT
@@ -240,7 +240,7 @@ def test_socket_is_accessible_to_owner_only(sql: Server, directories: tuple[Path
     ("said", "reason"),
     [
         (b"", "Expecting value"),
-        (b"{}", "expected the statement"),
+        (b"{}", "expected statement"),
         (b"x" * (QUERY_BYTES_MAX + 1), "expected at most"),
         (b"\xff", "can't decode"),
     ],
