@@ -197,8 +197,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _drop_output() -> None:
-    """Discards buffered output, which the interpreter would otherwise try to write, and report an error, when it "
-    "exits."""
+    """Discards buffered output, which the interpreter would otherwise try to write, and report an error, when it
+    exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

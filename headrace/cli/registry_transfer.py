@@ -1,5 +1,5 @@
-"""`headrace registry export` and `import`: copies the content of a registry to and from a file, through its REST "
-"API."""
+"""`headrace registry export` and `import`: copies the content of a registry to and from a file, through its REST
+API."""
 
 from __future__ import annotations
 

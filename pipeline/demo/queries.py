@@ -22,8 +22,8 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class DemoQuery:
-    """A query in the dialect of Spark and Hive, its column names, and the function that computes the expected "
-    "result."""
+    """A query in the dialect of Spark and Hive, its column names, and the function that computes the expected
+    result."""
 
     title: str
     sql: str

@@ -42,8 +42,8 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 
 def python_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment without empty entries in PYTHONPATH, as in `:/opt/lib`, which mean the working "
-    "directory."""
+    """Returns the environment without empty entries in PYTHONPATH, as in `:/opt/lib`, which mean the working
+    directory."""
     entries = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
     kept = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
     return {**kept, "PYTHONPATH": os.pathsep.join(entries)} if entries else kept

@@ -47,8 +47,8 @@ ONLY_A_LOADS = "clicks"
 
 
 class Told(NamedTuple):
-    """What a load is told of a chunk: its commit, None where all of it was refused, and the topics that were left "
-    "out."""
+    """What a load is told of a chunk: its commit, None where all of it was refused, and the topics that were left
+    out."""
 
     work: str
     topics: frozenset[str]
