@@ -68,7 +68,7 @@ class Topic:
         return f"{self.shape.name}-{'evolved' if self.is_later else 'same'}"
 
     def of(self, contender: str) -> tuple[str, int]:
-        """Returns the name and size of a contender's topic."""
+        """Returns the name of the topic that a contender loads, and its number of messages."""
         part = PART.get(contender, 1)
         return (self.name, self.messages) if part == 1 else (f"{self.name}-{contender}", self.messages // part)
 

@@ -37,8 +37,8 @@ from headrace.loader.errors import EarlierWarehouse
 from headrace.loader.inspect.latest_view import latest_view, newest_id
 from headrace.loader.load_schema import commented_table_schema, table_schema
 from headrace.loader.plan.discover import is_wanted
-from headrace.loader.plan.schema_cache import SchemaCache
 from headrace.loader.plan.load_plan import PlanSettings
+from headrace.loader.plan.schema_cache import SchemaCache
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.project.quarantine import SCHEMA as QUARANTINE_SCHEMA
@@ -365,7 +365,7 @@ def open_repair(settings: Settings, log: CommitLog, output: TextIO, *, deep: boo
 
 
 def run_settings(settings: Settings) -> RunSettings:
-    """Converts the loader's settings into its own values."""
+    """Converts the user's settings into `RunSettings` of the loader."""
     loader = settings.loader
     return RunSettings(
         topics_include=loader.topics_include,
@@ -388,7 +388,7 @@ def run_settings(settings: Settings) -> RunSettings:
 
 
 def topic_policy(loader: LoaderSettings) -> TopicPolicy:
-    """Converts the settings of one topic into the loader's own value."""
+    """Converts the user's settings for one topic into a `TopicPolicy` of the loader."""
     return TopicPolicy(
         partition_by=loader.partition_by,
         kafka_column=loader.kafka_column,

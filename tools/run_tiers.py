@@ -163,7 +163,7 @@ FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) \S+\.py\b.{0,300}", re.MULTILINE)
 
 
 def report(tiers: Iterable[Tier], results: dict[Tier, Result]) -> Iterator[str]:
-    """Lines for the end: a table, then slow tests, failed tests and summaries as pytest wrote them to the logs."""
+    """Yields the final report: a table of the tiers, then slow tests, failed tests and summaries from the logs."""
     logs = {tier: tier.log.read_text(encoding="utf-8", errors="replace") for tier in results}
     summaries = {tier: "".join(SUMMARY.findall(log)[-1:]) for tier, log in logs.items()}
     for tier in tiers:

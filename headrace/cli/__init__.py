@@ -142,7 +142,7 @@ broker as an error, and warns of each pause of its event loop beyond 0.1 s, whic
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line and returns its exit code: 0 success, 1 findings, 2 failure."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if sys.stdout is None:  # closed by the shell, `>&-`
+    if sys.stdout is None:  # the shell closed it with `>&-`
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (open until the process ends)
     _configure_logging()
     try:

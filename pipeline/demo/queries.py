@@ -63,7 +63,8 @@ def delay_by_weather(data: Path) -> Table:
 
 
 def evolved_columns(data: Path) -> Table:
-    """Results that depend on the schema change: a default, a renamed field, a widened field, a grown record."""
+    """Returns results that depend on the schema change: a default, a renamed field, a widened field, an extended
+    record."""
     rows = list(read_rows(data, "flights.csv"))
     old = sum(int(row["month"]) < MIDYEAR_MONTH for row in rows)
     return [

@@ -139,7 +139,7 @@ class Part:
             self._ready_at = time.monotonic()
 
     def last_log_line(self) -> str:
-        """Returns the last line of its log, or its exit code."""
+        """Returns the last line that the part wrote to its log, or its exit code."""
         lines = self.log.lines()
         said = [line for line in lines if line.startswith("headrace: ")]
         if said or lines:
@@ -147,7 +147,7 @@ class Part:
         return f"exit code {self.process.returncode}, without log output"
 
     def end_reason(self) -> str:
-        """Returns the known reason of its end, and the path of its log."""
+        """Returns the reason why the part ended, as far as it is known, and the path of its log."""
         code = self.process.returncode
         why = self.last_log_line() if code >= 0 else f"killed by {signal.Signals(-code).name}"
         if code == -signal.SIGKILL:
