@@ -7,7 +7,7 @@ where a later process finds them after a crash. With confluent-kafka:
     counter.count_sent(topic, time_ms, key, value)
     producer.produce(topic, value, key, on_delivery=counter.on_delivery(time_ms))
     …
-    for row in counter.take_rows(now_ms, Taking.SETTLED):  # periodically; ALL at the end
+    for row in counter.take_rows(now_ms, RowSelection.UNCHANGED):  # periodically; ALL at the end
         publish(row, then=lambda: counter.mark_published(row.id))
 """
 
