@@ -323,7 +323,7 @@ class KafkaCluster:
         return self._retry(once)
 
     def request_any(self, call: Callable[[Connection], T]) -> T:
-        """Sends a request that all brokers can result; returns the first response.
+        """Sends a request that every broker can answer; returns the first response.
 
         Raises:
             KafkaUnavailable: no broker responds.
@@ -365,7 +365,7 @@ class KafkaCluster:
         """Sends one request to one broker, and records success or failure; an error code is a success.
 
         Args:
-            proves_health: whether a response resets the circuit breaker. A request that a broker responses from memory
+            proves_health: whether a response resets the circuit breaker. A request that a broker answers from memory
                 does not, because its disk may hang nevertheless.
         """
         breaker = self._breakers[address]
