@@ -114,7 +114,7 @@ def test_words_are_counted_exactly_once_over_a_kill(broker_address: str, tmp_pat
             killed.wait_until(is_caught, "a transaction was open")
             killed.kill()
         wait_until(lambda: not broker.is_in_transaction(), "the killed program's transaction was ended")
-        return number_of(broker.counts("read_uncommitted")) > number_of(broker.request_counts("read_committed"))
+        return number_of(broker.counts("read_uncommitted")) > number_of(broker.counts("read_committed"))
 
     while not is_killed_in_a_transaction():
         pass

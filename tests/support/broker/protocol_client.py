@@ -100,7 +100,7 @@ class ProtocolClient:
         filled = {name: as_field(request.fields[name], value, version) for name, value in fields.items()}
         module = importlib.import_module(request.__module__)
         response = getattr(module, request.__name__.replace("Request", "Response"))
-        return self._connection.ask(request(version=version, **filled), response, version)
+        return self._connection.call(request(version=version, **filled), response, version)
 
     # Topics
 
