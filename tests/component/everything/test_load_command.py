@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("load_command")]
 
 Headrace = Callable[..., subprocess.CompletedProcess[str]]
 
-NOBODY = "127.0.0.1:1"
+NO_SERVER = "127.0.0.1:1"
 """A port that nothing listens on."""
 
 
@@ -53,10 +53,10 @@ def commit_nothing(warehouse: Path, commits: int) -> Path:
 
 
 def test_load_without_brokers_exits_2_with_one_line(headrace: Headrace, tmp_path: Path) -> None:
-    run = headrace("load", "--data-dir", str(tmp_path), "--bootstrap-servers", NOBODY)
+    run = headrace("load", "--data-dir", str(tmp_path), "--bootstrap-servers", NO_SERVER)
     assert run.returncode == 2
     assert run.stdout == ""
-    assert NOBODY in run.stderr
+    assert NO_SERVER in run.stderr
     assert len(run.stderr.splitlines()) == 1
 
 
@@ -72,7 +72,7 @@ def test_damaged_decision_stops_load_and_status_and_is_named(headrace: Headrace,
     path = commit_nothing(tmp_path / "warehouse", 3)
     path.write_bytes(path.read_bytes().replace(b"c2", b"cX"))
     for verb in ([], ["status"]):
-        run = headrace("load", *verb, "--data-dir", str(tmp_path), "--bootstrap-servers", NOBODY)
+        run = headrace("load", *verb, "--data-dir", str(tmp_path), "--bootstrap-servers", NO_SERVER)
         assert run.returncode == 2
         (line,) = run.stderr.splitlines()
         assert str(path) in line
@@ -92,11 +92,11 @@ def test_second_of_two_loads_yields(headrace: Headrace, tmp_path: Path) -> None:
     lease = Lease(tmp_path / "warehouse" / "_headrace" / "lease.json")
     assert lease.acquire(time.time_ns() // 1_000_000) is None
     try:
-        run = headrace("load", "--data-dir", str(tmp_path), "--bootstrap-servers", NOBODY)
+        run = headrace("load", "--data-dir", str(tmp_path), "--bootstrap-servers", NO_SERVER)
         assert run.returncode == 0
         assert f"another load is running (pid {os.getpid()}" in run.stdout
         assert "this one yields" in run.stdout
-        anyway = headrace("load", "--data-dir", str(tmp_path), "--bootstrap-servers", NOBODY, "--no-lease")
+        anyway = headrace("load", "--data-dir", str(tmp_path), "--bootstrap-servers", NO_SERVER, "--no-lease")
         assert anyway.returncode == 2
     finally:
         lease.release()
@@ -110,11 +110,11 @@ def test_new_topics_wait_while_registry_is_down(headrace: Headrace, world: LoadW
         "--bootstrap-servers",
         world.addresses["broker"],
         "--registry-url",
-        f"http://{NOBODY}",
+        f"http://{NO_SERVER}",
     )
     assert run.returncode == 2, run.stderr
     assert run.stderr.splitlines()[-1].startswith("headrace: ")
-    assert NOBODY in run.stderr.splitlines()[-1]
+    assert NO_SERVER in run.stderr.splitlines()[-1]
     assert "waiting: orders: the registry is unavailable" in run.stdout
     assert "nothing loaded, 22 messages held back" in run.stdout
 
@@ -141,8 +141,8 @@ def test_status_before_first_load_lists_topics_not_loaded(headrace: Headrace, wo
 
 def test_status_without_brokers_notes_why_lag_is_missing(headrace: Headrace, tmp_path: Path) -> None:
     commit_nothing(tmp_path / "warehouse", 2)
-    run = headrace("load", "status", "--data-dir", str(tmp_path), "--bootstrap-servers", NOBODY, "--format", "json")
+    run = headrace("load", "status", "--data-dir", str(tmp_path), "--bootstrap-servers", NO_SERVER, "--format", "json")
     assert run.returncode == 0, run.stderr
     status = json.loads(run.stdout)
     assert status["commit_number"] == 2
-    assert NOBODY in status["note"]
+    assert NO_SERVER in status["note"]

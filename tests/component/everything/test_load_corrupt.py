@@ -166,9 +166,9 @@ def test_imported_group_offsets_are_where_first_load_begins(world: LoadWorld) ->
         assert consumer.position(at) == ends[at] - 2
     consumer.commit()
     consumer.close()
-    taken = run(world, "offsets", "import", "--group", "old", "handed", *data_flags(world))
-    assert taken.returncode == 0, taken.stderr
-    assert taken.stdout.count("the first load starts at") == len(where)
+    imported = run(world, "offsets", "import", "--group", "old", "handed", *data_flags(world))
+    assert imported.returncode == 0, imported.stderr
+    assert imported.stdout.count("the first load starts at") == len(where)
     assert run(world, "offsets", "import", "--group", "nobody", *data_flags(world)).returncode == 2
     load(world)
     rows, quarantined = world.published("handed")
@@ -180,18 +180,18 @@ def test_imported_group_offsets_are_where_first_load_begins(world: LoadWorld) ->
 
 
 def test_imported_camus_offsets_are_where_first_load_begins(world: LoadWorld) -> None:
-    taken = run(world, "offsets", "import", "--camus", str(CAMUS_HISTORY), "--dry-run", *data_flags(world))
-    assert taken.returncode == 0, taken.stderr
+    imported = run(world, "offsets", "import", "--camus", str(CAMUS_HISTORY), "--dry-run", *data_flags(world))
+    assert imported.returncode == 0, imported.stderr
     for line in (
         "pageviews partition 0: the first load starts at 120",
         "pageviews partition 1: the first load starts at 80",
     ):
-        assert line in taken.stdout
+        assert line in imported.stdout
 
 
 def test_offsets_commands_reject_mistakes_in_one_line(world: LoadWorld) -> None:
     world.produce("short", 20)
-    for words, said in (
+    for words, message in (
         (("skip", "nothing", "0", "5", "--reason", "x"), "nothing of partition 0 of topic 'nothing' was loaded"),
         (("set", "short", "0", "999999"), "ends at offset"),
         (("show", "nothing"), "topic nothing is unknown"),
@@ -201,5 +201,5 @@ def test_offsets_commands_reject_mistakes_in_one_line(world: LoadWorld) -> None:
         (("import", "--camus", "/nowhere/at/all"), "No such file or directory: /nowhere/at/all"),
     ):
         done = run(world, "offsets", *words, *data_flags(world))
-        assert done.returncode == 2 and said in done.stderr, done.stderr
+        assert done.returncode == 2 and message in done.stderr, done.stderr
         assert len(done.stderr.splitlines()) == 1 and done.stdout == ""

@@ -20,7 +20,7 @@ from support.loader.load_world import FIELDS, NOTE, LoadWorld, event_schema
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("tables")]
 
-NOBODY = "127.0.0.1:1"
+NO_SERVER = "127.0.0.1:1"
 HOUR_MS = 3_600_000
 
 
@@ -80,8 +80,8 @@ def test_new_topics_new_fields_and_bad_messages_get_tables_without_configuration
     }
 
     for topic in topics:
-        (said,) = analyst.sql(f"SHOW TBLPROPERTIES headrace.{topic} ('{COMPLETE_UNTIL}')").collect()
-        assert said.value == instant_text(hour_ms)
+        (output_line,) = analyst.sql(f"SHOW TBLPROPERTIES headrace.{topic} ('{COMPLETE_UNTIL}')").collect()
+        assert output_line.value == instant_text(hour_ms)
 
     third = world.load()
     assert third.returncode == 0
@@ -118,7 +118,7 @@ def test_outages_of_registry_and_metastore_delay_and_lose_nothing(world: LoadWor
     world.produce("outage", 10)
     assert world.load().returncode == 0
     world.produce("outage", 10)
-    held = world.cold_load("--metastore", f"thrift://{NOBODY}", "--registry-url", f"http://{NOBODY}")
+    held = world.cold_load("--metastore", f"thrift://{NO_SERVER}", "--registry-url", f"http://{NO_SERVER}")
     assert held.returncode == 2, held.stdout + held.stderr
     assert "PROBLEM: outage: the Hive metastore" in held.stdout
     assert "loads continue with the cached schemas" in held.stderr.splitlines()[-1]
@@ -194,9 +194,9 @@ def test_cold_load_runs_in_environment_of_oozie_ssh_action(
         timeout=180,
         check=False,
     )
-    told = [(directory / f"action.{name}").read_text() for name in ("stdout", "stderr")]
-    assert run.returncode == 0, told
-    assert "oozie" in told[0]
+    output = [(directory / f"action.{name}").read_text() for name in ("stdout", "stderr")]
+    assert run.returncode == 0, output
+    assert "oozie" in output[0]
     assert is_loaded(world, "oozie")
     assert sorted(path.name for path in directory.iterdir()) == ["action.stderr", "action.stdout"]
 
@@ -211,11 +211,11 @@ def test_cold_load_runs_in_environment_of_oozie_shell_action(
     for node in action.iterfind("{*}file"):
         origin, _, name = str(node.text).partition("#")
         text = (ROOT / "examples" / "cluster" / "oozie" / origin.removeprefix("${appPath}/")).read_text()
-        for here, there in paths_of_examples.items():
-            text = text.replace(here, there)
+        for example_path, actual_path in paths_of_examples.items():
+            text = text.replace(example_path, actual_path)
         (directory / name).write_text(text)
         (directory / name).chmod(0o500)
-    brought = sorted(path.name for path in directory.iterdir())
+    action_files = sorted(path.name for path in directory.iterdir())
     (tmp_path / "local").mkdir()
     environment = {
         "LOCAL_DIRS": str(tmp_path / "local"),
@@ -243,7 +243,7 @@ def test_cold_load_runs_in_environment_of_oozie_shell_action(
     assert run.returncode == 0, run.stdout + run.stderr
     assert "shelled" in run.stdout
     assert is_loaded(world, "shelled")
-    assert sorted(path.name for path in directory.iterdir()) == brought
+    assert sorted(path.name for path in directory.iterdir()) == action_files
 
 
 def test_tasks_run_in_an_executor_of_a_cluster(world: LoadWorld) -> None:

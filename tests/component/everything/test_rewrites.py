@@ -73,17 +73,17 @@ def test_backfill_replaces_damaged_and_deleted_files(world: LoadWorld, analyst: 
         assert world.load().returncode == 0
     wanted = sorted(world.produced["payments"].rows)
     hours = [f"dt=2026-01-01/hr=0{hour}" for hour in range(3)]
-    gone, cut = (sorted((world.warehouse / "payments" / hour).glob("*.avro"))[0] for hour in hours[:2])
-    gone.unlink()
+    removed, cut = (sorted((world.warehouse / "payments" / hour).glob("*.avro"))[0] for hour in hours[:2])
+    removed.unlink()
     content = cut.read_bytes()
     cut.write_bytes(content[: len(content) // 2] + bytes(len(content) - len(content) // 2))
     assert command_without(world, "verify", "payments", "--checksums").returncode == 1
 
     flags = world.flags("--format", "json")
     period = ("--from", hours[0], "--to", hours[1])
-    told = world.command("backfill", "payments", *period, *flags)
-    assert told.returncode == 0, told.stderr
-    report = json.loads(told.stdout)
+    printed = world.command("backfill", "payments", *period, *flags)
+    assert printed.returncode == 0, printed.stderr
+    report = json.loads(printed.stdout)
     assert {row["time_partition"] for row in report["time partitions"] if row["kind"] == "data"} == set(hours)
     assert report["rows"] == len(wanted)
     assert queried(analyst, "payments") == wanted, "every offset exists once"

@@ -86,7 +86,10 @@ def test_speculative_attempt_of_slow_task_adds_no_rows_and_no_files(
     master: str, proxy: StallingProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    told = {"HEADRACE__BROKER__ADVERTISED_HOST": "127.0.0.1", "HEADRACE__BROKER__ADVERTISED_PORT": str(proxy.port)}
+    advertised = {
+        "HEADRACE__BROKER__ADVERTISED_HOST": "127.0.0.1",
+        "HEADRACE__BROKER__ADVERTISED_PORT": str(proxy.port),
+    }
     events = tmp_path / "events"
     events.mkdir()
     settings = tmp_path / "headrace.toml"
@@ -102,7 +105,7 @@ def test_speculative_attempt_of_slow_task_adds_no_rows_and_no_files(
         "spark.eventLog.dir": events.as_uri(),
     }
     settings.write_text("[spark]\n" + "".join(f"{json.dumps(key)} = {json.dumps(conf[key])}\n" for key in conf))
-    world = LoadWorld(tmp_path / "world", broker=told, metastore=False)
+    world = LoadWorld(tmp_path / "world", broker=advertised, metastore=False)
     try:
         proxy.lead_to(world.addresses["broker"])
         world.produce("slow", 200)
@@ -124,7 +127,7 @@ def test_speculative_attempt_of_slow_task_adds_no_rows_and_no_files(
 def attempts(events: Path) -> dict[str, object]:
     """Returns whether each attempt of the only task was speculative, and the number of successful ones."""
     paths = events.rglob("events_*")  # without checksum files
-    told = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
-    started = [event["Task Info"]["Speculative"] for event in told if event["Event"] == "SparkListenerTaskStart"]
-    ended = [event["Task End Reason"]["Reason"] for event in told if event["Event"] == "SparkListenerTaskEnd"]
+    rows = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    started = [event["Task Info"]["Speculative"] for event in rows if event["Event"] == "SparkListenerTaskStart"]
+    ended = [event["Task End Reason"]["Reason"] for event in rows if event["Event"] == "SparkListenerTaskEnd"]
     return {"started": started, "succeeded": ended.count("Success")}

@@ -209,9 +209,9 @@ def test_up_ends_when_broker_dies(up: Any) -> None:
 
 @pytest.mark.timeout(300)
 def test_up_with_taken_port_exits_2_with_one_line(tmp_path: Path, broker_address: str) -> None:
-    taken = ["--broker-listen", broker_address]  # the last option counts
+    used_port = ["--broker-listen", broker_address]  # the last option counts
     run = subprocess.run(
-        [sys.executable, "-m", "headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS, *taken],
+        [sys.executable, "-m", "headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS, *used_port],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -233,13 +233,13 @@ def run_readme_commands(registry: str, directory: Path) -> None:
     assert run_as_typed("python send.py", directory) == []
     load, query = block(PAGE, "headrace load").splitlines()
     loaded = run_as_typed(load, directory)
-    asked = run_as_typed(query, directory)
+    queried = run_as_typed(query, directory)
     shown = block(PAGE, "topic  ").splitlines()
     for line in (shown[0], *shown[2:4]):
         assert line.split() in loaded
     header = next(number for number, line in enumerate(shown) if line.startswith("id  "))
-    assert asked[0] == shown[header].split()
-    assert asked[2][:2] == shown[header + 2].split()[:2]
+    assert queried[0] == shown[header].split()
+    assert queried[2][:2] == shown[header + 2].split()[:2]
 
 
 def run_as_typed(line: str, directory: Path) -> list[list[str]]:

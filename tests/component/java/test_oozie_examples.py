@@ -70,18 +70,18 @@ def test_oozie_accepts_the_example(name: str, schemas: Path) -> None:
         (COORDINATOR, ".", "action"),
     ],
 )
-def test_oozie_refuses_it_without_what_it_needs(name: str, parent: str, child: str, schemas: Path) -> None:
+def test_oozie_rejects_missing_element(name: str, parent: str, child: str, schemas: Path) -> None:
     document = parsed(name)
-    holder = document if parent == "." else document.find(parent)
-    assert holder is not None
-    lost = holder.find(f"{{*}}{child}")
-    assert lost is not None
+    parent_element = document if parent == "." else document.find(parent)
+    assert parent_element is not None
+    removed = parent_element.find(f"{{*}}{child}")
+    assert removed is not None
     schema = schema_of(document, schemas)
-    holder.remove(lost)
+    parent_element.remove(removed)
     assert list(schema.iter_errors(document))
 
 
-def test_oozie_refuses_an_element_that_it_does_not_know(schemas: Path) -> None:
+def test_oozie_rejects_unknown_element(schemas: Path) -> None:
     document = parsed(COORDINATOR)
     controls = document.find("{*}controls")
     assert controls is not None

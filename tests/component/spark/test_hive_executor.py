@@ -65,8 +65,8 @@ class Hive:
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / "1.avro").open("wb") as file:
             fastavro.writer(file, fastavro.parse_schema(schema), rows, codec="snappy")
-        asked = {("2026-01-31", hour): local_location(directory)}
-        for op in plan_partitions(table, self.executor.partitions(table.database, table.name, asked), asked):
+        selected = {("2026-01-31", hour): local_location(directory)}
+        for op in plan_partitions(table, self.executor.partitions(table.database, table.name, selected), selected):
             self.executor.execute(op)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
@@ -320,25 +320,25 @@ def test_partitions_can_be_added_twice_and_moved(hive: Hive) -> None:
     table = hive.table_state("partitions", record(ID))
     hive.apply_changes(table)
     other = SparkExecutor(hive.session)
-    asked = {("2026-01-31", f"{hour:02}"): f"{table.location}/dt=2026-01-31/hr={hour:02}" for hour in range(24)}
-    ops = plan_partitions(table, {}, asked)
+    selected = {("2026-01-31", f"{hour:02}"): f"{table.location}/dt=2026-01-31/hr={hour:02}" for hour in range(24)}
+    ops = plan_partitions(table, {}, selected)
     for op in ops:
         hive.executor.execute(op)
         other.execute(op)
     assert len(hive.executor.partitions(DATABASE, table.name)) == 24
-    assert plan_partitions(table, other.partitions(DATABASE, table.name), asked) == ()
+    assert plan_partitions(table, other.partitions(DATABASE, table.name), selected) == ()
     moved = {("2026-01-31", "05"): f"{table.location}/_g2/dt=2026-01-31/hr=05"}
     for op in plan_partitions(table, other.partitions(DATABASE, table.name, moved), moved):
         other.execute(op)
     assert plan_partitions(table, hive.executor.partitions(DATABASE, table.name, moved), moved) == ()
     assert hive.executor.partitions(DATABASE, table.name, [("2026-02-01", "00")]) == {}
     assert hive.executor.partitions(DATABASE, "absent", [("2026-02-01", "00")]) == {}
-    gone = [("2026-01-31", "04"), ("2026-01-31", "05"), ("2026-02-01", "00")]
-    (drop,) = plan_partitions(table, {}, {}, gone)
+    removed = [("2026-01-31", "04"), ("2026-01-31", "05"), ("2026-02-01", "00")]
+    (drop,) = plan_partitions(table, {}, {}, removed)
     for executor in (hive.executor, other):
         executor.execute(drop)
     left = hive.executor.partitions(DATABASE, table.name)
-    assert len(left) == 22 and not set(gone) & set(left)
+    assert len(left) == 22 and not set(removed) & set(left)
     hive.session.sql(render(drop).rstrip().rstrip(";"))
 
 
@@ -354,8 +354,8 @@ def test_adding_partitions_reads_their_table_once(hive: Hive, monkeypatch: pytes
 
     for hour, executor in enumerate((hive.executor, seen_before)):
         monkeypatch.setattr(executor, "_get_table", refuse)
-        asked = {("2026-01-31", f"{hour:02}"): f"{table.location}/dt=2026-01-31/hr={hour:02}"}
-        for op in plan_partitions(table, executor.partitions(DATABASE, table.name, asked), asked):
+        selected = {("2026-01-31", f"{hour:02}"): f"{table.location}/dt=2026-01-31/hr={hour:02}"}
+        for op in plan_partitions(table, executor.partitions(DATABASE, table.name, selected), selected):
             executor.execute(op)
         monkeypatch.undo()
     assert len(hive.executor.partitions(DATABASE, table.name)) == 2
@@ -370,15 +370,15 @@ def test_partitions_with_special_values_are_added_in_several_calls(hive: Hive, m
     table = hive.table_state("odd_partitions", record(ID))
     hive.apply_changes(table)
     values = (("2026-01-31", 'a=b/c %"é'), ("2026-01-31", "00"), ("unknown", "00"))
-    asked = {each: f"{table.location}/{number} %3A é" for number, each in enumerate(values)}
-    for op in plan_partitions(table, hive.executor.partitions(DATABASE, table.name, asked), asked):
+    selected = {each: f"{table.location}/{number} %3A é" for number, each in enumerate(values)}
+    for op in plan_partitions(table, hive.executor.partitions(DATABASE, table.name, selected), selected):
         hive.executor.execute(op)
     for found in (
-        hive.executor.partitions(DATABASE, table.name, asked),
+        hive.executor.partitions(DATABASE, table.name, selected),
         hive.executor.partitions(DATABASE, table.name),
     ):
-        assert set(found) == set(asked)
-        assert plan_partitions(table, found, asked) == ()
+        assert set(found) == set(selected)
+        assert plan_partitions(table, found, selected) == ()
 
 
 def test_concurrent_change_is_rejected(hive: Hive) -> None:

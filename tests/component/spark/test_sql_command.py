@@ -38,12 +38,12 @@ EVERY_TYPE = """
 """
 
 
-def answer(session: SparkSession, query: str) -> QueryResult:
+def run(session: SparkSession, query: str) -> QueryResult:
     return run_query(session, check_statement(query), "shop", with_values=True)
 
 
 def test_json_preserves_numbers_and_nesting(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    _print(answer(session, EVERY_TYPE), "json")
+    _print(run(session, EVERY_TYPE), "json")
     assert json.loads(capsys.readouterr().out) == [
         {
             "a": 1,
@@ -85,7 +85,7 @@ INSIDE = {
 
 
 def test_values_have_the_same_form_at_every_depth(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(session, IN_EACH_OTHER)
+    found = run(session, IN_EACH_OTHER)
     _print(found, "json")
     assert json.loads(capsys.readouterr().out) == [INSIDE]
     (row,) = found.rows
@@ -96,7 +96,7 @@ def test_values_have_the_same_form_at_every_depth(session: SparkSession, capsys:
 
 def test_kafka_column_is_short_in_tables(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     place = "named_struct('partition', 3, 'offset', bigint(7), 'timestamp', timestamp'2020-01-01 00:00:01.5')"
-    found = answer(session, f"select {place} kafka, 1 id union all select null, 2")
+    found = run(session, f"select {place} kafka, 1 id union all select null, 2")
     _print(found, "table")
     rows = capsys.readouterr().out.splitlines()[2:]
     assert rows == ["3:7 2020-01-01 00:00:01.5   1", "NULL                        2"]
@@ -109,7 +109,7 @@ def test_json_values_are_created_only_on_request(session: SparkSession) -> None:
 
 
 def test_csv_quotes_special_values(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    _print(answer(session, "select 'a,\"b\"\n' x, null y, array('z') z"), "csv")
+    _print(run(session, "select 'a,\"b\"\n' x, null y, array('z') z"), "csv")
     assert capsys.readouterr().out == 'x,y,z\n"a,""b""\n",,"[""z""]"\n'
 
 
@@ -117,7 +117,7 @@ def test_table_aligns_numbers_shows_null_and_shortens(
     session: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     query = "select * from values (1, 'one', 1.5), (20000, null, null), (3, repeat('x', 100), 2.25) as t(n, s, d)"
-    _print(answer(session, query), "table")
+    _print(run(session, query), "table")
     header, rule, *rows = capsys.readouterr().out.splitlines()
     assert header.startswith("    n  s ")
     assert rule.startswith("-----  ---")
@@ -130,19 +130,19 @@ def test_table_aligns_numbers_shows_null_and_shortens(
 
 
 def test_empty_results_and_show_statements(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    _print(answer(session, "select * from sales where id > 9"), "table")
+    _print(run(session, "select * from sales where id > 9"), "table")
     assert capsys.readouterr().out == "id  name\n--  ----\n"
-    assert ("shop", "sales", "false") in answer(session, "show tables").rows
-    assert answer(session, "-- which?\n (select id from sales);").rows == (("1",),)
-    assert answer(session, "describe sales").rows[0][:2] == ("id", "int")
-    assert len(answer(session, "explain select * from sales").rows) == 1
+    assert ("shop", "sales", "false") in run(session, "show tables").rows
+    assert run(session, "-- which?\n (select id from sales);").rows == (("1",),)
+    assert run(session, "describe sales").rows[0][:2] == ("id", "int")
+    assert len(run(session, "explain select * from sales").rows) == 1
 
 
 def test_values_do_not_depend_on_the_local_time_zone(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     query = "select timestamp_millis(1600000000000) t"
     expected = datetime.datetime.fromtimestamp(1600000000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
-    assert answer(session, query).rows == ((expected,),)
+    assert run(session, query).rows == ((expected,),)
 
 
 @pytest.mark.parametrize(
@@ -160,10 +160,10 @@ def test_values_do_not_depend_on_the_local_time_zone(session: SparkSession, monk
 )
 def test_error_of_a_query_is_one_line(session: SparkSession, query: str, reason: str) -> None:
     with pytest.raises(QueryFailed, match=reason) as caught:
-        answer(session, query)
+        run(session, query)
     assert "\n" not in str(caught.value)
     assert "org.apache" not in str(caught.value)
-    assert answer(session, "select count(*) from sales").rows == (("1",),)
+    assert run(session, "select count(*) from sales").rows == (("1",),)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_error_names_the_unreadable_file(session: SparkSession, tmp_path: Path) 
     (directory / "1.avro").write_bytes(b"no avro")
     session.sql(f"create external table shop.broken (x int) stored as avro location 'file://{directory}'")
     with pytest.raises(QueryFailed, match="Not an Avro data file") as caught:
-        answer(session, "select * from broken")
+        run(session, "select * from broken")
     assert "\n" not in str(caught.value)
 
 
@@ -209,15 +209,15 @@ def test_view_of_the_newest_schema_combines_columns(session: SparkSession) -> No
     for op in plan_view(executor.table("shop", view.name), view):
         executor.execute(op)
     assert plan_view(executor.table("shop", view.name), view) == ()
-    rows = answer(session, "select * from orders_latest order by id").rows
+    rows = run(session, "select * from orders_latest order by id").rows
     assert rows == (
         ("1", "7", "2026-01-31 12:00:00.000001", "2026-01-31 12:00:00.001", "2026-01-31", "12"),
         ("2", None, None, None, "2026-01-31", "12"),
         ("3", "9", None, None, "2026-01-31", "12"),
     )
-    assert ("note", "int", "it's ${x}") in answer(session, "describe orders_latest").rows
+    assert ("note", "int", "it's ${x}") in run(session, "describe orders_latest").rows
     executor.execute(dataclasses.replace(view, columns=view.columns[:1]))
-    assert answer(session, "select * from orders_latest order by id").rows == (("1",), ("2",), ("3",))
+    assert run(session, "select * from orders_latest order by id").rows == (("1",), ("2",), ("3",))
     of_another = dataclasses.replace(view, topic="Orders")
     with pytest.raises(ForeignTable, match="it is not the view of this topic"):
         plan_view(executor.table("shop", view.name), of_another)
@@ -251,4 +251,4 @@ def test_casts_of_the_page_convert_numbers_to_times(session: SparkSession) -> No
     }
     assert casts.keys() == numbers.keys()
     for name, (number, text) in numbers.items():
-        assert answer(session, f"select {casts[name]} from values ({number}) as t(c)").rows == ((text,),), name
+        assert run(session, f"select {casts[name]} from values ({number}) as t(c)").rows == ((text,),), name

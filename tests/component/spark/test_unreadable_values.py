@@ -226,14 +226,14 @@ class Tables:
         )
         for op in plan_table(None, table):
             self.executor.execute(op)
-        asked = {}
+        partitions = {}
         for time_partition, contents in files.items():
             directory = self.warehouse / name / time_partition
             directory.mkdir(parents=True)
             for number, content in enumerate(contents):
                 (directory / f"{number}.avro").write_bytes(content)
-            asked[(time_partition.removeprefix("dt="),)] = local_location(directory)
-        for op in plan_partitions(table, {}, asked):
+            partitions[(time_partition.removeprefix("dt="),)] = local_location(directory)
+        for op in plan_partitions(table, {}, partitions):
             self.executor.execute(op)
         return f"{DATABASE}.{name}"
 

@@ -151,8 +151,8 @@ def load_clicks(metastore: Server, warehouse: Path) -> list[tuple[Any, ...]]:
         directory.mkdir(parents=True)
         with (directory / "1.avro").open("wb") as file:
             fastavro.writer(file, SCHEMA, [{"id": i, "url": f"u{i}"} for i in range(3)])
-        asked = {("2026-01-31", "00"): local_location(directory)}
-        for op in plan_partitions(table, executor.partitions("headrace", "clicks", asked), asked):
+        partitions = {("2026-01-31", "00"): local_location(directory)}
+        for op in plan_partitions(table, executor.partitions("headrace", "clicks", partitions), partitions):
             executor.execute(op)
         assert plan_table(executor.table("headrace", "clicks"), table_in(warehouse, "2-b")) == ()
         return [tuple(row) for row in session.sql("select * from headrace.clicks order by id").collect()]
@@ -206,8 +206,8 @@ def test_session_pyhive_and_sql_socket_read_the_same_table(
 ) -> None:
     assert clicks == ROWS
     assert rows_by_pyhive(sql.port) == ROWS
-    answer = send_query(directories[0] / "sql.sock", SqlRequest(STATEMENT, "headrace", with_values=True), lambda: False)
-    assert (answer.columns, answer.values) == (("n", "u"), ((3, "u2"),))
+    result = send_query(directories[0] / "sql.sock", SqlRequest(STATEMENT, "headrace", with_values=True), lambda: False)
+    assert (result.columns, result.values) == (("n", "u"), ((3, "u2"),))
 
 
 def test_cold_sql_command_starts_its_own_spark(clicks: object, metastore: Server, tmp_path: Path) -> None:
@@ -246,12 +246,12 @@ def test_socket_is_accessible_to_owner_only(sql: Server, directories: tuple[Path
     ],
 )
 def test_socket_rejects_malformed_requests(
-    sql: Server, directories: tuple[Path, Path], said: bytes, reason: str
+    sql: Server, directories: tuple[Path, Path], sent: bytes, reason: str
 ) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(directories[0] / "sql.sock"))
         with contextlib.suppress(OSError):  # it disconnects clients with too long requests
-            connection.sendall(said)
+            connection.sendall(sent)
             connection.shutdown(socket.SHUT_WR)
         assert reason in json.loads(read_to_end(connection))["error"]
 
@@ -319,10 +319,10 @@ def test_socket_works_in_directory_with_long_name(tmp_path: Path) -> None:
         connection, _ = listener.accept()
         with connection:
             assert read_request(read_to_end(connection)) == SqlRequest("s", "d", with_values=False)
-            answer = QueryResult(columns=("a",), types=("int",), rows=(("1",), (None,)), values=())
-            connection.sendall(response_bytes(answer))
+            result = QueryResult(columns=("a",), types=("int",), rows=(("1",), (None,)), values=())
+            connection.sendall(response_bytes(result))
         client.join()
-    assert results == [answer]
+    assert results == [result]
     with pytest.raises(SqlServerUnavailable):
         send_query(path, SqlRequest("s", "d", with_values=False), lambda: False)
 
@@ -339,21 +339,21 @@ def test_socket_works_in_directory_with_long_name(tmp_path: Path) -> None:
         (STARTED + response_bytes(QueryResult(("a",), ("int",), (("1",),), ())), "a result"),
     ],
 )
-def test_query_is_repeated_unless_it_had_started(tmp_path: Path, said: bytes, outcome: str) -> None:
+def test_query_is_repeated_unless_it_had_started(tmp_path: Path, sent: bytes, expected: str) -> None:
     path = tmp_path / "sql.sock"
     outcomes = []
     with listening_on(path) as listener:
-        thread = threading.Thread(target=lambda: outcomes.append(outcome_of(path)))
+        thread = threading.Thread(target=lambda: outcomes.append(outcome_text(path)))
         thread.start()
         connection, _ = listener.accept()
         with connection:
             read_to_end(connection)
-            connection.sendall(said)
+            connection.sendall(sent)
         thread.join()
-    assert outcomes == [outcome]
+    assert outcomes == [expected]
 
 
-def outcome_of(path: Path) -> str:
+def outcome_text(path: Path) -> str:
     try:
         send_query(path, SqlRequest("s", "d", with_values=False), lambda: False)
     except SqlServerUnavailable:

@@ -34,7 +34,7 @@ from headrace.loader.errors import LoaderError
 from support.loader.loader_samples import committed_file, committed_range, load, topic_commit
 from support.simulation.careless import without_rule
 from support.simulation.interleavings import Ask, Interleavings, Moment, Process
-from support.simulation.log_on_paper import AskedSlots, AskedStaging, Paper, Prefix, ReadingLog
+from support.simulation.log_on_paper import ModelCommitStorage, ModelStaging, LogModel, Prefix, ReadingLog
 
 ENDS: Mapping[str, Mapping[str, int]] = {
     "a": {"orders": 2, "clicks": 1},
@@ -79,7 +79,7 @@ def decides(name: str, ask: Ask, prefix: Prefix) -> tuple[Told, ...]:
 
     log.try_commit = noting  # type: ignore[method-assign]
     new_ids = (f"{name}{number}" for number in range(2, 9))
-    ports: Any = SimpleNamespace(log=log, staging=AskedStaging(ask), new_run_id=lambda: next(new_ids))
+    ports: Any = SimpleNamespace(log=log, staging=ModelStaging(ask), new_run_id=lambda: next(new_ids))
     run._commit_plan(ports, name, proposal)
     return tuple(told)
 
@@ -97,7 +97,7 @@ def commit_to_try(name: str, state: LoaderState) -> Commit:
 
 
 def cleans(ask: Ask, _: None) -> tuple[str, ...]:
-    return clean(ReadingLog(ask), AskedStaging(ask), run_id="c", build="test", now_ms=0, age_ms=0).works
+    return clean(ReadingLog(ask), ModelStaging(ask), run_id="c", build="test", now_ms=0, age_ms=0).works
 
 
 def packs(ask: Ask, _: None) -> int:
@@ -121,7 +121,7 @@ LAST = load_of("last")
 class Scenario(NamedTuple):
     """`is_chunked` says that each topic is a chunk of its own; `fewest` are the steps that it has at least."""
 
-    first: Paper
+    first: LogModel
     processes: tuple[Process, ...]
     is_chunked: bool
     fewest: int
@@ -132,14 +132,14 @@ REFUSED, CHUNKS, VOIDED, PACKED = "a topic of two is another's", "chunks", "chun
 
 def scenario(name: str) -> Scenario:
     if name == REFUSED:
-        return Scenario(Paper(), (load_of("a"), load_of("b"), CLEANER), False, 100_000)
+        return Scenario(LogModel(), (load_of("a"), load_of("b"), CLEANER), False, 100_000)
     if name == CHUNKS:
-        return Scenario(Paper(packs=False, hints=("head.json",)), (load_of("a"), load_of("b")), True, 1_000)
+        return Scenario(LogModel(packs=False, hints=("head.json",)), (load_of("a"), load_of("b")), True, 1_000)
     if name == VOIDED:
-        return Scenario(Paper(), (load_of("a"), CLEANER), True, 3_000)
-    one = Interleavings().alone(Paper(), load_of("first"))
+        return Scenario(LogModel(), (load_of("a"), CLEANER), True, 3_000)
+    one = Interleavings().alone(LogModel(), load_of("first"))
     two = Interleavings().alone(one, load_of("b"))
-    puts = Process("b puts", (lambda ask, _: CommitFiles(AskedSlots(ask)).put(2, two.committed()[1]),))
+    puts = Process("b puts", (lambda ask, _: CommitFiles(ModelCommitStorage(ask)).put(2, two.committed()[1]),))
     first = one._replace(staged=two.staged)
     return Scenario(first, (planned("a", one.committed()), puts, PACKER, READER), False, 50_000)
 
@@ -182,7 +182,7 @@ class Judge:
         self._seen.add(what)
         return len(self._seen) > known
 
-    def look(self, before: Paper, after: Paper, moments: tuple[Moment, ...]) -> None:
+    def look(self, before: LogModel, after: LogModel, moments: tuple[Moment, ...]) -> None:
         if self._is_new(before, after):
             known = before.committed()
             assert after.committed()[: len(known)] == known, "a slot has changed"
@@ -213,7 +213,7 @@ class Judge:
             assert topics == told.topics - told.refused or told.is_voided, "other topics were committed than was told"
             assert ONLY_A_LOADS not in told.refused, "a topic is refused that nobody else committed"
 
-    def _can_be_finished(self, world: Paper) -> None:
+    def _can_be_finished(self, world: LogModel) -> None:
         """Whoever was at work has died; one undisturbed load decides the rest."""
         try:
             done = self._engine.alone(world, LAST)

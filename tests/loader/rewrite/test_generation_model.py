@@ -35,9 +35,9 @@ from headrace.loader.work_unit import FileKind, StagedFile
 from support.loader.loader_samples import TIME_PARTITION, committed_file, committed_range, load, topic_commit
 from support.simulation.careless import without_rule
 from support.simulation.interleavings import Ask, Call, Interleavings, Process, Step
-from support.simulation.log_on_paper import AskedStaging, Paper, Prefix, ReadingLog
+from support.simulation.log_on_paper import ModelStaging, LogModel, Prefix, ReadingLog
 from support.simulation.remembered import remember_results
-from support.simulation.warehouse_on_paper import AskedFiles, AskedHive, Rows, Warehouse, rows_of, staged_name
+from support.simulation.warehouse_on_paper import ModelFiles, ModelHive, Rows, Warehouse, rows_of, staged_name
 
 TOPIC = "orders"
 NOW_MS = 1_767_225_600_000 + 30 * 86_400_000
@@ -50,9 +50,9 @@ class RunDependencies:
 
     def __init__(self, name: str, ask: Ask, prefix: Prefix = ()) -> None:
         self.log = ReadingLog(ask, prefix)
-        self.staging, self.files, self.index = AskedStaging(ask), AskedFiles(ask), FileIndex(self.log)
+        self.staging, self.files, self.index = ModelStaging(ask), ModelFiles(ask), FileIndex(self.log)
         tables = TableSettings(self.files, "headrace", 30_000, lambda topic, state: SCHEMA, SCHEMA)
-        hive = AskedHive(ask, partition_values(TIME_PARTITION))
+        hive = ModelHive(ask, partition_values(TIME_PARTITION))
         self.partitions = PartitionsApplier(lambda: hive, tables, self.index)
         appliers = (FilesApplier(self.files, self.index), self.partitions)
         self.engine = ApplierEngine(self.log, self.staging, appliers)
@@ -128,7 +128,7 @@ THIRD = load_of("w3")
 COMPACT = Process("k", (functools.partial(compacts, "k"),))
 AGAIN = Process("k2", (functools.partial(compacts, "k2"),))
 EXPIRE = Process("t", (functools.partial(retains, "t"),))
-PREPARED = Warehouse(Paper(packs=False, hints=("cursor/",)))
+PREPARED = Warehouse(LogModel(packs=False, hints=("cursor/",)))
 
 
 @functools.cache

@@ -1,4 +1,5 @@
-"""The life of a broker for its tests of power loss: what it did, what it promised and when, and whether that holds."""
+"""The life of a broker for power-loss tests: its operations, its acknowledgements with their time, and the check of
+both."""
 
 from __future__ import annotations
 
@@ -32,13 +33,13 @@ Key = tuple[str, int]
 
 
 class Lost(AssertionError):
-    """A disk does not hold what it should."""
+    """A disk lacks acknowledged data."""
 
 
 @dataclass
 class Promises:
-    """What clients were told. Of records, `sent` may be stored, `stored` are in the log, and `records` are on disk. Of
-    offsets, `least` were acknowledged and `most` were asked for."""
+    """Acknowledgements to clients. Of records, `sent` may be stored, `stored` are in the log, and `records` are on
+    disk. Of offsets, `least` were acknowledged and `most` were requested."""
 
     records: dict[Key, dict[int, bytes]] = field(default_factory=dict)
     stored: dict[Key, dict[int, bytes]] = field(default_factory=dict)
@@ -61,7 +62,7 @@ class Promises:
 
 
 class Life:
-    """One broker after another on a recorded disk."""
+    """A sequence of brokers on a recorded disk."""
 
     def __init__(self, root: Path, fsync: FsyncMode, without: str = "") -> None:
         self.root, self.fsync = root, fsync
@@ -79,14 +80,14 @@ class Life:
             asyncio.run(work(self))
         return self
 
-    # What a test does with it
+    # Operations of tests
 
     def start(self) -> None:
         self.clock_ms += 5000
         self.node = opened(self.root, self.fsync, self.clock_ms, repairs_corruption=self.repairs_corruption)
         self.promises.epoch = self.node.topics.leader_epoch
         if self.fsync is FsyncMode.ALWAYS:
-            # Consumers see nothing that the power could take back, also of what nobody had been told is stored.
+            # Consumers only see fsynced records, acknowledged or not.
             for key in [key for key in self.promises.stored if key[0] in self.promises.topics]:
                 assert self.log(key).high_watermark == self.log(key).log_end_offset
                 self._acknowledge(key)
@@ -118,7 +119,7 @@ class Life:
         return self.node.log(*key)
 
     async def send(self, key: Key, count: int = 1, *, acknowledged: bool = True, **fields: int) -> int:
-        """Appends a batch; returns its offset."""
+        """Appends a batch and returns its offset."""
         log, values = self.log(key), []
         for _ in range(count):
             self._number += 1
@@ -149,7 +150,7 @@ class Life:
             self.promises.tables[place] = dict(self.promises.tables_stored[place])
 
     async def clean(self) -> None:
-        """Compacts what is due; where the broker is killed meanwhile, another one starts."""
+        """Compacts the due partitions. If the broker is killed meanwhile, another one starts."""
         try:
             await self.node.maintenance.clean()
         except Killed:
@@ -158,7 +159,7 @@ class Life:
             self.start()
 
     async def acknowledge(self, key: Key) -> None:
-        # What others append while the disk works is not acknowledged with it.
+        # Records appended during an fsync are not acknowledged with it.
         stored = dict(self.promises.stored[key])
         if self.fsync is FsyncMode.ALWAYS:
             await self.node.flusher.flush(self.log(key))
@@ -173,7 +174,7 @@ class Life:
 
     async def send_idempotent(self, key: Key, sequence: int, producer_id: int) -> None:
         offset = await self.send(key, producer_id=producer_id, epoch=0, sequence=sequence)
-        # Of the five that a client may have in flight one may have been stored since without its knowing.
+        # One of the five batches in flight may have been stored without an acknowledgement.
         self.promises.sequences = [*self.promises.sequences[-3:], (sequence, offset)]
 
     async def commit(self, offset: int) -> None:
@@ -193,16 +194,16 @@ class Life:
         self.promises.starts_least[key] = offset
 
     async def run_housekeeping(self, expiring: Key | None = None) -> None:
-        """With the records of one partition too old to be kept, all but the last segment's."""
+        """Runs housekeeping with the records of one partition beyond retention, except the last segment's."""
         if expiring is not None:
             log = self.log(expiring)
             self.promises.starts_most[expiring] = log.log_end_offset
         await self.node.maintenance.run_housekeeping()
 
-    # What became of it
+    # Results
 
     def promised_after(self, count: int) -> Promises:
-        """What had been promised when so many operations had been done."""
+        """Returns the acknowledgements after `count` operations."""
         notes = self.tape.notes
         found = notes[count] if count < len(notes) else self.promises
         assert isinstance(found, Promises)
@@ -211,11 +212,11 @@ class Life:
     def disks(
         self, seed: int, mixes: int, step: int = 1, *, first: int = 0, renames_whole: bool = False
     ) -> Iterator[tuple[str, Image, Promises]]:
-        """With `renames_whole` no file is without a name because it has got another one, as all file systems promise;
-        and all content may be there without the names.
+        """Yields the disks that a power loss may leave. With `renames_whole` a file always has its old or its new name,
+        as all file systems guarantee, and all content may exist without the names.
 
         Args:
-            step: every how many operations power may be lost, from the operation `first`.
+            step: interval of operations after which power is lost, from the operation `first` on.
         """
         disk, chance, seen = Disk(), random.Random(seed), set()
         whole = renames(self.tape.operations) if renames_whole else {}
@@ -244,16 +245,16 @@ def opened(root: Path, fsync: FsyncMode, now_ms: int, *, repairs_corruption: boo
 
 
 def abandon(node: BrokerNode) -> None:
-    """Lets go of what a killed process would hold."""
+    """Releases the resources of a killed process."""
     node._files.close()
     os.close(node._lock_fd)
 
 
 def check(root: Path, promises: Promises, fsync: FsyncMode, *, was_killed: bool) -> None:
-    """Starts a broker on what is left of the disk.
+    """Starts a broker on the remaining disk.
 
     Raises:
-        Lost: it does not hold what was promised.
+        Lost: acknowledged data is missing.
     """
     try:
         node = opened(root, fsync, NOW_MS + 1000)
@@ -269,11 +270,11 @@ def check(root: Path, promises: Promises, fsync: FsyncMode, *, was_killed: bool)
 
 def _check_node(node: BrokerNode, promises: Promises, was_killed: bool) -> None:
     names = {topic.name for topic in node.topics}
-    _expect(promises.topics <= names, f"topics {promises.topics - names} are gone")
+    _expect(promises.topics <= names, f"topics {promises.topics - names} are missing")
     _expect(not promises.gone & names, f"topics {promises.gone & names} are back")
     _expect(node.topics.leader_epoch > promises.epoch or promises.epoch < 0, "a leader epoch is used again")
     _expect(_loop().run(node.producer_ids.allocate()) not in promises.producer_ids, "a producer id is given out again")
-    # A message is acknowledged when it is in the log, but for those who ask for more; a kill takes none of those back.
+    # By default a message is acknowledged when it is in the log; a kill does not remove it.
     for key, records in (promises.stored if was_killed else promises.records).items():
         if key[0] in promises.topics:
             _check_log(node.log(*key), key, records, promises)
@@ -328,7 +329,7 @@ def _check_table(log: PartitionLog, table: dict[bytes, int], sent: dict[int, tup
 
 @functools.cache
 def _loop() -> asyncio.Runner:
-    """One event loop for all the brokers that look: a new one each would take a tenth of the time."""
+    """One event loop for all checking brokers: a new one each would take a tenth of the time."""
     return asyncio.Runner()
 
 
@@ -341,11 +342,11 @@ COARSE_STEP = 12
 
 
 def loses_something(life: Life, looked_at: Callable[..., object]) -> bool:
-    """Whether a life without one of its forces leaves a disk that does not hold what it should.
+    """Whether a life without one of its fsyncs leaves a disk without acknowledged data.
 
-    The disks before the first force that was left out are those of a whole life. What is lost then is mostly lost until
-    the next force of the same file or directory, so that few moments show it, or those after the last force that was
-    left out; all are looked at before the answer is no.
+    Disks before the first omitted fsync are those of a complete life. A loss is mostly visible until the next fsync of
+    the same file or directory, so few moments show it, or those after the last omitted fsync. All are checked before
+    the result is False.
 
     Args:
         looked_at: raises `Lost`; called with `mixes`, `first` and `step` of `Life.disks`.
@@ -364,18 +365,18 @@ def loses_something(life: Life, looked_at: Callable[..., object]) -> bool:
 def look_at(
     disks: Iterable[tuple[str, Image, Any]], directory: Path, fsync: FsyncMode, check_one: Callable[..., None]
 ) -> int:
-    """Starts brokers on disks that a loss of power may have left; `check_one` is one of the two `check`.
+    """Starts brokers on disks that a power loss may have left; `check_one` is one of the two `check` functions.
 
     Returns:
-        How many disks were looked at.
+        The number of disks checked.
 
     Raises:
-        Lost: one does not hold what it should.
+        Lost: acknowledged data is missing.
     """
     count = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_module, "ThreadPoolExecutor", Inline)
-        # Of the brokers that look: their disk is not lost.
+        # For the checking brokers, whose disk is not lost.
         patch.setattr(files.os, "fsync", lambda fd: None)
         patch.setattr(files.os, "fdatasync", lambda fd: None)
         for name, image, promises in disks:

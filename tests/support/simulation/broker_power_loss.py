@@ -1,7 +1,7 @@
-"""What a loss of power leaves of a broker's data directory, at any moment of what was done in it.
+"""The broker's data directories that a power loss may leave, at any moment of its operations.
 
-As `power_loss`, whose names and directories these are, but for files that are written in place: `Tape` notes every
-write as well, and of those since a file was last forced any part may be on the disk, a single one also in part.
+As `power_loss`, with its names and directories, and for files that are written in place: `Tape` also records every
+write. Of the writes since the last fsync any part may be on the disk, and a single write may be partial.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HELPERS = {
 
 
 class Inline(Executor):
-    """An executor without threads, so that what is recorded has one order."""
+    """An executor without threads, so that recorded operations have one order."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -49,7 +49,7 @@ class Inline(Executor):
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """Bytes were written at a position, or with None the file was cut there."""
+    """Bytes written at a position; None truncates the file there."""
 
     file: Node
     position: int
@@ -58,7 +58,7 @@ class Wrote:
 
 @dataclass
 class Tape(Recorder):
-    """Records what a broker does below `root`; the writes as well."""
+    """Records a broker's operations below `root`, including writes."""
 
     def _patch(self, patch: pytest.MonkeyPatch) -> None:
         super()._patch(patch)
@@ -130,7 +130,7 @@ class Tape(Recorder):
 
 
 def _caller() -> str:
-    """The function of the broker that wants something forced."""
+    """Returns the broker's function that requests an fsync."""
     frame = sys._getframe(1)
     while (
         "/broker/" not in frame.f_code.co_filename or "/tests/" in frame.f_code.co_filename or frame.f_code in HELPERS
@@ -142,7 +142,7 @@ def _caller() -> str:
 
 @dataclass
 class Disk(Survivors):
-    """What is on the disk for certain, and the names and writes that may be, after operations one by one."""
+    """The durable content, and the names and writes that may be durable, after each operation."""
 
     writes: dict[Node, list[Wrote]] = field(default_factory=dict)
 
@@ -155,7 +155,8 @@ class Disk(Survivors):
         Survivors.after(self, operation)
 
     def left(self, top: Node, named: Callable[[Named], bool], kept: Callable[[list[Wrote]], list[Wrote]]) -> Image:
-        """The disk if of the names that may be just these are, and of each file's writes those that `kept` gives."""
+        """Returns the disk if exactly the names in `named` are durable, and of each file's writes those that `kept`
+        selects."""
         image = self.image(top, named)
         contents = {
             node: _written(content, kept(self.writes.get(node, []))) for node, content in image.contents.items()
@@ -183,7 +184,7 @@ def everything(_: object) -> bool:
 
 
 def renames(operations: Sequence[object]) -> dict[int, Named]:
-    """Of each name that went because its file has another one now, by identity, how that one came."""
+    """Returns, for each name removed by a rename, the name that replaced it, by identity."""
     return {
         id(went): came
         for came, went in pairwise(operations)
@@ -194,10 +195,10 @@ def renames(operations: Sequence[object]) -> dict[int, Named]:
 def images(
     disk: Disk, top: Node, chance: random.Random, mixes: int, whole: Mapping[int, Named] = MappingProxyType({})
 ) -> Iterator[tuple[str, Image]]:
-    """All that happened, as a kill leaves it; nothing that was not forced; removals alone; a few mixes.
+    """Yields disks: everything, as after a kill; only fsynced data; only removals; and a few mixes.
 
     Args:
-        whole: changes of names, by identity, that are on the disk with another one or not at all.
+        whole: name changes, by identity, that are durable together or not at all.
     """
 
     def some(writes: list[Wrote]) -> list[Wrote]:

@@ -1,4 +1,4 @@
-"""Extent of simulations: a part of the moments in the gate, all of them in `make test-full`."""
+"""Extent of simulations: a sample in the gate, everything in `make test-full`."""
 
 from __future__ import annotations
 

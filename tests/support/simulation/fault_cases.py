@@ -1,4 +1,4 @@
-"""A warehouse with news in it that can be had again and again, for one fault after the other."""
+"""A warehouse with news that can be set up repeatedly, for one fault after the other."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from support.simulation.power_loss import Killed
 from support.simulation.small_world import BAD, ORDER_V1, ORDER_V2, Lost, SmallWorld, check_whole, make_small
 
 RUNS_MAX = 4
-"""Until nothing is left to do: to catch up and load, to load what that one met anew, to see that this was all."""
+"""Runs until nothing is left to do: catch up and load, load new topics found by that, and confirm."""
 
-TOLD = (KafkaError, LoaderError, HiveDdlError, AuditError, RegistryError, OSError)
-"""What `headrace load` makes one line of."""
+REPORTED_ERRORS = (KafkaError, LoaderError, HiveDdlError, AuditError, RegistryError, OSError)
+"""Errors that `headrace load` reports in one line."""
 
 Row = tuple[int, int]
 COMPACTION = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
@@ -37,11 +37,11 @@ Report = RunReport | RewriteReport | BackfillReport
 
 
 class Case:
-    """Two files of a topic are loaded; there are a new topic, a new field, a bad message, and staging of somebody who
-    was killed.
+    """Two files of a topic are loaded. There are a new topic, a new field, a bad message, and staging of a killed
+    process.
 
     Args:
-        is_loaded: all of that, too, but for one more message.
+        is_loaded: whether these are loaded too, except one more message.
     """
 
     def __init__(self, directory: Path, *, is_loaded: bool = False) -> None:
@@ -82,7 +82,7 @@ class Case:
 
     @staticmethod
     def backfill(world: SmallWorld) -> BackfillReport:
-        """In two pieces, of what is loaded."""
+        """Runs a backfill of the loaded messages, in two pieces."""
         ports, rewrites = world.ports(), world.rewrites()
         read = BackfillPorts(rewrites, ports.cluster, ports.schemas, ports.run_units, lambda line: None)
         sizes = BackfillSettings(world.settings.plan, world.settings.task, piece_bytes_max=3_000)
@@ -90,7 +90,7 @@ class Case:
 
 
 def quick_case(directory: Path, patch: pytest.MonkeyPatch, *, is_loaded: bool = False) -> Case:
-    """One with small archives and chunks, and nothing forced to the disk: a process that dies leaves what it has
+    """Returns a case with small archives and commits, without fsyncs: a killed process leaves everything that it has
     written."""
     make_small(patch)
     patch.setattr(os, "fsync", lambda descriptor: None)
@@ -98,10 +98,10 @@ def quick_case(directory: Path, patch: pytest.MonkeyPatch, *, is_loaded: bool = 
 
 
 def under(faults: Faults, world: SmallWorld, act: Callable[[SmallWorld], Report]) -> None:
-    """Acts as one process that meets faults. One that ends as if nothing had been must have done all.
+    """Acts as one process with faults. A process that succeeds must have done everything.
 
     Raises:
-        Lost: it had not.
+        Lost: it has not.
     """
     before = world.rows("orders")
     with faults.injected():
@@ -109,7 +109,7 @@ def under(faults: Faults, world: SmallWorld, act: Callable[[SmallWorld], Report]
             report = act(world)
         except Killed:
             return
-        except TOLD as error:
+        except REPORTED_ERRORS as error:
             assert str(error), type(error)
             return
         with faults.held():
@@ -124,7 +124,7 @@ def under(faults: Faults, world: SmallWorld, act: Callable[[SmallWorld], Report]
 
 
 def is_kept(before: Sequence[Row], after: Sequence[Row]) -> bool:
-    """Whether all that was there is, and nothing twice."""
+    """Whether all rows are still there, without duplicates."""
     return set(before) <= set(after) and len(after) == len(set(after))
 
 
@@ -135,10 +135,10 @@ def says_something(report: Report) -> bool:
 
 
 def finish(world: SmallWorld, *, staging: bool = True) -> None:
-    """Loads until there is nothing left to do, and looks at what is there then.
+    """Loads until nothing is left to do, and checks the result.
 
     Raises:
-        Lost: something is missing, or comes twice, or somebody would have to act.
+        Lost: rows are missing or duplicated, or a problem needs action.
     """
     for _ in range(RUNS_MAX):
         report = Case.load(world)

@@ -1,7 +1,7 @@
-"""Faults at every call that a load makes of the world around it, in one process.
+"""Faults at every external call of a load, in one process.
 
-`Faults` counts the calls of the storage, the brokers, the registry, the metastore and the audit's database, and does
-something at one of them: the process dies, the call fails or hangs, its reply is lost, or another process comes first.
+`Faults` counts the calls of the storage, the brokers, the registry, the metastore and the audit database, and injects a
+fault at one of them: the process dies, the call fails or hangs, its reply is lost, or another process runs first.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _of_disk(reason: str) -> Exception:
 
 @dataclass(frozen=True)
 class _Calls:
-    """The calls of one class, those that only ask and those that change something, and how they fail."""
+    """The calls of one class, read-only and changing ones, and their errors."""
 
     asks: tuple[str, ...]
     changes: tuple[str, ...]
@@ -80,13 +80,13 @@ CALLS: Mapping[type, _Calls] = {
 
 
 CHANGES = frozenset(f"{owner.__name__}.{name}" for owner, calls in CALLS.items() for name in calls.changes)
-"""The calls that leave something behind."""
+"""The calls with side effects."""
 
 
 @dataclass
 class Faults:
-    """`at` is the call, from 0, at which `fault` happens, or before which `meanwhile` is called. `calls` names all that
-    were made; a call that another one of these makes is a part of it."""
+    """`at` is the number of the call, from 0, at which `fault` happens, or before which `meanwhile` is called. `calls`
+    are the names of all calls; nested calls belong to the outer one."""
 
     at: int = -1
     fault: Fault | None = None
@@ -98,7 +98,7 @@ class Faults:
 
     @contextlib.contextmanager
     def injected(self) -> Iterator[Faults]:
-        """What runs inside is one process; what hangs is done when it has ended."""
+        """Runs the body as one process. Hanging calls are completed at its end."""
         with pytest.MonkeyPatch.context() as patch:
             for owner, calls in CALLS.items():
                 for name in (*calls.asks, *calls.changes):
@@ -109,7 +109,7 @@ class Faults:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """What runs inside is somebody else, whose calls do not count."""
+        """Runs the body as another process, whose calls are not counted."""
         self.is_inside = True
         try:
             yield

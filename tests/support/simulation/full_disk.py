@@ -1,4 +1,4 @@
-"""A disk that is full at one moment of a broker's life: of all calls that need space one fails, or some in a row."""
+"""A disk that is full at one moment of a broker's life: one call that needs space fails, or several in a row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOWHERE = -1
 
 
 class FullDisk:
-    """Counts the calls that need space below `root`; from the one of number `full_at` on there is none."""
+    """Counts the calls that need space below `root`. From call number `full_at` on there is none."""
 
     def __init__(self, root: Path) -> None:
         self._root = f"{root}/"
@@ -60,7 +60,7 @@ class FullDisk:
 
         def write_bytes(path: Path, content: bytes) -> int:
             if self._refuses("write", path):
-                # The file is made and emptied before there is no space for the rest.
+                # The file is created and truncated before the space runs out.
                 real_write_bytes(path, content[: len(content) // 2])
                 raise full()
             return real_write_bytes(path, content)

@@ -1,8 +1,8 @@
-"""Every interleaving of a few processes, each of them the loader's own code, which asks the world one thing at a time.
+"""All interleavings of a few processes, each running the loader's own code with one external call at a time.
 
-What a process does next must follow from the answers it has had, and from nothing else. So where it stands *is* those
-answers: to go on from there it is run again from its beginning with them, up to the first call after them. That
-happens once for all interleavings in which it has had the same answers. The world is a value.
+The next call of a process must depend only on the results of its earlier calls. Its position therefore *is* these
+results: to continue, the process is run again from the beginning with them, up to the next call. That happens once for
+all interleavings with the same results. The world is an immutable value.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ class Call(NamedTuple):
 
 
 class World(Hashable, Protocol):
-    """What the processes share."""
+    """The state shared by the processes."""
 
     def done(self, call: Call) -> tuple[Any, Hashable]:
-        """The world after a call, and the answer."""
+        """Returns the world after a call, and the result."""
         ...
 
     def is_settled(self, call: Call) -> bool:
-        """Whether the call changes nothing, and nothing that anybody may yet do changes its answer: then it does not
-        matter when it is made."""
+        """Whether the call has no side effect and no possible later call changes its result: then its time does not
+        matter."""
         ...
 
 
 Ask = Callable[..., Any]
-"""`ask(name, *arguments)` is the answer of the world."""
+"""`ask(name, *arguments)` returns the result of an external call."""
 
 Stage = Callable[[Ask, Any], Hashable]
-"""A part of a process, from what the part before it left, which is all that it may know, to what it leaves."""
+"""A part of a process: from the value returned by the previous part, its only input, to its own value."""
 
 W = TypeVar("W", bound=World)
 
@@ -47,14 +47,14 @@ class Process:
 
 
 class _Unanswered(BaseException):
-    """The process is as far as its answers go."""
+    """The process has used all known results."""
 
 
 @dataclass(eq=False, slots=True)
 class Moment:
-    """Where a process stands: at `call`, or, where that is None, at its end, with what its last stage left.
+    """The position of a process: at `call`, or at its end if None, with the value of its last stage.
 
-    `error` is what it ended with, for processes that should not.
+    `error` is the exception that ended it, for processes that must not fail.
     """
 
     process: Process
@@ -68,13 +68,13 @@ class Moment:
 
 
 class Interleavings:
-    """Remembers every moment of every process that it has come to."""
+    """Caches every reached position of every process."""
 
     def __init__(self) -> None:
         self._begun: dict[Hashable, Moment] = {}
 
     def begin(self, process: Process, stage: int = 0, carried: Hashable = None) -> Moment:
-        """The first call of a stage, or the end."""
+        """Returns the first call of a stage, or the end."""
         key = (process, stage, carried)
         if key not in self._begun:
             if stage == len(process.stages):
@@ -109,10 +109,10 @@ class Interleavings:
         return self.begin(moment.process, moment.stage + 1, left)
 
     def alone(self, world: W, process: Process) -> W:
-        """The world after all of a process that nobody disturbs.
+        """Returns the world after a process that runs alone.
 
         Raises:
-            Exception: whatever it ends with.
+            Exception: raised by the process.
         """
         moment = self.begin(process)
         while moment.call is not None:
@@ -123,7 +123,7 @@ class Interleavings:
         return world
 
     def steps(self, first: W, processes: Sequence[Process]) -> Iterator[Step]:
-        """Every step that any interleaving takes; each state is gone on from once."""
+        """Yields every step of any interleaving; each state is continued once."""
         state = self._settled(first, tuple(self.begin(process) for process in processes))
         seen, waiting = {state}, [state]
         while waiting:
@@ -148,7 +148,7 @@ class Interleavings:
 
 
 class Step(NamedTuple):
-    """The process at `moment` made its call; `moments` is where everybody stands then."""
+    """The process at `moment` made its call; `moments` are the positions of all processes."""
 
     before: Any
     moment: Moment

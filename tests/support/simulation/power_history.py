@@ -1,4 +1,4 @@
-"""The life of a small warehouse, recorded, and what must hold of every disk that a loss of power may leave of it."""
+"""The recorded life of a small warehouse, and the invariants of every disk that a power loss may leave."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ GENERATION = re.compile(r"/_g\d+/")
 
 @dataclass(frozen=True)
 class Outside:
-    """What the rest of the world knew at a moment. `committed` are the (commit, run id) that drivers were told of."""
+    """The knowledge of the outside world at a moment. `committed` are the (commit number, run id) returned to
+    drivers."""
 
     tables: Mapping[tuple[str, str], TableState]
     parts: Mapping[Any, Any]
@@ -48,7 +49,7 @@ class Outside:
 
 
 class History:
-    """`root` is made; the warehouse is some directories below it."""
+    """`root` is created; the warehouse is some directories below it."""
 
     def __init__(self, root: Path, *, without: str = "", kill_before: int | None = None) -> None:
         self.root = root
@@ -63,7 +64,7 @@ class History:
         self._version: tuple[int, bytes, int] = (0, b"", 0)
 
     def live(self, steps: Sequence[Callable[[History], None]]) -> History:
-        """Takes the steps one after the other; one that is killed is over, and a new process takes the next."""
+        """Runs the steps in order. A killed step ends, and a new process runs the next."""
         with pytest.MonkeyPatch.context() as patch, self.recorder.recording():
             make_small(patch)
             patch.setattr(CommitLog, "try_commit", self._remembering(CommitLog.try_commit))
@@ -107,11 +108,11 @@ class History:
     def disks(
         self, *, seed: int = 0, moments: Collection[int] | None = None, mixed: Collection[int] = ()
     ) -> Iterator[tuple[str, Image, Outside]]:
-        """Each disk that may be left, once, with its name and what the world knew.
+        """Yields each possible disk once, with its name and the outside world's knowledge.
 
         Args:
-            moments: the operations after which power may be lost; None means all.
-            mixed: those of which a mix is given too, beside the extremes.
+            moments: the operations after which power is lost; None means all.
+            mixed: those with additional mixes besides the extremes.
         """
         chance = random.Random(seed)
         survivors, seen = Survivors(), set()
@@ -128,14 +129,14 @@ class History:
 
 
 def of_an_older_release(history: History) -> None:
-    """There is a log, and nothing in it."""
+    """There is an empty log."""
     storage = local_storage(history.world.warehouse).commits
     storage.prepare()
     storage.put_if_absent(commit_log.FORMAT_PATH, b'{"format":1,"read_min":1,"write_min":1}')
 
 
 def new_topics(history: History) -> None:
-    """Two topics, a message that nobody can read, a commit for each."""
+    """Loads two topics and a bad message, in a commit for each topic."""
     world = history.world
     world.registry.register("orders-value", 1, ORDER_V1)
     world.registry.register("clicks-value", 2, ORDER_V1)
@@ -150,7 +151,7 @@ def more_messages(history: History) -> None:
 
 
 def killed_when_its_tasks_were_done(history: History) -> None:
-    """Its staging is there, and nobody will ever decide it."""
+    """Leaves staging that no run will commit."""
     ports = history.world.ports()
     history.world.cluster.topics["clicks"].logs[0] += [2]
 
@@ -182,7 +183,7 @@ def compacted(history: History) -> None:
 
 
 def backfilled(history: History) -> None:
-    """All files are made again, in several pieces."""
+    """Recreates all files, in several pieces."""
     ports, rewrites, settings = history.world.ports(), history.world.rewrites(), history.world.settings
     report = backfill(
         BackfillPorts(rewrites, ports.cluster, ports.schemas, ports.run_units, lambda line: None),
@@ -195,7 +196,7 @@ def backfilled(history: History) -> None:
 
 
 def a_day_later(history: History) -> None:
-    """Nobody reads the files any more that were replaced, and they go."""
+    """Deletes the replaced files, which no query reads any more."""
     history.world.clock_ms += 2 * DAY_MS
     history.world.cluster.topics["orders"].logs[0] += [3]
     history.load()
@@ -217,16 +218,15 @@ WHOLE_LIFE = (
 
 
 class Aftermath:
-    """Puts disks in the place of the history's own, and goes on from them."""
+    """Restores disks in place of the history's own, and continues from them."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._works = 1000
 
     def check(self, name: str, image: Image, outside: Outside) -> None:
-        """
-        Raises:
-            Lost: see there.
+        """Raises:
+        Lost: see there.
         """
         try:
             shutil.rmtree(self._history.root)
@@ -254,7 +254,7 @@ class Aftermath:
         if outside.audit:
             world.audit_path.write_bytes(outside.audit)
         self._works += 1000
-        world._works = self._works  # ids that nobody else has had
+        world._works = self._works  # unused ids
         return world
 
     def _check_log(self, world: SmallWorld, outside: Outside) -> None:
@@ -262,13 +262,13 @@ class Aftermath:
         for topic in log.read_state().topics.values() if outside.committed else ():
             for schema_id in topic.load_schema.writer_ids:
                 if not (log.storage.read(f"schemas/{schema_id}.avsc") or b"").startswith(b"{"):
-                    raise Lost(f"schema {schema_id} would have to be asked for again")
+                    raise Lost(f"schema {schema_id} is not cached")
         if outside.committed and log.storage.read(FORMAT_PATH) is None:
             raise Lost("the format of the log is missing")
         head = log.head()
         for commit_number, run_id in outside.committed:
             if commit_number > head or log.commit(commit_number).run_id != run_id:
-                raise Lost(f"slot {commit_number} is not that of {run_id} any more")
+                raise Lost(f"commit {commit_number} is not that of {run_id} any more")
 
     def _check_visible(self, world: SmallWorld) -> None:
         committed = committed_files(world.log())
@@ -307,13 +307,12 @@ class Aftermath:
 
 
 def committed_files(log: CommitLog) -> dict[str, str]:
-    """The checksum of every file of the log, by its name in the first generation."""
+    """Returns the checksum of every committed file, by its name in the first generation."""
     state: LoaderState = log.read_state()
     found = {}
     for commit_number in range(1, state.commit_number + 1):
         for topic, committed in log.commit(commit_number).topics.items():
             for file in committed.files:
-                found[
-                    f"{time_partition_directory(state.topics[topic].directory, file.kind, file.time_partition, 0)}/{file.name}"
-                ] = file.checksum
+                parent = time_partition_directory(state.topics[topic].directory, file.kind, file.time_partition, 0)
+                found[f"{parent}/{file.name}"] = file.checksum
     return found

@@ -1,10 +1,8 @@
-"""What a loss of power leaves of a directory, at any moment of what was done in it.
+"""The directories that a power loss may leave, at any moment of a process.
 
-`Recorder` notes what this process does to the files below a directory: names that come and go, and what is forced to
-the
-disk. Of any prefix of that, `Survivors` says what a disk that keeps no more than POSIX promises may hold afterwards:
-the content of a file as it was when the file was last forced, and nothing of it where it never was; the names in a
-directory as they were when the directory was last forced, and of the later changes any part, each by itself.
+`Recorder` records a process's operations on the files below a directory: added and removed names, and fsyncs. For any
+prefix of them, `Survivors` computes the disks that POSIX permits: the content of a file as of its last fsync, nothing
+if it was never fsynced; the names in a directory as of its last fsync, and any subset of the later changes.
 """
 
 from __future__ import annotations
@@ -31,11 +29,11 @@ NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
 
 
 class Killed(BaseException):
-    """The process ends here: whatever it still tries to do to the files fails in the same way."""
+    """The process ends here: all its further file operations fail the same way."""
 
 
 class OneByOne:
-    """An executor without threads, so that what is recorded has one order."""
+    """An executor without threads, so that recorded operations have one order."""
 
     def __init__(self, threads: int) -> None:
         pass
@@ -52,7 +50,7 @@ class OneByOne:
 
 @dataclass(eq=False, repr=False, slots=True)
 class Node:
-    """A file or a directory, whatever its names; `entries` are a directory's as the process sees them."""
+    """A file or directory, regardless of its names; `entries` are a directory's as the process sees them."""
 
     entries: dict[str, Node] | None = None
 
@@ -63,7 +61,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A name in a directory came to mean `node`, or nothing; `path` is all of it, `source` another name it had."""
+    """A name in a directory was set to `node`, or removed; `path` is the full path, `source` another name of the
+    node."""
 
     directory: Node
     name: str
@@ -74,7 +73,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Spoiled:
-    """A file was opened for writing: nothing is promised of its content until it is forced."""
+    """A file was opened for writing: its content is undefined until the next fsync."""
 
     file: Node
 
@@ -93,12 +92,12 @@ Operation = Named | Spoiled | Forced
 
 @dataclass
 class Recorder:
-    """Records below `root`, an empty directory that is taken to be on the disk already.
+    """Records operations below `root`, an empty durable directory.
 
     Args:
-        without: a site that does not force what it should.
-        kill_before: the number of the operation, from 0, at which the process ends.
-        note: gives what else is true at this moment; kept for every operation, as of its end.
+        without: the site whose fsync is omitted.
+        kill_before: number of the operation, from 0, at which the process ends.
+        note: returns further state at this moment; stored for the end of every operation.
     """
 
     root: Path
@@ -115,7 +114,7 @@ class Recorder:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def revive(self) -> None:
-        """Another process begins; the machine has been up all the time."""
+        """Starts another process on the same running machine."""
         if self._is_dead:
             self._is_dead, self.kill_before = False, None
 
@@ -254,7 +253,7 @@ class Recorder:
         self._note(Named(directory, name, node, path, source))
 
     def _below(self, path: Any, directory: int | None = None) -> str | None:
-        """The path below the root, None outside."""
+        """Returns the path below the root, None outside."""
         text = os.fspath(path)
         if directory is not None and not text.startswith("/"):
             known = self._descriptors.get(directory)
@@ -283,12 +282,12 @@ class Recorder:
 
 
 def pattern(path: str) -> str:
-    """The same for paths that play the same part."""
+    """Returns the same text for paths with the same role."""
     return NUMBERS.sub("*", path)
 
 
 def _caller() -> str:
-    """The function of the storage that wants something forced."""
+    """Returns the storage function that requests an fsync."""
     frame = sys._getframe(2)
     while frame.f_code in HELPERS or frame.f_code.co_filename == __file__:
         assert frame.f_back is not None
@@ -298,7 +297,7 @@ def _caller() -> str:
 
 @dataclass(slots=True)
 class Survivors:
-    """What is on the disk for certain, and the changes of names that may be, after operations one by one."""
+    """The durable content, and the changes of names that may be durable, after each operation."""
 
     contents: dict[Node, bytes] = field(default_factory=dict)
     entries: dict[Node, dict[str, Node]] = field(default_factory=dict)
@@ -317,7 +316,7 @@ class Survivors:
                 self.contents[node] = content
 
     def image(self, top: Node, happened: Callable[[Named], bool]) -> Image:
-        """The disk if of the pending changes just these happened."""
+        """Returns the disk if exactly these pending changes are durable."""
         found: dict[str, Node] = {}
         waiting = [("", top)]
         while waiting:
@@ -341,14 +340,14 @@ def _apply(entries: dict[str, Node], changes: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Files and directories by path; of a file that was never forced nothing is left but its name."""
+    """Files and directories by path; a file that was never fsynced has a name but no content."""
 
     nodes: Mapping[str, Node]
     contents: Mapping[Node, bytes]
 
     @property
     def key(self) -> Any:
-        """Equal for images that differ in nothing but temporary files, which have no reader."""
+        """Equal for images that differ only in temporary files, which have no reader."""
         return frozenset(
             (path, id(node), self.contents.get(node))
             for path, node in self.nodes.items()
@@ -356,7 +355,7 @@ class Image:
         )
 
     def write(self, root: Path) -> None:
-        """Into an empty directory."""
+        """Writes the image to an empty directory."""
         written: dict[Node, str] = {}
         for path, node in sorted(self.nodes.items(), key=lambda named: named[0]):
             target = f"{root}/{path}"
@@ -378,7 +377,7 @@ EXTREMES: Mapping[str, Callable[[Named], bool]] = {
 
 
 def images(survivors: Survivors, top: Node, chance: random.Random, mixes: int) -> Iterator[tuple[str, Image]]:
-    """The extremes of what may be left, and a few mixes."""
+    """Yields the extremes of possible disks, and a few mixes."""
     for name, happened in EXTREMES.items():
         yield name, survivors.image(top, happened)
     for number in range(mixes):

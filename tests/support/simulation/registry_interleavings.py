@@ -1,6 +1,7 @@
-"""Two processes on one database, asked and changed in any order, answer as the model does; also after it went back.
+"""Two registry processes on one database respond as the model, with requests and changes in any order, also after a
+restore.
 
-Each has its own kept answers, schemas and views; what one changes the other must know.
+Each process has its own caches of responses, schemas and views, and must notice the changes of the other.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from support.registry.registry_model import (
 )
 
 EXAMPLES_ON_SQLITE = 0.1  # of the profile
-EXAMPLES_ON_POSTGRES = 0.05  # each step there takes some times as long
+EXAMPLES_ON_POSTGRES = 0.05  # each step takes several times as long
 FRONTS = 2
 
 fronts = st.integers(0, FRONTS - 1)
@@ -70,7 +71,7 @@ def outcome(answer: RestResponse, read: Any) -> Outcome:
 
 
 class Copies(Protocol):
-    """Takes a copy of a database, and puts it back while it is in use."""
+    """Copies a database, and restores it while it is in use."""
 
     def take(self, url: str) -> None: ...
 
@@ -95,7 +96,7 @@ class SqliteCopies:
 
 
 class PostgresCopies:
-    """As a dump that is put back: all rows, that which tells histories apart among them, and what sequences are at."""
+    """Restores a dump: all rows, including the database's identity, and the values of sequences."""
 
     def take(self, url: str) -> None:
         with psycopg.connect(url) as connection:
@@ -109,7 +110,7 @@ class PostgresCopies:
         with psycopg.connect(url) as connection:
             tables = self._tables(connection)
             connection.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY CASCADE".encode())
-            # Those that others refer to first.
+            # Referenced tables first.
             for table in sorted(tables, key=lambda table: table not in ("schemas", "subjects")):
                 connection.execute(f"INSERT INTO public.{table} TABLE copied.{table}".encode())
             connection.execute(
@@ -132,7 +133,7 @@ def histories_of(url: str) -> settings:
 
 
 class Interleavings(RuleBasedStateMachine):
-    """`new_database` makes migrated databases and returns their URLs."""
+    """`new_database` creates migrated databases and returns their URLs."""
 
     def __init__(self, new_database: Callable[[], str]) -> None:
         super().__init__()
@@ -148,7 +149,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """With something to find, and to refer to."""
+        """Registers subjects and references."""
         for item in list(FIXED)[:2]:
             self.put_config(0, "", "NONE")
             self.register(0, TARGET, content(item), content(item))
@@ -163,7 +164,7 @@ class Interleavings(RuleBasedStateMachine):
             wanted = refusal.outcome
         assert outcome(answer, read) == wanted, (answer.text, wanted)
 
-    # What changes.
+    # Changes.
 
     @rule(front=fronts, subject=subjects, item=contents, fixed=targets)
     def register(self, front: int, subject: str, item: Content, fixed: Content) -> None:
@@ -242,7 +243,7 @@ class Interleavings(RuleBasedStateMachine):
         answer = self.fronts[front].delete(f"/mode/{subject}")
         self._agree(self.model.delete_mode, (subject,), {}, answer, lambda body: body["mode"])
 
-    # A database that goes back.
+    # A restored database.
 
     @rule()
     def take_copy(self) -> None:
@@ -257,7 +258,7 @@ class Interleavings(RuleBasedStateMachine):
         self.model = self.copied.copy()
         time.sleep(LEASE_S)
 
-    # What is asked: of both, and of the one that may give again what it kept.
+    # Requests: to both processes, and to the one with cached responses.
 
     def _ask(self, expected: Any, arguments: tuple[Any, ...], options: dict[str, Any], read: Any, *call: Any) -> None:
         for front in self.fronts:

@@ -40,7 +40,7 @@ def remember_results(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_journal_in_memory(patch: pytest.MonkeyPatch) -> None:
-    """Saves two files each time the audit's database is opened. No simulation interrupts its transactions."""
+    """Saves two files per opened audit database. No simulation interrupts its transactions."""
     patch.setattr(
         store, "_use_write_ahead_log", lambda connection: connection.execute("PRAGMA journal_mode = MEMORY").fetchone()
     )

@@ -1,4 +1,4 @@
-"""A small world whose tasks are real, and what must hold of it in the end."""
+"""A small world with real tasks, and its invariants at the end."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from support.loader.task_world import TaskWorld
 from support.simulation.power_loss import OneByOne
 from support.simulation.remembered import keep_journal_in_memory, remember_results
 
-AT_ONCE_MS = -(10**15)  # of staging: whoever cleans next voids it
-LONG_NAME = "x" * 700  # of a field, so that the schemas of the tables are files of their own
+AT_ONCE_MS = -(10**15)  # age of staging that the next cleaning voids
+LONG_NAME = "x" * 700  # of a field, so that the schemas of the tables are separate files
 ORDER_V1 = (
     '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"},'
     f'{{"name":"{LONG_NAME}","type":"string","default":""}}]}}'
 )
 ORDER_V2 = ORDER_V1.replace("]}", ',{"name":"note","type":"string","default":""}]}')
 LITERAL_CHARS_MAX = 700
-BAD = 9  # a schema id that nobody has registered
+BAD = 9  # an unregistered schema id
 
 
 class Lost(AssertionError):
-    """A disk on which something is missing, or on which there is something that should not be."""
+    """A disk with missing or unexpected data."""
 
 
 def make_small(patch: pytest.MonkeyPatch) -> None:
-    """A few commits get checkpoints and archives, and a run with two topics is two of them."""
+    """A few commits get checkpoints and archives, and a run with two topics makes two commits."""
     patch.setattr(commit_files, "ARCHIVE_COMMITS", 2)
     patch.setattr(commit_files, "LOOSE_COMMITS_MIN", 2)
     patch.setattr(commit_log, "CHECKPOINT_EVERY", 2)
@@ -53,7 +53,8 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
 
 
 class SmallWorld(TaskWorld):
-    """Tables name their schemas by URL, so that these files are needed too. The audit's database is elsewhere."""
+    """Tables name their schemas by URL, so the schema files are needed too. The audit database is in another
+    directory."""
 
     def __init__(self, root: Path, audit_path: Path) -> None:
         super().__init__(root)
@@ -66,13 +67,13 @@ class SmallWorld(TaskWorld):
 
 
 def check_whole(world: SmallWorld, *, staging: bool = True) -> None:
-    """Every offset is in one row or quarantined, and counted once by each tier.
+    """Checks that every offset is in one row or quarantined, and counted once by each tier.
 
     Args:
-        staging: that nothing is left there, too.
+        staging: also checks that staging is empty.
 
     Raises:
-        Lost: it is not so.
+        Lost: the check failed.
     """
     for topic in world.cluster.topics:
         rows, quarantined, produced = world.rows(topic), world.quarantined(topic), world.produced(topic)

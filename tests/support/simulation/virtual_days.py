@@ -1,8 +1,8 @@
-"""A broker whose clocks are the test's, asked in the protocol's words without sockets, and what its clients know.
+"""A broker with test clocks and without sockets, and the knowledge of its clients.
 
-Nothing here looks at how the broker decides: a record is known with the time it was given, a group with its members,
-and what must be there or gone is said in those terms. Whatever the broker does by itself (upkeep, compaction, forcing
-to disk) is done once in every step of the clock.
+The model does not know how the broker works: it knows the time of each record and the members of each group, and checks
+which of them must exist or must be deleted. The broker's own work (upkeep, compaction, fsyncs) runs once in every step
+of the clock.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Record = tuple[int, bytes | None, bytes | None]
 
 @dataclass
 class Clock:
-    """The wall clock may be set; the other one only goes on."""
+    """The wall clock can be set; the monotonic clock only advances."""
 
     wall_ms: int = NOW_MS
     monotonic_ms: int = 1_000_000
@@ -67,7 +67,7 @@ class Clock:
 
 
 class VirtualBroker:
-    """One broker after another on a directory."""
+    """A sequence of brokers on a directory."""
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         self.directory, self.clock = directory, clock
@@ -89,7 +89,7 @@ class VirtualBroker:
         abandon(self.node)
 
     async def look(self) -> None:
-        """All that a broker does by itself."""
+        """Runs the broker's own work."""
         node = self.node
         await node.groups.run_due(self.clock.monotonic_ms)
         await node.transactions.run_maintenance()
@@ -98,10 +98,10 @@ class VirtualBroker:
         await node.flusher.flush_dirty()
         await node.maintenance.run_housekeeping()
 
-    # Questions
+    # Requests
 
     async def ask(self, request: Any, version: int, **fields: object) -> Any:
-        """Structures in `fields` are mappings by the names of the protocol."""
+        """Handles a request. Structures in `fields` are mappings by the names of the protocol."""
         filled = {name: as_field(request.fields[name], value, version) for name, value in fields.items()}
         body = bytes(request(version=version, **filled).encode())
         handler = HANDLERS[request.API_KEY]
@@ -121,7 +121,7 @@ class VirtualBroker:
         return int(told.topics[0].error_code)
 
     async def ask_for(self, name: str) -> int:
-        """Has the topic made by asking for it; returns how many partitions it has."""
+        """Creates the topic by requesting its metadata, and returns its number of partitions."""
         told = await self.ask(MetadataRequest, 9, topics=[{"name": name}], allow_auto_topic_creation=True)
         assert told.topics[0].error_code == 0
         return len(told.topics[0].partitions)
@@ -133,7 +133,7 @@ class VirtualBroker:
     async def produce(
         self, topic: str, records: bytes, partition: int = 0, transactional_id: str | None = None
     ) -> tuple[int, int]:
-        """The error and the first offset."""
+        """Returns the error and the first offset."""
         told = await self.ask(
             ProduceRequest,
             9,
@@ -159,7 +159,7 @@ class VirtualBroker:
         return int(found.offset)
 
     async def read(self, topic: str, partition: int = 0, *, is_committed: bool = False) -> list[Record]:
-        """Every record from the earliest on, as a consumer has them."""
+        """Returns every record from the earliest on, as a consumer does."""
         at, found = await self.offset(topic, -2, partition), []
         while True:
             told = await self._fetch(topic, partition, at, is_committed)
@@ -208,7 +208,7 @@ class VirtualBroker:
         return found
 
     async def producer(self, transactional_id: str | None = None, timeout_ms: int = MINUTE_MS) -> tuple[int, int]:
-        """A producer's id and epoch."""
+        """Returns a producer's id and epoch."""
         told = await self.ask(
             InitProducerIdRequest,
             4,
@@ -287,10 +287,10 @@ class VirtualBroker:
         assert told.error_code == 0
         return int(told.topics[0].partitions[0].committed_offset)
 
-    # What must stay flat
+    # Sizes that must not grow
 
     def sizes(self) -> dict[str, int]:
-        """Of what the broker holds, and does not hold for long."""
+        """Returns the sizes of the broker's state."""
         node, groups = self.node, self.node.groups
         logs = node.logs.values()
         return {
@@ -317,7 +317,7 @@ class VirtualBroker:
 
 @dataclass
 class Partition:
-    """What was written, and until when it must be there and from when on it must not."""
+    """The written records, with the times until which they must exist and after which they must not."""
 
     topic: str
     index: int
@@ -333,7 +333,7 @@ class Partition:
         self.records.update({offset + delta: (at_ms, value) for delta, value in enumerate(values)})
 
     def looked_at(self, now_ms: int) -> None:
-        """The broker has looked for what is too old."""
+        """Notes that the broker has checked retention."""
         for offset, (at_ms, _) in self.records.items():
             if now_ms - at_ms > self.retention_ms:
                 self.may_be_gone.add(offset)
@@ -360,7 +360,7 @@ class Partition:
 
 @dataclass(eq=False)
 class Member:
-    """Of a classic group: what it was told, and whether it waits to be told."""
+    """A member of a classic group: its assignment, and whether it waits for a response."""
 
     member_id: str = ""
     generation: int = -1
@@ -388,7 +388,7 @@ class Classic:
         self.calm_steps = 0
 
     async def broker_went(self) -> None:
-        """Whoever waited for it has lost its connection, and asks again."""
+        """Waiting members have lost their connection and repeat the request."""
         for member in self.members:
             if member.joining is not None:
                 member.joining.cancel()
@@ -451,7 +451,7 @@ class Classic:
             member.generation, member.owned = told.generation_id, tuple(bytes(synced.assignment))
 
     async def commit(self, broker: VirtualBroker, offset: int) -> None:
-        """Each member commits of what it owns; one that was thrown out meanwhile is refused."""
+        """Each member commits its own partitions; a removed member is refused."""
         for member in self.members:
             for partition in member.owned if member.joining is None else ():
                 code = await broker.commit(
@@ -530,7 +530,7 @@ class Consumers:
 
 
 def folded(found: list[Record]) -> dict[bytes, bytes]:
-    """The table that a reader from the start has at the end."""
+    """Returns the table that a reader of the whole log has at the end."""
     table: dict[bytes, bytes] = {}
     for _, key, value in found:
         assert key is not None
@@ -542,7 +542,7 @@ def folded(found: list[Record]) -> dict[bytes, bytes]:
 
 
 def grown(before: Mapping[str, int], after: Mapping[str, int], most: Callable[[int], float]) -> Iterator[str]:
-    """What did not stay as small as it was."""
+    """Yields the sizes that grew."""
     for name, size in after.items():
         if size > most(before[name]):
             yield f"{name} grew from {before[name]} to {size}"

@@ -1,6 +1,6 @@
-"""A generated year in the life of a warehouse, loaded by the real loader, and what must hold of it.
+"""A generated year of a warehouse, loaded by the real loader, and its invariants.
 
-`schemas` evolves records whose values say where they belong; `broker` and `registry` stand in for the servers, with
-real record batches; `story` keeps what was produced and what must become of it, and knows nothing of the loader;
-`reader` reads the warehouse as a query would; `scripts` are the things that happen; `life` goes through the days.
+`schemas` evolves records whose values identify their field; `broker` and `registry` simulate the servers, with real
+record batches; `story` records the produced messages and their expected results without knowing the loader; `reader`
+reads the warehouse like a query; `scripts` are the events; `life` simulates the days.
 """

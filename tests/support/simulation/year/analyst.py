@@ -1,4 +1,4 @@
-"""Asks Spark's SQL between the loads of a year, as people do who do not know that one runs."""
+"""Queries Spark SQL between the loads of a year."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ ASKED_BETWEEN = 3  # topics
 
 
 class Analyst:
-    """Asks after every load; what he is told of a topic is all its rows that were committed, each once."""
+    """Queries after every load. The result must be all committed rows of a topic, each once."""
 
     def __init__(self, session: SparkSession) -> None:
         self.session = session
         self.answers = 0
 
     def ask(self, life: Life) -> None:
-        """Of a few topics.
+        """Queries a few topics.
 
         Raises:
-            AssertionError: an answer is not what was produced.
+            AssertionError: the result differs from the produced messages.
             pyspark.errors.PySparkException: a query failed.
         """
         if not life.is_rough:
@@ -55,7 +55,7 @@ class Analyst:
 
 @contextmanager
 def analyst_of(directory: Path) -> Iterator[tuple[Analyst, SparkExecutor]]:
-    """An analyst, and the metastore, with the database made, that the loads under `directory` are to write to."""
+    """Returns an analyst and the metastore for the loads under `directory`, with the database created."""
     with spark_session(directory / "data", directory / "warehouse") as session:
         executor = SparkExecutor(session)
         executor.ensure_database("headrace")

@@ -1,4 +1,4 @@
-"""Brokers in memory whose logs are real record batches, and to which everything happens that happens to logs."""
+"""Brokers in memory whose logs are real record batches, with the events that happen to logs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOME_TIME_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message as a producer hands it over."""
+    """A message as passed by a producer."""
 
     timestamp_ms: int
     key: bytes | None
@@ -40,7 +40,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """Offsets `[base, next_offset)`; `sent` are the messages by offset, none in a marker's."""
+    """Offsets `[base, next_offset)`; `sent` are the messages by offset, none in a marker."""
 
     base: int
     next_offset: int
@@ -50,7 +50,7 @@ class StoredBatch:
 
 
 class PartitionLog:
-    """`starts` are the leader epochs in it as (epoch, first offset). Nothing from `open_from` on is stable."""
+    """`starts` are its leader epochs as (epoch, first offset). Nothing from `open_from` on is stable."""
 
     def __init__(self, leader: int, epoch: int = 0) -> None:
         self.leader = leader
@@ -94,14 +94,14 @@ class PartitionLog:
         self.open_from = None
 
     def remove_before(self, offset: int) -> list[int]:
-        """Retention; returns the offsets of messages that are gone."""
+        """Applies retention, and returns the offsets of deleted messages."""
         gone = [at for at in self.offsets() if at < offset]
         self.start = max(self.start, offset)
         self.batches = [one for one in self.batches if one.next_offset > offset]
         return gone
 
     def compact(self, gone: Collection[int]) -> None:
-        """Takes messages out of their batches; one that has none left goes too."""
+        """Removes messages from their batches, and empty batches."""
         kept = []
         for one in self.batches:
             sent = {offset: message for offset, message in one.sent.items() if offset not in gone}
@@ -113,8 +113,8 @@ class PartitionLog:
         self.batches = kept
 
     def cut_back(self, to: int) -> list[int]:
-        """An unclean election: another replica leads, whose log ends with the batch before `to`. Returns what is
-        gone."""
+        """An unclean election: a replica becomes leader whose log ends with the batch before `to`. Returns the lost
+        messages."""
         to = max((one.next_offset for one in self.batches if one.next_offset <= to), default=self.start)
         gone = [at for at in self.offsets() if at >= to]
         self.batches = [one for one in self.batches if one.next_offset <= to]
@@ -139,7 +139,7 @@ class PartitionLog:
         return self.batches[place]
 
     def repair_segment(self) -> None:
-        """A replica leads whose copy is whole."""
+        """A replica with an intact copy becomes leader."""
         self.batches = [self.mended.get(one.base, one) for one in self.batches]
         self.mended = {}
         self.new_leader()
@@ -148,7 +148,7 @@ class PartitionLog:
         return [offset for one in self.batches for offset in one.sent if offset >= self.start]
 
     def epoch_end(self, epoch: int) -> EpochEnd:
-        """As Kafka's leader-epoch cache answers."""
+        """Responds like Kafka's leader-epoch cache."""
         if epoch > self.epoch:
             return EpochEnd(-1, -1)
         ends = [*(start for _, start in self.starts[1:]), self.end]
@@ -186,7 +186,7 @@ def _with_epoch(data: bytes, epoch: int) -> bytes:
 
 @dataclass
 class BrokerTopic:
-    """`shown_id` is what the brokers say its id is; "" as long as they are too old to say any."""
+    """`shown_id` is the topic id that the brokers report; "" if they are too old."""
 
     topic_id: str
     logs: list[PartitionLog]
@@ -199,7 +199,7 @@ class BrokerTopic:
 
 @dataclass
 class YearCluster:
-    """`down` are the brokers that do not answer; partitions are led by them in turn."""
+    """`down` are unavailable brokers; partitions are led by the brokers in turn."""
 
     topics: dict[str, BrokerTopic] = field(default_factory=dict)
     brokers: int = 3

@@ -1,4 +1,4 @@
-"""Holds what the loader says and shows against the story."""
+"""Checks the loader's reports and results against the story."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from support.simulation.year.world import DAY_MS, HOUR_MS
 
 NUMBER = re.compile(rb"#(\d+)#")
 SAMPLED = 7
-"""Every so many-th row is compared with what the oracle of projections says of it."""
+"""One row in this many is compared with the projection oracle."""
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 GRACE_MS = 900_000
 CLOCK_BACK_MS = 30 * HOUR_MS
-"""How far the loader's clock may be behind."""
+"""Maximum lag of the loader's clock."""
 
 
 @dataclass
 class Judge:
-    """`pending` are, by topic, the messages that were committed and not yet seen; `time_partitions` where to look for
-    them.
+    """`pending` are, by topic, committed messages that have not been read yet; `time_partitions` are their possible
+    locations.
 
-    `gaps` are the offsets that commits declared, by topic, log and partition; `corrupt` the rows that stand for whole
-    batches, by place; `bad` how many messages the newest commits put into quarantine; `late_ids` schemas that came
-    with a replay, and that are of no version.
+    `gaps` are the offsets of declared gaps, by topic, log and partition; `corrupt` the rows of whole batches, by place;
+    `bad` the number of messages quarantined by the newest commits; `late_ids` schemas of replayed messages that are not
+    versions.
     """
 
     story: Story
@@ -54,9 +54,8 @@ class Judge:
     _schemas: dict[str, Schema] = field(default_factory=dict)
 
     def committed(self, commit: Commit, logs: Mapping[str, int]) -> None:
-        """
-        Args:
-            logs: by topic, which log the brokers have of it.
+        """Args:
+        logs: by topic, the number of its log on the brokers.
         """
         for topic, committed in commit.topics.items():
             if committed.load_schema is not None:
@@ -83,7 +82,7 @@ class Judge:
             if message.committed:
                 raise self.story.failed(
                     topic,
-                    f"{message} is committed in slot {commit_number} too (range [{offsets.start}, {offsets.end}))",
+                    f"{message} is committed in commit {commit_number} too (range [{offsets.start}, {offsets.end}))",
                 )
             message.committed = commit_number
             self.story.unread[topic].discard(message.n)
@@ -104,24 +103,24 @@ class Judge:
         if said != (met[Kind.ROW], met[Kind.BAD], met[Kind.TOMBSTONE], met[Kind.ABORTED]):
             raise self.story.failed(
                 topic,
-                f"slot {commit_number} says {offsets} and the log held {dict(met)} (rows, bad, tombstones, aborted: "
+                f"commit {commit_number} has {offsets} and the log held {dict(met)} (rows, bad, tombstones, aborted: "
                 f"{said})",
             )
 
     def is_of_bad_messages(self, topic: str, sentence: str) -> bool:
-        """Whether it says how many messages cannot be loaded, and so many could not."""
+        """Whether the sentence states the correct number of bad messages."""
         said = re.match(r"([\d,]+) of [\d,]+ messages? cannot be loaded, more than", sentence)
         return said is not None and int(said[1].replace(",", "")) == self.bad[topic] > 0
 
     def take(self, topic: str, row: Row) -> int:
-        """The message that a row is.
+        """Returns the message of a row.
 
         Raises:
-            AssertionError: it is none that was produced, or says something else.
+            AssertionError: the row belongs to no message, or differs from it.
         """
         message = self._quarantined(topic, row) if row.is_quarantined else self._loaded(topic, row)
         if not message.committed:
-            raise self.story.failed(topic, f"{message} is in {row.path} and nobody has committed it")
+            raise self.story.failed(topic, f"{message} is in {row.path} and was not committed")
         return message.n
 
     def _quarantined(self, topic: str, row: Row) -> Message:
@@ -169,7 +168,7 @@ class Judge:
         return message
 
     def _compare(self, topic: str, row: Row, message: Message) -> None:
-        """With what a row of this message must say, by the oracle of projections."""
+        """Compares a row with the projection oracle's."""
         then = next((one for one in self.load_schemas[topic] if message.schema_id in one.writer_ids), None)
         if then is None:
             raise self.story.failed(topic, f"{message} is a row, and its schema is not in the load schema")
@@ -193,10 +192,10 @@ class Judge:
         return self._schemas[text]
 
     def seen(self, topic: str, live: Counter[int], quarantined: Counter[int]) -> None:
-        """What was committed of a topic since the last look must be there.
+        """Checks that messages committed since the last check are visible.
 
         Raises:
-            AssertionError: it is not, or twice.
+            AssertionError: a message is missing or duplicated.
         """
         for number in self.pending[topic]:
             self._check(self.story.messages[number], live, quarantined)
@@ -204,7 +203,7 @@ class Judge:
         self.time_partitions[topic].clear()
 
     def whole(self, topic: str, live: Counter[int], quarantined: Counter[int]) -> None:
-        """Every message of a topic is where it must be, and nowhere else."""
+        """Checks that every message of a topic is where it must be, and nowhere else."""
         for message in self.story.by_topic[topic]:
             self._check(message, live, quarantined)
 
@@ -218,7 +217,7 @@ class Judge:
             )
 
     def explained(self, topic: str) -> Counter[Gone]:
-        """What the brokers lost of a topic before it was read; each removed offset must be in a declared gap.
+        """Checks that each offset removed before it was read is in a declared gap.
 
         Raises:
             AssertionError: one is in none.
@@ -234,10 +233,10 @@ class Judge:
         return lost
 
     def audited(self, store: AuditStore, topics: Iterable[str], now_ms: int) -> Counter[str]:
-        """Compares all tiers as `headrace audit report` does; every difference must be one of the story.
+        """Compares all tiers like `headrace audit report`. Every difference must be in the story.
 
         Returns:
-            How many windows have each verdict.
+            The number of windows by verdict.
         """
         verdict_counts: Counter[str] = Counter()
         for topic in topics:
@@ -283,8 +282,8 @@ def _ms(value: Any) -> int:
 
 
 def _agrees(wanted: Any, found: Any) -> bool:
-    """Whether a row, read by a later schema of its table, says what it was written with. Columns that have another name
-    since then are left to the marks of their values."""
+    """Whether a row, read with a later schema of its table, has the written values. Renamed columns are identified by
+    the marks of their values."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(
             _agrees(value, found[name]) for name, value in wanted.items() if name in found
@@ -297,8 +296,8 @@ def _text(value: Any) -> Any:
 
 
 def _may_be_in(message: Message, time_partition: str) -> bool:
-    """Whether a message may be filed there: by its own time, by its arrival where that is too far ahead or no time, and
-    by the loader's clock where that was before its arrival."""
+    """Whether a message may be in a time partition: of its own time, of its arrival if its time is implausible, or of
+    the loader's clock if that was behind."""
     day, _, hour = time_partition.removeprefix("dt=").partition("/hr=")
     start_ms = (datetime.date.fromisoformat(day).toordinal() - 719_163) * DAY_MS + int(hour or 0) * HOUR_MS
     length_ms = HOUR_MS if hour else DAY_MS

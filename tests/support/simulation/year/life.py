@@ -1,4 +1,4 @@
-"""Goes through the days of a year: what is produced, what happens, a load, and a look at what is there then."""
+"""Simulates the days of a year: producers, events, a load, and the checks after it."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ from support.simulation.year.schemas import EvolvingRecord, next_version
 from support.simulation.year.story import Encoder, Expectation, Gone, Kind, Message, Story
 from support.simulation.year.world import DAY_MS, HOUR_MS, YearWorld
 
-TOLD = (KafkaError, LoaderError, HiveDdlError, AuditError, RegistryError, OSError)
-"""What `headrace load` makes one line of."""
+REPORTED_ERRORS = (KafkaError, LoaderError, HiveDdlError, AuditError, RegistryError, OSError)
+"""Errors that `headrace load` reports in one line."""
 
 LATE_DAYS_MAX = 20
-UNTOLD_RUNS_MAX = 6
-"""Loads after which what must be said has been."""
+RUNS_UNTIL_REPORT_MAX = 6
+"""Loads within which an expected sentence must be reported."""
 
 ALWAYS_SAID = (
     r"^[^:]+: not on the brokers now",
-    r"is for tables not made yet",
+    r"applies to new tables only",
     r"are dated further after their arrival than loader.future_max allows",
-    r"which this load did not know yet; the next one reads them",
-    r"would take from rows what they have",
+    r"which was registered during this load; the next load reads them",
+    r"would remove fields of existing rows",
 )
 
 
 @dataclass
 class Topic:
-    """`rate` is how many messages come on a day, `share` on how many days there are any. `log` counts how often the
-    topic was made. `is_busy` keeps one thing that happens to it from another; `is_quiet` its producers from sending."""
+    """`rate` is the number of messages per active day, `share` the share of active days. `log` counts the re-creations.
+    `is_busy` prevents overlapping events; `is_quiet` pauses the producers."""
 
     name: str
     chance: random.Random
@@ -71,7 +71,7 @@ class Topic:
 
 
 Script = Callable[["Life", Topic], Iterator[None]]
-"""Something that happens; it yields for each load that it waits for."""
+"""An event. It yields for each load that it waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of what lies beside the data, at the end of a day. `state_bytes` are those of a checkpoint without its schemas,
-    `days` the days of topics that ever had files, and `works` all that is remembered of committed work."""
+    """Sizes of the metadata at the end of a day. `state_bytes` are those of a checkpoint without its schemas, `days`
+    the days of topics that ever had files, and `works` the stored run ids."""
 
     day: int
     checkpoint_bytes: int
@@ -99,10 +99,9 @@ class Size:
 
 
 class Life:
-    """
-    Args:
-        hive: another metastore than one in memory.
-        between: called after each load.
+    """Args:
+    hive: another metastore than the one in memory.
+    between: called after each load.
     """
 
     def __init__(
@@ -118,17 +117,17 @@ class Life:
         self._between = between
         self.chance = random.Random(f"{seed}/life")
         self.world = YearWorld(root, seed, hive)
-        self.log = self.world.log()  # to look at; each load reads it anew, as a process does
+        self.log = self.world.log()  # for checks; each load opens its own, as a process does
         self.topics = {topic.name: topic for topic in topics}
         self.story = Story(seed)
         self.judge = Judge(self.story)
         self.reader = Reader(lambda: self.world.hive, self.judge.take)
         self.encode = Encoder()
         self.day = 0
-        self.is_rough = False  # the newest load met something that is nobody's topic
+        self.is_rough = False  # the newest load had an injected fault
         self.rough_reasons: set[str] = set()
-        self.is_alone = False  # what is said next is for somebody
-        self.is_frozen = False  # nobody registers anything
+        self.is_alone = False  # the next report is for one script
+        self.is_frozen = False  # no schema is registered
         self.error: BaseException | None = None
         self.report: RunReport | None = None
         self.fault: Faults | None = None
@@ -144,11 +143,11 @@ class Life:
         for pattern in ALWAYS_SAID:
             self.story.expect("", pattern, "at any time")
 
-    # What producers do.
+    # Producers.
 
     @property
     def true_ms(self) -> int:
-        """The time, whatever the loader's clock says."""
+        """The time, regardless of the loader's clock."""
         return self._start_ms + self.day * DAY_MS
 
     def create(self, topic: Topic, *, tells_id: bool = True) -> None:
@@ -177,8 +176,8 @@ class Life:
         return found
 
     def message(self, topic: Topic, kind: Kind = Kind.ROW, *, event_ms: int | None = None, **said: Any) -> Message:
-        """A message that is not sent yet. `time` may say something else than the event's time, and `value` be what
-        nobody can read."""
+        """Returns a message that is not sent yet. `time` may differ from the event's time, and `value` may be
+        malformed."""
         n = self.story.number()
         chance = topic.chance
         record, schema_id = said.get("version") or topic.versions[-1]
@@ -200,7 +199,7 @@ class Life:
         by_partition: dict[int, list[Message]] = {}
         logs = self.logs(topic)
         for message in messages:
-            # Partitions are as unlike as topics are.
+            # Partitions differ as much as topics.
             number = min(topic.chance.randrange(len(logs)), topic.chance.randrange(len(logs)))
             by_partition.setdefault(number if partition is None else partition, []).append(message)
         for number, ones in by_partition.items():
@@ -208,7 +207,7 @@ class Life:
             self.story.sent(ones, number, offsets, self.true_ms)
 
     def produce(self, topic: Topic, number: int) -> None:
-        """A usual bunch: some late, some of the future, some by an older version, some that nobody can read."""
+        """Sends a usual batch: some messages are late, some in the future, some of an older version, some malformed."""
         chance = topic.chance
         messages = []
         for _ in range(number):
@@ -227,7 +226,7 @@ class Life:
                 messages.append(self.message(topic, event_ms=event_ms, version=version))
         self.send(topic, messages)
 
-    # What is said and told.
+    # Reports.
 
     def tell(self, topic: Topic | None, line: str) -> None:
         self.story.tell(topic.name if topic else "", self.day, line)
@@ -236,18 +235,18 @@ class Life:
         self.world.policies[topic.name] = dataclasses.replace(self.world.policies[topic.name], **changes)
 
     def until(self, done: Callable[[], object], what: str, topic: str = "") -> Iterator[None]:
-        """Waits for loads until one brings it about; those that meet trouble of their own do not count."""
+        """Waits for the load that achieves something. Loads with an injected fault do not count."""
         runs = 0
         while True:
             yield
             if done():
                 return
             runs += not self.is_rough
-            if runs > UNTOLD_RUNS_MAX:
+            if runs > RUNS_UNTIL_REPORT_MAX:
                 raise self.story.failed(topic, f"{what}, and no load of {runs} did it; the last: {self.report}")
 
     def until_said(self, topic: Topic, pattern: str, why: str) -> Iterator[None]:
-        """Expects a sentence, and waits for a load that is nobody's trouble to say it."""
+        """Expects a sentence, and waits for a load without an injected fault to report it."""
         expectation = self.story.expect(topic.name, pattern, why)
 
         def is_said() -> bool:
@@ -261,7 +260,7 @@ class Life:
         return self.story.expect(topic.name, pattern, why)
 
     def once_said(self, topic: Topic, pattern: str, why: str) -> Iterator[None]:
-        """Expects a sentence of the load that decides what is in the logs now, unless that met trouble of its own."""
+        """Expects a sentence of the load that commits the present messages, unless that load had an injected fault."""
         expectation = self.story.expect(topic.name, pattern, why)
         is_loaded, met_trouble = self._is_loaded(topic), False
 
@@ -272,12 +271,12 @@ class Life:
 
         yield from self.until(is_done, f"{why}, so /{pattern}/ is to be said", topic.name)
         if not expectation.said and not met_trouble:
-            raise self.story.failed(topic.name, f"{why}, and nobody said /{pattern}/: {self.report}")
+            raise self.story.failed(topic.name, f"{why}, and /{pattern}/ was not reported: {self.report}")
         yield from self.loaded(topic)
         self.story.over(expectation)
 
     def _is_loaded(self, topic: Topic) -> Callable[[], bool]:
-        """Whether all that is stable now is committed."""
+        """Whether all stable messages are committed."""
         unread = self.story.unread[topic.name]
         ends = [log.stable_end for log in self.logs(topic)] if topic.name in self.world.cluster.topics else []
         messages = [self.story.messages[number] for number in unread]
@@ -285,7 +284,7 @@ class Life:
         return lambda: asked.isdisjoint(unread)
 
     def loaded(self, topic: Topic) -> Iterator[None]:
-        """Waits until all that was stable at first is committed."""
+        """Waits until all messages that were stable at the call are committed."""
         is_loaded = self._is_loaded(topic)
         if not is_loaded():
             yield from self.until(is_loaded, f"{topic.name} is to be loaded", topic.name)
@@ -293,7 +292,7 @@ class Life:
     # The days.
 
     def live(self, days: int, happenings: Sequence[Happening], *, every: int = 30) -> None:
-        """Goes through the days, with a look at everything `every` so many of them, and at their end."""
+        """Simulates the days, with a complete check every `every` days and at the end."""
         due = sorted(happenings, key=lambda one: one.day)
         for self.day in range(days):
             self._give_birth()
@@ -304,7 +303,7 @@ class Life:
             self.load()
             if self.day % every == every - 1:
                 self.look_at_all()
-        while self._running or due:  # what has begun is brought to its end
+        while self._running or due:  # events in progress are completed
             self.day += 1
             due = self._begin(due)
             self.load()
@@ -324,7 +323,7 @@ class Life:
                 self.tell(topic, f"made with {topic.partitions} partitions: {topic.record.text()}")
 
     def _begin(self, due: list[Happening]) -> list[Happening]:
-        """Starts what is due; what would meet a topic to which something happens already is put off."""
+        """Starts due events. An event on a busy topic is postponed."""
         later = []
         for one in due:
             topic = self.topics.get(one.topic)
@@ -332,7 +331,7 @@ class Life:
                 later.append(one)
                 continue
             if topic is None and (self.rough_reasons or self.fault or self.is_alone):
-                later.append(one)  # one trouble for all at a time
+                later.append(one)  # one event for all topics at a time
                 continue
             if topic is not None:
                 topic.is_busy = True
@@ -353,7 +352,7 @@ class Life:
             self.tell(self.topics.get(one.topic), f"{one.name} is over")
 
     def load(self) -> None:
-        """One load, as a process of its own, and what must hold after it."""
+        """Runs one load as a separate process, and its checks."""
         self.world.clock_ms = self.true_ms + 2 * HOUR_MS + self.clock_shift_ms
         ports, _ = self.world.drivers()
         fault, self.fault = self.fault, None
@@ -365,7 +364,7 @@ class Life:
             else:
                 with fault.injected():
                     self.report = run_load(ports, self.world.settings)
-        except (Killed, *TOLD) as error:
+        except (Killed, *REPORTED_ERRORS) as error:
             self.error = error
             if not self.is_rough:
                 raise self.story.failed("", f"the load ended with {type(error).__name__}: {error}") from error
@@ -377,11 +376,11 @@ class Life:
             self._step(one, script)
 
     def random_call(self) -> int:
-        """The number of a call that a load may well make."""
+        """Returns the number of a call that a load probably makes."""
         return self.chance.randrange(self._calls)
 
     def after(self, report: RunReport | RewriteReport | None = None) -> None:
-        """Takes note of what was committed and said, and looks at what changed; to be called once for each report."""
+        """Records commits and reported sentences, and checks the changed topics; called once per report."""
         state = self.log.read_state()
         logs = {topic.name: topic.log for topic in self.topics.values()}
         self.judge.bad.clear()
@@ -407,10 +406,10 @@ class Life:
         for topic, sentence in said:
             is_known = self.story.heard(topic, sentence) or self.judge.is_of_bad_messages(topic, sentence)
             if not is_known and not self.is_rough:
-                raise self.story.failed(topic, f"nobody had caused this: {sentence}")
+                raise self.story.failed(topic, f"no event caused this: {sentence}")
 
     def look_at_all(self) -> None:
-        """Everything that the metastore names is read, every message is where it must be, and all tiers agree."""
+        """Reads all tables, and checks that every message is where it must be and that all tiers agree."""
         if self.is_rough or self.rough_reasons:
             return
         state = self.log.read_state()

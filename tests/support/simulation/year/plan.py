@@ -1,4 +1,4 @@
-"""Which topics there are, and what happens to them when: drawn from the seed alone."""
+"""Chooses the topics and their events from the seed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TO_TOPICS: Mapping[str, tuple[Script, float]] = {
     "a subject deleted for good": (scripts.deleted_subject, 0.1),
     "a schema registered late": (scripts.registered_late, 0.1),
 }
-"""What happens to topics, and how often a year to each on average."""
+"""Events of a topic, and their average number per topic and year."""
 
 TO_ALL: Mapping[str, tuple[Script, int]] = {
     "the registry is down": (troubles.registry_down, 2),
@@ -53,7 +53,7 @@ TO_ALL: Mapping[str, tuple[Script, int]] = {
     "old days are retired": (troubles.expired, 4),
     "files are deleted by hand": (troubles.deleted_by_hand, 2),
 }
-"""And to all together, how often a year."""
+"""Events of all topics together, and their number per year."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,11 @@ class Plan:
 
 
 def plan_year(seed: int, topics: int, days: int, *, rate: int, frequency: float = 1.0) -> Plan:
-    """Topics as unlike as topics are, and what happens to them; everything happens at least once.
+    """Returns very different topics and their events. Every event happens at least once.
 
     Args:
         rate: messages of the largest topic on a day.
-        frequency: how often things happen, beside the usual.
+        frequency: factor of the number of events.
     """
     chance = random.Random(f"{seed}/plan")
     made = []

@@ -1,4 +1,4 @@
-"""Reads what the metastore names as a query does: every partition's files, by the schema of the table."""
+"""Reads the tables like a query: every partition's files, with the schema of the table."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.table import SCHEMA_LITERAL, SCHEMA_URL, TableState
 
 DATABASES = {"headrace": False, "headrace_quarantine": True}
-"""By name, whether it has the quarantines."""
+"""By name, whether it has the quarantine tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row where it was found; `file_schema` is that of its file."""
+    """A row with its location; `file_schema` is that of its file."""
 
     values: Mapping[str, Any]
     time_partition: str
@@ -32,7 +32,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A file as it was read: who it is, by which schema, and which messages are in it."""
+    """A file that was read: its identity, the schema used, and its messages."""
 
     identity: tuple[int, int, int]
     schema: str
@@ -40,14 +40,13 @@ class _Held:
 
 
 Take = Callable[[str, Row], int]
-"""Says which message a row of a topic is, or raises."""
+"""Returns the message number of a row, or raises."""
 
 
 @dataclass
 class Reader:
-    """`live` has how often each message is a row, `quarantined` how often it is in a quarantine. A file that was read
-    is read again when it is another, or its table has another schema. `days` are those of a topic that ever had files.
-    """
+    """`live` counts each message's rows, `quarantined` its quarantined rows. A file is read again if it or its table's
+    schema changed. `days` are those of a topic that ever had files."""
 
     tables: Callable[[], Executor]
     take: Take
@@ -60,10 +59,10 @@ class Reader:
     days: set[tuple[str, str, str]] = field(default_factory=set)
 
     def look(self, topic: str, table: str, wanted: Collection[tuple[str, ...]] | None = None) -> int:
-        """Reads partitions of a topic, all of them or those that are wanted; returns how many files they have.
+        """Reads all or the wanted partitions of a topic, and returns their number of files.
 
         Raises:
-            AssertionError: something there cannot be read, or is not what was produced.
+            AssertionError: a file cannot be read, or differs from the produced messages.
         """
         files = 0
         for database, is_quarantine in DATABASES.items():
@@ -131,7 +130,7 @@ def _time_partition_name(values: tuple[str, ...]) -> str:
 
 
 def _directory(location: str) -> Path:
-    """Of a URI as Hadoop writes it: `file:/a` or `file:///a`."""
+    """Returns the path of a URI as Hadoop writes it: `file:/a` or `file:///a`."""
     return Path(re.sub(r"^file:(//)?", "", location))
 
 
@@ -146,7 +145,7 @@ _PARSED: dict[str, Any] = {}
 
 
 def _parsed(text: str) -> Any:
-    """Without logical types, so that times are numbers."""
+    """Parses without logical types, so that times are numbers."""
     if text not in _PARSED:
         _PARSED[text] = fastavro.parse_schema(_without_logical(json.loads(text)))
     return _PARSED[text]

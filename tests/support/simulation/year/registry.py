@@ -1,4 +1,4 @@
-"""A registry in memory: versions, deletion, and what becomes of ids when it is put back from an older copy."""
+"""A registry in memory: versions, deletion, and the reuse of ids after a restore from an older copy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.registry.errors import RegistryUnavailable, SchemaNotFound, Subjec
 
 
 class YearRegistry:
-    """`subjects` has by subject the ids by version, `texts` the schemas by id."""
+    """`subjects` are the ids by version, by subject; `texts` are the schemas by id."""
 
     def __init__(self) -> None:
         self.name = "registry-1"
@@ -23,7 +23,7 @@ class YearRegistry:
         self._newest_id = 0
 
     def register(self, subject: str, text: str, metadata: Mapping[str, str] | None = None) -> int:
-        """As a registry does: the same text has one id, and of a subject one version."""
+        """Registers like a registry: equal texts have one id, and one version per subject."""
         schema_id = next((one for one, known in self.texts.items() if known == text), 0)
         if not schema_id:
             self._newest_id += 1
@@ -36,13 +36,13 @@ class YearRegistry:
         return schema_id
 
     def reserve_ids(self, number: int) -> range:
-        """Ids that it will never give out, for messages that carry nonsense."""
+        """Reserves ids that are never assigned, for malformed messages."""
         first = self._newest_id + 1
         self._newest_id += number
         return range(first, first + number)
 
     def delete_for_good(self, subject: str) -> None:
-        """Version numbers begin again, and ids that nobody uses any more are gone."""
+        """Permanently deletes a subject: version numbers begin again, and unused ids are deleted."""
         del self.subjects[subject]
         used = {schema_id for versions in self.subjects.values() for schema_id in versions.values()}
         self.texts = {schema_id: text for schema_id, text in self.texts.items() if schema_id in used}
@@ -51,7 +51,7 @@ class YearRegistry:
         return {subject: dict(one) for subject, one in self.subjects.items()}, dict(self.texts), self._newest_id
 
     def put_back(self, kept: tuple[dict[str, dict[int, int]], dict[int, str], int], name: str) -> None:
-        """What has come since the copy is lost, and its ids are given out a second time."""
+        """Restores a copy: later changes are lost, and their ids are assigned a second time."""
         subjects, texts, self._newest_id = kept
         self.subjects = {subject: dict(one) for subject, one in subjects.items()}
         self.texts, self.name = dict(texts), name

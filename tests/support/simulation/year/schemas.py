@@ -1,4 +1,4 @@
-"""Records that evolve, and whose values say which field they were given to: a column that holds another's is seen."""
+"""Evolving records whose values identify their field, so that a value in a wrong column is found."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ MARK = re.compile(r"m(\d+)")
 FIELDS_MAX = 14
 
 TIMES = ("timestamp", "header", "micros", "property", "record")
-"""Where a topic's messages have their time."""
+"""Sources of a topic's message times."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvolvingField:
-    """`meaning` is what its values are marked with, whatever it is called later."""
+    """`meaning` is the mark of its values, regardless of later names."""
 
     name: str
     kind: str
@@ -56,7 +56,7 @@ class EvolvingField:
         return {**field, "aliases": list(self.aliases)} if self.aliases else field
 
     def value(self, n: int) -> Any:
-        """As fastavro takes it: in a union with the name of its branch."""
+        """Returns the value for fastavro: in a union, with the name of its branch."""
         if self.is_nullable and n % 5 == 0:
             return None
         value = self._plain_value(n)
@@ -110,7 +110,7 @@ class EvolvingRecord:
         return json.dumps({"type": "record", "name": self.name, "fields": fields})
 
     def value(self, n: int, time: int) -> dict[str, Any]:
-        """A message; `time` is what its field of time says, in the unit of that."""
+        """Returns a message; `time` is the value of its time field, in that field's unit."""
         value: dict[str, Any] = {"n": n, **{one.name: one.value(n) for one in self.fields}}
         match self.time:
             case "timestamp" | "micros":
@@ -143,10 +143,10 @@ def _new_field(name: str, meaning: int, chance: random.Random, *, within: bool =
 
 
 def next_version(record: EvolvingRecord, version: int, chance: random.Random) -> EvolvingRecord:
-    """Another version, compatible with the one before.
+    """Returns a compatible next version.
 
     Args:
-        version: its number, which no field was named for.
+        version: its number, used in names of new fields.
     """
     fields = list(record.fields)
     at = chance.randrange(len(fields))
@@ -171,7 +171,7 @@ def next_version(record: EvolvingRecord, version: int, chance: random.Random) ->
 
 
 def marks(value: Any) -> Counter[int]:
-    """What the values of a message or row are marked with; defaults have no mark."""
+    """Returns the marks of the values in a message or row; defaults have no mark."""
     found: Counter[int] = Counter()
     _collect(value, found)
     return found

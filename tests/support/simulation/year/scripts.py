@@ -1,7 +1,7 @@
-"""What happens to a topic. A script does something, and yields for each load until everything that had to be said was.
+"""Events of a topic. A script causes an event, and yields for each load until all expected sentences were reported.
 
-Whoever runs the loader is in them too: told that a log went back, he has it taken up; told of a corrupt batch, he skips
-it or has another replica lead.
+Scripts also play the operator: if the load reports a diverged log, they let the loader continue; if it reports a
+corrupt batch, they skip it or let another replica become leader.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from support.simulation.year.story import Gone, Kind, Message
 from support.simulation.year.world import DAY_MS
 
 RECREATED = "was re-created"
-SAID_BESIDE = "is another from offset|the new topic's offsets begin again"
+ALSO_REPORTED = "diverged at offset|the new topic's offsets begin again"
 NANOS = 1_000_000
 
 
 def _some_partition(life: Life, topic: Topic) -> tuple[int, PartitionLog]:
-    """One that something was loaded from, the fullest of a few."""
+    """Returns a partition with loaded offsets, the largest of a few."""
     logs = life.logs(topic)
     number = max(range(len(logs)), key=lambda one: logs[one].end)
     return number, logs[number]
@@ -35,15 +35,15 @@ def _next_offset(life: Life, topic: Topic, partition: int) -> int:
 
 
 def _filled(life: Life, topic: Topic, number: int = 20) -> Iterator[None]:
-    """With so many more messages in one partition, all loaded, and nothing on its way."""
+    """Adds messages to one partition, and waits until all are loaded."""
     life.send(topic, [life.message(topic) for _ in range(number)], 0)
     topic.is_quiet = True
     yield from life.loaded(topic)
 
 
 def _taken_up(life: Life, topic: Topic, problem: str, note: str, why: str) -> Iterator[None]:
-    """The loader holds the topic until it is allowed to go on with what there is."""
-    allowed = [life.may_say(topic, one, why) for one in (problem, note, SAID_BESIDE)]
+    """The loader holds the topic until it is allowed to continue with the present log."""
+    allowed = [life.may_say(topic, one, why) for one in (problem, note, ALSO_REPORTED)]
     yield from life.until_said(topic, problem, why)
     life.policy(topic, on_data_loss="skip")
     life.tell(topic, "on_data_loss = skip")
@@ -62,7 +62,7 @@ def evolves(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def evolves_unseen(life: Life, topic: Topic) -> Iterator[None]:
-    """Two versions between two loads, and messages of the first come after those of the second."""
+    """Registers two versions between two loads; messages of the first arrive after those of the second."""
     yield from life.may_register()
     life.evolve(topic)
     life.evolve(topic)
@@ -72,7 +72,7 @@ def evolves_unseen(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def bad_day(life: Life, topic: Topic) -> Iterator[None]:
-    """More than may be bad, of each kind; too few of them to hold the topic back."""
+    """Sends more bad messages of each kind than the limit for a note, but too few to hold the topic back."""
     topic.is_quiet = True
     yield from life.loaded(topic)
     yield from life.may_register()
@@ -95,13 +95,13 @@ def bad_day(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def bad_flood(life: Life, topic: Topic) -> Iterator[None]:
-    """So many that nothing of the topic is loaded until the limit is raised."""
+    """Sends so many bad messages that nothing of the topic is loaded until the limit is raised."""
     topic.is_quiet = True
     yield from life.loaded(topic)
     messages = [life.message(topic, Kind.BAD, value=lambda n: b"flood #%d#" % n) for _ in range(120)]
     life.send(topic, [*messages, *(life.message(topic) for _ in range(10))])
     why = "a flood of bad messages"
-    yield from life.until_said(topic, "nothing of this topic was loaded: mend the cause or raise the limit", why)
+    yield from life.until_said(topic, "nothing of this topic was loaded: repair the cause or raise the limit", why)
     life.policy(topic, quarantine_ratio_max=1.0)
     yield from life.loaded(topic)
     life.policy(topic, quarantine_ratio_max=0.2)
@@ -109,7 +109,7 @@ def bad_flood(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def wrong_unit(life: Life, topic: Topic) -> Iterator[None]:
-    """Nanoseconds where milliseconds are meant, or seconds."""
+    """Sends nanoseconds or seconds in place of milliseconds."""
     topic.is_quiet = True
     yield from life.loaded(topic)
     messages = []
@@ -128,7 +128,7 @@ def wrong_unit(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def aborted(life: Life, topic: Topic) -> Iterator[None]:
-    """One transaction that is aborted and one that is committed."""
+    """One aborted and one committed transaction."""
     number, log = _some_partition(life, topic)
     if log.open_from is None:
         for commits in (False, True):
@@ -157,7 +157,7 @@ def hanging(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def retention(life: Life, topic: Topic) -> Iterator[None]:
-    """What was read goes; nobody need say so."""
+    """Deletes loaded messages; nothing need be reported."""
     for number, log in enumerate(life.logs(topic)):
         to = min(_next_offset(life, topic, number), log.stable_end)
         life.story.removed(topic.name, topic.log, number, log.remove_before(to), Gone.REMOVED)
@@ -165,7 +165,7 @@ def retention(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def retention_unread(life: Life, topic: Topic) -> Iterator[None]:
-    """Offsets that nobody read go too."""
+    """Also deletes unread offsets."""
     yield from _filled(life, topic)
     log = life.logs(topic)[0]
     life.send(topic, [life.message(topic) for _ in range(9)], 0)
@@ -178,7 +178,7 @@ def retention_unread(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def truncated(life: Life, topic: Topic) -> Iterator[None]:
-    """100 -> 80 -> 150: an unclean election loses what was read, and other messages get those offsets."""
+    """100 -> 80 -> 150: an unclean election loses loaded messages, and other messages get their offsets."""
     yield from _filled(life, topic, 40)
     log = life.logs(topic)[0]
     end = log.end
@@ -188,12 +188,12 @@ def truncated(life: Life, topic: Topic) -> Iterator[None]:
     life.send(topic, [life.message(topic) for _ in range(grows)], 0)
     why = f"cut back from {end} to {end - len(gone)}, and grown to {log.end}"
     life.tell(topic, why)
-    problem = "were loaded and are no longer in the log|although offsets up to"
-    yield from _taken_up(life, topic, problem, "taken up at", why)
+    problem = r"were loaded and are no longer in the log|and offsets up to \d+ were loaded"
+    yield from _taken_up(life, topic, problem, "resumed at", why)
 
 
 def truncated_unread(life: Life, topic: Topic) -> Iterator[None]:
-    """An unclean election that loses only what nobody had read: nobody can know."""
+    """An unclean election that loses unread messages only, which cannot be detected."""
     yield from _filled(life, topic)
     log = life.logs(topic)[0]
     life.send(topic, [life.message(topic) for _ in range(8)], 0)
@@ -211,14 +211,14 @@ def new_leaders(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def recreated(life: Life, topic: Topic) -> Iterator[None]:
-    """Deleted with messages that nobody read, and made anew."""
+    """The topic is deleted with unread messages, and re-created."""
     yield from _filled(life, topic)
     life.send(topic, [life.message(topic) for _ in range(4)])
     _delete(life, topic)
     yield
     life.create(topic)
     life.send(topic, [life.message(topic) for _ in range(6)])
-    problem = f"{RECREATED}.*loader.on_data_loss=skip goes on"
+    problem = f"{RECREATED}.*loader.on_data_loss=skip loads the new one"
     yield from _taken_up(life, topic, problem, f"{RECREATED}.*reading the new one from its start", "made anew")
 
 
@@ -230,7 +230,7 @@ def _delete(life: Life, topic: Topic) -> None:
 
 
 def recreated_without_ids(life: Life, topic: Topic) -> Iterator[None]:
-    """Brokers that say no topic ids for a while, and meanwhile the topic is made anew; its epochs begin again."""
+    """The brokers report no topic ids for a while, and the topic is re-created meanwhile; its epochs begin again."""
     for log in life.logs(topic):
         log.new_leader()
     yield from _filled(life, topic)
@@ -240,8 +240,8 @@ def recreated_without_ids(life: Life, topic: Topic) -> Iterator[None]:
     life.create(topic, tells_id=False)
     life.send(topic, [life.message(topic) for _ in range(30)])
     life.send(topic, [life.message(topic) for _ in range(3)], 0)
-    problem = "were loaded and are no longer in the log|although offsets up to"
-    yield from _taken_up(life, topic, problem, "taken up at 0", "made anew while no ids are told")
+    problem = r"were loaded and are no longer in the log|and offsets up to \d+ were loaded"
+    yield from _taken_up(life, topic, problem, "resumed at 0", "re-created while no ids are reported")
     topic.is_quiet = True
     life.tell(topic, "ids are told again")
     life.world.cluster.topics[topic.name].tells_id = True
@@ -251,7 +251,7 @@ def recreated_without_ids(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def ids_appear(life: Life, topic: Topic) -> Iterator[None]:
-    """Brokers that never said ids are replaced by some that do: the topic is what it was."""
+    """Brokers without topic ids are replaced by brokers with ids: the topic is the same."""
     yield from _filled(life, topic)
     broker_topic = life.world.cluster.topics[topic.name]
     broker_topic.tells_id = not broker_topic.tells_id
@@ -273,7 +273,7 @@ def partitions_added(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def compacted_log(life: Life, topic: Topic) -> Iterator[None]:
-    """The brokers compact: some messages go, read or not."""
+    """The brokers compact: some messages are removed, read or not."""
     number, log = _some_partition(life, topic)
     life.send(topic, [life.message(topic) for _ in range(12)], number)
     gone = {at for at in log.offsets()[:-1] if topic.chance.random() < 0.4}
@@ -283,7 +283,7 @@ def compacted_log(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def emptied_log(life: Life, topic: Topic) -> Iterator[None]:
-    """A compacted log that has nothing left, up to its end."""
+    """A compacted log with no messages left, up to its end."""
     number, log = _some_partition(life, topic)
     if log.open_from is None:
         life.send(topic, [life.message(topic) for _ in range(6)], number)
@@ -294,7 +294,7 @@ def emptied_log(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def corrupt(life: Life, topic: Topic) -> Iterator[None]:
-    """A flipped bit in a batch, by each policy in turn."""
+    """A flipped bit in a batch, under each policy in turn."""
     fate = topic.chance.choice(("fail", "fail", "quarantine", "skip"))
     life.policy(topic, corrupt_batches=fate)
     yield from _filled(life, topic)
@@ -311,13 +311,13 @@ def corrupt(life: Life, topic: Topic) -> Iterator[None]:
         if fate == "quarantine":
             kept = life.message(topic, Kind.BAD, value=lambda n: hit.data)
             _note_kept(life, kept, hit.base)
-        yield from life.once_said(topic, "passed over, as corrupt_batches says", "a corrupt batch")
+        yield from life.once_said(topic, "corrupt_batches skipped", "a corrupt batch")
     life.policy(topic, corrupt_batches="fail")
     topic.is_quiet = False
 
 
 def _note_kept(life: Life, kept: Message, offset: int) -> None:
-    """The row that stands for a whole batch: nobody sent it, and nobody counts it."""
+    """Notes the row of a whole batch, which no producer sent and no tier counts."""
     kept.partition, kept.offset, kept.event_ms = 0, offset, -2
     life.story.messages[kept.n] = kept
     life.story.by_topic[kept.topic].append(kept)
@@ -325,7 +325,7 @@ def _note_kept(life: Life, kept: Message, offset: int) -> None:
 
 
 def _stopped(life: Life, topic: Topic, offset: int, next_offset: int, *, mends: bool) -> Iterator[None]:
-    """The partition stops before it, until another replica leads or somebody passes over it."""
+    """The partition stops before the batch, until another replica becomes leader or an operator skips it."""
     allowed = life.may_say(topic, "headrace offsets skip", "a corrupt batch stops its partition")
     yield from life.until_said(topic, f"headrace offsets skip {topic.name} 0 {offset}", "a corrupt batch stops")
     if mends:
@@ -348,7 +348,7 @@ def _skip(life: Life, topic: Topic, offset: int, to: int) -> None:
 
 
 def deleted_subject(life: Life, topic: Topic) -> Iterator[None]:
-    """Its subject is deleted for good and registered anew, with other fields under the same version numbers."""
+    """The subject is permanently deleted and registered again, with other fields under the same version numbers."""
     yield from _filled(life, topic)
     yield from life.may_register()
     while life.is_alone or life.rough_reasons:
@@ -356,7 +356,7 @@ def deleted_subject(life: Life, topic: Topic) -> Iterator[None]:
     life.is_alone = True
     life.world.registry.delete_for_good(topic.subject)
     if topic.chance.random() < 0.5:
-        yield  # or before any load has looked
+        yield  # or before the first load after it
     number = len(topic.versions)
     topic.record = dataclasses.replace(
         topic.record,
@@ -365,7 +365,7 @@ def deleted_subject(life: Life, topic: Topic) -> Iterator[None]:
     topic.record = _with_new_meanings(topic.record, number)
     topic.versions = []
     life.register(topic)
-    life.tell(topic, f"registered anew: {topic.record.text()}")
+    life.tell(topic, f"registered again: {topic.record.text()}")
     life.send(topic, [life.message(topic) for _ in range(8)])
     yield from life.loaded(topic)
     topic.is_quiet = life.is_alone = False
@@ -384,7 +384,7 @@ def _with_new_meanings(record, number):  # type: ignore[no-untyped-def]
 
 
 def registered_late(life: Life, topic: Topic) -> Iterator[None]:
-    """Messages whose schema nobody has registered yet; later somebody does, and has the quarantine replayed."""
+    """Messages with an unregistered schema, which is registered later; then the quarantine is replayed."""
     from headrace.loader.plan.schemas import WriterSchemas
     from headrace.loader.rewrite.replay import ReplaySettings, replay
 
@@ -426,5 +426,5 @@ def day_ms(message: Message) -> int:
 
 
 def committed(life: Life, topic: Topic) -> int:
-    """How far the group of the loader is, over all partitions."""
+    """Returns the sum of the loader group's offsets."""
     return sum(life.world.cluster.committed.get(TopicPartition(topic.name, n), 0) for n in range(topic.partitions))

@@ -1,8 +1,7 @@
-"""What was produced, what became of it, and what must be said: kept without a look at how the loader works.
+"""The produced messages, their results and the expected sentences, recorded without knowing the loader.
 
-A message is known by its number, which its value carries, so that it is recognised wherever it turns up. It is
-`committed` once the log of commits names its offset, `gone` when the brokers lost it before that, and `retired` when an
-operator took its row away.
+A message is identified by its number, which its value contains. It is `committed` once a commit has its offset, `gone`
+if the brokers lost it before that, and `retired` once an operator removed its row.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Kind(StrEnum):
 
 
 class Gone(StrEnum):
-    """Why the brokers do not have a message any more that nobody had read."""
+    """The reason why the brokers lost an unread message."""
 
     REMOVED = "removed"  # by retention or compaction, so that its offset is a gap
     REPLACED = "replaced"  # by another one at its offset, after an unclean election
@@ -44,8 +43,8 @@ class Gone(StrEnum):
 
 @dataclass(slots=True)
 class Message:
-    """`event_ms` is the time that it is counted under, `time` what its field says. `log` is the number of the log that
-    it was appended to: a topic made anew has others."""
+    """`event_ms` is the time under which it is counted, `time` the value of its field. `log` is the number of its log:
+    a re-created topic has another."""
 
     n: int
     topic: str
@@ -96,7 +95,7 @@ def _plain(node: Any) -> Any:
 
 @dataclass
 class Expectation:
-    """A sentence that may be said of a topic ("" is any), and whether it was."""
+    """A sentence that may be reported for a topic ("" is any), and whether it was."""
 
     topic: str
     pattern: re.Pattern[str]
@@ -106,8 +105,8 @@ class Expectation:
 
 @dataclass
 class Story:
-    """`places` finds a message by topic, log, partition and offset; `unread` are, by topic, those that the brokers have
-    and no commit names; `lines` is what happened to a topic."""
+    """`places` finds a message by topic, log, partition and offset; `unread` are, by topic, messages on the brokers
+    without a commit; `lines` are the events of a topic."""
 
     seed: int
     messages: dict[int, Message] = field(default_factory=dict)
@@ -126,13 +125,13 @@ class Story:
         self.lines[topic].append(f"day {day}: {line}")
 
     def failed(self, topic: str, what: str) -> AssertionError:
-        """The error that ends the year, with the seed and what happened to the topic."""
+        """Returns the error that ends the year, with the seed and the topic's events."""
         told = [*(self.lines[topic] if topic else ()), *self.lines[""][-12:]]
         story = "\n".join(f"  {line}" for line in told[-60:])
         return AssertionError(f"seed {self.seed}, topic {topic or '(any)'}: {what}\nwhat happened:\n{story}")
 
     def sent(self, messages: Sequence[Message], partition: int, offsets: Iterable[int], now_ms: int) -> None:
-        """Notes where messages were acknowledged, and counts them as their producer does."""
+        """Notes the offsets of acknowledged messages, and counts them like their producer."""
         counter = WindowCounter()
         for message, offset in zip(messages, offsets, strict=True):
             message.partition, message.offset = partition, offset
@@ -162,7 +161,7 @@ class Story:
             )
 
     def removed(self, topic: str, log: int, partition: int, offsets: Iterable[int], why: Gone) -> int:
-        """The brokers have these no more; returns how many of them nobody had read."""
+        """Notes deleted offsets, and returns the number of unread messages among them."""
         known = self.places[topic, log, partition]
         lost = 0
         for offset in offsets:
@@ -182,7 +181,7 @@ class Story:
         self.expectations.remove(expectation)
 
     def heard(self, topic: str, sentence: str) -> bool:
-        """Whether somebody expected this."""
+        """Whether the sentence was expected."""
         found = [
             one for one in self.expectations if one.topic in ("", topic) and one.pattern.search(sentence) is not None
         ]

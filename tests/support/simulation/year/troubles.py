@@ -1,4 +1,4 @@
-"""What happens to all topics at once, and what operators do to the warehouse."""
+"""Events of all topics at once, and operators' changes of the warehouse."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HINTS = ("head.json", "cursor", "index", "complete.json", "checkpoint", "lease.j
 
 
 def _with_news(life: Life) -> list[Topic]:
-    """Sends something to a few topics that nothing else happens to."""
+    """Sends messages to a few topics without events."""
     free = [topic for topic in life.topics.values() if topic.versions and not topic.is_busy and not topic.is_quiet]
     for topic in free[:4]:
         life.send(topic, [life.message(topic) for _ in range(3)])
@@ -30,7 +30,7 @@ def _with_news(life: Life) -> list[Topic]:
 
 
 def _rough(life: Life, reason: str, days: int) -> Iterator[None]:
-    """Loads that meet this trouble."""
+    """Injects this fault into loads."""
     life.rough_reasons.add(reason)
     for _ in range(days):
         _with_news(life)
@@ -39,7 +39,7 @@ def _rough(life: Life, reason: str, days: int) -> Iterator[None]:
 
 
 def registry_down(life: Life, _: Topic) -> Iterator[None]:
-    """What needs no new schema is loaded all the same."""
+    """Topics without new schemas are loaded anyway."""
     yield from life.may_register()
     life.is_frozen = True
     yield
@@ -51,7 +51,7 @@ def registry_down(life: Life, _: Topic) -> Iterator[None]:
     for _ in range(2):
         yield
     if not expected.said:
-        raise life.story.failed("", "the registry was down, and nobody said so")
+        raise life.story.failed("", "the registry was down, which was not reported")
     for topic in topics:
         yield from life.loaded(topic)
     life.world.registry.is_down = life.is_frozen = False
@@ -59,7 +59,7 @@ def registry_down(life: Life, _: Topic) -> Iterator[None]:
 
 
 def no_schema_yet(life: Life, _: Topic) -> Iterator[None]:
-    """A topic comes before its schema, and waits for it."""
+    """A topic is created before its schema, and waits."""
     number = len(life.topics)
     own = random.Random(f"{life.seed}/{number}")
     topic = Topic(f"early{number}", own, 4, 0.5, 2, 0, first_version(f"Early{number}", "timestamp", own))
@@ -76,7 +76,8 @@ def no_schema_yet(life: Life, _: Topic) -> Iterator[None]:
 
 
 def registry_put_back(life: Life, _: Topic) -> Iterator[None]:
-    """From an older copy: its newest ids are given out again, to other schemas. Then the newer copy is found."""
+    """The registry is restored from an older copy: its newest ids are assigned to other schemas. Then the newer copy is
+    restored."""
     registry = life.world.registry
     yield from life.may_register()
     while not (free := [one for one in life.topics.values() if one.versions and not one.is_busy]):
@@ -89,7 +90,7 @@ def registry_put_back(life: Life, _: Topic) -> Iterator[None]:
     topic.is_quiet = True
     yield from life.loaded(topic)
     newer = registry.copy()
-    life.tell(topic, "the registry is put back from an older copy, and its newest id is given out again")
+    life.tell(topic, "the registry is restored from an older copy, and its newest id is assigned again")
     registry.put_back(older, "registry-2")
     registry.register("another-value", '{"type":"record","name":"Another","fields":[{"name":"z","type":"long"}]}')
     life.send(topic, [life.message(topic) for _ in range(3)])
@@ -107,7 +108,7 @@ def broker_down(life: Life, _: Topic) -> Iterator[None]:
     yield from _rough(life, "a broker is down", 2)
     said = [one for sentences in life.report.problems.values() for one in sentences] if life.report else []
     if not any("connection refused" in one for one in said):
-        raise life.story.failed("", f"a broker was down, and nobody said so: {said}")
+        raise life.story.failed("", f"a broker was down, which was not reported: {said}")
     life.world.cluster.down = set()
     yield
 
@@ -122,19 +123,19 @@ def cluster_down(life: Life, _: Topic) -> Iterator[None]:
 
 
 def metastore_down(life: Life, _: Topic) -> Iterator[None]:
-    """What is read meanwhile is committed, and can be queried when it is back."""
+    """Messages read meanwhile are committed, and can be queried once it is back."""
     if not hasattr(life.world.hive, "failure"):
         return
     life.world.hive.failure = MetastoreUnavailable("thrift://metastore", "connection refused")
     yield from _rough(life, "the metastore is down", 2)
     if life.report is None or not life.report.problems:
-        raise life.story.failed("", "the metastore was down, and nobody said so")
+        raise life.story.failed("", "the metastore was down, which was not reported")
     life.world.hive.failure = None
     yield
 
 
 def audit_lost(life: Life, _: Topic) -> Iterator[None]:
-    """Its database is gone; the log of commits and the audit's topic have it all."""
+    """The audit database is deleted; the commit log and the audit topic have all counts."""
     life.audit_is_lost()
     yield
 
@@ -158,7 +159,7 @@ def dies(life: Life, _: Topic) -> Iterator[None]:
 
 
 def two_drivers(life: Life, _: Topic) -> Iterator[None]:
-    """Another load runs from its start to its end while this one is at any call."""
+    """Another load runs completely during any call of this one."""
     _with_news(life)
     life.fault = faults = Faults(life.random_call())
     met = []
@@ -172,14 +173,14 @@ def two_drivers(life: Life, _: Topic) -> Iterator[None]:
 
 
 def hints_lost(life: Life, _: Topic) -> Iterator[None]:
-    """All that can be made again from the log is gone."""
+    """Deletes everything that can be rebuilt from the log."""
     for name in HINTS:
         path = life.world.headrace / name
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-    # Cursors that begin again look at every file, and cannot know of those that were taken away by an operator.
+    # Appliers that begin again check every file, including those that an operator deleted.
     yield
 
 
@@ -197,7 +198,7 @@ def compaction(life: Life, _: Topic) -> Iterator[None]:
 
 
 def expired(life: Life, _: Topic) -> Iterator[None]:
-    """Old days go, of some topics."""
+    """Expires old days of some topics."""
     _, rewrites = life.world.drivers()
     names = [topic.name for topic in life.topics.values() if topic.name in life.log.read_state().topics][::2]
     _look_at(life, names)
@@ -215,7 +216,8 @@ def expired(life: Life, _: Topic) -> Iterator[None]:
 
 
 def deleted_by_hand(life: Life, _: Topic) -> Iterator[None]:
-    """An old day is removed by hand; when its cursor is lost the loader misses it, and somebody accepts that."""
+    """Deletes an old day's files. After its cursor is lost the loader reports them, and an operator accepts the
+    loss."""
     state = life.log.read_state()
     found = [
         (topic, values)
@@ -235,8 +237,8 @@ def deleted_by_hand(life: Life, _: Topic) -> Iterator[None]:
     _retire(life, topic.name, lambda one: one == time_partition, "removed by hand", FileKind.DATA)
     (life.world.headrace / "cursor" / "files.json").unlink(missing_ok=True)
     life.tell(topic, f"{time_partition} is removed by hand, and the cursor of files lost")
-    allowed = life.may_say(topic, "published files of .* are gone", "removed by hand")
-    yield from life.until_said(topic, f"published files of {time_partition} are gone", "removed by hand")
+    allowed = life.may_say(topic, "published files of .* are missing", "removed by hand")
+    yield from life.until_said(topic, f"published files of {time_partition} are missing", "removed by hand")
     while life.is_rough:
         yield
     report = accept_missing(life.world.drivers()[1], topic.name, [FileKind.DATA], time_partition, is_dry=False)
@@ -251,14 +253,14 @@ def deleted_by_hand(life: Life, _: Topic) -> Iterator[None]:
 
 
 def _look_at(life: Life, names: list[str]) -> None:
-    """All partitions as they are now."""
+    """Reads all partitions as they are now."""
     tables = life.log.read_state().topics
     for name in names:
         life.reader.look(name, tables[name].table)
 
 
 def _retire(life: Life, name: str, is_gone, why: str, *kinds: FileKind) -> None:  # type: ignore[no-untyped-def]
-    """The messages whose rows are in these time partitions now have none from here on."""
+    """The messages in these time partitions have no rows from here on."""
     for kind in kinds or tuple(FileKind):
         database = "headrace_quarantine" if kind is FileKind.QUARANTINE else "headrace"
         for values, files in life.reader.time_partitions[database, name].items():

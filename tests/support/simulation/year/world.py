@@ -31,14 +31,13 @@ from support.simulation.year.registry import YearRegistry
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 FILE_BYTES_TARGET = 64 * 1024  # so that large partitions are split
-CHECKPOINT_EVERY = 10  # commit numbers: a load of every day is no process that reads a hundred
-LITERAL_CHARS_MAX = 1_500  # so that the schemas of some tables are files of their own
+CHECKPOINT_EVERY = 10  # commits: each day's load is a new process, which would read up to a hundred
+LITERAL_CHARS_MAX = 1_500  # so that the schemas of some tables are separate files
 
 
 class YearWorld(TaskWorld):
-    """
-    Args:
-        hive: another metastore than one in memory.
+    """Args:
+    hive: another metastore than the one in memory.
     """
 
     def __init__(self, root: Path, seed: int, hive: Executor | None = None) -> None:
@@ -75,7 +74,7 @@ class YearWorld(TaskWorld):
 
 @contextlib.contextmanager
 def unhurried() -> Iterator[None]:
-    """Nothing waits for a disk (`test_power_loss` is about that), and nothing has threads."""
+    """Runs without fsyncs (`test_power_loss` covers them) and without threads."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda number: None)
         patch.setattr(os, "fdatasync", lambda number: None)

@@ -1,5 +1,5 @@
-"""A warehouse of one time partition as a value: its log and staging, published files, and where the partition
-points."""
+"""A warehouse with one time partition as an immutable value: log and staging, published files, and the location of the
+partition."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from headrace.hive_ddl.table import TableState
 from headrace.loader.errors import PublishedFileLost
 from headrace.loader.storage.protocols import Publication
 from support.simulation.interleavings import Ask, Call
-from support.simulation.log_on_paper import Paper
+from support.simulation.log_on_paper import LogModel
 
 Rows = tuple[int, ...]
-"""The offsets that a file holds."""
+"""The offsets in a file."""
 
 
 def staged_name(rows: Rows) -> str:
-    """Of a file in staging, which says what is in it."""
+    """Returns the name of a staged file, which lists its offsets."""
     return f"{'-'.join(map(str, rows))}.avro"
 
 
@@ -29,9 +29,9 @@ def rows_of(staged: str) -> Rows:
 
 
 class Warehouse(NamedTuple):
-    """`files` are published, by name; `location` is the directory of the partition, "" where there is none."""
+    """`files` are published, by name; `location` is the directory of the partition, "" if there is none."""
 
-    paper: Paper
+    paper: LogModel
     files: frozenset[tuple[str, Rows]] = frozenset()
     location: str = ""
 
@@ -39,7 +39,7 @@ class Warehouse(NamedTuple):
         return next((rows for found, rows in self.files if found == name), None)
 
     def visible(self) -> Counter[int]:
-        """The offsets that a query finds now, each as often as it does."""
+        """Returns the offsets that a query finds, with duplicates."""
         found = [rows for name, rows in self.files if name.rpartition("/")[0] == self.location]
         return Counter(offset for rows in found for offset in rows)
 
@@ -80,7 +80,7 @@ class Warehouse(NamedTuple):
         return self._replace(paper=paper), answer
 
 
-class AskedFiles:
+class ModelFiles:
     """The `WarehouseFiles` of a process."""
 
     reach = ""
@@ -93,7 +93,7 @@ class AskedFiles:
 
     def bring(self, topic: str, source: str, target: str) -> None:
         if not self._ask("bring", source, target):
-            raise PublishedFileLost(topic, source, "it is not there")
+            raise PublishedFileLost(topic, source, "it is missing")
 
     def set_aside(self, source: str, target: str) -> bool:
         raise NotImplementedError
@@ -122,7 +122,7 @@ class AskedFiles:
         return name
 
 
-class AskedHive:
+class ModelHive:
     """The metastore of a process, with the one partition."""
 
     def __init__(self, ask: Ask, values: PartitionValues) -> None:

@@ -1,4 +1,4 @@
-"""Functions of the product with one rule taken out, to show that a test would notice."""
+"""Runs functions of the product without one of their rules, to show that a test would notice."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 
 def without_rule(patch: pytest.MonkeyPatch, function: Callable[..., Any], line: str, instead: str) -> None:
-    """Has everybody who calls the function run it with other text in place of a piece of its source.
+    """Replaces a piece of the function's source for all callers.
 
     Args:
-        line: must be there once.
+        line: must occur once.
     """
     source = textwrap.dedent(inspect.getsource(function))
     assert source.count(line) == 1, f"{line!r} is {source.count(line)} times in {function.__qualname__}"

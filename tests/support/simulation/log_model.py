@@ -1,4 +1,4 @@
-"""The commit log's storage as a value, for the interleavings of processes that run its real code."""
+"""The storage of the commit log as an immutable value, for interleavings of processes with the real code."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headrace.loader.storage.protocols import Staged
 from support.simulation.interleavings import Ask, Call
 
 Prefix = tuple[bytes, ...]
-"""What the commit numbers hold, from the first."""
+"""The contents of the commits, from the first."""
 
 
-class Paper(NamedTuple):
-    """The log's files by name, and files in staging by work. `packs` says that somebody may yet pack commit numbers;
-    hints are there as far as their names begin with one of `hints`."""
+class LogModel(NamedTuple):
+    """The log's files by name, and staged files by run. `packs` means that a process may still archive commits; hints
+    exist if their names begin with one of `hints`."""
 
     files: frozenset[tuple[str, bytes]] = frozenset()
     staged: frozenset[tuple[str, str]] = frozenset()
@@ -43,7 +43,7 @@ class Paper(NamedTuple):
             case _:
                 return False
 
-    def done(self, call: Call) -> tuple[Paper, Any]:
+    def done(self, call: Call) -> tuple[LogModel, Any]:
         match call.name, call.arguments:
             case "read", (name,):
                 return self, self.content(name)
@@ -72,11 +72,11 @@ class Paper(NamedTuple):
                 return self._replace(staged=frozenset(one for one in self.staged if one[0] != work)), None
         return self, None
 
-    def _without(self, name: str) -> Paper:
+    def _without(self, name: str) -> LogModel:
         return self._replace(files=frozenset(one for one in self.files if one[0] != name))
 
     def committed(self) -> Prefix:
-        """What anybody reads in the commit numbers, up to the first that is free."""
+        """Returns the commits up to the first free number."""
         found: list[bytes] = []
         while True:
             archive = self.content(archive_path(len(found) + 1))
@@ -90,7 +90,7 @@ class Paper(NamedTuple):
             found.append(content)
 
 
-class AskedSlots:
+class ModelCommitStorage:
     """The `CommitStorage` of a process."""
 
     def __init__(self, ask: Ask) -> None:
@@ -128,8 +128,8 @@ class AskedSlots:
         return name
 
 
-class AskedStaging:
-    """The `Staging` of a process; all that is there is old."""
+class ModelStaging:
+    """The `Staging` of a process; all files are old."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -158,10 +158,10 @@ class AskedStaging:
 
 
 class ReadingLog(CommitLog):
-    """Also knows what it has read; `prefix` is read already."""
+    """Records the commits it has read; `prefix` was read before."""
 
     def __init__(self, ask: Ask, prefix: Prefix = ()) -> None:
-        super().__init__(AskedSlots(ask))
+        super().__init__(ModelCommitStorage(ask))
         self.prefix = prefix
         if prefix:
             known = _read(prefix)
@@ -178,7 +178,7 @@ class ReadingLog(CommitLog):
 
 @functools.cache
 def _read(prefix: Prefix) -> CommitLog:
-    paper = Paper(frozenset((commit_path(at), content) for at, content in enumerate(prefix, start=1)))
+    paper = LogModel(frozenset((commit_path(at), content) for at, content in enumerate(prefix, start=1)))
     log = ReadingLog(lambda name, *arguments: paper.done(Call(name, arguments))[1])
     log.read_state()
     return log
@@ -186,4 +186,4 @@ def _read(prefix: Prefix) -> CommitLog:
 
 @functools.cache
 def _parsed(commit_number: int, content: bytes) -> Document[Commit]:
-    return CommitLog(AskedSlots(lambda *_: None))._parse(commit_number, content)
+    return CommitLog(ModelCommitStorage(lambda *_: None))._parse(commit_number, content)
