@@ -66,8 +66,8 @@ def make_topic(broker: Broker, name: str, partitions: int) -> str:
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
-            for found in admin.list_offsets(partition_specs).values():
-                found.result(TIMEOUT_S)
+            for future in admin.list_offsets(partition_specs).values():
+                future.result(TIMEOUT_S)
             return name
         except confluent_kafka.KafkaException:
             if time.monotonic() > deadline:
@@ -192,9 +192,9 @@ def receive_and_write(
             end -= at
         for file in files if with_fsync else ():
             os.fdatasync(file.fileno())
-        found = time.perf_counter() - began, time.thread_time() - began_cpu
+        result = time.perf_counter() - began, time.thread_time() - began_cpu
     sender.join()
-    return found
+    return result
 
 
 def batch_sizes(directory: Path) -> list[int]:
@@ -260,14 +260,14 @@ def show_write(
     """Measures receiving and writing such batches, on the brokers' disk: the best of as many rounds as the brokers
     have."""
     byte_count = sum(batches) * partitions // args.rounds
-    found = []
+    result = []
     for _ in range(args.rounds):
         _make_ready(byte_count)
         with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
             with_fsync = args.fsync != "none"
-            found.append(receive_and_write(batches, partitions, byte_count, Path(scratch), with_fsync=with_fsync))
+            result.append(receive_and_write(batches, partitions, byte_count, Path(scratch), with_fsync=with_fsync))
     label = f"baseline: write {sum(batches) / len(batches) / 1000:,.1f} KB batches"
-    show_rate(label, "-", record_bytes, args.messages, *min(found))
+    show_rate(label, "-", record_bytes, args.messages, *min(result))
 
 
 def _make_ready(byte_count: int) -> None:
@@ -292,14 +292,14 @@ def _rounds(
     Args:
         byte_count: bytes that a round writes.
     """
-    found: dict[str, tuple[float, float]] = {}
+    result: dict[str, tuple[float, float]] = {}
     for _ in range(rounds):
         for broker in brokers:
             _make_ready(byte_count)
             before = broker.cpu_s()
             seconds = work(broker)
-            found[broker.name] = min(found.get(broker.name, (float("inf"), 0.0)), (seconds, broker.cpu_s() - before))
-    return [(broker, found[broker.name]) for broker in brokers]
+            result[broker.name] = min(result.get(broker.name, (float("inf"), 0.0)), (seconds, broker.cpu_s() - before))
+    return [(broker, result[broker.name]) for broker in brokers]
 
 
 # Latency
@@ -320,9 +320,9 @@ def show_latency(broker: Broker, rate: int, seconds: float, label: str = "") -> 
     before = broker.cpu_s()
     acknowledged, arrived = steadily(broker, topic, rate, seconds)
     cpu = (broker.cpu_s() - before) / len(acknowledged) * 1e6
-    for name, found in ((f"{label}acknowledged", acknowledged), (f"{label}consumed", arrived)):
-        found.sort()
-        points = "".join(f"{found[int(len(found) * share)] * 1000:>9.2f}" for share in (0.5, 0.99, 0.999))
+    for name, seconds_each in ((f"{label}acknowledged", acknowledged), (f"{label}consumed", arrived)):
+        seconds_each.sort()
+        points = "".join(f"{seconds_each[int(len(seconds_each) * share)] * 1000:>9.2f}" for share in (0.5, 0.99, 0.999))
         print(f"{name:<34}{broker.name:<10}{rate:>8,}{points}{cpu:>12.1f}", flush=True)
 
 
@@ -338,9 +338,9 @@ def steadily(broker: Broker, topic: str, rate: int, seconds: float) -> tuple[lis
             "fetch.wait.max.ms": 500,
         }
     )
-    (place,) = [confluent_kafka.TopicPartition(topic, 0)]
-    place.offset = consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)[1]
-    consumer.assign([place])
+    (partition_spec,) = [confluent_kafka.TopicPartition(topic, 0)]
+    partition_spec.offset = consumer.get_watermark_offsets(partition_spec, timeout=TIMEOUT_S)[1]
+    consumer.assign([partition_spec])
 
     def receive() -> None:
         while len(arrived) < count:

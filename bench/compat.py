@@ -168,13 +168,13 @@ def main() -> None:
         row("json.loads of every text", [sys.executable, "-c", load], directory, args.runs)
         check = [sys.executable, "-m", "headrace", "compat", "check", "--quiet"]
         row("against itself as a directory", [*check, "released", "--against", "released"], directory, args.runs)
-        places = {"a directory": ["--against", "released"], "git": ["--against", "git:main:schemas"]}
-        for label, against in places.items():
+        positions = {"a directory": ["--against", "released"], "git": ["--against", "git:main:schemas"]}
+        for label, against in positions.items():
             row(f"all changed, {label}", [*check, changed, *against], directory, args.runs)
             row(f"1 in {CHANGED_EVERY} changed, {label}", [*check, some, *against], directory, args.runs)
         row(
             "all changed, a directory, 1 process",
-            [*check, changed, *places["a directory"], "--jobs", "1"],
+            [*check, changed, *positions["a directory"], "--jobs", "1"],
             directory,
             args.runs,
         )

@@ -36,7 +36,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 from bench.load import BROKERS  # noqa: E402
 from bench.scale import POLICY  # noqa: E402
 from bench.support.load_shapes import SHAPES  # noqa: E402
-from bench.support.own_process import measured_apart  # noqa: E402
+from bench.support.own_process import run_in_new_process  # noqa: E402
 from bench.support.results import add_keep_flag, keep, surroundings  # noqa: E402
 from headrace.avro_schema import frame  # noqa: E402
 from headrace.kafka_wire.cluster import KafkaCluster  # noqa: E402
@@ -110,8 +110,8 @@ def cases_of(brokers: str, messages: int) -> Iterator[Case]:
 def fill(brokers: str, spread: Spread, messages: int) -> None:
     """Produces the same messages into every partition."""
     admin = AdminClient({"bootstrap.servers": brokers})
-    wanted = [NewTopic(name, spread.partitions, 1, config={"retention.ms": "-1"}) for name in spread.names()]
-    for future in admin.create_topics(wanted).values():
+    topics = [NewTopic(name, spread.partitions, 1, config={"retention.ms": "-1"}) for name in spread.names()]
+    for future in admin.create_topics(topics).values():
         future.result(60)
     everywhere = spread.all()
     in_partition = messages // len(everywhere)
@@ -162,9 +162,9 @@ def rows_of(broker: str, brokers: str, messages: int, rounds: int) -> Iterator[s
     for spread in (LARGE, SMALL, TOPICS):
         fill(brokers, spread, messages)
     cases = list(cases_of(brokers, messages))
-    costs = [[Cost(**measured_apart("bench.fetch", case)) for case in cases] for _ in range(rounds)]
+    costs = [[Cost(**run_in_new_process("bench.fetch", case)) for case in cases] for _ in range(rounds)]
     for at, case in enumerate(cases):
-        cost = min((turn[at] for turn in costs), key=lambda one: one.seconds)
+        cost = min((round_number[at] for round_number in costs), key=lambda one: one.seconds)
         yield (
             f"| {broker} | {case.topics:,} | {case.partitions:,} | {case.messages:,} | {case.fetch_bytes // 1024:,} "
             f"| {'yes' if case.is_ahead else 'no'} | {case.messages / cost.seconds:,.0f} "

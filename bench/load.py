@@ -174,13 +174,13 @@ def rows_of(
                 )
                 timing = run(job, set(cpus[:cores]))
             rates[contender] = messages / timing.seconds
-            beside = rates.get("core", 0) / rates[contender]
+            ratio = rates.get("core", 0) / rates[contender]
             tasks = f"{timing.task_seconds:.1f}" if timing.task_seconds else ""
             yield (
                 f"| {broker} | {topic.shape.name} | {body_bytes:.0f} | {topic.shape.fields} "
                 f"| {'evolved' if topic.is_later else 'same'} | {cores} | {contender} | {messages:,} "
                 f"| {timing.seconds:.1f} | {tasks} | {rates[contender]:,.0f} "
-                f"| {rates[contender] * body_bytes / 1e6:,.0f} | {beside:.1f} × |"
+                f"| {rates[contender] * body_bytes / 1e6:,.0f} | {ratio:.1f} × |"
             )
 
 

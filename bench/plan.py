@@ -156,7 +156,7 @@ def least_imbalance(ranges: Sequence[OffsetRange], file_bytes_target: int) -> fl
     return max(1.0, min(file_bytes_target, max(map(weight, ranges))) / mean)
 
 
-class Answered:
+class CachedRegistry:
     """A registry client whose responses are all cached."""
 
     outage = ""
@@ -198,7 +198,9 @@ def plan_seconds(ranges: Sequence[OffsetRange], file_bytes_target: int) -> float
     task = TaskSettings("", "", file_bytes_target)
     state, discovery = LoaderState(commit_number=1, topics=known), Discovery("", found, {})
     started = time.perf_counter()
-    make_plan(state, discovery, cast(Any, Answered()), run_id="w", asked_ms=0, settings=settings, task_settings=task)
+    make_plan(
+        state, discovery, cast(Any, CachedRegistry()), run_id="w", asked_ms=0, settings=settings, task_settings=task
+    )
     return time.perf_counter() - started
 
 

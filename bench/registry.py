@@ -228,8 +228,8 @@ def known_schema(server: Running) -> tuple[str, str]:
 def reads(kind: str, clients: list[int], seconds: float, workers: int) -> None:
     with database(kind) as url:
         fill(url, SUBJECTS)
-        with served(url, workers) as ours, other_server("front without cache", url, workers) as baseline:
-            subject, content = known_schema(ours)
+        with served(url, workers) as headrace_rate, other_server("front without cache", url, workers) as baseline:
+            subject, content = known_schema(headrace_rate)
             loads = {
                 "GET /schemas/ids/{id}, one": Load("/schemas/ids/7"),
                 "GET /schemas/ids/{id}, 1,000 of them": Load("/schemas/ids/{n}", first=1, count=1000),
@@ -242,8 +242,8 @@ def reads(kind: str, clients: list[int], seconds: float, workers: int) -> None:
             heading(f"Reads on {kind}, {workers} workers, cached; baseline: without caches")
             for what, load in loads.items():
                 # Each worker has its own cache.
-                run_load(ours.url, load, 32, max(1, load.count / 250))
-                measure(ours, what, load, clients, seconds)
+                run_load(headrace_rate.url, load, 32, max(1, load.count / 250))
+                measure(headrace_rate, what, load, clients, seconds)
                 measure(baseline, "   baseline", load, clients[-2:-1] or clients, seconds)
 
 
@@ -308,9 +308,9 @@ def servers(kind: str, clients: list[int], seconds: float, workers: int) -> None
     with database(kind) as url:
         fill(url, 100)
         heading(f"GET /schemas/ids/7 behind different servers, {kind}, {workers} workers")
-        with served(url, workers) as ours:
-            measure(ours, "headrace registry serve", Load("/schemas/ids/7"), clients, seconds)
-            assert ours.call("/subjects/a%2Fb/versions", "POST", body("Slash"))[0] == 200
+        with served(url, workers) as headrace_rate:
+            measure(headrace_rate, "headrace registry serve", Load("/schemas/ids/7"), clients, seconds)
+            assert headrace_rate.call("/subjects/a%2Fb/versions", "POST", body("Slash"))[0] == 200
         for name in SERVERS:
             missing = [module for module in name.split() if module in OPTIONAL and find_spec(module) is None]
             if missing:

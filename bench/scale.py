@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, replace
 import fastavro
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from bench.support.own_process import measured_apart
+from bench.support.own_process import run_in_new_process
 from bench.support.results import add_keep_flag, keep, surroundings
 from headrace.avro_schema import frame
 from headrace.kafka_wire.cluster import FetchSlice
@@ -150,8 +150,8 @@ class RepeatedBatch:
         count = max(1, FETCH_BYTES // len(self.batch))
         bases = range(first, min(first + count * self.records, self.in_partition), self.records)
         # The base offset precedes the bytes that the checksum covers.
-        answer = b"".join(base.to_bytes(8, "big") + self.batch[8:] for base in bases)
-        return FetchSlice(answer, self.in_partition, self.in_partition, 0, (), "memory")
+        fetch_slice = b"".join(base.to_bytes(8, "big") + self.batch[8:] for base in bases)
+        return FetchSlice(fetch_slice, self.in_partition, self.in_partition, 0, (), "memory")
 
     def close(self) -> None:
         pass
@@ -201,14 +201,14 @@ def measure(case: Case) -> Cost:
     return Cost(body_bytes, cpu_s, seconds, (after.ru_maxrss - before.ru_maxrss) * 1024)
 
 
-def apart(case: Case, rounds: int) -> Cost:
+def measure_in_new_process(case: Case, rounds: int) -> Cost:
     """Returns the cost in a new process; the best of several rounds."""
-    costs = (Cost(**measured_apart("bench.scale", case)) for _ in range(rounds))
+    costs = (Cost(**run_in_new_process("bench.scale", case)) for _ in range(rounds))
     return min(costs, key=lambda cost: cost.cpu_s)
 
 
 def rows_of(dimension: str, messages: int, rounds: int) -> Iterator[str]:
-    told, cases = cases_of(messages)[dimension]
+    attribute, cases = cases_of(messages)[dimension]
     per: Callable[[Case, Cost], float] = (
         (lambda case, cost: cost.cpu_s / cost.body_bytes)
         if dimension in ("bytes", "fields")
@@ -216,10 +216,10 @@ def rows_of(dimension: str, messages: int, rounds: int) -> Iterator[str]:
     )
     first = 0.0
     for case in cases:
-        cost = apart(case, rounds)
+        cost = measure_in_new_process(case, rounds)
         first = first or per(case, cost)
         yield (
-            f"| {dimension} | {getattr(case, told):,} | {case.messages:,} | {cost.body_bytes / 1e6:,.0f} "
+            f"| {dimension} | {getattr(case, attribute):,} | {case.messages:,} | {cost.body_bytes / 1e6:,.0f} "
             f"| {cost.cpu_s / case.messages * 1e6:.2f} | {cost.body_bytes / cost.cpu_s / 1e6:,.0f} "
             f"| {cost.seconds:.2f} | {cost.peak_bytes / 1e6:,.0f} | {per(case, cost) / first:.2f} × |"
         )

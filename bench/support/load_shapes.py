@@ -63,7 +63,7 @@ def _long(value: int) -> bytes:
 
 
 HEADER = {"name": "header", "type": {"type": "record", "name": "Header", "fields": [{"name": "time", "type": "long"}]}}
-PLACE = {
+LOCATION = {
     "type": "record",
     "name": "Place",
     "fields": [{"name": "country", "type": "string"}, {"name": "zone", "type": "int"}],
@@ -71,7 +71,7 @@ PLACE = {
 DEVICES = {"type": "enum", "name": "Device", "symbols": ["DESKTOP", "PHONE", "TABLET", "OTHER"]}
 
 
-def _page_fields(place: Schema) -> list[Schema]:
+def _page_fields(location: Schema) -> list[Schema]:
     return [
         HEADER,
         {"name": "member", "type": "int"},
@@ -84,13 +84,15 @@ def _page_fields(place: Schema) -> list[Schema]:
         {"name": "dwell", "type": "double"},
         {"name": "score", "type": "double"},
         {"name": "is_bot", "type": "boolean"},
-        {"name": "place", "type": place},
+        {"name": "place", "type": location},
     ]
 
 
 def _later_page() -> Schema:
     """Returns a later version: a field added, one widened, one renamed, a record grown."""
-    fields = _page_fields({**PLACE, "fields": [*PLACE["fields"], {"name": "city", "type": "string", "default": ""}]})
+    fields = _page_fields(
+        {**LOCATION, "fields": [*LOCATION["fields"], {"name": "city", "type": "string", "default": ""}]}
+    )
     for field in fields:
         if field["name"] == "session":
             field.update(name="visit", aliases=["session"])
@@ -118,7 +120,7 @@ def _page(chance: random.Random) -> Value:
 
 PAGE = Shape(
     "page",
-    {"type": "record", "name": "PageView", "fields": _page_fields(PLACE)},
+    {"type": "record", "name": "PageView", "fields": _page_fields(LOCATION)},
     12,
     _page,
     _later_page(),

@@ -13,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def measured_apart(module: str, case: Any) -> dict[str, Any]:
+def run_in_new_process(module: str, case: Any) -> dict[str, Any]:
     """Runs `python -m module --case CASE` on one core, and returns the JSON object that it prints. The case is a data
     class."""
     pinned = {min(os.sched_getaffinity(0))}

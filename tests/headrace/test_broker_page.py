@@ -12,5 +12,5 @@ MIB = 1024 * 1024
 
 def test_page_states_the_limit_of_a_fetch_response() -> None:
     (row,) = re.findall(r"^\| (.*) in one fetch response, (.*?) \|", page("docs/broker.md"), re.MULTILINE)
-    said = [int(number) for number in re.findall(r"(\d+) MiB", " ".join(row))]
-    assert said == [RESPONSE_BYTES_MAX // MIB, COPIED_BYTES_MAX // MIB]
+    stated = [int(number) for number in re.findall(r"(\d+) MiB", " ".join(row))]
+    assert stated == [RESPONSE_BYTES_MAX // MIB, COPIED_BYTES_MAX // MIB]

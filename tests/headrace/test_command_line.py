@@ -153,9 +153,9 @@ def test_error_of_a_file_as_data_directory_is_one_line(
         monkeypatch.setenv(f"HEADRACE__{server}__LISTEN", "127.0.0.1:0")
     (tmp_path / "file").write_text("not a directory")
     assert main([*command.split(), "--data-dir", str(tmp_path / "file")]) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert len(said) == 1
-    assert str(tmp_path / "file") in said[0]
+    message = capsys.readouterr().err.strip().splitlines()
+    assert len(message) == 1
+    assert str(tmp_path / "file") in message[0]
 
 
 def test_error_of_a_load_without_broker_names_its_address_and_setting(

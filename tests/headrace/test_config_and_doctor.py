@@ -115,17 +115,24 @@ def test_doctor_names_a_remedy_for_each_problem(capsys: pytest.CaptureFixture[st
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         unused.bind(("127.0.0.1", 0))
-        taken = f"127.0.0.1:{listener.getsockname()[1]}"
-        nobody = f"127.0.0.1:{unused.getsockname()[1]}"
+        used_address = f"127.0.0.1:{listener.getsockname()[1]}"
+        unused_address = f"127.0.0.1:{unused.getsockname()[1]}"
         found = doctor(
             capsys,
             1,
-            *("--broker-listen", taken, "--registry-url", f"http://{nobody}", "--metastore", f"thrift://{nobody}"),
+            *(
+                "--broker-listen",
+                used_address,
+                "--registry-url",
+                f"http://{unused_address}",
+                "--metastore",
+                f"thrift://{unused_address}",
+            ),
         )
     assert "broker.listen" in found["broker.listen"]["remedy"]
     assert "connection refused" in found["registry"]["finding"].lower()
     assert "registry.url" in found["registry"]["remedy"]
-    assert f"thrift://{nobody}" in found["metastore"]["finding"]
+    assert f"thrift://{unused_address}" in found["metastore"]["finding"]
     assert not found["metastore"]["is_ok"]
     assert "hive.listen" not in found
     assert "registry.listen" not in found

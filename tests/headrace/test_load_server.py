@@ -69,22 +69,22 @@ class LoadServer:
         read, written = zip(os.pipe(), os.pipe(), strict=True)
 
         def send_requests() -> None:
-            with os.fdopen(read[1]) as answers, os.fdopen(written[0], "w", buffering=1) as requests:
-                responses = [answers.readline()]
+            with os.fdopen(read[1]) as response_stream, os.fdopen(written[0], "w", buffering=1) as requests:
+                responses = [response_stream.readline()]
                 for _ in range(loads):
                     requests.write("load\n")
-                    responses.append(answers.readline())
+                    responses.append(response_stream.readline())
                 if not ends:
-                    responses.append(answers.readline())
+                    responses.append(response_stream.readline())
             self.responses = [line for line in responses if line]
 
         with (
             (self._directory / "log").open("w") as log,
-            os.fdopen(read[0]) as asked,
-            os.fdopen(written[1], "w") as answers,
+            os.fdopen(read[0]) as stdin,
+            os.fdopen(written[1], "w") as response_stream,
             self._monkeypatch.context() as patched,
         ):
-            for name, stream in (("stdin", asked), ("stdout", answers), ("stderr", log)):
+            for name, stream in (("stdin", stdin), ("stdout", response_stream), ("stderr", log)):
                 patched.setattr(f"sys.{name}", stream)
             thread = threading.Thread(target=send_requests)
             thread.start()
@@ -215,17 +215,17 @@ def test_process_ends_after_a_load_if_spark_may_not_idle(process: LoadServer) ->
 def test_sigterm_between_loads_closes_spark(process: LoadServer) -> None:
     before = signal.getsignal(signal.SIGTERM)
 
-    def told_later() -> int:
+    def reported_later() -> int:
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, "SIGTERM ends a running load at once"
-        threading.Thread(target=tell_when_it_idles).start()
+        threading.Thread(target=report_when_idle).start()
         return process.with_spark()
 
-    def tell_when_it_idles() -> None:
+    def report_when_idle() -> None:
         while signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    process.at_load = told_later
+    process.at_load = reported_later
     with pytest.raises(SystemExit) as ended:
         process.request_loads(1, ends=False)
     assert ended.value.code == EXIT_RESTART
@@ -235,21 +235,21 @@ def test_sigterm_between_loads_closes_spark(process: LoadServer) -> None:
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_sigterm_during_a_garbage_collection_is_handled_afterwards(process: LoadServer) -> None:
-    told = threading.Event()
+    reported = threading.Event()
 
-    def tell(phase: str, info: object) -> None:
-        if process.session.times_tidied and not told.is_set():
-            told.set()
+    def report(phase: str, info: object) -> None:
+        if process.session.times_tidied and not reported.is_set():
+            reported.set()
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0)  # an exception of a signal handler is raised here
 
-    gc.callbacks.append(tell)
+    gc.callbacks.append(report)
     try:
         with pytest.raises(SystemExit) as ended:
             process.request_loads(1, ends=False)
     finally:
-        gc.callbacks.remove(tell)
-    assert told.is_set()
+        gc.callbacks.remove(report)
+    assert reported.is_set()
     assert ended.value.code == EXIT_RESTART
     assert process.session.is_closed
 

@@ -40,16 +40,16 @@ def test_settings_of_the_page_load(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "known"),
+    ("name", "known"),
     [
         ("commit log", commit_document.FORMAT),
         ("`topics.json` of the broker", broker_topics.FORMAT),
         ("`audit.db`", audit_store.FORMAT),
     ],
 )
-def test_formats_of_the_changelog_equal_the_formats_of_the_code(what: str, known: int) -> None:
+def test_formats_of_the_changelog_equal_the_formats_of_the_code(name: str, known: int) -> None:
     section = page("CHANGELOG.md").partition("### Formats on disk")[2].partition("\n### ")[0]
-    assert dict(re.findall(r"^\| (.+?) \| (\d+) \|$", section, re.MULTILINE))[what] == str(known)
+    assert dict(re.findall(r"^\| (.+?) \| (\d+) \|$", section, re.MULTILINE))[name] == str(known)
 
 
 def test_cron_line_prints_only_failed_loads(tmp_path: Path) -> None:

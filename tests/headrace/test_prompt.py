@@ -18,24 +18,24 @@ print("the end", flush=True)
 
 def typed(keys: bytes, state: Path) -> str:
     """Returns the output of the prompt for the given keys."""
-    ours, theirs = pty.openpty()
+    master, slave = pty.openpty()
     environment = {**os.environ, "XDG_STATE_HOME": str(state), "TERM": "dumb"}
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
         env=environment,
         start_new_session=True,
     )
-    os.close(theirs)
+    os.close(slave)
     shown = b""
     while b"> " not in shown:
-        shown += os.read(ours, 65536)
-    os.write(ours, keys)
+        shown += os.read(master, 65536)
+    os.write(master, keys)
     while True:
         try:
-            chunk = os.read(ours, 65536)
+            chunk = os.read(master, 65536)
         except OSError:  # Linux raises it after the other side is closed
             break
         if not chunk:

@@ -26,16 +26,16 @@ def test_users_of_the_page_have_the_documented_permissions() -> None:
     line = str(PasswordHash.of("secret", bytes(16)))
     policy = parse_users(block(PAGE, "# /etc/headrace/users").replace("$scrypt$ln=14,r=8,p=5$…$…", line))
     shop, anonymous = policy.principals["shop"].permissions, policy.anonymous.permissions
-    ours, public = Target.of_subject("shop.orders-value"), Target.of_subject("public.news")
-    elsewhere = Target.of_subject(":.eu:shop.orders-value")
-    assert shop.allow(Permission.WRITE, ours)
-    assert not shop.allow(Permission.ADMIN, ours)
+    own, public = Target.of_subject("shop.orders-value"), Target.of_subject("public.news")
+    other_context = Target.of_subject(":.eu:shop.orders-value")
+    assert shop.allow(Permission.WRITE, own)
+    assert not shop.allow(Permission.ADMIN, own)
     assert not shop.allow(Permission.WRITE, public)
-    assert not shop.allow(Permission.WRITE, elsewhere)
-    assert shop.allow(Permission.READ, elsewhere)
+    assert not shop.allow(Permission.WRITE, other_context)
+    assert shop.allow(Permission.READ, other_context)
     assert policy.principals["ops"].permissions.allow(Permission.ADMIN, Target())
     assert anonymous.allow(Permission.READ, public)
-    assert not anonymous.allow(Permission.READ, ours)
+    assert not anonymous.allow(Permission.READ, own)
 
 
 def test_every_path_of_the_page_exists() -> None:

@@ -100,23 +100,23 @@ def test_error_of_a_query_is_one_line(
 
 
 def test_terminal_without_a_query_gets_a_prompt(requests: list[SqlRequest], tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
+    master, slave = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "headrace", "sql"],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
         env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "TERM": "dumb"},
         start_new_session=True,
     )
-    os.close(theirs)
-    shown = read_until(ours, b"headrace sql> ")
+    os.close(slave)
+    shown = read_until(master, b"headrace sql> ")
     for typed in (b"DROP TABLE flights;\n", b"SELECT carrier, count(*)\nFROM flights GROUP BY 1;\n"):
-        os.write(ours, typed)
-        shown += read_until(ours, b"headrace sql> ")
-    os.write(ours, b"quit\n")
+        os.write(master, typed)
+        shown += read_until(master, b"headrace sql> ")
+    os.write(master, b"quit\n")
     assert process.wait(60) == 0, shown
-    os.close(ours)
+    os.close(master)
     assert b"\nheadrace: " in shown
     assert b"AA         32729" in shown
     assert [request.statement for request in requests] == [QUERY], "the prompt continues after an error"

@@ -61,8 +61,8 @@ def test_load_runs_the_command_and_environment_of_its_unit(
     assert set(command.environment) == {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "HADOOP_CONF_DIR"}
     assert command.environment["HADOOP_CONF_DIR"] == "/here/conf"
     example = (tool.EXAMPLES / "systemd" / "headrace-load.service").read_text()
-    for there, here in {tool.PROGRAM: program, **paths}.items():
-        example = example.replace(there, here)
+    for example_path, local_path in {tool.PROGRAM: program, **paths}.items():
+        example = example.replace(example_path, local_path)
     assert (tmp_path / "systemd" / "headrace-load.service").read_text() == example
 
 
@@ -72,8 +72,8 @@ def test_registry_runs_the_commands_of_its_unit(tool: ModuleType, tmp_path: Path
     cluster = tool.Cluster(tmp_path)
     try:
         address = cluster._registry(f"sqlite:///{tmp_path / 'registry.db'}").addresses["registry"]
-        with urllib.request.urlopen(f"{address}/subjects", timeout=30) as answer:
-            assert answer.read() == b"[]"
+        with urllib.request.urlopen(f"{address}/subjects", timeout=30) as response:
+            assert response.read() == b"[]"
     finally:
         cluster.stop()
 

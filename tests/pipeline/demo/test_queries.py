@@ -63,7 +63,7 @@ def test_differences_reports_wrong_rows() -> None:
 def test_as_text_formats_numbers() -> None:
     assert as_text([("x", 1234, 1.5)]) == [["x", "1,234", "1.50"]]
     assert list(numeric_columns([("x", 1, 2.0)])) == [1, 2]
-    assert len({question.title for question in QUERIES}) == len(QUERIES)
+    assert len({query.title for query in QUERIES}) == len(QUERIES)
 
 
 def test_progress_in_a_log_is_plain_lines() -> None:
