@@ -23,7 +23,7 @@ from support.schemas.strategies import data_for, schemas
 NODE = '{"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}'
 
 
-def both(schema: Schema) -> list[Check]:
+def compile_both(schema: Schema) -> list[Check]:
     return [compile_check(schema, None), compile_check(schema, core_if_any())]
 
 
@@ -42,7 +42,7 @@ def test_body_just_beyond_a_limit_is_rejected(edge: str) -> None:
         route_places.append((["null", kind], b"\x02", b""))
     for place, before, after in route_places:
         schema = parsed(place)
-        for check_body in both(schema):
+        for check_body in compile_both(schema):
             check_body(before + within + after)
             for wrong in (beyond, within + b"\x00", within[:-1]):
                 with pytest.raises(BadBody):
@@ -50,12 +50,12 @@ def test_body_just_beyond_a_limit_is_rejected(edge: str) -> None:
 
 
 def test_errors_come_from_the_walk() -> None:
-    for check_body in both(parsed("long")):
+    for check_body in compile_both(parsed("long")):
         with pytest.raises(BadBody, match=r"\b2 bytes\b"):
             check_body(b"\x02ab")
         with pytest.raises(BadBody):
             check_body(b"\xff")
-    for check_body in both(parsed(["null", "long"])):
+    for check_body in compile_both(parsed(["null", "long"])):
         with pytest.raises(BadBody, match=r"-1\b.*\b2\b"):
             check_body(b"\x01\x02")
 
@@ -65,7 +65,7 @@ def test_core_and_walk_agree_on_every_body(data: st.DataObject) -> None:
     schema = data.draw(schemas())
     value = data.draw(data_for(schema))
     body = bytearray(encode(schema, value))
-    reference, twin = both(schema)
+    reference, twin = compile_both(schema)
     assert refusal(reference, bytes(body)) == refusal(twin, bytes(body)) == ""
     for _ in range(3):
         at = data.draw(st.integers(0, len(body)))
@@ -108,7 +108,7 @@ def many_frames() -> Iterator[None]:
 
 @pytest.mark.usefixtures("many_frames")
 def test_nesting_of_recursive_types_is_limited() -> None:
-    for check_body in both(parse_schema(NODE)):
+    for check_body in compile_both(parse_schema(NODE)):
         check_body(b"\x02" * DEPTH_MAX + b"\0")
         for levels in (DEPTH_MAX + 1, 100_000):
             with pytest.raises(BadBody, match=r"\b96\b"):
@@ -124,7 +124,7 @@ def test_deep_recursive_type_may_be_nested_less_often() -> None:
     schema = parsed({"type": "record", "name": "Node", "fields": [{"name": "f", "type": kind}]})
     assert check.deepest_nesting(schema) == 100
     level = b"\x02" * 98  # one item per array, and the branch
-    for check_body in both(schema):
+    for check_body in compile_both(schema):
         check_body(level * 9 + b"\x02" * 97 + b"\0" * (1 + 97 * 10))
         with pytest.raises(BadBody, match=r"\b9\b"):
             check_body(level * 10 + b"\x02" * 97 + b"\0" * (1 + 97 * 11))
@@ -143,7 +143,7 @@ def chain(length: int) -> Schema:
 @pytest.mark.usefixtures("many_frames")
 def test_too_deep_schema_without_recursion_is_rejected() -> None:
     assert check.deepest_nesting(chain(499)) == 999
-    for check_body in both(chain(499)):
+    for check_body in compile_both(chain(499)):
         check_body(b"\0" * 498 + b"\x02" * 499)
     with pytest.raises(BadBody, match=r"\b1001\b.*\b1000\b"):
         compile_check(chain(500), None)
@@ -161,6 +161,6 @@ def test_schema_that_expands_too_much_has_no_program() -> None:
 
 
 def test_zero_width_items_are_counted_per_body() -> None:
-    for check_body in both(parsed({"type": "array", "items": "null"})):
+    for check_body in compile_both(parsed({"type": "array", "items": "null"})):
         for _ in range(3):
             check_body(encode_long(65_536) + b"\0")

@@ -187,7 +187,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
     return kafka
 
 
-def consumer_of(**options: Any) -> Consumer:
+def create_consumer(**options: Any) -> Consumer:
     return Consumer(Settings(), **{"topics": [TOPIC], "idle_timeout_s": HOUR_S / 2, **options})
 
 
@@ -204,7 +204,7 @@ def error_event(code: int) -> Fetched:
 )
 def test_error_event_between_records_is_raised_and_loses_no_record(kafka: Kafka, code: int) -> None:
     kafka.rounds.append([Fetched(0), error_event(code), Fetched(1), error_event(code), Fetched(2)])
-    consumer = consumer_of()
+    consumer = create_consumer()
     with pytest.raises(SourceUnavailable, match=rf"\b{KafkaError(code).name()}\b"):
         next(consumer)
     assert offsets(consumer) == [0, 1, 2]
@@ -213,7 +213,7 @@ def test_error_event_between_records_is_raised_and_loses_no_record(kafka: Kafka,
 def test_fatal_error_is_raised_by_every_call(kafka: Kafka) -> None:
     """The client reports it once, for example when another static member has the same name."""
     kafka.rounds.append([kafka.assign_event(BOTH), Fetched(0), error_event(KafkaError._FATAL), Fetched(1)])
-    consumer = consumer_of(group="g", member="m")
+    consumer = create_consumer(group="g", member="m")
     for use in (lambda: next(consumer), lambda: next(consumer), consumer.commit):
         with pytest.raises(SourceUnavailable, match="_FATAL"):
             use()
@@ -223,30 +223,30 @@ def test_fatal_error_is_raised_by_every_call(kafka: Kafka) -> None:
 @pytest.mark.parametrize("names", [{"group": ""}, {"group": "g", "member": ""}])
 def test_empty_group_or_member_is_an_error(kafka: Kafka, names: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"group.*member"):
-        consumer_of(**names)
+        create_consumer(**names)
 
 
 @pytest.mark.parametrize("topics", ["t", [], [None], ["t", ""], iter(()), [b"t"]])
 def test_topics_must_be_a_list_of_names(kafka: Kafka, topics: Any) -> None:
     with pytest.raises(ValueError, match=r"\btopics\b"):
-        consumer_of(topics=topics)
+        create_consumer(topics=topics)
 
 
 def test_duplicate_topics_and_partitions_are_read_once(kafka: Kafka) -> None:
-    with consumer_of(topics=iter(["t", "t"]), partitions=[0, 0, 1]):
+    with create_consumer(topics=iter(["t", "t"]), partitions=[0, 0, 1]):
         assert kafka.named == [("t", 0), ("t", 1)]
 
 
 @pytest.mark.parametrize("seconds", [math.inf, math.nan, 1e9, 86_400.1])
 def test_handling_timeout_beyond_librdkafkas_limit_is_an_error(kafka: Kafka, seconds: float) -> None:
     with pytest.raises(ValueError, match=r"handling_timeout_s=.*\b86400 s\b"):
-        consumer_of(handling_timeout_s=seconds)
+        create_consumer(handling_timeout_s=seconds)
 
 
 def test_invalid_reader_schema_is_an_error_before_connecting(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.clients.consumer.create_client", lambda *_: pytest.fail("a client was created"))
     with pytest.raises(ValueError, match="reader_schema"):
-        consumer_of(reader_schema={})
+        create_consumer(reader_schema={})
 
 
 def test_start_time_before_1970_is_the_beginning(kafka: Kafka) -> None:
@@ -265,7 +265,7 @@ def test_transient_error_is_logged_and_not_raised(kafka: Kafka, caplog: pytest.L
     kafka.rounds.append(
         [Fetched(0), error_event(KafkaError._TRANSPORT), error_event(KafkaError._MAX_POLL_EXCEEDED), Fetched(1)]
     )
-    consumer = consumer_of(options={"max.poll.interval.ms": "60000"})
+    consumer = create_consumer(options={"max.poll.interval.ms": "60000"})
     assert offsets(consumer) == [0, 1]
     assert "topic=orders error=_TRANSPORT" in caplog.text
     assert "handling_timeout_s=60" in caplog.text
@@ -278,7 +278,7 @@ def test_callback_that_raises_loses_no_message(kafka: Kafka, where: str, error: 
         raise error
 
     named: dict[str, Any] = {where: fail} if where in ("on_assign", "on_revoke") else {"options": {where: fail}}
-    consumer = consumer_of(group="g", **named)
+    consumer = create_consumer(group="g", **named)
     called = {
         "on_assign": kafka.assign_event(BOTH),
         "on_revoke": kafka.revoke_event({(TOPIC, 1)}),
@@ -298,7 +298,7 @@ def test_close_completes_when_a_callback_raises(kafka: Kafka, monkeypatch: pytes
 
     closed = []
     monkeypatch.setattr(kafka, "close", kafka.revoke_event(BOTH))
-    consumer = consumer_of(group="g", on_revoke=fail)
+    consumer = create_consumer(group="g", on_revoke=fail)
     monkeypatch.setattr(consumer._registry, "close", lambda: closed.append("registry"))
     with pytest.raises(RuntimeError, match="of the application"):
         consumer.close()
@@ -306,12 +306,12 @@ def test_close_completes_when_a_callback_raises(kafka: Kafka, monkeypatch: pytes
     consumer.close()
 
 
-def closing_with_a_count(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> tuple[Consumer, list[float]]:
+def consumer_with_audit(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> tuple[Consumer, list[float]]:
     """Returns a consumer that has read a message, and the timeouts that its counter gets when it is closed."""
     allowed: list[float] = []
     count = SimpleNamespace(close=allowed.append, add=lambda *args: None, publish_if_due=lambda: None)
     monkeypatch.setattr(consumer_module, "ConsumerCounter", lambda *args: count)
-    consumer = consumer_of(group="g", auto_commit=True, app="wall")
+    consumer = create_consumer(group="g", auto_commit=True, app="wall")
     kafka.rounds.append([kafka.assign_event(BOTH), Fetched(0)])
     assert next(consumer).offset == 0
     return consumer, allowed
@@ -322,7 +322,7 @@ def test_audit_gets_the_rest_of_the_close_timeout(kafka: Kafka, monkeypatch: pyt
         kafka.now_s += 4
         return options["offsets"]
 
-    consumer, allowed = closing_with_a_count(kafka, monkeypatch)
+    consumer, allowed = consumer_with_audit(kafka, monkeypatch)
     monkeypatch.setattr(kafka, "commit", commit)
     consumer.close()
     assert allowed == [consumer_module.CLOSE_TIMEOUT_S - 4]
@@ -330,7 +330,7 @@ def test_audit_gets_the_rest_of_the_close_timeout(kafka: Kafka, monkeypatch: pyt
 
 def test_close_does_not_wait_for_the_audit_if_brokers_hang(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     answered = threading.Event()
-    consumer, allowed = closing_with_a_count(kafka, monkeypatch)
+    consumer, allowed = consumer_with_audit(kafka, monkeypatch)
     monkeypatch.setattr(kafka, "commit", lambda **options: answered.wait(60))
     monkeypatch.setattr(consumer_module, "CLOSE_TIMEOUT_S", 0.01)
     with pytest.raises(SourceUnavailable, match=r"\bg\b.*\b0\.01 s\b"):
@@ -343,7 +343,7 @@ def test_first_of_two_errors_is_raised_and_the_other_logged(kafka: Kafka, caplog
     def fail(topic_partitions: frozenset[TopicAndPartition]) -> None:
         raise RuntimeError("of the application")
 
-    consumer = consumer_of(group="g", on_assign=fail, idle_timeout_s=None)
+    consumer = create_consumer(group="g", on_assign=fail, idle_timeout_s=None)
     kafka.rounds += [[kafka.assign_event(BOTH), error_event(KafkaError.UNKNOWN_TOPIC_OR_PART)], [Fetched(0)]]
     with pytest.raises(RuntimeError, match="of the application"):
         next(consumer)
@@ -353,7 +353,7 @@ def test_first_of_two_errors_is_raised_and_the_other_logged(kafka: Kafka, caplog
 
 def test_on_commit_of_the_options_is_called(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     called: list[object] = []
-    consumer_of(group="g", options={"on_commit": lambda error, partitions: called.append((error, partitions))})
+    create_consumer(group="g", options={"on_commit": lambda error, partitions: called.append((error, partitions))})
     error = KafkaError(KafkaError._TIMED_OUT)
     kafka.config["on_commit"](error, ["a"])
     assert called == [(error, ["a"])]
@@ -361,7 +361,7 @@ def test_on_commit_of_the_options_is_called(kafka: Kafka, caplog: pytest.LogCapt
 
 
 def test_callback_option_may_be_none(kafka: Kafka) -> None:
-    consumer_of(group="g", options={"error_cb": None, "on_commit": None})
+    create_consumer(group="g", options={"error_cb": None, "on_commit": None})
     assert kafka.config["error_cb"] is None
     kafka.config["on_commit"](None, [])
 
@@ -372,7 +372,7 @@ STRATEGIES = pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"]
 @STRATEGIES
 def test_failed_lookup_of_start_offsets_is_retried(kafka: Kafka, strategy: str) -> None:
     called: list[frozenset[TopicAndPartition]] = []
-    consumer = consumer_of(
+    consumer = create_consumer(
         group="g", start_at_ms=1, options={"partition.assignment.strategy": strategy}, on_assign=called.append
     )
     kafka.unanswered = 2
@@ -393,7 +393,7 @@ def test_end_at_which_a_group_starts_is_committed_with_auto_commit(
     kafka: Kafka, strategy: str, auto_commit: bool
 ) -> None:
     options = {"partition.assignment.strategy": strategy}
-    consumer = consumer_of(group="g", from_end=True, auto_commit=auto_commit, options=options)
+    consumer = create_consumer(group="g", from_end=True, auto_commit=auto_commit, options=options)
     kafka.committed_offsets = {(TOPIC, 1): 5}
     kafka.rounds.append([kafka.assign_event(BOTH)])
     assert offsets(consumer) == []
@@ -405,7 +405,7 @@ def test_end_at_which_a_group_starts_is_committed_with_auto_commit(
 
 def test_partition_revoked_before_its_start_is_known_is_not_started(kafka: Kafka) -> None:
     called: list[frozenset[TopicAndPartition]] = []
-    consumer = consumer_of(
+    consumer = create_consumer(
         group="g",
         start_at_ms=1,
         options={"partition.assignment.strategy": "cooperative-sticky"},
@@ -432,7 +432,7 @@ def test_revoked_partitions_can_be_committed_in_on_revoke_but_lost_ones_cannot(k
         calls.append(topic_partitions)
         consumer.commit_finished()
 
-    consumer = consumer_of(group="g", on_revoke=commit)
+    consumer = create_consumer(group="g", on_revoke=commit)
     kafka.rounds += [[kafka.assign_event({(TOPIC, 0)}), Fetched(0), Fetched(1)], [kafka.revoke_event({(TOPIC, 0)})]]
     assert offsets(consumer) == [0, 1]
     assert calls == [{(TOPIC, 0)}] and kafka.committed_offsets == {(TOPIC, 0): 2}
@@ -445,7 +445,7 @@ def test_revoked_partitions_can_be_committed_in_on_revoke_but_lost_ones_cannot(k
 
 
 def test_all_partitions_may_be_revoked_before_their_start_is_known(kafka: Kafka) -> None:
-    consumer = consumer_of(group="g", start_at_ms=1)
+    consumer = create_consumer(group="g", start_at_ms=1)
     kafka.unanswered = 1
     kafka.rounds += [[kafka.assign_event(BOTH)], [kafka.revoke_event(BOTH)]]
     with pytest.raises(SourceUnavailable, match="_TIMED_OUT"):
@@ -458,14 +458,14 @@ def test_all_partitions_may_be_revoked_before_their_start_is_known(kafka: Kafka)
 def test_cooperative_assignment_adds_to_the_owned_partitions(
     kafka: Kafka, strategy: str, owned: frozenset[TopicAndPartition]
 ) -> None:
-    consumer = consumer_of(group="g", options={"partition.assignment.strategy": strategy})
+    consumer = create_consumer(group="g", options={"partition.assignment.strategy": strategy})
     kafka.rounds += [[kafka.assign_event({(TOPIC, 0)})], [kafka.assign_event({(TOPIC, 1)})]]
     assert offsets(consumer) == []
     assert consumer.assignment() == kafka.assigned.keys() == owned
 
 
 def test_commit_includes_the_current_message(kafka: Kafka) -> None:
-    consumer = consumer_of(group="g")
+    consumer = create_consumer(group="g")
     kafka.rounds.append([kafka.assign_event(BOTH), Fetched(0), Fetched(1)])
     next(consumer), next(consumer)
     consumer.commit_finished()
@@ -506,7 +506,7 @@ def delete_partition(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> list[str]
 
 
 def test_commit_reports_a_deleted_partition_once(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    consumer = consumer_of(group="g")
+    consumer = create_consumer(group="g")
     kafka.rounds.append([kafka.assign_event(BOTH), Fetched(0), Fetched(0, partition_number=1)])
     assert offsets(consumer) == [0, 0]
     delete_partition(kafka, monkeypatch)
@@ -521,7 +521,7 @@ def test_auto_commit_logs_a_deleted_partition_once(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(group_commits, "COMMIT_EVERY_S", 0.0)
-    consumer = consumer_of(group="g", auto_commit=True)
+    consumer = create_consumer(group="g", auto_commit=True)
     kafka.rounds.append([kafka.assign_event(BOTH), Fetched(0), Fetched(0, partition_number=1)])
     assert offsets(consumer) == [0, 0]
     looked_up = delete_partition(kafka, monkeypatch)
@@ -539,14 +539,14 @@ def test_auto_commit_logs_a_deleted_partition_once(
 
 def test_consumer_without_group_ignores_group_authorization_errors(kafka: Kafka) -> None:
     kafka.rounds.append([error_event(KafkaError.GROUP_AUTHORIZATION_FAILED), Fetched(0)])
-    assert offsets(consumer_of()) == [0]
+    assert offsets(create_consumer()) == [0]
     kafka.rounds.append([error_event(KafkaError.GROUP_AUTHORIZATION_FAILED)])
     with pytest.raises(SourceUnavailable, match="GROUP_AUTHORIZATION_FAILED"):
-        next(consumer_of(group="g"))
+        next(create_consumer(group="g"))
 
 
 def test_partition_returning_from_another_member_is_not_paused(kafka: Kafka) -> None:
-    consumer = consumer_of(group="g")
+    consumer = create_consumer(group="g")
     kafka.rounds.append([kafka.assign_event(BOTH)])
     assert offsets(consumer) == []
     consumer.pause()
@@ -566,7 +566,7 @@ def test_partition_returning_from_another_member_is_not_paused(kafka: Kafka) -> 
 
 
 def test_partition_retained_in_a_rebalance_stays_paused(kafka: Kafka) -> None:
-    consumer = consumer_of(group="g")
+    consumer = create_consumer(group="g")
     kafka.rounds.append([kafka.assign_event(BOTH)])
     assert offsets(consumer) == []
     consumer.pause()
@@ -584,14 +584,14 @@ def test_partition_retained_in_a_rebalance_stays_paused(kafka: Kafka) -> None:
 
 
 def test_pause_before_assignment_has_no_effect(kafka: Kafka) -> None:
-    consumer = consumer_of(group="g")
+    consumer = create_consumer(group="g")
     consumer.pause([(TOPIC, 0)])
     kafka.rounds.append([kafka.assign_event(BOTH), Fetched(0)])
     assert offsets(consumer) == [0]
 
 
 def test_retained_partition_of_a_cooperative_member_stays_paused(kafka: Kafka) -> None:
-    consumer = consumer_of(group="g", options={"partition.assignment.strategy": "cooperative-sticky"})
+    consumer = create_consumer(group="g", options={"partition.assignment.strategy": "cooperative-sticky"})
     kafka.rounds.append([kafka.assign_event(BOTH)])
     assert offsets(consumer) == []
     consumer.pause()
@@ -610,7 +610,7 @@ def test_retained_partition_of_a_cooperative_member_stays_paused(kafka: Kafka) -
 
 
 def test_resume_is_passed_to_the_kafka_client(kafka: Kafka) -> None:
-    consumer = consumer_of(partitions=[0])
+    consumer = create_consumer(partitions=[0])
     consumer.resume([(TOPIC, 1)])
     consumer.resume()
     assert kafka.resumed == [{(TOPIC, 1)}, {(TOPIC, 0)}]
@@ -632,7 +632,7 @@ class FailingOnce:
 @pytest.mark.parametrize("error", [SourceUnavailable("the registry is away"), KeyboardInterrupt()])
 def test_until_end_delivers_a_message_after_a_failed_decode(kafka: Kafka, error: BaseException) -> None:
     kafka.rounds.append([Fetched(0), Fetched(1)])
-    consumer = consumer_of(until_end=True, partitions=[0])
+    consumer = create_consumer(until_end=True, partitions=[0])
     assert next(consumer).offset == 0
     consumer._decoder = FailingOnce(error)  # type: ignore[assignment]
     with pytest.raises(type(error)):
@@ -649,7 +649,7 @@ def test_message_is_not_finished_if_on_undecodable_raises(kafka: Kafka) -> None:
         if fails.pop(0):
             raise OSError("the store is away")
 
-    consumer = consumer_of(group="g", auto_commit=True, on_undecodable=handle)
+    consumer = create_consumer(group="g", auto_commit=True, on_undecodable=handle)
     kafka.rounds.append([kafka.assign_event(BOTH), Fetched(0), Fetched(1, bytes=b"text"), Fetched(2)])
     assert next(consumer).offset == 0
     for _ in range(2):
@@ -665,7 +665,7 @@ def test_message_is_not_finished_if_on_undecodable_raises(kafka: Kafka) -> None:
 
 @pytest.mark.parametrize("offset", [0, 8])
 def test_seek_in_on_undecodable_determines_the_committed_offset(kafka: Kafka, offset: int) -> None:
-    consumer = consumer_of(group="g", on_undecodable=lambda error: consumer.seek(TOPIC, 0, offset))
+    consumer = create_consumer(group="g", on_undecodable=lambda error: consumer.seek(TOPIC, 0, offset))
     kafka.rounds += [[kafka.assign_event(BOTH), Fetched(4), Fetched(5, bytes=b"junk")], [Fetched(offset)]]
     assert [next(consumer).offset for _ in range(2)] == [4, offset]
     consumer.mark_unfinished()
@@ -678,14 +678,14 @@ def test_failed_on_undecodable_is_not_committed(kafka: Kafka, monkeypatch: pytes
     def fail(error: UndecodableMessage) -> None:
         if commits:
             with monkeypatch.context() as patched:
-                patched.setattr(kafka, "commit", no_answer)
+                patched.setattr(kafka, "commit", time_out)
                 consumer.commit()
         raise SourceUnavailable("of the application")
 
-    def no_answer(**options: object) -> None:
+    def time_out(**options: object) -> None:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
-    consumer = consumer_of(group="g", on_undecodable=fail)
+    consumer = create_consumer(group="g", on_undecodable=fail)
     kafka.rounds.append([kafka.assign_event(BOTH), Fetched(4), Fetched(5, bytes=b"junk")])
     assert next(consumer).offset == 4
     for _ in range(2):
@@ -697,7 +697,7 @@ def test_failed_on_undecodable_is_not_committed(kafka: Kafka, monkeypatch: pytes
 
 @pytest.mark.parametrize(("sign", "offset"), [(OFFSET_BEGINNING, 0), (OFFSET_END, 2)])
 def test_seek_to_beginning_or_end_can_be_committed(kafka: Kafka, sign: int, offset: int) -> None:
-    consumer = consumer_of(group="g")
+    consumer = create_consumer(group="g")
     kafka.rounds.append([kafka.assign_event(BOTH), Fetched(0), Fetched(1, partition_number=1)])
     assert offsets(consumer) == [0, 1]
     consumer.seek(TOPIC, 0, sign)
@@ -707,7 +707,7 @@ def test_seek_to_beginning_or_end_can_be_committed(kafka: Kafka, sign: int, offs
 
 
 def test_negative_offset_is_an_error(kafka: Kafka) -> None:
-    consumer = consumer_of()
+    consumer = create_consumer()
     with pytest.raises(ValueError, match=r"\borders\b.* 0\b.* -5\b"):
         consumer.seek(TOPIC, 0, -5)
 
@@ -720,7 +720,7 @@ def test_requeued_record_of_a_paused_partition_is_delivered_first(kafka: Kafka) 
         raise OSError("the store is away")
 
     kafka.rounds.append([Fetched(0, bytes=b"text"), Fetched(1), Fetched(5, partition_number=1)])
-    consumer = consumer_of(on_undecodable=hold)
+    consumer = create_consumer(on_undecodable=hold)
     with pytest.raises(OSError, match="the store is away"):
         next(consumer)
     assert offsets(consumer) == [5]
@@ -732,7 +732,7 @@ def test_requeued_record_of_a_paused_partition_is_delivered_first(kafka: Kafka) 
 
 
 def test_next_within_returns_the_reason_for_no_message(kafka: Kafka) -> None:
-    consumer = consumer_of(idle_timeout_s=None, until_end=True, partitions=[0])
+    consumer = create_consumer(idle_timeout_s=None, until_end=True, partitions=[0])
     timeout, end = consumer_module.NoMessage.TIMEOUT, consumer_module.NoMessage.END
     assert consumer.next_within(60, 0.0) is timeout
     kafka.rounds.append([Fetched(0), Fetched(1)])
@@ -742,7 +742,7 @@ def test_next_within_returns_the_reason_for_no_message(kafka: Kafka) -> None:
 
 
 def test_idle_timeout_counts_over_several_calls_of_next_within(kafka: Kafka) -> None:
-    consumer = consumer_of(idle_timeout_s=2.5 * HOUR_S)
+    consumer = create_consumer(idle_timeout_s=2.5 * HOUR_S)
     start_s = kafka.now_s
     found = [consumer.next_within(60, start_s) for _ in range(3)]
     assert found == [
@@ -761,7 +761,7 @@ def test_next_within_respects_its_timeout(kafka: Kafka, monkeypatch: pytest.Monk
         kafka.now_s += timeout_s
 
     monkeypatch.setattr(kafka, "poll", poll)
-    consumer = consumer_of(idle_timeout_s=2.0)
+    consumer = create_consumer(idle_timeout_s=2.0)
     assert consumer.next_within(0.75, 0.0) is consumer_module.NoMessage.TIMEOUT
     assert waited == [0.5, 0.25]
     assert next(consumer, None) is None
@@ -770,7 +770,7 @@ def test_next_within_respects_its_timeout(kafka: Kafka, monkeypatch: pytest.Monk
 
 def test_counts_are_published_while_records_are_buffered(kafka: Kafka) -> None:
     published_at: list[float] = []
-    consumer = consumer_of()
+    consumer = create_consumer()
     consumer._count = SimpleNamespace(  # type: ignore[assignment]
         add=lambda record, time_ms: None, publish_if_due=lambda: published_at.append(kafka.now_s)
     )
@@ -788,7 +788,7 @@ def interrupt() -> None:
 @pytest.mark.parametrize("buffered", [0, 1])
 def test_records_of_an_interrupted_fetch_are_fetched_again(kafka: Kafka, buffered: int) -> None:
     """The Kafka client returned it, but it did not arrive."""
-    consumer = consumer_of(group="g", auto_commit=True)
+    consumer = create_consumer(group="g", auto_commit=True)
     kafka.committed_offsets = {(TOPIC, 0): 5 - buffered}
     kafka.rounds.append([kafka.assign_event(BOTH), *(Fetched(n) for n in range(5 - buffered, 5))])
     assert len(offsets(consumer)) == buffered
@@ -802,7 +802,7 @@ def test_records_of_an_interrupted_fetch_are_fetched_again(kafka: Kafka, buffere
 
 
 def test_end_event_of_an_interrupted_fetch_is_requested_again(kafka: Kafka) -> None:
-    consumer = consumer_of(until_end=True, idle_timeout_s=None)
+    consumer = create_consumer(until_end=True, idle_timeout_s=None)
     kafka.rounds.append([Fetched(2, problem=KafkaError(KafkaError._PARTITION_EOF)), interrupt])
     with pytest.raises(KeyboardInterrupt):
         next(consumer)
@@ -827,7 +827,7 @@ def test_close_is_deferred_until_the_kafka_client_returns(
         done.append("called")
 
     monkeypatch.setattr(kafka, "close", lambda: done.append("closed"))
-    consumer = consumer_of(group="g", auto_commit=True, on_assign=None if by_handler else close)
+    consumer = create_consumer(group="g", auto_commit=True, on_assign=None if by_handler else close)
     kafka.rounds += [
         [kafka.assign_event(BOTH), Fetched(0)],
         [close if by_handler else kafka.assign_event(BOTH), Fetched(1)],
@@ -848,7 +848,7 @@ def test_signal_handler_may_close_and_raise(kafka: Kafka, monkeypatch: pytest.Mo
 
     done: list[str] = []
     monkeypatch.setattr(kafka, "close", lambda: done.append("closed"))
-    consumer = consumer_of(group="g")
+    consumer = create_consumer(group="g")
     kafka.rounds.append([end])
     with pytest.raises(KeyboardInterrupt):
         next(consumer)

@@ -161,11 +161,11 @@ def test_values_that_python_would_convert_are_an_error() -> None:
         schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": [{"name": "v", "type": kind}]}))
         errors.append((kind, value, refused_value(schema, {"v": value})))
     assert [(kind, value, error.field) for kind, value, error in errors if not error.field.startswith("v")] == []
-    lines = case_lines((f"{json.dumps(kind)} {shown(value)}", shown(error)) for kind, value, error in errors)
+    lines = case_lines((f"{json.dumps(kind)} {value_text(value)}", value_text(error)) for kind, value, error in errors)
     assert lines == golden("clients/convertible_values.txt", lines)
 
 
-def shown(value: object) -> str:
+def value_text(value: object) -> str:
     """Returns the text of a value or error without addresses in memory."""
     return re.sub(" at 0x[0-9a-f]+", "", str(value))
 

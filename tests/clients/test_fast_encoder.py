@@ -95,7 +95,7 @@ def test_numbers_of_every_length_are_encoded_like_fastavro() -> None:
             if -(1 << bits) <= number < 1 << bits:
                 assert encode(number) == written(schema, number), number
             else:
-                assert not is_taken(encode, number), number
+                assert not is_encoded(encode, number), number
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 1 << 20])
@@ -117,7 +117,7 @@ def test_every_encoded_value_is_encoded_like_fastavro(data: st.DataObject, schem
     assert found == written(schema, value)
 
 
-def is_taken(encode: Callable[[Any], bytes], value: Any) -> bool:
+def is_encoded(encode: Callable[[Any], bytes], value: Any) -> bool:
     try:
         encode(value)
     except PassedOn:
@@ -144,13 +144,13 @@ class Text(str):
 def test_values_of_other_classes_or_ranges_are_passed_on(name: str, wrong: Any) -> None:
     encode = compile_encoder(SCHEMA, b"", pass_on)
     assert encode(GOOD)
-    assert not is_taken(encode, {**GOOD, name: wrong})
+    assert not is_encoded(encode, {**GOOD, name: wrong})
 
 
 def test_records_with_missing_or_additional_fields_are_passed_on() -> None:
     encode = compile_encoder(SCHEMA, b"", pass_on)
     for value in ({**GOOD, "more": 1}, {name: GOOD[name] for name in list(GOOD)[1:]}, [], None):
-        assert not is_taken(encode, value)
+        assert not is_encoded(encode, value)
 
 
 def test_unsupported_types_are_passed_on() -> None:

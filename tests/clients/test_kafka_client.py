@@ -185,7 +185,7 @@ def test_spool_is_in_the_data_directory_or_in_the_state_directory(
     assert spool_directories(default) == (in_data, tmp_path / "state" / "headrace" / "audit-spool")
 
 
-def test_what_is_missing_for_kerberos_is_said() -> None:
+def test_error_explains_how_to_install_kerberos() -> None:
     config = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"}
     with pytest.raises(ValueError, match=r"GSSAPI.*--no-binary"):
         create_client(confluent_kafka.Producer, config)

@@ -251,7 +251,7 @@ def test_secrets_within_other_values_are_masked(value: str, shown: str) -> None:
     assert found["registry"]["database_url"] == (shown if "://" in value else "***")  # type: ignore[index]
 
 
-def test_a_password_that_looks_like_an_address_is_masked() -> None:
+def test_password_that_looks_like_an_address_is_masked() -> None:
     settings = load_settings(flags={"kafka.password": "http://hunter2", "loader.warehouse": "s3a://me:hunter2@bucket"})
     assert settings.masked()["kafka"]["password"] == "***"  # type: ignore[index]
     assert settings.masked()["loader"]["warehouse"] == "s3a://me:***@bucket"  # type: ignore[index]
