@@ -140,10 +140,11 @@ test-full: setup-spark ## all tests, including those that `make ci` omits (clust
 fuzz-core-guided: setup-dev ## the same with libFuzzer, which needs clang; stores inputs with new coverage
 	@PYTHONPATH=tests $(BIN)/python tests/support/loader/core_guided_fuzz.py $(SECONDS)
 
-check: setup-dev ## format, lint and types
+check: setup-dev ## format, lint, types and plain English
 	@$(BIN)/ruff format --check --quiet . || { echo "run: make format"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
+	@$(BIN)/python tools/plain_words.py --quiet
 
 format: setup-dev ## format the code
 	@$(BIN)/ruff format .

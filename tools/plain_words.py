@@ -3,6 +3,7 @@
     python tools/plain_words.py                 all packages, with their limits; the exit code is 1 above a limit
     python tools/plain_words.py registry docs   only these paths, without limits
     python tools/plain_words.py --most 60       prints up to 60 passages, the densest first
+    python tools/plain_words.py --quiet         prints nothing below the limits, for `make check`
 
 Prose is docstrings, comments, messages of five words or more, and Markdown outside of code. Each habit is a pattern; a
 hit is a place to look, not a verdict. docs/glossary.md has the terms to use instead.
@@ -132,6 +133,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", help="files or directories (default: all, with limits)")
     parser.add_argument("--most", type=int, default=10, help="how many passages to print (default: 10)")
+    parser.add_argument("--quiet", action="store_true", help="print nothing below the limits")
     given = parser.parse_args()
     words: Counter[str] = Counter()
     hits: Counter[str] = Counter()
@@ -149,13 +151,15 @@ def main() -> int:
             continue
     limits = {group: LIMIT_OF_TESTS if group == TESTS else LIMIT for group in words}
     rates = {group: rate(hits[group], words[group]) for group in words}
+    product_words = words.total() - words[TESTS]
+    product = rate(hits.total() - hits[TESTS], product_words)
+    is_over = not given.paths and (product > LIMIT_OF_PRODUCT or any(rates[group] > limits[group] for group in words))
+    if given.quiet and not is_over:
+        return 0
     for group in sorted(words, key=lambda one: -rates[one]):
         mark = f" above the limit of {limits[group]}" if not given.paths and rates[group] > limits[group] else ""
         print(f"{group:14} {words[group]:8,} words {rates[group]:6.0f} hits per 10,000{mark}")
-    product_words = words.total() - words[TESTS]
-    product = rate(hits.total() - hits[TESTS], product_words)
     print(f"{'all but tests':14} {product_words:8,} words {product:6.0f} hits per 10,000")
-    is_over = not given.paths and (product > LIMIT_OF_PRODUCT or any(rates[group] > limits[group] for group in words))
     if is_over or given.paths:
         for passage in sorted(found, key=lambda one: -one.density)[: given.most]:
             print(f"{passage.where}: {passage.text[:150]}")
