@@ -92,9 +92,7 @@ class BrokerSettings(Section):
     metrics_listen: str = ""  # host:port that serves GET /metrics for Prometheus without authentication; "" disables it
     users: str = ""  # file of users and their permissions; "" permits every request of every client of the broker
     # loopback | network: addresses on which a broker with neither `users` nor `tls_client_ca` may listen
-    allow_unauthenticated_from: str = (
-        "loopback"  # loopback | network: where a broker with neither `users` nor `tls_client_ca` may listen
-    )
+    allow_unauthenticated_from: str = "loopback"
     connections_per_address_max: int = 0  # concurrent connections from one IP address; 0 is unlimited
     # quota of one user (without users: one IP address) for sent and received bytes together; 0 is unlimited
     bytes_per_second_max: int = 0
@@ -149,9 +147,7 @@ class LoaderSettings(Section):
     tasks: int = 0  # size of the fixed pool of tasks; 0 is the number of cores
     interval: Duration = Duration(600_000)  # time between the scheduled loads of `headrace up`, aligned to the clock
     # how long `up` keeps Spark running after a load for the next one; 0s stops it at once
-    spark_idle_timeout: Duration = Duration(
-        1_800_000
-    )  # for how long `up` keeps the Spark of a load for the next; 0s: not
+    spark_idle_timeout: Duration = Duration(1_800_000)
     partition_by: str = "hour"  # hour (dt and hr) | day (dt alone)
     topics_include: tuple[str, ...] = (".*",)  # regular expressions that match whole topic names
     # regular expressions of topics to leave out; `__*` and `_schemas` are always left out
@@ -160,9 +156,8 @@ class LoaderSettings(Section):
     time_fields: tuple[str, ...] = ("header.time", "timestamp")
     subject: str = "{topic}-value"  # registry subject of a topic's values; {topic} is the topic's name
     codec: str = "snappy"  # Avro codec of the files: null | deflate | snappy
-    file_bytes_target: int = (
-        256 * 1024 * 1024
-    )  # only larger offset ranges are split over tasks; hence the target size of a data file
+    # target size of a data file: only larger offset ranges are split over tasks
+    file_bytes_target: int = 256 * 1024 * 1024
     range_bytes_max: int = 4 * 1024 * 1024 * 1024  # estimated bytes that one load reads from one topic partition
     kafka_column: str = "position"  # none | position | full: which Kafka metadata of a record its row contains
     # share of bad messages among a topic's messages in a load; above it the load exits 1, with over 100 bad messages
@@ -175,8 +170,7 @@ class LoaderSettings(Section):
     future_records: str = "own_time"  # own_time | clamp: the time partition of a message dated in the future, see below
     # how far the message time may be after the arrival before `clamp` applies
     future_max: Duration = Duration(86_400_000)
-    # age at which uncommitted files in staging are deleted
-    staging_age: Duration = Duration(7 * 86_400_000)
+    staging_age: Duration = Duration(7 * 86_400_000)  # age at which uncommitted files in staging are deleted
     retention_days: int = 0  # complete days that expiry keeps of a topic; 0 keeps all
     compact: bool = False  # whether `compact` without topics includes the topic
     # time after the end of a time partition in which compaction leaves it to late messages
