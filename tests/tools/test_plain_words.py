@@ -23,7 +23,10 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-u
 
 
 def test_docstrings_comments_and_messages_of_python_are_prose(found) -> None:  # type: ignore[no-untyped-def]
-    text = '"""What is gone is dropped."""\nkept = "kept"\n# nobody is told\nraise ValueError("the broker is asked once")\n'
+    text = (
+        '"""What is gone is dropped."""\nkept = "kept"\n# nobody is told\n'
+        'raise ValueError("the broker is asked once")\n'
+    )
     assert found("a.py", text) == {
         "1": ("headless", "avoidance"),
         "3": ("talking", "everyman"),
