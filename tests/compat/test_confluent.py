@@ -46,7 +46,7 @@ def test_forward_swaps_old_and_new() -> None:
     assert found[-1] == "{validateFields: 'false', compatibility: 'FORWARD_TRANSITIVE'}"
 
 
-def test_full_with_only_forward_problems_leaves_the_old_schema_out() -> None:
+def test_full_with_only_forward_problems_omits_the_old_schema() -> None:
     found = messages(record(A), "FULL", record(A, B))
     assert len(found) == 2
     assert found[1] == "{validateFields: 'false', compatibility: 'FULL'}"

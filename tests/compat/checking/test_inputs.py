@@ -90,7 +90,7 @@ def test_linked_directories_are_searched_once(directory: Path) -> None:
         "s/[].avsc",
     ],
 )
-def test_scope_covers_what_a_pattern_finds(directory: Path, pattern: str) -> None:
+def test_scope_covers_files_that_a_pattern_finds(directory: Path, pattern: str) -> None:
     everything = [path.as_posix() for path in sorted(Path("s").rglob("*")) if path.is_file()]
     found = set(paths(pattern))
     assert {path for path in everything if FileScope((pattern,)).covers(path)} == found - {pattern}
@@ -145,7 +145,7 @@ def test_argument_without_schema_files_is_an_error(directory: Path, argument: st
     assert (failure.file, failure.exit_code) == (argument, 2)
 
 
-def test_pipes_in_a_directory_are_left_alone(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipes_in_a_directory_are_skipped(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo("s/pipe.avsc")
     Path("s/loop.avsc").symlink_to("loop.avsc")
     Path("s/a.avsc").write_text(RECORD % ("A", "Missing"))
