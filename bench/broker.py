@@ -1,6 +1,6 @@
 """Compares the broker with Apache Kafka and other baselines: same run, same machine, same clients.
 
-    python -m bench.broker [--brokers headrace kafka] [--what rates latency connections idle metadata recovery]
+    python -m bench.broker [--brokers headrace kafka] [--measure rates latency connections idle metadata recovery]
                            [--fsync none] [--tls]
 
 Measurements:
@@ -452,7 +452,7 @@ MEASUREMENTS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--brokers", nargs="+", choices=tuple(BROKERS), default=["headrace"])
-    parser.add_argument("--what", nargs="+", choices=tuple(MEASUREMENTS), default=["rates", "latency"])
+    parser.add_argument("--measure", nargs="+", choices=tuple(MEASUREMENTS), default=["rates", "latency"])
     parser.add_argument("--fsync", choices=("none", "interval", "always"), default="interval")
     parser.add_argument("--messages", type=int, default=500_000, help="messages per round of the rates")
     parser.add_argument("--bytes", type=int, nargs="+", default=[100, 1000], help="sizes of a record's value")
@@ -464,8 +464,8 @@ def main() -> None:
     parser.add_argument("--recovery-mb", type=int, default=500)
     parser.add_argument("--tls", action="store_true", help="all clients over TLS; rates, latency and recovery only")
     args = parser.parse_args()
-    if args.tls and not {"rates", "latency", "recovery"}.issuperset(args.what):
-        parser.error("--tls requires --what rates latency recovery")
+    if args.tls and not {"rates", "latency", "recovery"}.issuperset(args.measure):
+        parser.error("--tls requires --measure rates latency recovery")
     print(
         f"cores={len(os.sched_getaffinity(0))} load={os.getloadavg()[0]:.1f} fsync={args.fsync} codec={args.codec} "
         f"tls={args.tls} client=confluent-kafka {confluent_kafka.__version__} python={sys.version.split()[0]}"
@@ -475,7 +475,7 @@ def main() -> None:
         try:
             for name in args.brokers:
                 brokers.append(BROKERS[name](Path(directory) / name, args.fsync, args.tls))
-            for label in args.what:
+            for label in args.measure:
                 MEASUREMENTS[label](brokers, args)
         finally:
             for broker in brokers:

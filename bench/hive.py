@@ -51,7 +51,7 @@ def table(base: Path, name: str) -> TableState:
 
 
 def day(state: TableState, partitions: int) -> dict[PartitionValues, str]:
-    """Returns the partitions of a table, whose directories exist as after a load."""
+    """Returns the partitions of a table, with directories as after a load."""
     values = [(f"2026-01-{1 + n // 24:02}", f"{n % 24:02}") for n in range(partitions)]
     locations: dict[PartitionValues, str] = {one: f"{state.location}/dt={one[0]}/hr={one[1]}" for one in values}
     for location in locations.values():

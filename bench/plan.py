@@ -157,7 +157,7 @@ def least_imbalance(ranges: Sequence[OffsetRange], file_bytes_target: int) -> fl
 
 
 class CachedRegistry:
-    """A registry client whose responses are all cached."""
+    """A registry client with cached responses only."""
 
     outage = ""
 

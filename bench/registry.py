@@ -1,7 +1,7 @@
 """Measures the registry's rates, and those of the same Flask views without caches, in one run on one machine.
 
     python -m bench.registry [--seconds 3] [--clients 1,32,100] [--workers 2] [--databases sqlite,postgresql]
-                             [--parts reads,beside,registrations,servers,memory]
+                             [--parts reads,concurrent,registrations,servers,memory]
 
 The clients run on the same machine as the registry and its database. Each part prints the load of the machine before
 it, and the CPU time of the registry's processes per request, which does not depend on that load. PostgreSQL runs with
@@ -45,13 +45,13 @@ CHECKERS = 50
 CHECKERS_START_S = 8  # until the checking processes run and are saturated
 READY_TIMEOUT_S = 60
 OPTIONAL = ("a2wsgi", "gunicorn", "uvicorn", "waitress")  # servers that the registry does not use
-PARTS = ("reads", "beside", "registrations", "servers", "memory")
+PARTS = ("reads", "concurrent", "registrations", "servers", "memory")
 
 
 def schema_text(name: str) -> str:
     """Returns the schema of a record of typical size."""
     fields = [
-        {"name": f"field_{number}", "type": "string", "doc": "what the field holds, in a sentence"}
+        {"name": f"field_{number}", "type": "string", "doc": "a description of the field"}
         for number in range(7)
     ]
     record = {"type": "record", "name": name, "namespace": "shop.orders", "fields": fields}
@@ -247,7 +247,7 @@ def reads(kind: str, clients: list[int], seconds: float, workers: int) -> None:
                 measure(baseline, "   baseline", load, clients[-2:-1] or clients, seconds)
 
 
-def beside(kind: str, clients: list[int], seconds: float, workers: int) -> None:
+def concurrent(kind: str, clients: list[int], seconds: float, workers: int) -> None:
     """Measures cached reads while other clients, each with its own address, have large schemas compared."""
     with database(kind) as url:
         fill(url, 100)
@@ -364,7 +364,7 @@ def main() -> None:
             if part == "memory":
                 memory(kind)
             else:
-                {"reads": reads, "beside": beside, "registrations": registrations, "servers": servers}[part](
+                {"reads": reads, "concurrent": concurrent, "registrations": registrations, "servers": servers}[part](
                     kind, clients, args.seconds, args.workers
                 )
 

@@ -9,7 +9,7 @@ projection, audit counts, snappy files, fsync.
                           [--keep]
 
 CPU is the user and system time of the process in the best round; memory is its peak above the memory before the task.
-`beside` is the time per message (per MB for bytes and fields) relative to the first case. `--keep` appends the table to
+`ratio` is the time per message (per MB for bytes and fields) relative to the first case. `--keep` appends the table to
 `bench/results/scale.md`.
 """
 
@@ -39,7 +39,7 @@ from headrace.loader.policy import TopicPolicy
 from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit
 
 HEADER = (
-    "| dimension | value | messages | MB | CPU µs/message | MB/s of CPU | seconds | peak MB | beside |\n"
+    "| dimension | value | messages | MB | CPU µs/message | MB/s of CPU | seconds | peak MB | ratio |\n"
     "|---|---|---|---|---|---|---|---|---|\n"
 )
 START_MS = 1_357_000_000_000

@@ -44,7 +44,7 @@ from support.servers.apache_kafka import ApacheKafka  # noqa: E402
 from support.servers.hdfs import Hdfs  # noqa: E402
 from support.servers.kafka_security import KafkaSecurity  # noqa: E402
 from support.servers.postgres_server import PostgresServer  # noqa: E402
-from support.servers.yarn import Yarn, packed_environment  # noqa: E402
+from support.servers.yarn import Yarn, pack_environment  # noqa: E402
 from support.systemd_unit import Service as UnitService  # noqa: E402
 from support.systemd_unit import service_of  # noqa: E402
 
@@ -101,7 +101,7 @@ class Cluster:
         self._hive = HiveServer(directory / "hive")
         self._servers.callback(self._hive.stop)
         detail(f"HiveServer2: {self._hive.address}")
-        archive = packed_environment(directory)
+        archive = pack_environment(directory)
         detail(f"the environment of the tasks: {archive.stat().st_size / 1e6:.0f} MB")
         client = security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-512")
         self._config = directory / "headrace.toml"
@@ -201,7 +201,7 @@ class Cluster:
 
 
 def with_values(example: Path, values: Mapping[str, str]) -> str:
-    """Returns an example of settings with other values for some keys, each of which occurs once."""
+    """Returns an example of settings with other values for some keys, which must occur once."""
     text = example.read_text(encoding="utf-8")
     for key, value in values.items():
         line = re.compile(rf'^("?{re.escape(key)}"?) = "[^"]*"', re.MULTILINE)
@@ -212,7 +212,7 @@ def with_values(example: Path, values: Mapping[str, str]) -> str:
 
 
 def with_paths(unit: Path, paths: Mapping[str, str]) -> str:
-    """Returns a unit with other paths, each of which must occur."""
+    """Returns a unit with other paths, all of which must occur."""
     text = unit.read_text(encoding="utf-8")
     for path, here in paths.items():
         if path not in text:

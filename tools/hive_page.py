@@ -24,7 +24,7 @@ ENGINES = {
     "pig_hcatalog": "Pig, HCatLoader",
 }
 PIG = frozenset({"Pig, AvroStorage", "Pig, HCatLoader"})
-"""The engines whose type names are not Hive's."""
+"""Engines with other type names than Hive's."""
 
 
 def results(part: str) -> dict[str, dict[str, Any]]:
@@ -84,7 +84,7 @@ def _is_same(engine: str, result: dict[str, Any], first: dict[str, Any]) -> bool
 
 
 def _difference(result: dict[str, Any], first: dict[str, Any]) -> str:
-    """Formats the result of an engine that differs. If its rows are those of the other engines, its columns differ."""
+    """Formats the result of an engine that differs. If its rows are equal, its columns differ."""
     is_of_columns = result.get("rows") == first["rows"]
     return f"{_columns(result)}, {_history_cell(result)}" if is_of_columns else _history_cell(result)
 

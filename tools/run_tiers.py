@@ -74,7 +74,7 @@ class Result:
 
 @dataclass(slots=True)
 class Runner:
-    """Runs tiers. Ends those that are running when a signal arrives or printing fails."""
+    """Runs tiers. Ends the running ones when a signal arrives or printing fails."""
 
     cores: int
     signals: list[int] = field(default_factory=list)
