@@ -217,7 +217,7 @@ def test_key_written_after_its_tombstone_stays(tmp_path: Path) -> None:
     assert [record for record in contents_of(log) if record[1] == b"k"] == [(2, b"k", b"second")]
 
 
-def test_records_without_a_key_go(tmp_path: Path) -> None:
+def test_records_without_a_key_are_removed(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path, limits=SMALL).log
     append(log, keyed_batch((None, b"lost"), (b"k", b"stays")))
     for number in range(8):
@@ -226,7 +226,7 @@ def test_records_without_a_key_go(tmp_path: Path) -> None:
     assert contents_of(log)[0] == (1, b"k", b"stays")
 
 
-def test_what_does_not_change_is_not_written_again(tmp_path: Path) -> None:
+def test_unchanged_segment_is_not_rewritten(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path, limits=SMALL).log
     for number in range(3):
         append(log, keyed_batch((b"k%d" % number, b"v" * 250)))
@@ -235,7 +235,7 @@ def test_what_does_not_change_is_not_written_again(tmp_path: Path) -> None:
     assert {path.name: path.stat().st_ino for path in tmp_path.iterdir()} == before
 
 
-def test_long_keys_are_told_apart(tmp_path: Path) -> None:
+def test_long_keys_are_distinguished(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path, limits=SMALL).log
     keys = [b"k" * 100, b"k" * 101, b"k" * 16, b"k" * 17]
     for round_ in range(3):
@@ -246,7 +246,7 @@ def test_long_keys_are_told_apart(tmp_path: Path) -> None:
     assert [(key, value) for _, key, value in contents_of(log)] == [(key, b"2") for key in keys]
 
 
-def test_more_keys_than_a_pass_takes_are_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_over_the_pass_limit_wait_for_the_next_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "KEYS_MAX", 3)
     log = filled(tmp_path, 60, keys=7)
     log.roll(NOW_MS)
@@ -259,7 +259,7 @@ def test_more_keys_than_a_pass_takes_are_for_the_next(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_a_batch_is_compressed_as_it_was_and_read_by_an_independent_client(codec: int) -> None:
+def test_compacted_batch_has_its_codec_and_is_read_by_an_independent_client(codec: int) -> None:
     from kafka.record import MemoryRecords
 
     raw = keyed_batch(*((b"key %d" % at, b"v" * 100) for at in range(1000)), codec=codec, producer_id=7, sequence=3)
@@ -302,7 +302,7 @@ def test_a_compacted_log_is_found_through_its_indexes_and_by_time(tmp_path: Path
     assert contents_of(again) == expected
 
 
-def test_idempotent_producers_are_known_by_their_batches_also_after_compaction(tmp_path: Path) -> None:
+def test_idempotent_producer_state_survives_compaction(tmp_path: Path) -> None:
     log = open_sample_log(tmp_path, limits=SMALL).log
     for sequence in range(6):
         append(log, keyed_batch((b"k", b"%d" % sequence), producer_id=4, sequence=sequence))
@@ -358,7 +358,7 @@ def test_any_history_keeps_the_newest_of_each_key(
 
 
 @pytest.mark.parametrize("done", ["cleaned", "swap", "one gone", "all gone", "in its place", "in its place and more"])
-def test_a_start_finishes_what_a_kill_cut_short(tmp_path: Path, done: str) -> None:
+def test_start_completes_an_interrupted_swap(tmp_path: Path, done: str) -> None:
     log = filled(tmp_path, 40)
     log.roll(NOW_MS)
     before = contents_of(log)

@@ -34,14 +34,14 @@ from headrace.broker.topics import Topic
 from support.broker.broker_samples import NOW_MS, append, batch, contents
 from support.simulation.broker_power_loss import Inline
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
 def with_node(directory: Path, work: Callable[[BrokerNode], Awaitable[None]], **config: Any) -> None:
     async def main() -> None:
         node = BrokerNode(BrokerConfig(directory, **config), now_ms=lambda: NOW_MS)
         try:
-            await asyncio.wait_for(work(node), PATIENCE_S)
+            await asyncio.wait_for(work(node), TIMEOUT_S)
         finally:
             await node.close()
 
@@ -310,7 +310,7 @@ def test_checkpoints_are_written_in_order(tmp_path: Path, monkeypatch: pytest.Mo
 
         def slow(path: Path, offsets: Any) -> None:
             inside[0] += 1
-            assert inside[0] == 1 and may_go_on.wait(PATIENCE_S)
+            assert inside[0] == 1 and may_go_on.wait(TIMEOUT_S)
             write(path, offsets)
             inside[0] -= 1
 
@@ -375,7 +375,7 @@ def test_retention_does_not_touch_a_recreated_topic(
         def meanwhile(*arguments: Any) -> Any:
             found = real(*arguments)
             if node.logs["t", 0] is old:
-                asyncio.run_coroutine_threadsafe(replaced(), loop).result(PATIENCE_S)
+                asyncio.run_coroutine_threadsafe(replaced(), loop).result(TIMEOUT_S)
             return found
 
         monkeypatch.setattr(module, slow, meanwhile)
