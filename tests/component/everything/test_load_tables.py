@@ -67,7 +67,7 @@ def test_new_topics_new_fields_and_bad_messages_get_tables_without_configuration
         assert sorted(at for at, _ in world.published(topic)[0]) == sorted(world.produced[topic].rows)
     (row,) = analyst.sql(
         "SELECT count(*) AS n, count_if(note = 'none') AS old, count(DISTINCT kafka.partition, kafka.offset) AS places,"
-        " count(DISTINCT dt, hr) AS time partitions, (SELECT count(*) FROM headrace.mine) AS mine, "
+        " count(DISTINCT dt, hr) AS time_partitions, (SELECT count(*) FROM headrace.mine) AS mine, "
         "(SELECT count(*) FROM headrace_quarantine.orders) AS bad FROM headrace.orders"
     ).collect()
     assert row.asDict() == {
