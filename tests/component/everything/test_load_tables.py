@@ -74,7 +74,7 @@ def test_new_topics_new_fields_and_bad_messages_get_tables_without_configuration
         "n": 60,
         "old": 40,
         "places": 60,
-        "time partitions": 3,
+        "time_partitions": 3,
         "mine": 10,
         "bad": 2,
     }

@@ -33,10 +33,10 @@ from headrace.loader.rewrite.retire import READERS_MS, Retirement
 from headrace.loader.rewrite.run import CompactSettings, RewritePorts, compact, expire
 from headrace.loader.work_unit import FileKind, StagedFile
 from support.loader.loader_samples import TIME_PARTITION, committed_file, committed_range, load, topic_commit
-from support.simulation.careless import without_rule
 from support.simulation.interleavings import Ask, Call, Interleavings, Process, Step
-from support.simulation.log_on_paper import ModelStaging, LogModel, Prefix, ReadingLog
+from support.simulation.log_on_paper import LogModel, ModelStaging, Prefix, ReadingLog
 from support.simulation.remembered import remember_results
+from support.simulation.removed_rule import without_rule
 from support.simulation.warehouse_on_paper import ModelFiles, ModelHive, Rows, Warehouse, rows_of, staged_name
 
 TOPIC = "orders"
@@ -262,7 +262,7 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
         LOAD_AND_COMPACT,
         FilesApplier._wanted,
         "names = None if time_partition in rewritten else frozenset(added[time_partition])",
-        "names = frozenset(added.get(time partition, {}))",
+        "names = frozenset(added.get(time_partition, {}))",
     ),
     "and is there before the partition is": (
         LOAD_AND_COMPACT,
