@@ -10,8 +10,7 @@ class DirtyFiles:
     """Dirty files with the number of their last change. The directory is one of them while new names in it are not
     durable.
 
-    `changes` counts all changes. It separates changes made during an fsync from those that the fsync covers, even in the
-    same file.
+    `changes` counts all changes. With it, a change made during an fsync stays dirty even if its file was fsynced.
     """
 
     __slots__ = ("_at", "changes")

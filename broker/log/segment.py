@@ -129,8 +129,10 @@ def _marker_bytes(fd: int, located: LocatedBatch) -> bytes:
 
 
 def aborted_in(directory: Path, base_offset: int, size: int) -> list[AbortedTransaction]:
-    """Returns the transactions that end with an abort marker in the segment; reads all headers if the index is missing or
-    corrupt."""
+    """Returns the transactions that end with an abort marker in the segment.
+
+    Reads all headers if the index is missing or corrupt.
+    """
     try:
         known = from_index(segment_path(directory, base_offset, TXN_INDEX).read_bytes(), size)
     except FileNotFoundError:

@@ -250,7 +250,7 @@ class Segments:
             OSError: the new file could not be created; nothing has changed.
         """
         active = self.active
-        # The new file must exist before retention may delete all earlier ones: then only its name gives the log end offset.
+        # The new file must exist before retention may delete all earlier ones: its name then gives the log end.
         self._files.fd(segment_path(self.directory, active.next_offset, LOG))
         self.closed.append(ClosedSegment.of(self.directory, active))
         self._files.forget(segment_path(self.directory, active.base_offset, LOG))

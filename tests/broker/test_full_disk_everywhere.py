@@ -56,7 +56,7 @@ class NotDoneYet(AssertionError):
 
 
 class Life:
-    """A sequence of brokers on one directory, and the data they acknowledged. Operations in `doubt` may have been done."""
+    """Successive brokers on one directory, and the data they acknowledged. `doubt`: possibly done operations."""
 
     def __init__(self, root: Path, disk: FullDisk, fsync: FsyncMode) -> None:
         self.root, self.disk, self.fsync = root, disk, fsync
