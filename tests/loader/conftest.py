@@ -1,4 +1,4 @@
-"""For tests of the loader."""
+"""Fixtures of all loader tests."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from support.loader.compiled_core import NOT_BUILT
 
 
 @pytest.fixture(autouse=True)
-def nothing_of_the_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loads of a machine without core and compiler say each time what makes the rows; these tests ask what else they
-    say. A test that takes the core away gives another reason."""
+def no_note_on_the_missing_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hides the note that rows are made in Python because the core is not built; these tests compare all notes. A test
+    that removes the core gives another reason, whose note stays."""
     if NOT_BUILT:
         monkeypatch.setattr(
             "headrace.loader.run.why_slow",

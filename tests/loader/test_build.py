@@ -1,4 +1,4 @@
-"""What tells one build from another."""
+"""The build id of the loader: equal for equal sources, different after any change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.loader import build
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package of its own that the build is made of."""
+    """A temporary package that replaces `PACKAGES`, the sources of the build id."""
     directory = tmp_path / "package"
     (directory / "deep").mkdir(parents=True)
     (directory / "one.py").write_text("1\n")
@@ -27,35 +27,35 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     build._sources.cache_clear()
 
 
-def now() -> str:
+def fresh_build() -> str:
     build._sources.cache_clear()
     return build.current_build()
 
 
-def test_the_same_sources_elsewhere_are_the_same_build(
+def test_build_does_not_depend_on_the_directory_of_the_sources(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = now()
+    before = fresh_build()
     copy = shutil.copytree(package, tmp_path / "copy")
     (copy / "__pycache__").mkdir()
     (copy / "__pycache__" / "one.cpython-311.pyc").write_bytes(b"compiled")
     monkeypatch.setattr(build.PACKAGES[0], "__path__", [str(copy)])
-    assert now() == before
+    assert fresh_build() == before
 
 
-def test_a_module_that_is_another_has_another_name_or_is_not_there_is_another_build(package: Path) -> None:
-    builds = {now()}
+def test_build_changes_with_content_name_and_removal_of_a_module(package: Path) -> None:
+    builds = {fresh_build()}
     (package / "one.py").write_text("3\n")
-    builds.add(now())
+    builds.add(fresh_build())
     (package / "one.py").rename(package / "three.py")
-    builds.add(now())
+    builds.add(fresh_build())
     (package / "deep" / "two.py").unlink()
-    builds.add(now())
+    builds.add(fresh_build())
     assert len(builds) == 4
 
 
-def test_it_is_looked_at_once(package: Path) -> None:
-    """A checkout that is changed under a running process does not change what it runs."""
-    before = now()
+def test_build_is_computed_once_per_process(package: Path) -> None:
+    """A change of the checkout under a running process does not change the code that it runs."""
+    before = fresh_build()
     (package / "one.py").write_text("3\n")
     assert build.current_build() == before

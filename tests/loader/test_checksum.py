@@ -1,4 +1,4 @@
-"""Checksums of files, beside those of the libraries, and those of commits from before."""
+"""Checksums of files agree with those of the libraries, also for commits of earlier releases with SHA-256."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.loader.checksum import READ_BYTES, Checksum, checksum_as
 
 
 @pytest.mark.parametrize("size", [0, 1, READ_BYTES - 1, READ_BYTES, READ_BYTES + 1, 3 * READ_BYTES + 7])
-def test_a_file_has_the_checksum_of_its_bytes_by_the_algorithm_that_was_decided(size: int) -> None:
+def test_file_is_checked_with_the_algorithm_of_its_committed_checksum(size: int) -> None:
     content = bytes(number * 7 % 251 for number in range(1000)) * (size // 1000 + 1)
     content = content[:size]
     ours = f"xxh3-128:{xxhash.xxh3_128_hexdigest(content)}"
@@ -22,7 +22,7 @@ def test_a_file_has_the_checksum_of_its_bytes_by_the_algorithm_that_was_decided(
     assert checksum_as(older, io.BytesIO(content)) == older
 
 
-def test_pieces_have_the_checksum_of_the_whole() -> None:
+def test_checksum_does_not_depend_on_pieces() -> None:
     checksum = Checksum()
     for piece in (b"a", b"", memoryview(b"bcd")):
         checksum.update(piece)

@@ -1,4 +1,4 @@
-"""The epochs of what was read, however it was read in pieces."""
+"""The leader epochs of the batches that were read do not depend on how the range was split."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.loader.epochs import NOTHING_READ, STARTS_MAX, ReadEpochs
 BATCHES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 4)), max_size=STARTS_MAX).map(
     lambda rows: [(sum(rise for rise, _, _ in rows[: at + 1]), gap, width) for at, (_, gap, width) in enumerate(rows)]
 )
-"""Batches as (epoch, gap before it, offsets), of epochs that never go back."""
+"""Batches as (epoch, gap before the batch, number of offsets). Epochs never decrease."""
 
 
 def read(batches: list[tuple[int, int, int]], position: int) -> tuple[ReadEpochs, int]:
@@ -23,7 +23,7 @@ def read(batches: list[tuple[int, int, int]], position: int) -> tuple[ReadEpochs
 
 
 @given(BATCHES, st.integers(0, STARTS_MAX))
-def test_pieces_add_up_to_the_whole(batches: list[tuple[int, int, int]], cut: int) -> None:
+def test_epochs_of_pieces_add_up_to_those_of_the_range(batches: list[tuple[int, int, int]], cut: int) -> None:
     whole, _ = read(batches, 5)
     first, position = read(batches[:cut], 5)
     rest, _ = read(batches[cut:], position)
@@ -44,7 +44,7 @@ def test_newer_epochs_come_first_each_with_its_end() -> None:
     assert NOTHING_READ.newest_first() == []
 
 
-def test_what_lies_above_an_offset_is_forgotten() -> None:
+def test_truncation_drops_epochs_above_an_offset() -> None:
     read_epochs = ReadEpochs(((3, 10), (4, 60)), 100)
     assert read_epochs.below(200) == read_epochs
     assert read_epochs.below(61) == ReadEpochs(((3, 10), (4, 60)), 61)
@@ -52,7 +52,7 @@ def test_what_lies_above_an_offset_is_forgotten() -> None:
     assert read_epochs.below(10) == NOTHING_READ
 
 
-def test_no_more_than_so_many_epochs_are_kept() -> None:
+def test_number_of_stored_epochs_is_limited() -> None:
     found = NOTHING_READ
     for epoch in range(100):
         found = found.then(ReadEpochs(((epoch, epoch),), epoch + 1))

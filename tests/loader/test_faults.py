@@ -1,7 +1,7 @@
-"""A load meets every fault at every call that it makes of the world; what the next loads leave is whole all the same.
+"""A load meets each fault at each of its calls; the next loads must complete the tables.
 
-One process, real tasks, real files; brokers, registry and metastore are in memory. Dying is tried around the calls that
-change something: a process that dies at one that only asks leaves what it left before.
+One process, real tasks, real files; brokers, registry and metastore are in memory. The process is killed only before
+and after calls that change something: a kill at a read leaves the same state as a kill at the last change.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def fail_at(case: Case, number: int, fault: Fault, act: Callable[..., Any]) -> N
         raise Lost(f"call {number}, {faults.calls[number]}: {fault}") from error
 
 
-def fetch_changes(case: Case, act: Callable[..., Any], fault: Fault) -> list[int]:
+def calls_to_fail(case: Case, act: Callable[..., Any], fault: Fault) -> list[int]:
     """The numbers of the calls at which the fault makes a difference."""
     undisturbed = Faults()
     under(undisturbed, case.fresh(), act)
@@ -44,18 +44,18 @@ def fetch_changes(case: Case, act: Callable[..., Any], fault: Fault) -> list[int
 def test_after_any_fault_at_some_calls_of_a_load_the_next_loads_complete_it(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The small case for every hour; the test below goes through all calls."""
+    """The small case for every hour. The test below covers all calls."""
     case, faults = quick_case(memory_path, monkeypatch), [*Fault]
-    for turn, number in enumerate(fetch_changes(case, Case.load, Fault.DIES_BEFORE)[::HOURLY_STRIDE]):
+    for turn, number in enumerate(calls_to_fail(case, Case.load, Fault.DIES_BEFORE)[::HOURLY_STRIDE]):
         fail_at(case, number, faults[turn % len(faults)], Case.load)
 
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("act", [Case.load, Case.compact, Case.backfill])
 @pytest.mark.parametrize("fault", Fault)
-def test_whatever_goes_wrong_at_any_call_the_next_loads_make_it_whole(
+def test_after_any_fault_at_any_call_the_next_loads_complete_the_tables(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, act: Callable[..., Any]
 ) -> None:
     case = quick_case(memory_path, monkeypatch, is_loaded=act is Case.backfill)
-    for number in fetch_changes(case, act, fault):
+    for number in calls_to_fail(case, act, fault):
         fail_at(case, number, fault, act)

@@ -1,4 +1,4 @@
-"""Whole runs over a cluster, a registry, a pool and a metastore in memory."""
+"""Complete runs over a cluster, a registry, a pool and a metastore in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headrace.loader.apply.schema import SchemaApplier
 from headrace.loader.commit import commit_log, conflict
 from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.commit_log import CommitLog, CommitResult
-from headrace.loader.commit.reconcile import ROOM_NEEDED
+from headrace.loader.commit.reconcile import SPACE_NEEDED
 from headrace.loader.epochs import ReadEpochs
 from headrace.loader.errors import EarlierWarehouse, LoaderError, NoSuchTopic
 from headrace.loader.inspect.commit_chain import read_chain
@@ -72,18 +72,18 @@ def test_a_topic_becomes_a_table_with_each_offset_once(world: World) -> None:
     assert world.log().storage.children("staging") == ()
 
 
-def elsewhere(world: World, location: str, topic: str = "orders") -> TableState:
-    """A table of the topic's name, as a load into another warehouse has left it."""
+def table_of_other_warehouse(world: World, location: str, topic: str = "orders") -> TableState:
+    """The table of the topic as a load into another warehouse has created it."""
     load(world)
     table = world.hive.tables[("headrace", "orders")]
     properties = {**table.properties, "headrace.topic": topic}
     return dataclasses.replace(table, location=location, properties=properties)
 
 
-def test_a_table_whose_files_are_elsewhere_keeps_a_load_from_beginning_anew(world: World, tmp_path: Path) -> None:
+def test_new_warehouse_is_refused_if_a_table_has_files_in_another_warehouse(world: World, tmp_path: Path) -> None:
     other = World(tmp_path / "other")
     other.registry, other.cluster.topics = world.registry, world.cluster.topics
-    world.hive.tables[("headrace", "orders")] = elsewhere(other, "file:///srv/first/orders")
+    world.hive.tables[("headrace", "orders")] = table_of_other_warehouse(other, "file:///srv/first/orders")
     with pytest.raises(EarlierWarehouse, match=r"headrace\.orders\b.*file:///srv/first/orders\b") as refused:
         load(world)
     assert refused.value.topics == ["orders"]
@@ -99,20 +99,22 @@ def test_a_table_whose_files_are_elsewhere_keeps_a_load_from_beginning_anew(worl
     assert load(world, may_begin=True).commit_number == 1
 
 
-@pytest.mark.parametrize("case", ["here", "of another topic", "no metastore"])
-def test_nothing_else_does(world: World, tmp_path: Path, case: str) -> None:
+@pytest.mark.parametrize("case", ["same warehouse", "of another topic", "no metastore"])
+def test_new_warehouse_is_accepted_without_a_table_of_another_warehouse(
+    world: World, tmp_path: Path, case: str
+) -> None:
     other = World(tmp_path / "other")
     other.registry, other.cluster.topics = world.registry, world.cluster.topics
     here = world.tables().files.location("orders")
-    table = elsewhere(
-        other, here if case == "here" else "file:///srv", "sales" if case == "of another topic" else "orders"
+    table = table_of_other_warehouse(
+        other, here if case == "same warehouse" else "file:///srv", "sales" if case == "of another topic" else "orders"
     )
     world.hive.tables[("headrace", "orders")] = table
     world.hive.failure = MetastoreUnavailable("thrift://x", "connection refused") if case == "no metastore" else None
     assert load(world).commit_number == 1
 
 
-def test_a_table_that_the_metastore_does_not_show_is_its_own_topics_trouble(world: World, tmp_path: Path) -> None:
+def test_an_unreadable_table_stops_only_its_own_topic(world: World, tmp_path: Path) -> None:
     world.registry.register("sales-value", 2, ORDER_V1)
     world.topic("sales", [1])
     world.hive.refused["headrace", "orders"] = "the SerDe cannot be made"
@@ -120,7 +122,7 @@ def test_a_table_that_the_metastore_does_not_show_is_its_own_topics_trouble(worl
     assert report.commit_number == 1
     assert list(report.problems) == ["orders"] and "the SerDe cannot be made" in str(report.problems["orders"])
     assert ("headrace", "sales") in world.hive.tables
-    # The others are looked at all the same.
+    # The tables of other topics are still checked.
     third = World(tmp_path / "third")
     third.registry, third.cluster.topics, third.hive = world.registry, world.cluster.topics, world.hive
     with pytest.raises(EarlierWarehouse) as refused:
@@ -128,7 +130,7 @@ def test_a_table_that_the_metastore_does_not_show_is_its_own_topics_trouble(worl
     assert refused.value.topics == ["sales"]
 
 
-def test_a_run_with_nothing_to_say_decides_nothing(world: World) -> None:
+def test_a_run_without_new_messages_commits_nothing(world: World) -> None:
     load(world)
     executed = len(world.hive.executed)
     report = load(world)
@@ -139,8 +141,8 @@ def test_a_run_with_nothing_to_say_decides_nothing(world: World) -> None:
     assert world.log().storage.children("staging") == ()
 
 
-def test_no_decision_is_read_twice_in_a_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a large load are large, and the one that a run makes is followed in the same run."""
+def test_a_run_reads_each_commit_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits of a large load are large, and a run applies its own commit immediately."""
     load(world)
     read: list[bytes] = []
     read_document = commit_log.read_document
@@ -156,7 +158,7 @@ def test_no_decision_is_read_twice_in_a_run(world: World, monkeypatch: pytest.Mo
     assert world.rows("orders") == world.produced("orders")
 
 
-def test_the_next_run_goes_on_where_the_last_ended(world: World) -> None:
+def test_next_run_continues_at_the_committed_offsets(world: World) -> None:
     load(world)
     world.cluster.topics["orders"].logs[1] += [1, 1]
     (loaded,) = load(world).loaded
@@ -164,8 +166,9 @@ def test_the_next_run_goes_on_where_the_last_ended(world: World) -> None:
     assert world.rows("orders") == world.produced("orders")
 
 
-def test_partitions_are_looked_for_where_there_were_files_before(world: World) -> None:
-    """A load asks a slow metastore no more than it must; what it finds elsewhere it puts where its files are."""
+def test_a_partition_is_fetched_only_if_it_had_files_before(world: World) -> None:
+    """A load sends a slow metastore as few requests as possible. It moves a partition with a wrong location to its
+    files."""
     load(world)
     assert world.hive.asked == []
     (values,) = world.hive.parts["headrace", "orders"]
@@ -199,7 +202,7 @@ def test_a_new_topic_and_a_new_field_need_no_configuration(world: World) -> None
     assert [one.commit_number for one in history] == [1, report.commit_number]
 
 
-def test_what_the_brokers_hold_and_no_decision_has_is_counted(world: World) -> None:
+def test_report_counts_messages_that_are_held_back(world: World) -> None:
     assert load(world).held_back == 0
     assert load(world).held_back == 0
     world.topic("without-schema", [None] * 4)
@@ -209,14 +212,14 @@ def test_what_the_brokers_hold_and_no_decision_has_is_counted(world: World) -> N
     assert load(world).held_back == 4
 
 
-def test_topics_that_were_asked_for_are_loaded_alone(world: World) -> None:
+def test_topics_only_limits_a_load_to_the_named_topics(world: World) -> None:
     load(world)
     world.registry.register("clicks-value", 2, ORDER_V1)
     world.topic("clicks", [2] * 3)
     world.cluster.topics["orders"].logs[0] += [1]
     report = load(world, topics_only=("clicks",))
     assert [one.topic for one in report.loaded] == ["clicks"]
-    assert report.notes == (), "what was not asked for has not gone"
+    assert report.notes == (), "no note claims that the other topics are missing"
     assert [one.topic for one in load(world).loaded] == ["orders"]
     with pytest.raises(NoSuchTopic) as refused:
         load(world, topics_only=("click.",))
@@ -226,8 +229,8 @@ def test_topics_that_were_asked_for_are_loaded_alone(world: World) -> None:
     assert refused.value.topic == "clicks"
 
 
-def test_tasks_are_told_the_routes_of_the_subjects_versions_and_of_no_other_schema(world: World) -> None:
-    """Folded in one load after the other, so that the commit log carries them."""
+def test_tasks_get_routes_of_the_subjects_versions_only(world: World) -> None:
+    """Two loads fold the versions, so that the commit log carries the route of the first."""
     order = '{"type":"record","name":"Order","fields":[%s]}'
     name, moved = '{"name":"name","type":"string"}', '{"name":"title","type":"string","aliases":["name"]}'
     world.registry.register("songs-value", 11, order % name)
@@ -302,7 +305,7 @@ def test_topics_without_a_subject_wait_and_are_named(world: World) -> None:
     assert world.rows("orders") == world.produced("orders")
 
 
-def test_a_registered_id_that_the_plan_does_not_know_stops_a_range_once(world: World) -> None:
+def test_a_registered_id_unknown_to_the_plan_stops_a_range_once(world: World) -> None:
     for schema_id in (50, 51):
         world.registry.register("", schema_id, ORDER_V1)  # under another subject
     world.topic("orders", [1, 1, 50, 1, 51, 1])
@@ -314,7 +317,7 @@ def test_a_registered_id_that_the_plan_does_not_know_stops_a_range_once(world: W
     assert load(world).commit_number == 0
 
 
-def test_messages_of_ids_that_do_not_exist_are_quarantined_in_the_run_that_meets_them(world: World) -> None:
+def test_messages_with_unregistered_ids_are_quarantined_in_the_same_run(world: World) -> None:
     world.topic("orders", [1, 98, 1, 99, 98, 1], [97, 1])
     (loaded,) = load(world).loaded
     assert (loaded.rows, loaded.quarantined) == (4, 4)
@@ -324,7 +327,7 @@ def test_messages_of_ids_that_do_not_exist_are_quarantined_in_the_run_that_meets
     assert load(world).commit_number == 0
 
 
-def test_an_id_that_did_not_exist_is_asked_for_again_when_it_is_met_again(world: World) -> None:
+def test_an_unregistered_id_is_requested_again_when_it_occurs_again(world: World) -> None:
     world.topic("orders", [1, 99])
     assert load(world).loaded[0].quarantined == 1
     world.registry.register("", 99, ORDER_V1)
@@ -335,8 +338,9 @@ def test_an_id_that_did_not_exist_is_asked_for_again_when_it_is_met_again(world:
 
 
 def test_a_version_registered_while_the_load_runs_is_folded_before_its_messages_are_loaded(world: World) -> None:
-    """The cluster's answer is older than the registry's, but a registry of several servers may answer late."""
-    world.registry.texts[3] = ORDER_V2  # already found by its id, not yet among the subject's versions
+    """The registry is read after the cluster, but a registry of several servers may return an older list of
+    versions."""
+    world.registry.texts[3] = ORDER_V2  # can be fetched by its id, but the subject does not list it yet
     world.cluster.topics["orders"].logs[0] += [3]
     load(world)
     assert (0, 10) not in world.rows("orders")
@@ -346,8 +350,8 @@ def test_a_version_registered_while_the_load_runs_is_folded_before_its_messages_
     assert "note" in world.hive.tables[("headrace", "orders")].properties["avro.schema.literal"]
 
 
-def test_a_topic_of_garbage_is_passed_in_one_load_however_many_ids_it_has(world: World) -> None:
-    world.pool.unknown_ids_max = 7  # told of by one task at a time
+def test_one_load_quarantines_a_topic_with_any_number_of_unregistered_ids(world: World) -> None:
+    world.pool.unknown_ids_max = 7  # limit per task
     world.policy = dataclasses.replace(world.policy, quarantine_ratio_max=1.0)
     world.topic("orders", [*range(1_000, 1_100), 1], [*range(1_050, 1_150), 1])
     (loaded,) = load(world).loaded
@@ -356,7 +360,7 @@ def test_a_topic_of_garbage_is_passed_in_one_load_however_many_ids_it_has(world:
     assert load(world).commit_number == 0
 
 
-def test_a_load_asks_in_vain_for_so_many_ids_only_and_the_next_goes_on(
+def test_a_load_requests_a_limited_number_of_unregistered_ids_and_the_next_continues(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "ABSENT_IDS_MAX", 30)
@@ -373,7 +377,7 @@ def test_a_load_asks_in_vain_for_so_many_ids_only_and_the_next_goes_on(
 @pytest.mark.parametrize(
     ("failure", "is_outage"), [(ServiceError("HTTP 502"), True), (AccessDenied("not allowed"), False)]
 )
-def test_an_id_that_the_registry_says_nothing_of_stops_its_range(
+def test_an_id_whose_request_fails_stops_its_range(
     world: World, monkeypatch: pytest.MonkeyPatch, failure: Exception, is_outage: bool
 ) -> None:
     def fail(schema_id: int) -> None:
@@ -406,7 +410,7 @@ def test_too_much_quarantine_fails_the_topic_and_nothing_else(world: World) -> N
     assert load(world).loaded[0].quarantined == 500
 
 
-def test_few_bad_messages_over_the_share_are_loaded_and_a_finding_in_every_run(world: World) -> None:
+def test_few_bad_messages_over_the_ratio_are_loaded_and_reported_by_every_run(world: World) -> None:
     world.topic("orders", [1] * 2)
     for _ in range(2):
         world.cluster.topics["orders"].logs[0] += [99] * 99
@@ -418,7 +422,7 @@ def test_few_bad_messages_over_the_share_are_loaded_and_a_finding_in_every_run(w
     assert not load(world).has_findings
 
 
-def test_times_that_cannot_be_meant_are_told_and_loaded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_with_implausible_times_are_loaded_and_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     few = OddTimes(TimeOddity.SCATTERED, "at", "", 1, 0)
     many = OddTimes(TimeOddity.OUT_OF_RANGE, "at", "millis", 10, 1_356_998_400_000_000_000)
     read = world.pool
@@ -436,17 +440,17 @@ def test_times_that_cannot_be_meant_are_told_and_loaded(world: World, monkeypatc
     assert any(re.match(r"orders: 1 of 15 .*\bat ", note) for note in report.notes)
 
 
-def test_of_a_range_that_broke_the_prefix_is_decided_and_the_rest_comes_next(world: World) -> None:
+def test_prefix_of_a_failed_range_is_committed_and_the_next_run_reads_the_rest(world: World) -> None:
     world.pool.broken = {TopicPartition("orders", 0): 4}
     report = load(world)
-    assert "the leader is gone" in report.problems["orders"][0]
+    assert "the leader has changed" in report.problems["orders"][0]
     assert len(world.rows("orders")) == 9
     world.pool.broken = {}
     assert not load(world).has_findings
     assert world.rows("orders") == world.produced("orders")
 
 
-def test_a_hand_made_table_holds_its_topic_alone_until_it_is_gone(world: World) -> None:
+def test_a_foreign_table_holds_back_its_topic_until_it_is_dropped(world: World) -> None:
     world.registry.register("clicks-value", 2, ORDER_V1)
     world.topic("clicks", [2] * 3)
     key = ("headrace", "orders")
@@ -466,8 +470,8 @@ def test_a_hand_made_table_holds_its_topic_alone_until_it_is_gone(world: World) 
     assert world.log().storage.children("staging") == ()
 
 
-def test_a_topic_whose_type_grows_beyond_what_a_metastore_stores_stays_loadable(world: World) -> None:
-    """As the row of a wide table does in messages of Debezium."""
+def test_a_topic_stays_loadable_when_its_type_outgrows_the_metastore(world: World) -> None:
+    """Debezium messages of a wide table have such a type."""
     load(world)
     for number, members in enumerate((1000, 1001), 2):
         fields = [{"name": f"some_column_name_of_a_table_{n:04}", "type": "string"} for n in range(members)]
@@ -509,7 +513,7 @@ def test_a_dropped_table_comes_back_with_all_its_partitions(world: World) -> Non
     assert len(world.hive.parts[key]) == 1
 
 
-def test_lost_cursors_only_mean_more_work(world: World) -> None:
+def test_lost_cursors_are_rebuilt_by_applying_again(world: World) -> None:
     load(world)
     world.cluster.topics["orders"].logs[0] += [1]
     load(world)
@@ -518,7 +522,7 @@ def test_lost_cursors_only_mean_more_work(world: World) -> None:
     assert world.rows("orders") == world.produced("orders")
 
 
-def test_a_registry_outage_stops_only_what_is_not_known(world: World) -> None:
+def test_a_registry_outage_stops_only_messages_with_unknown_ids(world: World) -> None:
     load(world)
     world.registry.register("clicks-value", 2, ORDER_V1)
     world.topic("clicks", [2] * 3)
@@ -539,10 +543,10 @@ def test_a_registry_outage_stops_only_what_is_not_known(world: World) -> None:
     [StoreError("Error while listing"), ServiceError("HTTP 502"), CredentialsRefused("no user", status=401)],
     ids=lambda failure: type(failure).__name__,
 )
-def test_a_registry_that_fails_is_no_reason_for_the_quarantine(world: World, failure: Exception) -> None:
-    """Nor are wrong credentials: what the registry did not say of a schema is not known."""
+def test_a_failed_registry_request_quarantines_nothing(world: World, failure: Exception) -> None:
+    """Nor are rejected credentials: a failed request does not prove that a schema is missing."""
     load(world)
-    world.registry.texts[2] = ORDER_V1  # registered elsewhere, so that it is asked for by its id
+    world.registry.texts[2] = ORDER_V1  # not in the subject, so it is requested by its id
     world.cluster.topics["orders"].logs[0] += [1, 2]
     world.registry.failure = failure
     report = load(world)
@@ -555,10 +559,10 @@ def test_a_registry_that_fails_is_no_reason_for_the_quarantine(world: World, fai
 
 
 @pytest.mark.parametrize("schema_id", [5, 6])
-def test_references_that_nest_too_deep_in_one_text_hold_their_topic_alone(
+def test_references_nested_too_deep_hold_back_only_their_topic(
     world: World, monkeypatch: pytest.MonkeyPatch, schema_id: int
 ) -> None:
-    """Each schema by itself is read; 6 is of no subject of the topic, and is met in a message."""
+    """Each schema alone can be parsed. Schema id 6 belongs to no subject of the topic and occurs in a message."""
 
     def parsed(registered: Any) -> Schema:
         if registered.schema_id < 5:
@@ -582,7 +586,7 @@ def test_references_that_nest_too_deep_in_one_text_hold_their_topic_alone(
         assert "headrace quarantine list orders" in report.problems["orders"][0]
 
 
-def test_a_subject_that_the_registry_does_not_show_holds_back_its_topic(world: World) -> None:
+def test_a_subject_without_read_permission_holds_back_its_topic(world: World) -> None:
     load(world)
     world.cluster.topics["orders"].logs[0] += [1]
     world.registry.failure = AccessDenied("the registry does not allow this")
@@ -594,7 +598,7 @@ def test_a_subject_that_the_registry_does_not_show_holds_back_its_topic(world: W
     assert world.rows("orders") == world.produced("orders")
 
 
-def test_a_topic_recreated_while_it_is_read_is_not_decided(world: World) -> None:
+def test_a_topic_recreated_during_the_read_is_not_committed(world: World) -> None:
     ports = world.ports()
     pool = ports.run_units
 
@@ -608,7 +612,7 @@ def test_a_topic_recreated_while_it_is_read_is_not_decided(world: World) -> None
     assert world.rows("orders") == []
 
 
-def test_of_a_partition_that_changed_its_leader_while_it_was_read_nothing_is_decided(world: World) -> None:
+def test_a_partition_whose_leader_changed_during_the_read_is_not_committed(world: World) -> None:
     ports = world.ports()
 
     def elect(units: Sequence[WorkUnit]) -> list[UnitResult]:
@@ -624,7 +628,7 @@ def test_of_a_partition_that_changed_its_leader_while_it_was_read_nothing_is_dec
     assert world.rows("orders") == world.produced("orders")
 
 
-def test_a_leader_that_changed_where_nothing_was_read_changes_nothing(world: World) -> None:
+def test_a_leader_change_of_a_partition_without_news_is_ignored(world: World) -> None:
     load(world)
     world.cluster.topics["orders"].logs[0] += [1]
     ports = world.ports()
@@ -639,7 +643,7 @@ def test_a_leader_that_changed_where_nothing_was_read_changes_nothing(world: Wor
 
 
 @pytest.mark.parametrize(("before", "after"), [(-1, 3), (3, -1)])
-def test_an_epoch_that_the_broker_does_not_tell_is_no_change(world: World, before: int, after: int) -> None:
+def test_an_unreported_leader_epoch_is_no_change(world: World, before: int, after: int) -> None:
     world.cluster.topics["orders"].epochs = {0: before}
     ports = world.ports()
 
@@ -652,7 +656,7 @@ def test_an_epoch_that_the_broker_does_not_tell_is_no_change(world: World, befor
     assert world.rows("orders") == world.produced("orders")
 
 
-def test_a_recreated_topic_is_held_until_policy_lets_it_start_again(world: World) -> None:
+def test_a_recreated_topic_is_held_back_until_the_policy_permits_a_restart(world: World) -> None:
     load(world)
     world.topic("orders", [1] * 2, topic_id="id-2")
     assert re.search(r"\bid-2\b.*\bid-1\b", load(world).problems["orders"][0])
@@ -677,7 +681,7 @@ def taking_up(world: World) -> None:
     world.policy = dataclasses.replace(world.policy, on_data_loss="skip")
 
 
-def test_a_log_that_was_cut_back_and_grew_again_is_held_and_then_taken_up_where_it_diverged(world: World) -> None:
+def test_a_truncated_and_regrown_log_is_held_back_and_resumes_at_the_divergence(world: World) -> None:
     topic = world.topic("orders", [1] * 100, [1] * 5)
     load(world)
     counted = sum(row.count for row in world.audit("orders"))
@@ -711,8 +715,8 @@ def test_a_log_that_was_cut_back_and_grew_again_is_held_and_then_taken_up_where_
     assert load(world).commit_number == 0
 
 
-def test_offsets_that_come_twice_are_counted_twice(world: World) -> None:
-    """Also where the ranges of both logs are the same ones."""
+def test_offsets_of_both_logs_are_counted_in_the_audit(world: World) -> None:
+    """Also if the ranges of both logs are equal."""
     topic = world.topic("orders", [1] * 80)
     load(world)
     topic.logs[0] += [1] * 20
@@ -723,7 +727,7 @@ def test_offsets_that_come_twice_are_counted_twice(world: World) -> None:
     assert sum(row.count for row in world.audit("orders")) == 120
 
 
-def test_only_partitions_with_another_leader_epoch_are_asked_about(world: World) -> None:
+def test_epoch_end_offsets_are_requested_only_after_a_leader_epoch_change(world: World) -> None:
     topic = world.cluster.topics["orders"]
     for _ in range(2):
         load(world)
@@ -746,7 +750,7 @@ def test_a_clean_election_is_no_divergence(world: World) -> None:
     assert world.log().read_state().topics["orders"].partitions[0].incarnation == 0
 
 
-def test_a_log_that_ends_before_us_is_taken_up_at_its_end_where_nobody_knows_epochs(world: World) -> None:
+def test_a_log_shorter_than_loaded_resumes_at_its_end_without_epochs(world: World) -> None:
     world.cluster.answers_epochs = False
     load(world)
     topic = world.cluster.topics["orders"]
@@ -762,7 +766,7 @@ def test_a_log_that_ends_before_us_is_taken_up_at_its_end_where_nobody_knows_epo
     )
 
 
-def test_a_topic_made_again_where_there_are_no_topic_ids_is_noticed_by_its_epochs(world: World) -> None:
+def test_a_recreated_topic_without_ids_is_detected_by_its_leader_epochs(world: World) -> None:
     topic = world.topic("orders", [1] * 10, topic_id="")
     topic.cut_back(0, 5, *[1] * 5)
     load(world)
@@ -773,7 +777,7 @@ def test_a_topic_made_again_where_there_are_no_topic_ids_is_noticed_by_its_epoch
     assert not load(world).notes
 
 
-def test_a_topic_whose_id_is_told_at_last_is_the_one_it_was(world: World) -> None:
+def test_a_topic_stays_the_same_when_its_id_is_first_reported(world: World) -> None:
     topic = world.topic("orders", [1] * 10, [1] * 5, topic_id="")
     load(world)
     topic.topic_id = "id-9"
@@ -784,12 +788,12 @@ def test_a_topic_whose_id_is_told_at_last_is_the_one_it_was(world: World) -> Non
     assert load(world).loaded[0].rows == 3
     assert world.rows("orders") == world.produced("orders")
     assert not load(world).commit_number
-    # From here on another id is another topic.
+    # Now that ids are reported, a different id means another topic.
     world.topic("orders", [1], topic_id="id-10")
     assert re.search(r"\bid-10\b.*\bid-9\b", load(world).problems["orders"][0])
 
 
-def test_a_topic_made_again_while_ids_are_not_told_is_loaded_once(world: World) -> None:
+def test_a_topic_recreated_while_ids_are_unreported_is_loaded_once(world: World) -> None:
     topic = world.topic("orders", [1] * 10, [1] * 4, [1] * 4)
     topic.cut_back(0, 5, *[1] * 5)
     load(world)
@@ -809,7 +813,7 @@ def test_a_topic_made_again_while_ids_are_not_told_is_loaded_once(world: World) 
     assert not read_chain(log, "orders", log.read_state().commit_number).findings
 
 
-def test_what_retention_took_of_the_new_log_is_a_gap_of_it(world: World) -> None:
+def test_offsets_deleted_by_retention_from_the_new_log_are_a_gap(world: World) -> None:
     topic = world.topic("orders", [1] * 100)
     load(world)
     topic.cut_back(0, 80, *[1] * 70)
@@ -829,7 +833,7 @@ def test_what_retention_took_of_the_new_log_is_a_gap_of_it(world: World) -> None
         max_size=14,
     )
 )
-def test_offsets_are_loaded_once_in_each_log_whatever_becomes_of_it(
+def test_offsets_are_loaded_once_per_incarnation_of_the_log(
     memory_path: Path, steps: list[tuple[str, int, int]]
 ) -> None:
     with tempfile.TemporaryDirectory(dir=memory_path) as root, pytest.MonkeyPatch.context() as patch:
@@ -874,7 +878,7 @@ def load_once_each(root: Path, steps: list[tuple[str, int, int]]) -> None:
     assert owner == expected
 
 
-def test_a_transaction_that_does_not_end_is_told_and_the_rest_is_loaded(world: World) -> None:
+def test_an_open_transaction_is_reported_and_other_partitions_are_loaded(world: World) -> None:
     world.cluster.topics["orders"].open_from = {1: 2}
     first = load(world)
     assert world.rows("orders") == [(0, n) for n in range(10)] + [(1, 0), (1, 1)]
@@ -888,7 +892,7 @@ def test_a_transaction_that_does_not_end_is_told_and_the_rest_is_loaded(world: W
     assert world.rows("orders") == world.produced("orders")
 
 
-def test_the_same_ranges_by_two_drivers_are_decided_once(world: World) -> None:
+def test_the_same_ranges_read_by_two_drivers_are_committed_once(world: World) -> None:
     slow = world.ports()
     pool = slow.run_units
 
@@ -905,7 +909,7 @@ def test_the_same_ranges_by_two_drivers_are_decided_once(world: World) -> None:
     assert load(world).commit_number == 0
 
 
-def test_of_two_drivers_the_slower_one_loses_only_the_topics_that_the_other_decided(world: World) -> None:
+def test_the_slower_of_two_drivers_loses_only_topics_that_the_other_committed(world: World) -> None:
     world.topic("users", [1, 1, 1])
     world.registry.register("users-value", 1, ORDER_V1)
     slow = world.ports()
@@ -927,7 +931,7 @@ def test_of_two_drivers_the_slower_one_loses_only_the_topics_that_the_other_deci
 
 @pytest.fixture
 def small_commits(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    """Every topic has a commit of its own."""
+    """Each topic gets a separate commit."""
     monkeypatch.setattr("headrace.loader.commit.prepare.COMMIT_BYTES_MAX", 1)
     for topic in ("clicks", "users"):
         world.topic(topic, [1, 1, 1], [1])
@@ -935,7 +939,7 @@ def small_commits(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-def test_a_large_run_is_decided_in_chunks(small_commits: World) -> None:
+def test_a_large_run_is_committed_in_chunks(small_commits: World) -> None:
     world = small_commits
     report = load(world)
     assert report.commit_number == 3
@@ -976,10 +980,10 @@ def test_a_run_killed_between_its_chunks_leaves_the_rest_to_the_next(
         assert world.rows(topic) == world.produced(topic)
     world.clock_ms += world.settings.staging_age_ms * 1000
     load(world)
-    assert world.log().storage.children("staging") == (), "nothing of the chunks that were never offered is left"
+    assert world.log().storage.children("staging") == (), "files of chunks without a commit are deleted"
 
 
-def test_a_chunk_that_another_load_was_faster_with_leaves_the_others(small_commits: World) -> None:
+def test_a_conflict_of_one_chunk_leaves_the_other_chunks_committed(small_commits: World) -> None:
     world = small_commits
     slow = world.ports()
     pool = slow.run_units
@@ -996,14 +1000,16 @@ def test_a_chunk_that_another_load_was_faster_with_leaves_the_others(small_commi
         assert world.rows(topic) == world.produced(topic)
 
 
-def test_what_is_known_of_work_goes_with_its_staging(world: World) -> None:
+def test_state_drops_a_run_when_its_staging_is_deleted(world: World) -> None:
     for _ in range(5):
         world.cluster.topics["orders"].logs[0].append(1)
         load(world)
-    assert len(world.log().read_state().works) == 1, "of the newest commit, which nobody has spoken after"
+    assert len(world.log().read_state().works) == 1, (
+        "the run of the newest commit, since no later commit has published it"
+    )
 
 
-def test_staging_that_no_offer_names_goes_at_once(world: World) -> None:
+def test_staging_of_a_run_without_a_commit_is_deleted_at_once(world: World) -> None:
     load(world)
     world.cluster.topics["orders"].logs[0].append(1)
     ports = world.ports()
@@ -1020,7 +1026,7 @@ def test_staging_that_no_offer_names_goes_at_once(world: World) -> None:
     assert world.log().storage.children("staging") == ()
 
 
-def test_work_that_was_voided_while_it_was_done_is_never_decided(world: World) -> None:
+def test_a_run_voided_while_it_reads_is_never_committed(world: World) -> None:
     slow = world.ports()
     pool = slow.run_units
 
@@ -1033,17 +1039,15 @@ def test_work_that_was_voided_while_it_was_done_is_never_decided(world: World) -
     report = run_load(dataclasses.replace(slow, run_units=voided), world.settings)  # type: ignore[arg-type]
     assert report.commit_number == 0
     assert world.rows("orders") == []
-    assert world.log().commit(1).planned_after == 0, "so says the voiding"
+    assert world.log().commit(1).planned_after == 0, "the commit that voids it states its plan"
     world.settings = dataclasses.replace(world.settings, topics_exclude=(), staging_age_ms=10**15)
     assert load(world).commit_number == 2
     assert world.rows("orders") == world.produced("orders")
     assert world.log().commit(2).planned_after == 1
 
 
-def test_a_plan_of_long_ago_is_refused_and_the_next_load_reads_it_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So the log need not remember for ever whose work was voided."""
+def test_an_old_plan_is_refused_and_the_next_load_reads_it_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Because of this limit, the log need not store voided runs forever."""
     monkeypatch.setattr(conflict, "PLAN_COMMITS_MAX", 1)
     slow = world.ports()
     pool = slow.run_units
@@ -1062,7 +1066,7 @@ def test_a_plan_of_long_ago_is_refused_and_the_next_load_reads_it_again(
     assert world.rows("orders") == world.produced("orders")
 
 
-def test_refused_work_stays_until_a_decision_voids_it(world: World) -> None:
+def test_staging_of_a_refused_run_stays_until_a_commit_voids_it(world: World) -> None:
     slow = world.ports()
     pool = slow.run_units
 
@@ -1079,7 +1083,7 @@ def test_refused_work_stays_until_a_decision_voids_it(world: World) -> None:
     assert world.log().read_state().voided == {left}
 
 
-def test_a_staged_file_that_is_not_whole_holds_its_topic(world: World) -> None:
+def test_a_truncated_staged_file_holds_back_its_topic(world: World) -> None:
     ports = world.ports()
     pool = ports.run_units
 
@@ -1129,7 +1133,7 @@ def test_a_full_disk_of_one_task_costs_only_what_it_read(world: World, monkeypat
 
     report = run_load(dataclasses.replace(ports, run_units=full), world.settings)
     assert report.tasks == 2 and report.problems.keys() == {tp.topic for tp in lost}
-    sentence = f"task 0 cannot write to /staging: no space; {ROOM_NEEDED}"
+    sentence = f"task 0 cannot write to /staging: no space; {SPACE_NEEDED}"
     assert set(report.problems.values()) == {(sentence,)}
     for topic in ("orders", "clicks"):
         kept = [row for row in world.produced(topic) if TopicPartition(topic, row[0]) not in lost]
@@ -1156,8 +1160,8 @@ def test_colliding_topics_get_tables_of_their_own(world: World) -> None:
     assert all(("headrace", table) in world.hive.tables for table in tables)
 
 
-def test_a_late_driver_does_not_put_an_older_schema_back(world: World) -> None:
-    """A driver that stops before its appliers and wakes up when the table has moved on."""
+def test_a_resumed_driver_does_not_restore_an_older_schema(world: World) -> None:
+    """A driver is paused before its appliers and resumes after the table has changed."""
     load(world)
     log = world.log()
     late = step_of(log.read_state(), "orders", (log.commit(1),))
@@ -1192,7 +1196,7 @@ def test_loads_keep_the_view_of_the_newest_schema(world: World) -> None:
     assert world.hive.tables[("headrace", "orders_latest")] == second
 
 
-def test_a_view_of_somebody_else_is_left_alone_and_hinders_no_load(world: World) -> None:
+def test_a_foreign_view_is_unchanged_and_does_not_stop_the_load(world: World) -> None:
     load(world)
     world.latest_views = True
     own = TableState("headrace", "orders_latest", "", (), (), {})
@@ -1207,7 +1211,7 @@ def test_a_view_of_somebody_else_is_left_alone_and_hinders_no_load(world: World)
 
 
 def test_a_table_of_a_lost_log_is_taken_over(world: World) -> None:
-    """Its revision is of a commit number that this log does not have, so it says nothing about who is late."""
+    """The revision of the table has a commit number that this log lacks, so it does not show which driver is late."""
     for _ in range(3):
         world.cluster.topics["orders"].logs[0] += [1]
         load(world)
@@ -1221,7 +1225,7 @@ def one_more(world: World, topic: str, number: int = 1) -> None:
     world.cluster.topics[topic].logs[0] += [1] * number
 
 
-def test_topics_of_one_task_are_each_loaded_by_their_own_policy(world: World) -> None:
+def test_each_topic_of_a_task_is_loaded_with_its_own_policy(world: World) -> None:
     world.registry.register("clicks-value", 1, ORDER_V1)
     world.topic("clicks", [1] * 3)
     world.policies["clicks"] = clicks = dataclasses.replace(
@@ -1235,7 +1239,7 @@ def test_topics_of_one_task_are_each_loaded_by_their_own_policy(world: World) ->
     assert tables["headrace", "orders"].partition_columns == ("dt", "hr")
 
 
-def test_a_table_keeps_the_layout_that_it_began_with_and_the_load_says_so(world: World) -> None:
+def test_a_table_keeps_its_first_layout_and_the_load_reports_it(world: World) -> None:
     assert load(world).notes == ()
     world.policy = dataclasses.replace(world.policy, partition_by="day")
     one_more(world, "orders")
@@ -1246,7 +1250,7 @@ def test_a_table_keeps_the_layout_that_it_began_with_and_the_load_says_so(world:
     assert world.hive.tables["headrace", "orders"].partition_columns == ("dt", "hr")
 
 
-def test_a_note_names_few_topics(world: World) -> None:
+def test_a_note_names_a_limited_number_of_topics(world: World) -> None:
     for number in range(5):
         world.registry.register(f"t{number}-value", 1, ORDER_V1)
         world.topic(f"t{number}", [1])
@@ -1276,7 +1280,7 @@ def test_the_kafka_column_grows_in_table_and_files_and_never_shrinks(world: Worl
     assert '"headers"' in columns()
 
 
-def test_a_topic_may_go_on_where_others_wait(world: World) -> None:
+def test_on_data_loss_of_one_topic_lets_it_continue_while_another_waits(world: World) -> None:
     world.registry.register("clicks-value", 1, ORDER_V1)
     world.topic("clicks", [1] * 3)
     load(world)
@@ -1288,7 +1292,7 @@ def test_a_topic_may_go_on_where_others_wait(world: World) -> None:
     assert [one.topic for one in report.loaded] == ["clicks"] and list(report.problems) == ["orders"]
 
 
-def test_topics_have_limits_of_bad_messages_of_their_own(world: World) -> None:
+def test_quarantine_ratio_max_is_per_topic(world: World) -> None:
     world.topic("orders", [99] * 50 + [1] * 50)
     world.policies["orders"] = dataclasses.replace(POLICY, quarantine_ratio_max=0.5)
     assert load(world).problems == {}
@@ -1298,7 +1302,7 @@ def test_topics_have_limits_of_bad_messages_of_their_own(world: World) -> None:
     assert load(world).loaded[0].quarantined == 200
 
 
-def commit_offsets_choice(world: World, choice: Choice, run_id: str = "op") -> int:
+def commit_offsets(world: World, choice: Choice, run_id: str = "op") -> int:
     log = world.log()
     log.open()
     commit_result = log.try_commit(commit_of(choice, log.read_state(), run_id=run_id, now_ms=world.clock_ms, build="b"))
@@ -1306,12 +1310,12 @@ def commit_offsets_choice(world: World, choice: Choice, run_id: str = "op") -> i
     return commit_result.commit.commit_number
 
 
-def test_offsets_passed_over_unstick_a_partition_and_the_audit_knows(world: World) -> None:
+def test_skipped_offsets_unblock_a_partition_and_are_in_the_audit(world: World) -> None:
     world.pool.broken = {TopicPartition("orders", 0): 4}
     assert load(world).problems["orders"] and len(world.rows("orders")) == 9
     assert load(world).commit_number == 0
     state = world.log().read_state()
-    commit_offsets_choice(world, skip(state, "orders", 0, 4, 6, "ticket 4711", None))
+    commit_offsets(world, skip(state, "orders", 0, 4, 6, "ticket 4711", None))
     world.pool.broken = {}
     report = load(world)
     assert report.problems == {}
@@ -1321,9 +1325,9 @@ def test_offsets_passed_over_unstick_a_partition_and_the_audit_knows(world: Worl
     assert world.cluster.committed[TopicPartition("orders", 0)] == 10
 
 
-def test_a_topic_begins_where_an_operator_said(world: World) -> None:
+def test_a_topic_begins_at_the_start_offset_of_the_operator(world: World) -> None:
     wanted = {"orders": {0: 7, 1: 5}, "clicks": {0: 2}}
-    commit_offsets_choice(world, starts(world.log().read_state(), wanted, "imported"))
+    commit_offsets(world, starts(world.log().read_state(), wanted, "imported"))
     report = load(world)
     assert report.problems == {} and report.notes == ()
     assert world.rows("orders") == [(0, 7), (0, 8), (0, 9)]
@@ -1333,8 +1337,8 @@ def test_a_topic_begins_where_an_operator_said(world: World) -> None:
     assert world.log().read_state().starts == {"clicks": {0: 2}}
 
 
-def test_a_start_that_the_log_has_no_more_or_not_yet_is_lost_ground(world: World) -> None:
-    commit_offsets_choice(world, starts(world.log().read_state(), {"orders": {0: 7, 1: 9}}, "imported"))
+def test_a_start_offset_outside_the_log_is_data_loss(world: World) -> None:
+    commit_offsets(world, starts(world.log().read_state(), {"orders": {0: 7, 1: 9}}, "imported"))
     world.cluster.topics["orders"].first = 8
     world.cluster.topics["orders"].logs = [[1] * 3, [1] * 0]
     first, second = load(world).problems["orders"]
@@ -1346,14 +1350,14 @@ def test_a_start_that_the_log_has_no_more_or_not_yet_is_lost_ground(world: World
     assert world.log().read_state().next_offset("orders", 1) == 8
 
 
-def test_a_load_that_did_not_know_of_a_start_is_refused_for_that_topic(world: World) -> None:
+def test_a_load_planned_before_a_start_offset_is_refused_for_that_topic(world: World) -> None:
     world.registry.register("clicks-value", 1, ORDER_V1)
     world.topic("clicks", [1] * 3)
     ports = world.ports()
     run_units = ports.run_units
 
     def meanwhile(units: Sequence[WorkUnit]) -> Sequence[UnitResult]:
-        commit_offsets_choice(world, starts(world.log().read_state(), {"orders": {0: 7}}, "imported"))
+        commit_offsets(world, starts(world.log().read_state(), {"orders": {0: 7}}, "imported"))
         return run_units(units)
 
     report = run_load(dataclasses.replace(ports, run_units=meanwhile), world.settings)
@@ -1363,10 +1367,10 @@ def test_a_load_that_did_not_know_of_a_start_is_refused_for_that_topic(world: Wo
     assert world.rows("orders") == [(0, 7), (0, 8), (0, 9), *((1, n) for n in range(5))]
 
 
-def test_a_subject_deleted_for_good_and_registered_anew_gives_its_table_what_it_has_now(world: World) -> None:
+def test_a_subject_registered_again_after_permanent_deletion_adds_its_new_fields(world: World) -> None:
     world.registry.register("orders-value", 2, ORDER_V2)
     load(world)
-    # Its versions are numbered from 1 again, and the fields under these numbers are others.
+    # The versions count from 1 again and have other fields than before.
     anew = [text.replace('"note"', f'"n{at}"') for at, text in enumerate((ORDER_V2, ORDER_V2))]
     world.registry.subjects["orders-value"] = [8, 9]
     world.registry.texts.update({8: anew[0], 9: anew[1]})
@@ -1381,10 +1385,10 @@ def test_a_subject_deleted_for_good_and_registered_anew_gives_its_table_what_it_
     asked = world.registry.requests
     load(world)
     assert world.log().read_state().topics["orders"].load_schema.revision == revision
-    assert world.registry.requests - asked == 2, "the versions of the subject, and which registry it is"
+    assert world.registry.requests - asked == 2, "one for the subject's versions, one for the identity of the registry"
 
 
-def test_ids_of_other_subjects_have_the_newest_version_looked_at_and_no_other(world: World) -> None:
+def test_ids_of_other_subjects_cause_one_request_for_the_newest_version(world: World) -> None:
     load(world)
     world.registry.register("others-value", 8, ORDER_V2)
     world.cluster.topics["orders"].logs[0].append(8)

@@ -1,4 +1,4 @@
-"""The lines that loads leave."""
+"""The run log: one line per load."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def line(number: int) -> RunLine:
     return RunLine(number, 5, "nothing", 0)
 
 
-def test_lines_come_back_oldest_first(tmp_path: Path) -> None:
+def test_newest_lines_are_returned_oldest_first(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "runs.jsonl"
     assert newest_lines(path, 3) == ()
     for number in range(5):
@@ -27,7 +27,7 @@ def test_lines_come_back_oldest_first(tmp_path: Path) -> None:
     assert [json.loads(text)["started_at_ms"] for text in path.read_text().splitlines()] == list(range(5))
 
 
-def test_what_a_load_did_is_in_its_line() -> None:
+def test_a_line_summarizes_the_report_of_a_load() -> None:
     loaded = TopicLoaded("orders", "orders", 10, 2, 1, 3, 0, 0, 13, 500, 400, False, False)
     report = RunReport(
         commit_number=7,
@@ -51,7 +51,7 @@ def test_what_a_load_did_is_in_its_line() -> None:
     assert (refused.outcome, len(refused.conflict)) == ("refused", 1_000)
 
 
-def test_a_full_log_is_put_aside_and_one_older_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_log_is_rotated_and_one_old_file_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_log, "BYTES_MAX", 2_000)
     path = tmp_path / "runs.jsonl"
     for number in range(100):
@@ -61,7 +61,7 @@ def test_a_full_log_is_put_aside_and_one_older_is_kept(tmp_path: Path, monkeypat
     assert newest_lines(path, 6) == tuple(map(line, range(94, 100)))
 
 
-def test_a_cut_line_and_strangers_are_read_past(tmp_path: Path) -> None:
+def test_truncated_and_unknown_lines_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     append_line(path, line(1))
     with path.open("ab") as file:
@@ -79,7 +79,7 @@ def _append(path: Path, first: int) -> None:
         append_line(path, line(number))
 
 
-def test_several_processes_lose_no_line(tmp_path: Path) -> None:
+def test_concurrent_processes_lose_no_line(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_append, args=(path, first)) for first in (0, 1_000, 2_000)]
@@ -94,7 +94,7 @@ def test_several_processes_lose_no_line(tmp_path: Path) -> None:
         assert own == list(range(own[0], first + 200)) if own else True, "each process's newest lines, in order"
 
 
-def test_a_log_that_cannot_be_written_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unwritable_log_does_not_stop_a_load(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "logs").write_text("a file")
     append_line(tmp_path / "logs" / "runs.jsonl", line(1))
     assert "run_not_logged" in caplog.text

@@ -1,4 +1,4 @@
-"""A process sleeps at any call of a load, a compaction or a backfill, another does all its work, and the first goes on.
+"""A process pauses at a call of a load, a compaction or a backfill, another does all its work, and the first resumes.
 
 One process, real tasks, real files; brokers, registry and metastore are in memory.
 """
@@ -32,74 +32,76 @@ def loaded(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
     return quick_case(memory_path, monkeypatch, is_loaded=True)
 
 
-def loads_beside(case: Case, world: SmallWorld) -> None:
+def loads_meanwhile(case: Case, world: SmallWorld) -> None:
     case.load(world)
 
 
-def voids_beside(case: Case, world: SmallWorld) -> None:
-    """Whatever is staged and not committed, and nothing else: what a load would do beside hides the loss."""
+def voids_meanwhile(case: Case, world: SmallWorld) -> None:
+    """Voids all staged runs without a commit, and does nothing else: other work of a load would hide the loss."""
     ports = world.ports()
     clean(ports.log, ports.staging, run_id="cleaning", build="test", now_ms=world.clock_ms, age_ms=AT_ONCE_MS)
 
 
-def compacts_beside(case: Case, world: SmallWorld) -> None:
+def compacts_meanwhile(case: Case, world: SmallWorld) -> None:
     case.compact(world)
 
 
-def sleep_at(case: Case, number: int, beside: Callable[[Case, SmallWorld], None], act: Callable[..., Any]) -> None:
-    """One process is paused before a call, another does all its work, and the first goes on.
+def pause_at(
+    case: Case, number: int, interruption: Callable[[Case, SmallWorld], None], act: Callable[..., Any]
+) -> None:
+    """Pauses one process before a call, lets another do all its work, and resumes the first.
 
     Raises:
         Exception: the loads after that do not complete the tables.
     """
     world = case.fresh()
     world.settings = dataclasses.replace(world.settings, staging_age_ms=-AT_ONCE_MS)
-    under(Faults(number, meanwhile=partial(beside, case, world)), world, act)
+    under(Faults(number, meanwhile=partial(interruption, case, world)), world, act)
     world.settings = dataclasses.replace(world.settings, staging_age_ms=AT_ONCE_MS)
     finish(world)
-    if compacts_beside is beside or act is not Case.load:
-        # Replaced files stay for a day. Then a load deletes them, and no table may need them.
+    if compacts_meanwhile is interruption or act is not Case.load:
+        # A load deletes replaced files after a day. No table may refer to them then.
         world.clock_ms += 2 * DAY_MS
         world.cluster.topics["clicks"].logs[0] += [2]
         finish(world)
 
 
-def sleep_at_all(
-    case: Case, beside: Callable[[Case, SmallWorld], None], act: Callable[..., Any], *, stride: int = 1
+def pause_at_all(
+    case: Case, interruption: Callable[[Case, SmallWorld], None], act: Callable[..., Any], *, stride: int = 1
 ) -> None:
     undisturbed = Faults()
     under(undisturbed, case.fresh(), act)
-    for number in [*worth_a_sleep(undisturbed.calls)][::stride]:
+    for number in [*pause_points(undisturbed.calls)][::stride]:
         try:
-            sleep_at(case, number, beside, act)
+            pause_at(case, number, interruption, act)
         except Exception as error:
             raise Lost(f"call {number}, {undisturbed.calls[number]}") from error
 
 
-def test_a_load_that_is_paused_at_some_calls_goes_on_after_another_load(case: Case) -> None:
-    """The small case for every hour; the tests below go through all calls."""
-    sleep_at_all(case, loads_beside, Case.load, stride=HOURLY_STRIDE)
+def test_a_load_paused_at_some_calls_resumes_after_another_load(case: Case) -> None:
+    """The small case for every hour. The tests below cover all calls."""
+    pause_at_all(case, loads_meanwhile, Case.load, stride=HOURLY_STRIDE)
 
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("act", [Case.load, Case.compact])
-@pytest.mark.parametrize("beside", [loads_beside, voids_beside, compacts_beside])
-def test_a_process_that_sleeps_at_any_call_wakes_up_to_what_another_one_did(
-    case: Case, beside: Callable[[Case, SmallWorld], None], act: Callable[..., Any]
+@pytest.mark.parametrize("interruption", [loads_meanwhile, voids_meanwhile, compacts_meanwhile])
+def test_a_load_or_compaction_paused_at_any_call_resumes_after_another_process(
+    case: Case, interruption: Callable[[Case, SmallWorld], None], act: Callable[..., Any]
 ) -> None:
-    sleep_at_all(case, beside, act)
+    pause_at_all(case, interruption, act)
 
 
 @pytest.mark.simulation
-@pytest.mark.parametrize("beside", [loads_beside, voids_beside, compacts_beside])
-def test_a_backfill_that_sleeps_at_any_call_wakes_up_to_what_another_process_did(
-    loaded: Case, beside: Callable[[Case, SmallWorld], None]
+@pytest.mark.parametrize("interruption", [loads_meanwhile, voids_meanwhile, compacts_meanwhile])
+def test_a_backfill_paused_at_any_call_resumes_after_another_process(
+    loaded: Case, interruption: Callable[[Case, SmallWorld], None]
 ) -> None:
-    sleep_at_all(loaded, beside, Case.backfill)
+    pause_at_all(loaded, interruption, Case.backfill)
 
 
-def worth_a_sleep(calls: Sequence[str]) -> Iterator[int]:
-    """All but those in the middle of a row of the same question."""
+def pause_points(calls: Sequence[str]) -> Iterator[int]:
+    """The numbers of all calls except those within a sequence of equal reads."""
     around = zip(["", *calls], calls, [*calls[1:], ""], strict=False)
     for number, (before, call, after) in enumerate(around):
         if call in CHANGES or not before == call == after:

@@ -1,4 +1,4 @@
-"""A whole task over a log in memory: what it returns, what it stages, and how each failure ends."""
+"""A complete task over a log in memory: its result, its staged files, and the result of each failure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from support.loader.projection_oracle import encode
 
 HOUR_MS = 3_600_000
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
-FETCH_BYTES = 1 << 20  # more is asked for when what follows a batch is wanted
+FETCH_BYTES = 1 << 20  # the reader fetches more to see the batches after a corrupt one
 SCHEMA = json.dumps(
     {"type": "record", "name": "Event", "fields": [{"name": "timestamp", "type": "long"}, {"name": "n", "type": "int"}]}
 )
@@ -68,8 +68,8 @@ def message(n: int, time_ms: int = T0, schema_id: int = 1) -> bytes:
 
 
 class Cluster:
-    """Serves partitions from memory, batch by batch unless more is asked for; `failures` maps an offset to the error of
-    fetching it.
+    """Serves partitions from memory, one batch per fetch unless `max_bytes` is larger than usual. `failures` maps an
+    offset to the error of fetching it.
 
     A partition is readable to the end of its last batch, or up to `ends`.
     """
@@ -141,7 +141,7 @@ def unit(tmp_path: Path) -> Callable[..., WorkUnit]:
 
 @pytest.fixture(params=["core", "reference"])
 def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Which of the two makes the rows."""
+    """The decoder that makes the rows."""
     if request.param == "reference":
         monkeypatch.setattr(avro_codec, "_CORE", None)
     else:
@@ -163,7 +163,7 @@ def rows(tmp_path: Path, file: StagedFile) -> list[dict[str, Any]]:
         return list(fastavro.reader(handle))
 
 
-def test_messages_become_rows_of_their_hour(run: Run, cluster: Cluster, tmp_path: Path) -> None:
+def test_messages_become_rows_in_the_partition_of_their_hour(run: Run, cluster: Cluster, tmp_path: Path) -> None:
     cluster.put(0, {n: message(n, T0 + n * HOUR_MS // 2) for n in range(4)})
     result = run(offsets(0, 4))
     assert result.error == "" and result.task == 3 and result.build == current_build()
@@ -226,7 +226,9 @@ def test_audit_counts_by_window_of_message_time(run: Run, cluster: Cluster) -> N
 
 
 @pytest.mark.parametrize("absurd", [-1, 253_402_300_800_000, 2**62])
-def test_an_absurd_time_is_filed_by_record_time_and_audited_as_such(run: Run, cluster: Cluster, absurd: int) -> None:
+def test_an_absurd_time_is_replaced_by_the_record_time_and_audited_as_absurd(
+    run: Run, cluster: Cluster, absurd: int
+) -> None:
     cluster.put(0, {0: message(0, absurd)})
     result = run(offsets(0, 1))
     assert result.files[0].time_partition == "dt=1970-01-01/hr=00"
@@ -267,7 +269,7 @@ def test_an_unknown_schema_id_stops_the_range_before_it(run: Run, cluster: Clust
     assert sum(row.count for row in found.audit if row.tier == "broker") == 2
 
 
-def test_the_unknown_ids_from_there_on_are_told_too(
+def test_unknown_ids_after_the_stop_are_reported_too(
     run: Run, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [1, 9, 404, 7, 9, 8]
@@ -280,16 +282,14 @@ def test_the_unknown_ids_from_there_on_are_told_too(
     assert run(offsets(0, 6)).ranges[0].unknown_ids == (9, 7)
 
 
-def test_no_more_than_so_much_is_read_ahead_for_unknown_ids(
-    run: Run, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_ahead_for_unknown_ids_is_limited(run: Run, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_module, "LOOK_AHEAD_BYTES_MAX", 1)
     for n, schema_id in enumerate((9, 8, 7)):
         cluster.put(0, {n: message(n, schema_id=schema_id)})
     assert run(offsets(0, 3)).ranges[0].unknown_ids == (9,)
 
 
-def test_an_error_in_the_middle_gives_back_what_came_before(run: Run, cluster: Cluster, tmp_path: Path) -> None:
+def test_an_error_within_a_range_returns_the_prefix(run: Run, cluster: Cluster, tmp_path: Path) -> None:
     cluster.put(0, {n: message(n) for n in range(3)})
     cluster.failures[TopicPartition("orders", 0), 3] = OffsetOutOfRange("broker b:1 has lost it")
     cluster.put(1, {n: message(n) for n in range(2)})
@@ -301,7 +301,7 @@ def test_an_error_in_the_middle_gives_back_what_came_before(run: Run, cluster: C
     assert [(piece.partition, piece.records) for piece in result.files[0].ranges] == [(0, 3), (1, 2)]
 
 
-def test_a_log_that_ends_early_says_where(run: Run, cluster: Cluster) -> None:
+def test_a_log_that_ends_early_is_reported_with_its_end(run: Run, cluster: Cluster) -> None:
     cluster.put(0, {0: message(0)})
     (found,) = run(offsets(0, 4)).ranges
     assert found.done.end == 1
@@ -316,7 +316,7 @@ def test_a_tail_without_records_is_a_gap_of_the_range(run: Run, cluster: Cluster
     assert (found.counts.records, found.counts.gaps) == (1, 3)
 
 
-def test_a_changed_log_drops_the_whole_range(run: Run, cluster: Cluster) -> None:
+def test_a_changed_log_drops_all_rows_of_the_range(run: Run, cluster: Cluster) -> None:
     cluster.put(0, {0: message(0)})
     cluster.failures[TopicPartition("orders", 0), 1] = LogChanged("the topic was re-created")
     result = run(offsets(0, 4))
@@ -326,7 +326,7 @@ def test_a_changed_log_drops_the_whole_range(run: Run, cluster: Cluster) -> None
 
 
 def reconciled(units: Sequence[WorkUnit]) -> ReconciledTopic:
-    """What of these units is committed, of partitions that begin at 0 and were never read."""
+    """The committed result of these units, for partitions that begin at 0 and were never read."""
     ends: dict[int, int] = defaultdict(int)
     for one in (one for unit in units for one in unit.ranges):
         ends[one.topic_partition.partition] = max(ends[one.topic_partition.partition], one.end)
@@ -336,7 +336,7 @@ def reconciled(units: Sequence[WorkUnit]) -> ReconciledTopic:
 
 
 @pytest.mark.parametrize("is_spread", [True, False], ids=["two tasks", "one task"])
-def test_a_corrupt_batch_stops_its_partition_there_and_nothing_else(
+def test_a_corrupt_batch_stops_only_its_partition_at_its_offset(
     cluster: Cluster, unit: Callable[..., WorkUnit], is_spread: bool
 ) -> None:
     for n in range(0, 30, 2):
@@ -361,7 +361,7 @@ def test_a_corrupt_batch_stops_its_partition_there_and_nothing_else(
 
 @pytest.mark.parametrize("fate", ["quarantine", "skip"])
 @pytest.mark.parametrize("parts", [1, 15], ids=["one range", "ranges that share batches"])
-def test_a_corrupt_batch_is_passed_over_where_policy_says_so(
+def test_a_corrupt_batch_is_skipped_if_the_policy_permits(
     cluster: Cluster, unit: Callable[..., WorkUnit], tmp_path: Path, fate: str, parts: int
 ) -> None:
     for n in range(0, 30, 3):
@@ -395,7 +395,7 @@ def test_a_corrupt_batch_is_passed_over_where_policy_says_so(
     assert sum(series.windows[0].messages for series in found.audit if series.tier == "broker") == 27
 
 
-def test_a_batch_that_unfolds_beyond_the_limit_follows_the_same_policy(run: Run, cluster: Cluster) -> None:
+def test_a_batch_that_decompresses_beyond_the_limit_follows_the_same_policy(run: Run, cluster: Cluster) -> None:
     cluster.put(0, {0: message(0)})
     cluster.put(0, {n: message(n) * 2_000 for n in range(1, 5)}, codec=1)
     cluster.put(0, {5: message(5)})
@@ -408,7 +408,7 @@ def test_a_batch_that_unfolds_beyond_the_limit_follows_the_same_policy(run: Run,
     assert found.counts.corrupt == 0 and found.done.end == 6
 
 
-def test_a_header_that_names_an_absurd_day_keeps_its_batch_where_times_out_of_range_go(
+def test_a_corrupt_batch_with_an_absurd_time_goes_to_the_partition_of_invalid_times(
     run: Run, cluster: Cluster, tmp_path: Path
 ) -> None:
     cluster.put(0, {0: message(0)})
@@ -433,13 +433,15 @@ def test_a_range_that_follows_another_shares_no_file(run: Run, cluster: Cluster,
     assert len({file.path for file in result.files}) == 3
 
 
-def test_a_broker_that_is_down_is_a_value(run: Run, cluster: Cluster) -> None:
+def test_an_unavailable_broker_is_a_result_without_an_exception(run: Run, cluster: Cluster) -> None:
     cluster.failures[TopicPartition("orders", 0), 0] = KafkaUnavailable("cannot connect to broker b:1")
     (found,) = run(offsets(0, 4)).ranges
     assert found.done.end == 0 and "cannot connect" in found.error
 
 
-def test_a_defect_costs_one_range_only(run: Run, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_exception_fails_only_its_range(
+    run: Run, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster.put(0, {0: message(0)})
     cluster.put(1, {0: message(0)})
     cluster.failures[TopicPartition("orders", 0), 0] = RuntimeError("a defect")
@@ -448,7 +450,7 @@ def test_a_defect_costs_one_range_only(run: Run, cluster: Cluster, monkeypatch: 
     assert fine.counts.records == 1
 
 
-def test_the_next_partition_is_asked_for_while_the_last_batch_is_worked_on(run: Run, cluster: Cluster) -> None:
+def test_the_next_partition_is_prefetched_while_the_last_batch_is_processed(run: Run, cluster: Cluster) -> None:
     partitions = (0, 4, 2)
     for partition in partitions:
         for n in (0, 1, 2):
@@ -457,7 +459,7 @@ def test_the_next_partition_is_asked_for_while_the_last_batch_is_worked_on(run: 
     assert [(at.partition, offset) for at, offset, _, _ in cluster.questions] == [
         (partition, n) for partition in partitions for n in (0, 1, 2)
     ]
-    assert cluster.ahead == cluster.questions[1:], "by the very questions that are asked later"
+    assert cluster.ahead == cluster.questions[1:], "with the same arguments as the later fetches"
     assert cluster.expected == ["orders"]
 
 
@@ -487,7 +489,7 @@ def test_settings_that_no_task_can_start_with_fail_the_load(run: Run, monkeypatc
     assert result.disk_error == ""
 
 
-def test_a_load_schema_that_is_none_fails_the_topic(run: Run, cluster: Cluster) -> None:
+def test_an_invalid_load_schema_fails_the_topic(run: Run, cluster: Cluster) -> None:
     (found,) = run(offsets(0, 1), plan=TopicPlan("orders", "{", {}, POLICY)).ranges
     assert re.search(r"\borders:1:2: ", found.error)
 
@@ -495,7 +497,7 @@ def test_a_load_schema_that_is_none_fails_the_topic(run: Run, cluster: Cluster) 
 def test_a_load_schema_that_no_file_can_have_fails_its_topic_and_not_the_others(
     cluster: Cluster, unit: Callable[..., WorkUnit]
 ) -> None:
-    odd = json.dumps({**json.loads(LOAD), "namespace": "com.my-company"})  # as older releases folded it
+    odd = json.dumps({**json.loads(LOAD), "namespace": "com.my-company"})  # as earlier releases folded it
     cluster.put(0, {0: message(0)})
     cluster.put(0, {0: message(1)}, topic="clicks")
     both = unit(offsets(0, 1), OffsetRange(TopicPartition("clicks", 0), 0, 1))
@@ -507,7 +509,7 @@ def test_a_load_schema_that_no_file_can_have_fails_its_topic_and_not_the_others(
 
 
 @pytest.mark.parametrize("column", ["none", "full"])
-def test_the_kafka_column_says_as_much_as_is_asked(run: Run, cluster: Cluster, tmp_path: Path, column: str) -> None:
+def test_the_kafka_column_has_the_configured_fields(run: Run, cluster: Cluster, tmp_path: Path, column: str) -> None:
     cluster.put(0, {0: message(0)}, headers=[("h", b"v")])
     result = run(offsets(0, 1), kafka_column=column, partition_by="day")
     assert result.files[0].time_partition == "dt=2013-01-01"
@@ -518,7 +520,7 @@ def test_the_kafka_column_says_as_much_as_is_asked(run: Run, cluster: Cluster, t
         assert (row["kafka"]["key"], row["kafka"]["headers"]) == (b"k0", [{"key": "h", "value": b"v"}])
 
 
-def test_a_message_of_the_future_is_filed_by_its_arrival_where_policy_says_so(run: Run, cluster: Cluster) -> None:
+def test_a_future_message_is_stored_by_record_time_if_the_policy_says_so(run: Run, cluster: Cluster) -> None:
     cluster.put(0, {0: message(0, T0 + 3 * HOUR_MS), 1: message(1, T0 + 5 * HOUR_MS)})  # records of 1970
     (file,) = run(offsets(0, 1), now_ms=T0).files
     assert file.time_partition == "dt=2013-01-01/hr=04"
@@ -534,7 +536,7 @@ def test_a_message_of_the_future_is_filed_by_its_arrival_where_policy_says_so(ru
     ]
 
 
-def test_topics_of_one_task_have_files_of_their_own_kinds(
+def test_each_topic_of_a_task_has_files_of_its_own_format(
     run: Run, cluster: Cluster, unit: Callable[..., WorkUnit], tmp_path: Path
 ) -> None:
     cluster.put(0, {0: message(0)})
@@ -562,7 +564,7 @@ def test_a_schema_id_in_a_header_wins_over_the_value(run: Run, cluster: Cluster,
     assert [row["n"] for row in rows(tmp_path, result.files[0])] == [5, 6]
 
 
-def test_a_disk_that_fails_at_the_end_counts_nothing(
+def test_a_disk_error_on_finish_returns_no_files_and_counts(
     run: Run, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(path: Path) -> None:
@@ -575,7 +577,7 @@ def test_a_disk_that_fails_at_the_end_counts_nothing(
     assert result.ranges[0].done.end == 0 and result.ranges[0].counts.total == 0
 
 
-def test_files_name_their_work_and_task(run: Run, cluster: Cluster, tmp_path: Path) -> None:
+def test_file_names_contain_run_and_task(run: Run, cluster: Cluster, tmp_path: Path) -> None:
     cluster.put(0, {0: message(0)})
     (file,) = run(offsets(0, 1)).files
     with (tmp_path / "staging" / "w" / file.path).open("rb") as handle:
@@ -585,7 +587,7 @@ def test_files_name_their_work_and_task(run: Run, cluster: Cluster, tmp_path: Pa
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "snappy"])
 @pytest.mark.parametrize("block_bytes", [1, 1_000, 1 << 20])
-def test_files_are_the_same_to_the_byte_whoever_makes_the_rows(
+def test_core_and_reference_write_identical_files(
     cluster: Cluster,
     unit: Callable[..., WorkUnit],
     monkeypatch: pytest.MonkeyPatch,
@@ -607,7 +609,7 @@ def test_files_are_the_same_to_the_byte_whoever_makes_the_rows(
     def made() -> tuple[UnitResult, list[bytes]]:
         result = run_work_unit(unit(offsets(3, 395), codec=codec, block_bytes=block_bytes))
         files = [(tmp_path / "staging" / "w" / file.path).read_bytes() for file in result.files]
-        shutil.rmtree(tmp_path / "staging")  # nothing random is in the names now
+        shutil.rmtree(tmp_path / "staging")  # the random part of the names is patched, so they repeat
         return result, files
 
     by_core, core_files = made()
@@ -616,22 +618,22 @@ def test_files_are_the_same_to_the_byte_whoever_makes_the_rows(
     assert core_files == reference_files
     assert len(core_files) > 7
     assert by_core.ranges == by_reference.ranges
-    assert [one.by_reference for one in by_reference.ranges] == [0], "where all are, none is left to it"
+    assert [one.by_reference for one in by_reference.ranges] == [0], "only counted if the core makes the other rows"
     (one,) = by_core.ranges
     odd = one.counts.quarantined + one.time_sources[ABSURD_TIME]
-    # Of the batches that the range cuts, all are, and the first of all has its program compiled.
+    # The reference makes the odd messages, and the first message while its program is compiled.
     assert 0 < one.by_reference <= odd + 1
     assert by_core.build != by_reference.build
 
 
-def test_a_retried_task_leaves_files_of_its_own(run: Run, cluster: Cluster) -> None:
+def test_a_retried_task_writes_separate_files(run: Run, cluster: Cluster) -> None:
     cluster.put(0, {0: message(0)})
     first, second = run(offsets(0, 1)), run(offsets(0, 1))
     assert first.files[0].path != second.files[0].path
     assert first.files[0].records == second.files[0].records
 
 
-def test_buckets() -> None:
+def test_time_partitions_of_hour_and_day() -> None:
     hours, days = TimePartitions("hour"), TimePartitions("day")
     assert (hours(T0 + 1), days(T0)) == ("dt=2013-01-01/hr=01", "dt=2013-01-01")
     assert hours(253_402_300_799_999) == "dt=9999-12-31/hr=23"

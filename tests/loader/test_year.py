@@ -1,8 +1,9 @@
-"""A generated year of loads: what is produced, what goes wrong with topics and brokers, and what operators do about it.
+"""A generated year of loads: messages, failures of topics and brokers, and the actions of operators.
 
-Everything acknowledged is a row, is quarantined or is in a gap that a commit declares, all tiers of the audit agree
-but for what the brokers lost, whatever the metastore names can be read between any two loads, each problem was caused
-and each cause is named. `PYTHONPATH=tests python -m support.simulation.year` goes through a year of 200 topics.
+Every acknowledged message is a row, is quarantined, or is in a gap that a commit declares. All tiers of the audit agree
+except for messages that the brokers lost. Every partition of the metastore is readable between any two loads. Each
+reported problem was caused, and each cause is reported. `PYTHONPATH=tests python -m support.simulation.year` runs a
+year of 200 topics.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from support.simulation.year.story import Gone
 from support.simulation.year.world import unhurried
 
 BYTES_PER_PARTITION_MAX = 400
-"""Of a checkpoint without its schemas, for each topic and each partition."""
+"""The limit of a checkpoint without its schemas, per topic and partition."""
 
 SLACK = 1.2
-"""By which the state of the twelfth month may be larger than that of the third, for each topic and partition: leader
-epochs come with elections."""
+"""The permitted ratio of the state in the twelfth month to that in the third, per topic and partition. It grows a
+little, because elections add leader epochs."""
 
 
 WORKS_MAX = 20
-"""Works and rewrites that are remembered: those of a few days, whatever the year."""
+"""The limit of runs and rewrites in the state: those of a few days, however long the history."""
 
 
 def lived(root: Path, seed: int, topics: int, days: int, *, rate: int, frequency: float = 1.0) -> Life:
@@ -41,7 +42,7 @@ def lived(root: Path, seed: int, topics: int, days: int, *, rate: int, frequency
 
 
 def check(life: Life) -> None:
-    """What holds in the end, beside what held after every load."""
+    """Checks the final state. Each load has been checked before."""
     assert {*TO_TOPICS, *TO_ALL} <= {*life.met}, f"seed {life.seed}: this never happened"
     assert life.lost[Gone.REMOVED] and life.lost[Gone.REPLACED] and life.lost[Gone.RECREATED], life.lost
     unread = {topic: numbers for topic, numbers in life.story.unread.items() if numbers}
@@ -55,7 +56,7 @@ def check(life: Life) -> None:
 
 
 def check_flat(sizes: Sequence[Size]) -> None:
-    """State and files beside the data grow with topics, partitions and schemas, and not with history."""
+    """Checks that state and auxiliary files grow with topics, partitions and schemas, and not with the history."""
     for one in sizes:
         assert one.state_bytes <= BYTES_PER_PARTITION_MAX * (one.topics + one.partitions), one
         assert one.works <= WORKS_MAX, one
@@ -72,7 +73,7 @@ def _each(size: Size) -> float:
     return size.state_bytes / (size.topics + size.partitions)
 
 
-def test_everything_is_loaded_in_a_few_days_with_troubles(memory_path: Path) -> None:
+def test_some_days_with_failures_load_every_message(memory_path: Path) -> None:
     """The small case for every hour."""
     life = lived(memory_path, seed=3, topics=4, days=8, rate=10, frequency=4)
     assert {*TO_TOPICS, *TO_ALL} <= {*life.met}, "this never happened"
@@ -81,14 +82,14 @@ def test_everything_is_loaded_in_a_few_days_with_troubles(memory_path: Path) -> 
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_small_year_with_all_that_happens(memory_path: Path, seed: int) -> None:
+def test_a_small_year_with_every_kind_of_failure_loads_every_message(memory_path: Path, seed: int) -> None:
     life = lived(memory_path, seed, topics=10, days=90, rate=40)
     check(life)
     check_flat(life.sizes)
 
 
 @pytest.mark.simulation
-def test_many_topics_in_three_bad_weeks(memory_path: Path) -> None:
+def test_three_weeks_of_many_topics_and_failures_load_every_message(memory_path: Path) -> None:
     life = lived(memory_path, seed=51, topics=120, days=20, rate=60, frequency=3)
     check(life)
     check_flat(life.sizes)

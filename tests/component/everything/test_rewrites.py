@@ -45,7 +45,7 @@ def test_compaction_keeps_rows_and_retention_removes_them(world: LoadWorld, anal
     compacted = command(world, "compact", "bought", "--format", "json")
     assert compacted.returncode == 0, compacted.stderr
     report = json.loads(compacted.stdout)
-    assert {row["time_partition"] for row in report["time partitions"] if row["kind"] == "data"} == {
+    assert {row["time_partition"] for row in report["time_partitions"] if row["kind"] == "data"} == {
         f"dt=2026-01-01/hr=0{hour}" for hour in range(3)
     }
     assert queried(analyst, "bought") == wanted
@@ -84,7 +84,7 @@ def test_backfill_replaces_damaged_and_deleted_files(world: LoadWorld, analyst: 
     printed = world.command("backfill", "payments", *period, *flags)
     assert printed.returncode == 0, printed.stderr
     report = json.loads(printed.stdout)
-    assert {row["time_partition"] for row in report["time partitions"] if row["kind"] == "data"} == set(hours)
+    assert {row["time_partition"] for row in report["time_partitions"] if row["kind"] == "data"} == set(hours)
     assert report["rows"] == len(wanted)
     assert queried(analyst, "payments") == wanted, "every offset exists once"
     verified = command_without(world, "verify", "payments", "--checksums")

@@ -110,7 +110,7 @@ def test_credentials_that_have_expired_are_one_line_and_asked_with_a_few_times_o
     """With the tries that S3A has by itself: no time makes them good again."""
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
     for methods, said in (
-        (("HEAD", *CHANGES, "GET"), "mostly the credentials have expired"),
+        (("HEAD", *CHANGES, "GET"), "usually the credentials have expired"),
         (CHANGES, "have expired; "),
     ):
         with s3.inject_faults(

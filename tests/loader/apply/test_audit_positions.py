@@ -1,4 +1,5 @@
-"""How far the audit has got stands in its own database: losing one is losing the other, and the log has all."""
+"""The positions of the audit applier are stored in the audit's database, so that both are lost together and rebuilt
+from the log."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ HOUR_MS = 3_600_000
 
 
 class CountingPool(FakePool):
-    """Counts what the log holds too, as the real tasks do."""
+    """Also counts the messages of the brokers' log, as real tasks do."""
 
     def __call__(self, units: Sequence[WorkUnit]) -> list[UnitResult]:
         results = super().__call__(units)
@@ -71,7 +72,7 @@ def rows(world: World) -> dict[str, AuditRow]:
 
 
 def unexplained(world: World) -> int:
-    """How many messages the report cannot find in the tables."""
+    """The number of messages that the brokers hold and the report does not find in the tables."""
     with AuditStore(world.audit_path) as store:
         results = reconcile_topics(
             (facts for topic in store.topics() for facts in store.facts(topic)),
@@ -97,7 +98,7 @@ def remove(path: Path) -> None:
         part.unlink()
 
 
-def test_a_lost_database_is_filled_again_by_a_run_with_nothing_else_to_do(world: World) -> None:
+def test_a_lost_audit_database_is_rebuilt_by_a_run_without_new_messages(world: World) -> None:
     load(world)
     more(world, "orders")
     load(world)
@@ -110,7 +111,7 @@ def test_a_lost_database_is_filled_again_by_a_run_with_nothing_else_to_do(world:
     assert unexplained(world) == 0
 
 
-def test_an_older_copy_put_back_gets_what_it_lacks(world: World, tmp_path: Path) -> None:
+def test_a_restored_older_audit_database_gets_the_later_commits(world: World, tmp_path: Path) -> None:
     load(world)
     shutil.copy(world.audit_path, tmp_path / "copy.db")
     more(world, "orders", "clicks")
@@ -125,7 +126,7 @@ def test_an_older_copy_put_back_gets_what_it_lacks(world: World, tmp_path: Path)
     assert unexplained(world) == 0
 
 
-def test_a_run_that_ends_between_two_topics_leaves_each_whole_or_not_at_all(
+def test_a_run_killed_between_two_topics_counts_each_topic_fully_or_not_at_all(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apply = AuditApplier.apply
@@ -145,8 +146,8 @@ def test_a_run_that_ends_between_two_topics_leaves_each_whole_or_not_at_all(
     assert stored(world) == produced(world)
 
 
-def test_rows_and_position_are_one_transaction(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed between the two: the database shows neither."""
+def test_audit_rows_and_position_are_written_in_one_transaction(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process killed between the two writes leaves neither in the database."""
     load(world)
     rows_before = rows(world)
     with AuditStore(world.audit_path) as store:
@@ -172,8 +173,9 @@ def test_rows_and_position_are_one_transaction(world: World, monkeypatch: pytest
     assert stored(world) == produced(world)
 
 
-def test_a_database_of_another_log_is_noticed(world: World, tmp_path: Path) -> None:
-    """Its positions would pass over what was never counted, also those of topics that fail until later."""
+def test_an_audit_database_of_another_log_is_detected(world: World, tmp_path: Path) -> None:
+    """With the positions of another log, commits would be skipped that were never counted, also for topics that fail in
+    this run."""
     other = World(tmp_path / "other")
     other.pool = CountingPool(other.cluster)
     for topic, schema_id in (("orders", 1), ("clicks", 2)):
@@ -193,7 +195,7 @@ def test_a_database_of_another_log_is_noticed(world: World, tmp_path: Path) -> N
         assert store.counted_commits() == {topic: CountedCommit(1, log.sha256(1)) for topic in ("orders", "clicks")}
 
 
-def test_positions_of_another_log_are_gone_before_anything_is_applied(
+def test_positions_of_another_log_are_reset_before_commits_are_applied(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(world)
@@ -212,7 +214,7 @@ def test_positions_of_another_log_are_gone_before_anything_is_applied(
         assert store.counted_commits() == {}
 
 
-def test_a_database_that_cannot_be_read_holds_no_file_back_and_is_named(world: World) -> None:
+def test_an_unreadable_audit_database_is_reported_and_files_are_published(world: World) -> None:
     load(world)
     remove(world.audit_path)
     world.audit_path.write_bytes(b"this is no database" * 100)
@@ -228,7 +230,7 @@ def test_a_database_that_cannot_be_read_holds_no_file_back_and_is_named(world: W
     assert stored(world) == produced(world)
 
 
-def test_a_slower_process_takes_no_position_back(tmp_path: Path) -> None:
+def test_a_slower_process_does_not_move_a_position_back(tmp_path: Path) -> None:
     with AuditStore(tmp_path / "audit.db") as store:
         store.add_committed("t", 0, CountedCommit(3, "c"), [])
         store.add_committed("t", 0, CountedCommit(1, "a"), [])
@@ -238,7 +240,7 @@ def test_a_slower_process_takes_no_position_back(tmp_path: Path) -> None:
         assert store.counted_commits() == {"t": CountedCommit(5, "e")}
         store.reset_counted_commits()
         store.add_committed("t", 5, CountedCommit(6, "f"), [])
-        assert store.counted_commits() == {}, "what was forgotten is not taken up in the middle"
+        assert store.counted_commits() == {}, "after a reset, counting starts at the first commit"
 
 
 def test_the_audits_own_topic_has_a_position_and_no_rows(world: World) -> None:

@@ -1,4 +1,4 @@
-"""The order of the appliers, by what each finds done when it comes."""
+"""The order of the appliers: each finds the results that it depends on."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def test_each_follower_finds_done_what_it_rests_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files whose table reads them, partitions that have their files, counts and offsets of rows that queries see."""
+def test_each_applier_runs_after_those_it_depends_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are published after their table can read them, partitions are added after their files, and counts and group
+    offsets are written when queries see the rows."""
     met: list[str] = []
     publish, execute, add_committed = LocalFiles.publish, FakeHive.execute, AuditStore.add_committed
     commit = GroupOffsetsApplier.apply_together
@@ -49,7 +50,7 @@ def test_each_follower_finds_done_what_it_rests_on(world: World, monkeypatch: py
     def counted(self: AuditStore, *what: object) -> object:
         assert met[-1] == "partitions"
         met.append("audit")
-        return add_committed(self, *what)  # type: ignore[arg-type]  # whatever it is
+        return add_committed(self, *what)  # type: ignore[arg-type]  # passed through
 
     def committed(self: GroupOffsetsApplier, steps: Sequence[Step]) -> Mapping[str, str]:
         assert met[-1] == "audit"

@@ -1,4 +1,4 @@
-"""Up to when a table says that it is complete."""
+"""The time until which a table states that it is complete."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def found(*ends: int, start: int = 0, error: str = "", topic_id: str = "id-1") -
     return DiscoveredTopic("orders", topic_id, partitions, {9: error} if error else {})
 
 
-def test_a_topic_that_was_read_to_its_ends_is_complete_up_to_when_they_were_asked_for() -> None:
+def test_a_topic_read_to_its_ends_is_complete_until_the_time_of_their_request() -> None:
     one = advanced(None, state_of(5, 7), found(5, 7), T0 + 59 * MINUTE_MS, is_followed=True)
     assert one == TopicCompleteness("id-1", until_ms=T0)
     assert advanced(one, state_of(5, 7), found(5, 7), T0 + STEP_MS, is_followed=True).until_ms == T0 + STEP_MS
 
 
-def test_partitions_without_messages_are_no_hindrance() -> None:
+def test_empty_partitions_do_not_delay_completeness() -> None:
     assert advanced(None, state_of(5), found(5, 0), T0, is_followed=True).until_ms == T0
     emptied = DiscoveredTopic("orders", "id-1", (PartitionOffsets(0, 0, 8, 8, 8),), {})
     assert advanced(None, state_of(), emptied, T0, is_followed=True).until_ms == T0
 
 
-def test_what_takes_several_loads_is_complete_up_to_when_its_ends_were_asked_for() -> None:
+def test_ends_reached_by_several_loads_complete_the_topic_until_their_request() -> None:
     one = advanced(None, state_of(100), found(1_000), T0, is_followed=True)
     assert (one.until_ms, one.asked_ms, one.ends) == (0, T0, {0: 1_000})
     two = advanced(one, state_of(900), found(1_800), T0 + STEP_MS, is_followed=True)
@@ -61,7 +61,7 @@ def test_what_takes_several_loads_is_complete_up_to_when_its_ends_were_asked_for
     assert (three.until_ms, three.asked_ms, three.ends) == (T0, T0 + 2 * STEP_MS, {0: 2_000})
 
 
-def test_an_open_transaction_holds_it_back_until_it_ends() -> None:
+def test_an_open_transaction_delays_completeness_until_it_ends() -> None:
     held = DiscoveredTopic("orders", "id-1", (PartitionOffsets(0, 0, 0, 8, 10),), {})
     one = advanced(None, state_of(8), held, T0, is_followed=True)
     assert one.until_ms == 0
@@ -69,7 +69,7 @@ def test_an_open_transaction_holds_it_back_until_it_ends() -> None:
     assert advanced(one, state_of(12), still, T0 + STEP_MS, is_followed=True).until_ms == T0
 
 
-def test_nothing_is_said_of_what_cannot_be_seen() -> None:
+def test_completeness_does_not_advance_without_offsets_of_all_partitions() -> None:
     for one in (found(5, error="no leader"), None, found(5, topic_id="id-2")):
         assert advanced(None, state_of(5), one, T0, is_followed=True) == TopicCompleteness("id-1")
     waiting = advanced(None, state_of(5), found(5), T0, is_followed=False)
@@ -77,13 +77,13 @@ def test_nothing_is_said_of_what_cannot_be_seen() -> None:
     assert advanced(waiting, state_of(5), None, T0 + STEP_MS, is_followed=True).until_ms == T0
 
 
-def test_ends_of_a_topic_that_was_made_anew_are_forgotten() -> None:
+def test_recreated_topic_drops_the_ends_of_its_predecessor() -> None:
     one = advanced(None, state_of(1), found(9), T0, is_followed=True)
     again = advanced(one, state_of(0, topic_id="id-2"), None, T0, is_followed=True)
     assert again == TopicCompleteness("id-2")
 
 
-def test_it_goes_back_only_where_the_clock_was_wrong() -> None:
+def test_completeness_decreases_only_if_the_clock_was_ahead() -> None:
     wrong = advanced(None, state_of(5), found(5), T0 + 10**11, is_followed=True)
     assert advanced(wrong, state_of(5), found(5), T0, is_followed=True).until_ms == T0
     right = advanced(None, state_of(5), found(5), T0, is_followed=True)
@@ -91,8 +91,8 @@ def test_it_goes_back_only_where_the_clock_was_wrong() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.booleans()), max_size=20))
-def test_nothing_that_was_there_before_it_is_missing(steps: list[tuple[int, int, bool]]) -> None:
-    """Messages come, loads read a part of them; whatever was stored before the instant has been read."""
+def test_every_message_stored_before_complete_until_was_read(steps: list[tuple[int, int, bool]]) -> None:
+    """Messages arrive and loads read some of them. All messages stored before `complete_until` must have been read."""
     known, end, read, ends_at = None, 0, 0, {0: 0}
     for number, (come, taken, is_followed) in enumerate(steps, start=1):
         now_ms = number * STEP_MS
@@ -118,24 +118,24 @@ def load(world: World) -> RunReport:
     return run_load(world.ports(), world.settings)
 
 
-def said(world: World) -> str | None:
+def written_value(world: World) -> str | None:
     return world.hive.tables["headrace", "orders"].properties.get(COMPLETE_UNTIL)
 
 
-def test_a_table_says_it_and_is_told_once_an_hour(world: World) -> None:
+def test_complete_until_of_a_table_is_written_once_an_hour(world: World) -> None:
     load(world)
-    assert said(world) == "2026-01-01T00:00:00Z"
+    assert written_value(world) == "2026-01-01T00:00:00Z"
     executed = len(world.hive.executed)
     world.clock_ms += 59 * MINUTE_MS
     load(world)
     assert len(world.hive.executed) == executed
     world.clock_ms += MINUTE_MS
     load(world)
-    assert said(world) == "2026-01-01T01:00:00Z", "also while no message comes"
+    assert written_value(world) == "2026-01-01T01:00:00Z", "also without new messages"
     assert len(world.hive.executed) == executed + 1
 
 
-def test_it_and_the_schema_keep_each_others_changes(world: World) -> None:
+def test_complete_until_and_schema_changes_do_not_overwrite_each_other(world: World) -> None:
     revisions = set()
     for hour in range(4):
         world.registry.texts[10 + hour] = ORDER_V1.replace('"id"', f'"id{hour}"').replace(
@@ -154,7 +154,7 @@ def test_it_and_the_schema_keep_each_others_changes(world: World) -> None:
     assert len({dict(op.properties)[REVISION] for op in changes}) == len(changes)
 
 
-def test_a_topic_whose_files_are_not_there_yet_says_nothing_new(world: World) -> None:
+def test_completeness_does_not_advance_while_files_are_unpublished(world: World) -> None:
     load(world)
     world.hive.failure = MetastoreUnavailable("thrift://hive:9083", "refused")
     world.cluster.topics["orders"].logs[0] += [1]
@@ -164,10 +164,10 @@ def test_a_topic_whose_files_are_not_there_yet_says_nothing_new(world: World) ->
     world.hive.failure = None
     world.clock_ms += STEP_MS
     load(world)
-    assert said(world) == instant_text(T0 + 2 * STEP_MS)
+    assert written_value(world) == instant_text(T0 + 2 * STEP_MS)
 
 
-def test_a_metastore_that_is_down_is_a_note_and_the_next_run_tells(world: World) -> None:
+def test_an_unavailable_metastore_is_a_note_and_the_next_run_writes_complete_until(world: World) -> None:
     load(world)
     world.hive.failure = MetastoreUnavailable("thrift://hive:9083", "refused")
     world.clock_ms += STEP_MS
@@ -177,10 +177,10 @@ def test_a_metastore_that_is_down_is_a_note_and_the_next_run_tells(world: World)
     assert re.match(r"headrace\.complete_until .*\b1 ", note)
     world.hive.failure = None
     assert load(world).notes == ()
-    assert said(world) == instant_text(T0 + STEP_MS)
+    assert written_value(world) == instant_text(T0 + STEP_MS)
 
 
-def test_a_table_that_cannot_be_told_holds_up_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_table_change_does_not_stop_other_tables(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("apples", "zebras"):
         world.registry.register(f"{name}-value", 1, ORDER_V1)
         world.topic(name, [1])
@@ -197,13 +197,13 @@ def test_a_table_that_cannot_be_told_holds_up_no_other(world: World, monkeypatch
         refusing.setattr(world.hive, "execute", refused_once)
         (note,) = load(world).notes
     assert re.match(r"headrace\.complete_until .*\b1 .*\bapples: .*\bheadrace\.apples: no room$", note)
-    told = {name: world.hive.tables["headrace", name].properties[COMPLETE_UNTIL] for name in ("apples", "zebras")}
-    assert told == {"apples": instant_text(T0), "zebras": instant_text(T0 + STEP_MS)}
+    written = {name: world.hive.tables["headrace", name].properties[COMPLETE_UNTIL] for name in ("apples", "zebras")}
+    assert written == {"apples": instant_text(T0), "zebras": instant_text(T0 + STEP_MS)}
     assert load(world).notes == ()
     assert world.hive.tables["headrace", "apples"].properties[COMPLETE_UNTIL] == instant_text(T0 + STEP_MS)
 
 
-def test_a_table_that_cannot_be_understood_holds_up_no_other(world: World) -> None:
+def test_an_invalid_table_property_does_not_stop_other_tables(world: World) -> None:
     for name in ("apples", "zebras"):
         world.registry.register(f"{name}-value", 1, ORDER_V1)
         world.topic(name, [1])
@@ -217,7 +217,7 @@ def test_a_table_that_cannot_be_understood_holds_up_no_other(world: World) -> No
     assert world.hive.tables["headrace", "zebras"].properties[COMPLETE_UNTIL] == instant_text(T0 + STEP_MS)
 
 
-def test_a_lost_hint_is_found_again_and_a_table_goes_back_only_from_the_future(world: World) -> None:
+def test_a_lost_hint_is_rebuilt_from_tables_and_only_future_values_decrease(world: World) -> None:
     load(world)
     world.clock_ms += STEP_MS
     load(world)
@@ -227,15 +227,15 @@ def test_a_lost_hint_is_found_again_and_a_table_goes_back_only_from_the_future(w
             world.log().storage.replace("complete.json", content)
         executed = len(world.hive.executed)
         load(world)
-        assert said(world) == instant_text(T0 + STEP_MS)
-        assert len(world.hive.executed) == executed, "it says so already"
+        assert written_value(world) == instant_text(T0 + STEP_MS)
+        assert len(world.hive.executed) == executed, "the table already has this value"
     world.log().storage.remove("complete.json")
     world.clock_ms = T0 + MINUTE_MS
     load(world)
-    assert said(world) == instant_text(T0), "what is later than now cannot be true"
+    assert written_value(world) == instant_text(T0), "a value in the future is wrong"
 
 
-def test_a_table_of_a_later_load_is_left_alone(world: World) -> None:
+def test_a_table_changed_by_a_later_load_is_not_overwritten(world: World) -> None:
     load(world)
     key = ("headrace", "orders")
     table = world.hive.tables[key]
@@ -245,12 +245,14 @@ def test_a_table_of_a_later_load_is_left_alone(world: World) -> None:
         late = dataclasses.replace(ports.complete_until, head=lambda: 2)
         until = {"orders": found(10)}
         late.note(ports.log.read_state(), until, T0 + STEP_MS, failed=frozenset(), run_id=f"w{revision}")
-        assert (said(world) == instant_text(T0 + STEP_MS)) is (revision != "2-other")
+        assert (written_value(world) == instant_text(T0 + STEP_MS)) is (revision != "2-other")
         world.log().storage.remove("complete.json")
 
 
-def test_what_could_not_be_told_is_told_by_a_later_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table is gone, is somebody else's, is of a later load, or was changed at the same moment."""
+def test_a_later_run_writes_complete_until_after_a_failed_table_change(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is missing, foreign, written by a later load, or changed concurrently."""
     load(world)
     key = ("headrace", "orders")
     table = world.hive.tables[key]
@@ -273,12 +275,14 @@ def test_what_could_not_be_told_is_told_by_a_later_run(world: World, monkeypatch
         stale.setattr(world.hive, "execute", refused)
         assert load(world).notes == ()
     assert len(world.hive.executed) == executed
-    assert said(world) == instant_text(T0)
+    assert written_value(world) == instant_text(T0)
     load(world)
-    assert said(world) == instant_text(T0 + STEP_MS)
+    assert written_value(world) == instant_text(T0 + STEP_MS)
 
 
-def test_many_tables_are_told_in_several_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_until_of_many_tables_is_written_over_several_runs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(complete, "TABLES_PER_RUN_MAX", 2)
     for number in range(4):
         world.registry.register(f"t{number}-value", 1, ORDER_V1)
@@ -289,9 +293,7 @@ def test_many_tables_are_told_in_several_runs(world: World, monkeypatch: pytest.
         assert sum(COMPLETE_UNTIL in table.properties for table in tables) == expected
 
 
-def test_tables_that_cannot_be_told_do_not_hold_up_those_behind_them(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_table_changes_do_not_use_up_the_limit_per_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(complete, "TABLES_PER_RUN_MAX", 2)
     for name in ("apples", "bananas", "cherries", "dates"):
         world.registry.register(f"{name}-value", 1, ORDER_V1)
@@ -310,16 +312,16 @@ def test_tables_that_cannot_be_told_do_not_hold_up_those_behind_them(
         world.clock_ms += STEP_MS
         for _ in range(3):
             load(world)
-        told = {name: table.properties[COMPLETE_UNTIL] for (_, name), table in world.hive.tables.items()}
+        written = {name: table.properties[COMPLETE_UNTIL] for (_, name), table in world.hive.tables.items()}
         then, now = instant_text(T0), instant_text(T0 + hour * STEP_MS)
-        assert told == {"apples": then, "bananas": then, "cherries": now, "dates": now, "orders": now}
+        assert written == {"apples": then, "bananas": then, "cherries": now, "dates": now, "orders": now}
 
 
-def test_tables_that_say_it_already_are_not_looked_at(world: World) -> None:
+def test_tables_with_the_current_value_cause_no_metastore_request(world: World) -> None:
     load(world)
 
     def opened() -> Executor:
-        raise AssertionError("the metastore was asked")
+        raise AssertionError("unexpected metastore request")
 
     ports = world.ports()
     until = dataclasses.replace(ports.complete_until, executor=opened)
@@ -327,4 +329,4 @@ def test_tables_that_say_it_already_are_not_looked_at(world: World) -> None:
     state = ports.log.read_state()
     assert until.note(state, same, T0 + MINUTE_MS, failed=frozenset(), run_id="w") == ()
     (warning,) = until.note(state, same, T0 + STEP_MS, failed=frozenset(), run_id="w")
-    assert "the metastore was asked" in warning
+    assert "unexpected metastore request" in warning

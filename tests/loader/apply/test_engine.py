@@ -46,7 +46,7 @@ from support.loader.loader_samples import (
 
 @dataclass
 class Recorder:
-    """A applier that notes what it applied; it fails for the topics in `failing`."""
+    """An applier that records what it applied. It fails for the topics in `failing`."""
 
     name: str
     seen: list[tuple[str, str, tuple[int, ...]]]
@@ -87,7 +87,7 @@ def add_commit(log: CommitLog, work: str, *topics: str, new: bool = False) -> Co
     return commit_result.commit
 
 
-def test_each_topic_follows_in_order_and_only_once(log: CommitLog) -> None:
+def test_each_topics_commits_are_applied_once_and_in_order(log: CommitLog) -> None:
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     engine = ApplierEngine(log, LocalStaging(log.storage.root), (Recorder("schema", seen), Recorder("files", seen)))
     add_commit(log, "w1", "a", "b")
@@ -100,7 +100,7 @@ def test_each_topic_follows_in_order_and_only_once(log: CommitLog) -> None:
     assert seen == []
 
 
-def test_a_failing_topic_is_held_and_goes_on_where_it_stopped(log: CommitLog) -> None:
+def test_a_failing_topic_is_held_back_and_resumes_at_the_failed_commit(log: CommitLog) -> None:
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     schema = Recorder("schema", seen, {"a"})
     engine = ApplierEngine(log, LocalStaging(log.storage.root), (schema, Recorder("files", seen)))
@@ -118,7 +118,7 @@ def test_a_failing_topic_is_held_and_goes_on_where_it_stopped(log: CommitLog) ->
     assert not log.storage.exists("staging/w1")
 
 
-def test_an_advisory_follower_warns_and_is_tried_again(log: CommitLog) -> None:
+def test_a_failing_advisory_applier_warns_and_is_retried(log: CommitLog) -> None:
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     advisory = Recorder("group_offsets", seen, {"a"}, is_advisory=True)
     engine = ApplierEngine(log, LocalStaging(log.storage.root), (Recorder("files", seen), advisory))
@@ -131,11 +131,11 @@ def test_an_advisory_follower_warns_and_is_tried_again(log: CommitLog) -> None:
     seen.clear()
     engine.follow()
     assert seen == [("group_offsets", "a", (1,))]
-    assert read_cursor(log.storage, "group_offsets").behind == {}, "though no slot came since"
+    assert read_cursor(log.storage, "group_offsets").behind == {}, "although there is no new commit"
 
 
-def test_a_topic_that_is_behind_costs_its_own_decisions_only(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of a applier that only advises: what it is refused for months must not make every run read everything."""
+def test_a_topic_that_is_behind_reads_only_its_own_commits(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for an advisory applier: after months of failures, a run must not read all commits."""
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     advisory = Recorder("group_offsets", seen, {"a"}, is_advisory=True)
     engine = ApplierEngine(log, LocalStaging(log.storage.root), (Recorder("files", seen), advisory))
@@ -168,7 +168,7 @@ def test_a_topic_that_is_behind_costs_its_own_decisions_only(log: CommitLog, mon
         '{"upto":1,"work_id":"of a log that was replaced","behind":{}}',
     ],
 )
-def test_a_cursor_that_cannot_be_right_is_begun_again(log: CommitLog, content: str) -> None:
+def test_an_invalid_cursor_is_reset(log: CommitLog, content: str) -> None:
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     add_commit(log, "w1", "a")
     engine = ApplierEngine(log, LocalStaging(log.storage.root), (Recorder("files", seen),))
@@ -178,7 +178,7 @@ def test_a_cursor_that_cannot_be_right_is_begun_again(log: CommitLog, content: s
     assert seen == [("files", "a", (1,))] * 2
 
 
-def test_a_process_that_woke_up_late_leaves_a_newer_cursor_alone(log: CommitLog) -> None:
+def test_a_resumed_process_does_not_overwrite_a_newer_cursor(log: CommitLog) -> None:
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     add_commit(log, "w1", "a")
 
@@ -190,8 +190,8 @@ def test_a_process_that_woke_up_late_leaves_a_newer_cursor_alone(log: CommitLog)
     assert read_cursor(log.storage, "files").upto == 5
 
 
-def test_a_cursor_of_a_process_that_was_faster_is_believed(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It decides, and follows, between this one's look at the log and at the cursor."""
+def test_a_newer_cursor_of_a_faster_process_is_accepted(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process commits and applies after this one has read the log and before it reads the cursor."""
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     staging = LocalStaging(log.storage.root)
     other = CommitLog(LocalCommitStorage(log.storage.root))
@@ -206,7 +206,7 @@ def test_a_cursor_of_a_process_that_was_faster_is_believed(log: CommitLog, monke
     assert read_cursor(log.storage, "files").upto == 2
 
 
-def test_a_rewound_follower_begins_again_even_after_a_crash(log: CommitLog) -> None:
+def test_a_rewound_applier_starts_from_the_beginning_even_after_a_crash(log: CommitLog) -> None:
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     add_commit(log, "w1", "a")
 
@@ -228,7 +228,7 @@ def test_a_rewound_follower_begins_again_even_after_a_crash(log: CommitLog) -> N
     assert seen == [("partitions", "a", (1, 2))]
 
 
-def test_files_are_published_by_several_processes_at_once(log: CommitLog, tmp_path: Path) -> None:
+def test_concurrent_processes_publish_each_file_once(log: CommitLog, tmp_path: Path) -> None:
     for number in range(30):
         add_commit(log, f"w{number}", "orders")
     failures: list[object] = []
@@ -250,7 +250,7 @@ def test_files_are_published_by_several_processes_at_once(log: CommitLog, tmp_pa
     assert log.storage.children("staging") == ()
 
 
-def test_a_decided_file_that_is_lost_holds_its_topic(log: CommitLog, tmp_path: Path) -> None:
+def test_a_missing_committed_file_holds_back_its_topic(log: CommitLog, tmp_path: Path) -> None:
     commit = add_commit(log, "w1", "orders")
     local_storage(tmp_path).staging.drop("w1")
     applier = FilesApplier(local_storage(tmp_path).files, FileIndex(log))
@@ -258,7 +258,7 @@ def test_a_decided_file_that_is_lost_holds_its_topic(log: CommitLog, tmp_path: P
         applier.apply(step_of(log.read_state(), "orders", (commit,)))
 
 
-def test_a_file_that_was_published_and_is_gone_is_told_and_holds_nothing_up(log: CommitLog, tmp_path: Path) -> None:
+def test_a_missing_published_file_is_reported_and_holds_nothing_back(log: CommitLog, tmp_path: Path) -> None:
     for number in range(2):
         add_commit(log, f"w{number}", "orders")
     storage = local_storage(tmp_path)
@@ -276,7 +276,7 @@ def test_a_file_that_was_published_and_is_gone_is_told_and_holds_nothing_up(log:
     )
 
 
-def test_audit_rows_of_a_decision_are_always_the_same(log: CommitLog) -> None:
+def test_audit_rows_of_a_commit_are_deterministic(log: CommitLog) -> None:
     commit = add_commit(log, "w1", "orders")
     once, again = list(audit_rows("orders", commit, "h")), list(audit_rows("orders", commit, "h"))
     assert once == again
@@ -284,7 +284,7 @@ def test_audit_rows_of_a_decision_are_always_the_same(log: CommitLog) -> None:
     assert (once[0].count, once[0].start, once[0].end, once[0].partition) == (5, 0, 1, 0)
 
 
-def test_what_a_decision_passed_over_is_told_to_the_audit(log: CommitLog) -> None:
+def test_skipped_offsets_of_a_commit_become_audit_rows(log: CommitLog) -> None:
     commit = add_commit(log, "w1", "orders")
     committed = commit.topics["orders"]
     passed = SkippedOffsets(3, 9, "the checksum is wrong", is_kept=True)
@@ -299,7 +299,7 @@ def test_what_a_decision_passed_over_is_told_to_the_audit(log: CommitLog) -> Non
     assert next(audit_rows("orders", changed, "h")).id != told.id, "the log was cut back and grew: other messages"
 
 
-def test_absurd_windows_that_earlier_versions_decided_are_one_and_keep_their_ids(log: CommitLog) -> None:
+def test_absurd_windows_of_earlier_commits_are_merged_and_keep_their_ids(log: CommitLog) -> None:
     commit = add_commit(log, "w1", "orders")
     committed = commit.topics["orders"]
     windows = tuple(WindowCount(start_ms, 1, 1, 1) for start_ms in (-(10**9) * WINDOW_MS, 0, 10**12 * WINDOW_MS))
@@ -325,7 +325,7 @@ def test_group_offsets_are_those_of_the_newest_state(log: CommitLog) -> None:
     assert committed == {GROUP: {TopicPartition("orders", 0): 2}}
 
 
-def test_offsets_of_many_topics_are_committed_together_and_those_that_are_refused_are_their_own_trouble(
+def test_offsets_of_many_topics_are_committed_together_and_fail_separately(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_offsets, "OFFSETS_AT_ONCE", 2)
@@ -354,7 +354,7 @@ def test_offsets_of_many_topics_are_committed_together_and_those_that_are_refuse
     assert committed == []
 
 
-def test_one_time_out_of_the_coordinator_is_enough(log: CommitLog) -> None:
+def test_a_coordinator_timeout_is_waited_for_once(log: CommitLog) -> None:
     commit = add_commit(log, "w1", "orders")
     calls: list[int] = []
 
@@ -371,7 +371,7 @@ def test_one_time_out_of_the_coordinator_is_enough(log: CommitLog) -> None:
     assert len(calls) == 1
 
 
-def test_where_no_offsets_can_be_committed_every_topic_waits_for_the_next_run(log: CommitLog) -> None:
+def test_without_a_coordinator_every_topic_waits_for_the_next_run(log: CommitLog) -> None:
     errors: list[Exception] = [KafkaUnavailable("no coordinator")]
     committed: list[str] = []
 
@@ -391,7 +391,7 @@ def test_where_no_offsets_can_be_committed_every_topic_waits_for_the_next_run(lo
     assert (again.warnings, committed) == ((), ["a", "b"])
 
 
-def test_only_the_schema_follower_looks_though_nothing_is_pending(log: CommitLog) -> None:
+def test_only_the_schema_applier_runs_without_pending_commits(log: CommitLog) -> None:
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     engine = ApplierEngine(
         log, LocalStaging(log.storage.root), [Recorder(name, seen) for name in ("index", "schema", "files")]
@@ -403,7 +403,7 @@ def test_only_the_schema_follower_looks_though_nothing_is_pending(log: CommitLog
     assert seen == [("schema", "a", ())]
 
 
-def test_rewritten_buckets_are_in_the_directory_of_their_generation() -> None:
+def test_rewritten_time_partitions_are_in_the_directory_of_their_generation() -> None:
     assert time_partition_directory("orders", FileKind.DATA, TIME_PARTITION, 0) == f"orders/{TIME_PARTITION}"
     assert time_partition_directory("orders", FileKind.DATA, TIME_PARTITION, 3) == f"orders/_g3/{TIME_PARTITION}"
     assert (

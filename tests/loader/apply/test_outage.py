@@ -1,4 +1,5 @@
-"""Storage that goes away while committed work is followed: one wait, one reason, and the next run goes on."""
+"""The storage becomes unavailable while commits are applied: the run waits once, reports one reason, and the next run
+continues."""
 
 from __future__ import annotations
 
@@ -45,14 +46,14 @@ CALLS: dict[type, tuple[str, ...]] = {
     LocalFiles: ("length", "open", "children", "publish", "bring", "put", "remove"),
 }
 COMPACTING = CompactSettings(closed_ms=0, bytes_target=10**6, block_bytes=1_000, codec_of=lambda topic: "null")
-EVERY = 1 if IS_FULL else 3  # calls, which is each kind of them at some topic
+EVERY = 1 if IS_FULL else 3  # calls; this covers each kind of call for at least one topic
 REASON = "ConnectException: Connection refused"
 
 
 @dataclass
 class Outage:
-    """The storage goes away at the call of this name that is the `at`th, from 0, and stays away; `waits` are the calls
-    that found it gone. `at` counts all calls where the name is ""."""
+    """Makes the storage unavailable from one call on: the call number `at`, counted from 0, among the calls of `name`,
+    or among all calls if `name` is "". `waits` are the failed calls."""
 
     name: str = ""
     at: int = 10**9
@@ -97,8 +98,8 @@ def load(world: World, outage: Outage | None = None) -> RunReport:
         return run_load(ports, world.settings)
 
 
-def check_whole(world: World) -> None:
-    """What one more load leaves, and that another finds nothing to do."""
+def check_complete(world: World) -> None:
+    """Checks that one more load completes the tables and that another has nothing to do."""
     assert load(world).problems == {}
     for topic in TOPICS:
         assert world.rows(topic) == world.produced(topic)
@@ -119,7 +120,7 @@ def check_whole(world: World) -> None:
         ("LocalCommitStorage.replace", 3, 0),  # of the index, which goes first
     ],
 )
-def test_one_wait_is_enough_and_all_that_is_left_is_held_back_with_one_reason(
+def test_an_outage_is_waited_for_once_and_holds_back_the_rest_with_one_reason(
     world: World, call: str, at: int, done: int
 ) -> None:
     outage = Outage(call, at)
@@ -131,12 +132,12 @@ def test_one_wait_is_enough_and_all_that_is_left_is_held_back_with_one_reason(
     ((reason,),) = set(report.problems.values())
     assert f"{REASON}: hdfs://nn/w/1" in reason
     assert sum(world.rows(topic) != [] for topic in TOPICS) == done
-    assert world.hive.parts == {}, "nothing is asked for that one could see through"
+    assert world.hive.parts == {}, "no partition is added without a working storage"
     assert read_cursor(world.log().storage, "files").upto == 0
-    check_whole(world)
+    check_complete(world)
 
 
-def test_topics_that_were_followed_are_not_held_back(world: World) -> None:
+def test_an_outage_does_not_hold_back_applied_topics(world: World) -> None:
     load(world)
     for topic in TOPICS[6:]:
         world.cluster.topics[topic].logs[0] += [TOPICS.index(topic) + 1]
@@ -147,10 +148,10 @@ def test_topics_that_were_followed_are_not_held_back(world: World) -> None:
         assert world.rows(topic) == world.produced(topic)
 
 
-def test_what_waits_in_later_portions_is_held_back_without_being_read(
+def test_an_outage_holds_back_later_portions_without_reading_them(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also a topic of which the portion that met it says nothing."""
+    """Also a topic that has no commit in the portion with the outage."""
     world.hive.failure = MetastoreUnavailable("thrift://x", "connection refused")
     for topic in TOPICS[:3]:
         world.settings = dataclasses.replace(world.settings, topics_only=(topic,))
@@ -169,13 +170,13 @@ def test_what_waits_in_later_portions_is_held_back_without_being_read(
         TOPICS[1]: "files",
         TOPICS[2]: "files",
     }
-    check_whole(world)
+    check_complete(world)
 
 
-def test_a_table_that_is_made_anew_waits_until_its_partitions_are_known_to_be_missing(
+def test_a_dropped_table_is_created_only_after_its_partitions_are_marked_missing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a run that ends here would leave a table without its older partitions for good."""
+    """Otherwise a run that ends at this point would leave a table that lacks its older partitions forever."""
     load(world)
     key = ("headrace", TOPICS[0])
     parts = world.hive.parts.pop(key)
@@ -198,7 +199,7 @@ def test_a_table_that_is_made_anew_waits_until_its_partitions_are_known_to_be_mi
     assert world.rows(TOPICS[0]) == world.produced(TOPICS[0])
 
 
-def test_a_table_that_was_only_to_be_looked_at_is_not_held_back(world: World) -> None:
+def test_an_outage_does_not_hold_back_a_table_that_was_only_checked(world: World) -> None:
     load(world)
     world.cluster.topics[TOPICS[3]].logs[0] += [4]
     report = load(world, Outage("LocalFiles.put", 2))  # of the first topic that has nothing to apply
@@ -208,7 +209,7 @@ def test_a_table_that_was_only_to_be_looked_at_is_not_held_back(world: World) ->
     assert world.rows(TOPICS[3]) == world.produced(TOPICS[3])
 
 
-def test_a_run_that_finds_it_gone_while_it_catches_up_does_not_go_on(world: World) -> None:
+def test_a_run_with_an_outage_during_catch_up_stops(world: World) -> None:
     world.hive.failure = MetastoreUnavailable("thrift://x", "connection refused")
     load(world)
     world.hive.failure = None
@@ -216,10 +217,10 @@ def test_a_run_that_finds_it_gone_while_it_catches_up_does_not_go_on(world: Worl
     with pytest.raises(StorageUnavailable) as raised:
         load(world, outage)
     assert (raised.value.strerror, outage.waits) == (REASON, ["LocalFiles.publish"])
-    check_whole(world)
+    check_complete(world)
 
 
-def test_a_rewrite_that_finds_it_gone_while_it_catches_up_does_not_go_on(world: World) -> None:
+def test_a_rewrite_with_an_outage_during_catch_up_stops(world: World) -> None:
     world.hive.failure = MetastoreUnavailable("thrift://x", "connection refused")
     load(world)
     world.hive.failure = None
@@ -229,13 +230,13 @@ def test_a_rewrite_that_finds_it_gone_while_it_catches_up_does_not_go_on(world: 
         compact(rewrites, TOPICS, COMPACTING, is_dry=False)
     assert outage.waits == ["LocalFiles.publish"]
     assert caught_up(rewrites, is_dry=True)[1] == ()
-    check_whole(world)
+    check_complete(world)
 
 
-def test_wherever_it_goes_away_the_next_load_makes_everything_whole(
+def test_after_an_outage_at_any_call_the_next_load_completes_the_tables(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The waits are two at most: what became of a commit whose put got no answer is looked at once more."""
+    """There are at most two waits: after a put without a response, the log is read once more for its outcome."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     remember_results(monkeypatch)
     keep_journal_in_memory(monkeypatch)

@@ -1,5 +1,5 @@
-"""Appliers that are far behind read what is committed in portions, so that a history of any length is applied in the
-memory of a part of it."""
+"""Appliers that are far behind read commits in portions, so a history of any length needs the memory of one portion
+only."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def world(tmp_path: Path) -> World:
 
 
 def load(world: World) -> RunReport:
-    """With a message more in both topics each time."""
+    """Loads after adding one message to both topics."""
     world.cluster.topics["orders"].logs[0].append(1)
     world.cluster.topics["clicks"].logs[0].append(2)
     return run_load(world.ports(), world.settings)
 
 
 def history(world: World) -> None:
-    """Loads, a compaction, and loads into what it made."""
+    """Loads, a compaction, and loads into the compacted time partitions."""
     for _ in range(4):
         load(world)
     world.clock_ms += 3 * DAY_MS
@@ -67,8 +67,8 @@ def history(world: World) -> None:
         load(world)
 
 
-def check_whole(world: World) -> None:
-    """Every message is where a query of the metastore's partitions finds it, and counted once."""
+def check_complete(world: World) -> None:
+    """Every message is found once by a query of the metastore's partitions, and is counted once."""
     for topic in ("orders", "clicks"):
         found = []
         for location in world.hive.parts["headrace", topic].values():
@@ -83,7 +83,7 @@ def check_whole(world: World) -> None:
         }
 
 
-def test_a_lost_audit_is_counted_again_in_portions(world: World, portions: list[Sequence[Commit]]) -> None:
+def test_a_lost_audit_is_rebuilt_in_portions(world: World, portions: list[Sequence[Commit]]) -> None:
     history(world)
     before = audited(world)
     world.audit_path.unlink()
@@ -92,14 +92,14 @@ def test_a_lost_audit_is_counted_again_in_portions(world: World, portions: list[
     assert [one.commit_number for portion in portions for one in portion] == list(range(1, 10))
     assert len(portions) > 1
     assert audited(world) == before
-    check_whole(world)
+    check_complete(world)
 
 
 def audited(world: World) -> dict[str, AuditRow]:
     return {row.id: row for topic in ("orders", "clicks") for row in world.audit(topic)}
 
 
-def test_lost_cursors_are_followed_again_in_portions_and_move_no_partition_back(
+def test_after_lost_cursors_commits_are_applied_in_portions_and_no_partition_moves_back(
     world: World, portions: list[Sequence[Commit]]
 ) -> None:
     history(world)
@@ -110,12 +110,14 @@ def test_lost_cursors_are_followed_again_in_portions_and_move_no_partition_back(
     assert not run_load(world.ports(), world.settings).has_findings
     assert len(portions) > 4
     assert world.hive.parts == wanted
-    check_whole(world)
+    check_complete(world)
 
 
-def test_what_waited_for_a_metastore_is_published_in_portions(world: World, portions: list[Sequence[Commit]]) -> None:
-    """Also where a time partition was rewritten in between: what later portions bring is no file that was removed by
-    hand."""
+def test_commits_pending_for_the_metastore_are_applied_in_portions(
+    world: World, portions: list[Sequence[Commit]]
+) -> None:
+    """Also if a time partition was rewritten in between: files of later portions are not reported as removed by
+    users."""
     load(world)
     load(world)
     world.clock_ms += 3 * DAY_MS
@@ -129,5 +131,5 @@ def test_what_waited_for_a_metastore_is_published_in_portions(world: World, port
     report = run_load(world.ports(), world.settings)
     assert (report.problems, report.notes) == ({}, ())
     assert len(portions) > 4
-    check_whole(world)
+    check_complete(world)
     assert world.log().storage.children("staging") == ()

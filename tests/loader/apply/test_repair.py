@@ -1,4 +1,4 @@
-"""What others did to tables, partitions and directories is found, and mended without deleting anything."""
+"""Repair finds and restores changes of tables, partitions and directories by others, and deletes nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def troubles(differences: tuple[Difference, ...]) -> list[Trouble]:
     return [one.trouble for one in differences]
 
 
-def check_mended(world: World, before: tuple[dict[object, TableState], dict[object, object]]) -> None:
+def check_repaired(world: World, before: tuple[dict[object, TableState], dict[object, object]]) -> None:
     tables, parts = before
     assert world.hive.parts == parts
     assert world.hive.tables.keys() == tables.keys()
@@ -68,13 +68,13 @@ def copied(hive: FakeHive) -> tuple[dict[object, TableState], dict[object, objec
     return dict(hive.tables), {name: dict(parts) for name, parts in hive.parts.items()}
 
 
-def test_what_is_as_decided_needs_nothing(world: World) -> None:
+def test_repair_of_a_correct_topic_changes_nothing(world: World) -> None:
     executed = len(world.hive.executed)
     assert repair(world).compare("orders") == repair(world).mend("orders") == ()
     assert len(world.hive.executed) == executed
 
 
-def test_a_table_of_another_metastore_is_made_whole(world: World) -> None:
+def test_tables_are_restored_in_an_empty_metastore(world: World) -> None:
     before = copied(world.hive)
     world.hive.tables.clear()
     world.hive.parts.clear()
@@ -83,12 +83,12 @@ def test_a_table_of_another_metastore_is_made_whole(world: World) -> None:
     assert troubles(found) == [Trouble.TABLE, Trouble.PARTITIONS]
     assert all(one.is_mendable for one in found)
     assert world.hive.databases == {"headrace"}
-    check_mended(world, before)
-    # What a load has said of it before is said again, since no load will.
+    check_repaired(world, before)
+    # `complete_until` is restored too, because loads write it only when it changes.
     assert COMPLETE_UNTIL in world.hive.tables[TABLE].properties
 
 
-def test_a_table_of_a_type_that_is_too_long_to_store_is_made_whole(world: World) -> None:
+def test_a_table_with_a_type_too_long_for_the_metastore_is_restored(world: World) -> None:
     fields = [{"name": f"some_column_name_of_a_table_{n:04}", "type": "string"} for n in range(1000)]
     row = {"name": "row", "type": {"type": "record", "name": "Row", "fields": fields}}
     order = json.loads(ORDER_V1)
@@ -102,7 +102,7 @@ def test_a_table_of_a_type_that_is_too_long_to_store_is_made_whole(world: World)
     assert repair(world).compare("wide") == ()
 
 
-def test_an_altered_table_gets_back_what_is_decided_and_keeps_the_rest(world: World) -> None:
+def test_an_altered_table_gets_its_properties_back_and_keeps_foreign_ones(world: World) -> None:
     before = copied(world.hive)
     table = world.hive.tables[TABLE]
     odd = {**table.properties, SCHEMA_LITERAL: "{}", VERSION: "77", "of.others": "x"}
@@ -110,17 +110,17 @@ def test_an_altered_table_gets_back_what_is_decided_and_keeps_the_rest(world: Wo
     (found,) = repair(world).mend("orders")
     assert found.trouble is Trouble.TABLE
     assert found.message.endswith(f": {SCHEMA_LITERAL}, {VERSION}")
-    check_mended(world, before)
+    check_repaired(world, before)
     assert world.hive.tables[TABLE].properties["of.others"] == "x"
-    # The same once more, at the same commit number: the condition needs another revision each time.
+    # Again at the same commit number: the condition of the table change needs a new revision each time.
     world.hive.tables[TABLE] = dataclasses.replace(world.hive.tables[TABLE], properties=odd)
     repair(world).mend("orders")
-    check_mended(world, before)
+    check_repaired(world, before)
     revisions = [dict(op.properties)[REVISION] for op in world.hive.executed if isinstance(op, SetProperties)]
     assert len(revisions) == len(set(revisions))
 
 
-def test_a_table_that_changes_while_it_is_mended_is_looked_at_again(world: World) -> None:
+def test_a_table_changed_during_the_repair_is_compared_again(world: World) -> None:
     before = copied(world.hive)
     table = world.hive.tables[TABLE]
     world.hive.tables[TABLE] = dataclasses.replace(table, properties={**table.properties, VERSION: "77"})
@@ -134,10 +134,10 @@ def test_a_table_that_changes_while_it_is_mended_is_looked_at_again(world: World
 
     world.hive.execute = racing  # type: ignore[method-assign]
     repair(world).mend("orders")
-    check_mended(world, before)
+    check_repaired(world, before)
 
 
-def test_partitions_that_were_dropped_moved_or_added_by_hand(world: World) -> None:
+def test_dropped_moved_and_added_partitions_are_repaired(world: World) -> None:
     before = copied(world.hive)
     parts = world.hive.parts[TABLE]
     parts[("2020-01-01", "00")] = "file:///elsewhere"
@@ -147,14 +147,14 @@ def test_partitions_that_were_dropped_moved_or_added_by_hand(world: World) -> No
     found = repair(world).mend("orders")
     assert troubles(found) == [Trouble.PARTITIONS] * 2
     assert re.search(r"\b2020-01-01/00\b.*\b1 partition\b", found[1].message)
-    check_mended(world, before)
+    check_repaired(world, before)
     del world.hive.parts[TABLE][TIME_PARTITION]
     (found_one,) = repair(world).mend("orders")
     assert found_one.message == "1 partition is not there: 2026-01-01/00"
-    check_mended(world, before)
+    check_repaired(world, before)
 
 
-def test_foreign_files_are_moved_out_of_the_way_and_kept(world: World) -> None:
+def test_foreign_files_are_moved_to_the_foreign_directory(world: World) -> None:
     before = copied(world.hive)
     directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
     (directory / "notes.txt").write_bytes(b"mine")
@@ -166,11 +166,11 @@ def test_foreign_files_are_moved_out_of_the_way_and_kept(world: World) -> None:
     assert moved.read_bytes() == b"mine"
     assert not (directory / "notes.txt").exists()
     assert (directory / "_hidden").exists()
-    check_mended(world, before)
+    check_repaired(world, before)
 
 
-def test_a_name_that_comes_again_keeps_every_file(world: World) -> None:
-    """As that of the one file that each INSERT of Hive or Spark writes."""
+def test_foreign_files_with_equal_names_get_numbers(world: World) -> None:
+    """Each INSERT of Hive or Spark writes a file with the same name."""
     directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
     aside = f"orders/{FOREIGN_DIRECTORY}/dt=2026-01-01/hr=00/000000_0"
     for text, target in (("first", aside), ("second", f"{aside}.1"), ("first", f"{aside}.2")):
@@ -184,7 +184,7 @@ def test_a_name_that_comes_again_keeps_every_file(world: World) -> None:
     assert repair(world).compare("orders") == ()
 
 
-def test_a_foreign_directory_is_moved_out_of_the_way_with_all_in_it(world: World) -> None:
+def test_a_foreign_directory_is_moved_with_its_content(world: World) -> None:
     directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
     for number in ("", ".1"):
         (directory / "sub" / "deep").mkdir(parents=True)
@@ -197,7 +197,7 @@ def test_a_foreign_directory_is_moved_out_of_the_way_with_all_in_it(world: World
     assert world.rows("orders") == world.produced("orders")
 
 
-def test_of_two_repairs_at_once_one_moves_a_file(world: World) -> None:
+def test_one_of_two_concurrent_repairs_moves_a_file(world: World) -> None:
     directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
     (directory / "x").write_text("mine")
     slow = repair(world)
@@ -209,7 +209,7 @@ def test_of_two_repairs_at_once_one_moves_a_file(world: World) -> None:
     assert [path.name for path in moved.iterdir()] == ["x"]
 
 
-def test_a_name_that_somebody_takes_meanwhile_is_left_to_him(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_name_taken_meanwhile_is_not_overwritten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
     aside = world.warehouse / "orders" / FOREIGN_DIRECTORY / "dt=2026-01-01" / "hr=00"
     (directory / "x").write_text("mine")
@@ -227,7 +227,7 @@ def test_a_name_that_somebody_takes_meanwhile_is_left_to_him(world: World, monke
     assert {path.name: path.read_text() for path in aside.iterdir()} == {"x": "another", "x.1": "mine"}
 
 
-def test_what_cannot_be_moved_is_left_to_people_and_the_rest_goes_on(world: World) -> None:
+def test_an_unmovable_file_is_reported_and_the_rest_is_repaired(world: World) -> None:
     before = copied(world.hive)
     directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
     (directory / "x").write_text("mine")
@@ -243,10 +243,10 @@ def test_what_cannot_be_moved_is_left_to_people_and_the_rest_goes_on(world: Worl
     assert (directory / "x").read_text() == "mine"
     assert world.hive.parts == before[1]
     (directory / "x").unlink()
-    check_mended(world, before)
+    check_repaired(world, before)
 
 
-def test_a_name_that_is_never_to_be_had_ends_the_trying(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_tried_target_names_is_limited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (world.warehouse / "orders" / "dt=2026-01-01" / "hr=00" / "x").write_text("mine")
     tried = []
 
@@ -261,7 +261,7 @@ def test_a_name_that_is_never_to_be_had_ends_the_trying(world: World, monkeypatc
     assert len(tried) == NAMES_TRIED_MAX
 
 
-def test_what_cannot_be_told_of_a_table_is_a_finding(world: World) -> None:
+def test_an_unreadable_table_is_a_finding(world: World) -> None:
     world.hive.refused[TABLE] = "no leave"
     for found in (repair(world).compare("orders"), repair(world).mend("orders")):
         (one,) = found
@@ -269,7 +269,7 @@ def test_what_cannot_be_told_of_a_table_is_a_finding(world: World) -> None:
         assert re.search(r"\bheadrace\.orders: no leave$", one.message)
 
 
-def test_what_the_metastore_refuses_is_left_to_people_and_the_rest_is_mended(world: World) -> None:
+def test_a_refused_change_is_reported_and_the_rest_is_repaired(world: World) -> None:
     table = world.hive.tables[TABLE]
     world.hive.tables[TABLE] = dataclasses.replace(table, properties={**table.properties, VERSION: "77"})
     world.hive.parts.clear()
@@ -281,16 +281,16 @@ def test_what_the_metastore_refuses_is_left_to_people_and_the_rest_is_mended(wor
         execute(op)  # type: ignore[arg-type]  # of the protocol
 
     world.hive.execute = refusing  # type: ignore[method-assign]
-    told: list[Difference] = []
-    found = repair(world).mend("orders", told.append)
+    reported: list[Difference] = []
+    found = repair(world).mend("orders", reported.append)
     assert troubles(found) == [Trouble.PARTITIONS, Trouble.TABLE]
     assert [one.is_mendable for one in found] == [True, False]
     assert re.search(rf": {VERSION}; .*\bheadrace\.orders: no leave$", found[1].message)
-    assert tuple(told) == found
+    assert tuple(reported) == found
     assert world.hive.parts[TABLE]
 
 
-def test_a_table_that_never_stands_still_is_left_to_people_after_some_attempts(world: World) -> None:
+def test_attempts_on_a_constantly_changing_table_are_limited(world: World) -> None:
     table = world.hive.tables[TABLE]
     world.hive.tables[TABLE] = dataclasses.replace(table, properties={**table.properties, VERSION: "77"})
     world.hive.parts[TABLE].clear()
@@ -309,8 +309,8 @@ def test_a_table_that_never_stands_still_is_left_to_people_after_some_attempts(w
     assert len(tried) == ATTEMPTS_MAX
 
 
-def test_what_was_mended_before_a_table_changed_under_our_hands_is_told(world: World) -> None:
-    """A message in the quarantine: its table comes after all of the topic's own."""
+def test_repairs_before_a_concurrent_table_change_are_reported(world: World) -> None:
+    """The quarantine table changes; it is repaired after the topic's own table and files."""
     world.cluster.topics["orders"].logs[0] += [9]
     world.policy = dataclasses.replace(world.policy, quarantine_ratio_max=1.0)
     run_load(world.ports(), world.settings)
@@ -327,16 +327,16 @@ def test_what_was_mended_before_a_table_changed_under_our_hands_is_told(world: W
         execute(op)  # type: ignore[arg-type]  # of the protocol
 
     world.hive.execute = racing  # type: ignore[method-assign]
-    told: list[Difference] = []
-    found = repair(world).mend("orders", told.append)
+    reported: list[Difference] = []
+    found = repair(world).mend("orders", reported.append)
     assert troubles(found) == [Trouble.FOREIGN, Trouble.TABLE]
-    assert tuple(told) == found
+    assert tuple(reported) == found
 
 
 @pytest.mark.parametrize(
     "failure", [MetastoreUnavailable("there", "gone"), StorageUnavailable(errno.EPIPE, "gone", "hdfs://nn/w")], ids=repr
 )
-def test_what_keeps_all_topics_from_being_told_is_raised(world: World, failure: Exception) -> None:
+def test_an_outage_of_metastore_or_storage_is_raised(world: World, failure: Exception) -> None:
     world.hive.failure = failure
     with pytest.raises(type(failure)):
         repair(world).compare("orders")
@@ -351,7 +351,7 @@ def test_what_keeps_all_topics_from_being_told_is_raised(world: World, failure: 
         repair(world).mend("orders")
 
 
-def test_a_removed_directory_is_named_and_no_longer_stops_queries(world: World) -> None:
+def test_a_missing_directory_is_reported_and_created_for_queries(world: World) -> None:
     directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
     files = len(list(directory.iterdir()))
     shutil.rmtree(directory)
@@ -365,7 +365,7 @@ def test_a_removed_directory_is_named_and_no_longer_stops_queries(world: World) 
     assert world.hive.parts[TABLE] == {}
 
 
-def test_a_table_of_somebody_else_is_named_and_left(world: World) -> None:
+def test_a_foreign_table_is_reported_and_unchanged(world: World) -> None:
     foreign = dataclasses.replace(world.hive.tables[TABLE], properties={})
     world.hive.tables[TABLE] = foreign
     (found,) = repair(world).mend("orders")
@@ -376,7 +376,7 @@ def test_a_table_of_somebody_else_is_named_and_left(world: World) -> None:
     assert world.hive.tables[TABLE] is foreign
 
 
-def test_what_a_load_has_still_to_bring_is_left_to_it(world: World) -> None:
+def test_pending_commits_are_left_to_the_next_load(world: World) -> None:
     world.hive.failure = OSError("the metastore is down")
     world.cluster.topics["orders"].logs[0] += [1] * 3
     run_load(world.ports(), world.settings)
@@ -387,8 +387,8 @@ def test_what_a_load_has_still_to_bring_is_left_to_it(world: World) -> None:
     assert repair(world).compare("orders") == ()
 
 
-def test_what_a_load_adds_while_this_looks_is_not_taken_for_foreign(world: World) -> None:
-    looks = repair(world)
+def test_files_added_during_a_comparison_are_not_foreign(world: World) -> None:
+    slow_repair = repair(world)
     partitions = world.hive.partitions
 
     def slow(*asked: object) -> object:
@@ -399,7 +399,7 @@ def test_what_a_load_adds_while_this_looks_is_not_taken_for_foreign(world: World
         return found
 
     world.hive.partitions = slow  # type: ignore[method-assign,assignment]
-    assert looks.compare("orders") == ()
+    assert slow_repair.compare("orders") == ()
     assert world.rows("orders") == world.produced("orders")
 
 
@@ -410,7 +410,7 @@ def test_a_dropped_table_comes_back_with_the_next_apply(world: World) -> None:
     world.hive.execute(ops[0])
     assert repair(world).drop("orders") == ()
     repair(world, deep=False).mend("orders")
-    check_mended(world, before)
+    check_repaired(world, before)
 
 
 def test_an_executor_that_prints_gets_every_statement(world: World, tmp_path: Path) -> None:

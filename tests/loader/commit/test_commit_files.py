@@ -1,5 +1,5 @@
-"""Packing of older commit numbers: nothing is lost, doubled or changed by it, whoever reads, writes or is killed
-meanwhile."""
+"""Archiving of older commits loses, duplicates and changes none, with concurrent readers and writers and after a
+kill."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ HEAD = 2 * ARCHIVE_COMMITS + LOOSE_COMMITS_MIN + 7
 
 
 class Killed(BaseException):
-    """As `kill -9` would: nothing catches it."""
+    """Simulates `kill -9`: no handler catches it."""
 
 
 @pytest.fixture(scope="module")
 def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log of `HEAD` commits of one topic, one offset each; not to be changed."""
+    """A log of `HEAD` commits of one topic, with one offset each. Tests copy it."""
     root = tmp_path_factory.mktemp("log")
     log = CommitLog(LocalCommitStorage(root))
     log.open()
@@ -55,13 +55,13 @@ def contents(root: Path) -> list[bytes | None]:
 
 
 def fresh_state(root: Path) -> Any:
-    """Folded from the commits alone."""
+    """The state folded from the commits, without checkpoint and hint."""
     shutil.rmtree(root / "checkpoint", ignore_errors=True)
     (root / "head.json").unlink(missing_ok=True)
     return CommitLog(LocalCommitStorage(root)).read_state()
 
 
-def test_packed_slots_are_the_same_byte_for_byte(root: Path) -> None:
+def test_archived_commits_are_byte_identical(root: Path) -> None:
     before, state = contents(root), fresh_state(root)
     assert CommitFiles(LocalCommitStorage(root)).pack(HEAD) == 2 * ARCHIVE_COMMITS
     assert sorted(path.name for path in (root / "archive").iterdir()) == ["000000100.jsonl", "000000200.jsonl"]
@@ -71,13 +71,13 @@ def test_packed_slots_are_the_same_byte_for_byte(root: Path) -> None:
     assert CommitFiles(LocalCommitStorage(root)).pack(HEAD) == 0
 
 
-def test_the_newest_slots_stay_files(root: Path) -> None:
+def test_the_newest_commits_are_not_archived(root: Path) -> None:
     assert CommitFiles(LocalCommitStorage(root)).pack(ARCHIVE_COMMITS + LOOSE_COMMITS_MIN - 1) == 0
     assert CommitFiles(LocalCommitStorage(root)).pack(ARCHIVE_COMMITS + LOOSE_COMMITS_MIN) == ARCHIVE_COMMITS
 
 
-def test_a_writer_that_slept_since_before_the_packing_is_refused(root: Path) -> None:
-    """The name of the commit number that it waits to put is free again."""
+def test_a_writer_paused_since_before_archiving_cannot_commit(root: Path) -> None:
+    """The file name of its commit number is free again after archiving."""
     commits = CommitFiles(LocalCommitStorage(root))
     before = commits.read(7)
     late = CommitFiles(LocalCommitStorage(root))
@@ -87,7 +87,7 @@ def test_a_writer_that_slept_since_before_the_packing_is_refused(root: Path) -> 
     assert late.read(7) == CommitFiles(LocalCommitStorage(root)).read(7) == before
 
 
-def test_what_a_writer_left_that_was_killed_before_it_looked_counts_for_nothing(root: Path) -> None:
+def test_a_file_of_a_writer_killed_before_its_archive_check_is_ignored(root: Path) -> None:
     before = contents(root)
     CommitFiles(LocalCommitStorage(root)).pack(HEAD)
     (root / commit_path(7)).write_bytes(b"late\n")
@@ -97,10 +97,10 @@ def test_what_a_writer_left_that_was_killed_before_it_looked_counts_for_nothing(
 
 
 @pytest.mark.parametrize("answer", [lambda commits: commits.read(7), lambda commits: commits.put(7, b"mine\n")])
-def test_what_a_writer_that_slept_puts_while_somebody_looks_counts_for_nothing(
+def test_a_file_put_by_a_paused_writer_during_a_read_is_ignored(
     root: Path, monkeypatch: pytest.MonkeyPatch, answer: Callable[[CommitFiles], bytes | None]
 ) -> None:
-    """The commit number is packed, and its name taken again, just after the first look of whoever reads it."""
+    """After the reader's first read, the commit is archived and a paused writer creates the file again."""
     before, plain = contents(root)[6], LocalCommitStorage.read
 
     def read(storage: LocalCommitStorage, name: str) -> bytes | None:
@@ -116,10 +116,10 @@ def test_what_a_writer_that_slept_puts_while_somebody_looks_counts_for_nothing(
 
 @pytest.mark.parametrize("operation", ["put_if_absent", "remove", "read"])
 @pytest.mark.parametrize("after", [True, False])
-def test_a_packing_that_is_killed_anywhere_is_finished_by_the_next(
+def test_archiving_killed_at_any_operation_is_finished_by_the_next_run(
     root: Path, monkeypatch: pytest.MonkeyPatch, operation: str, after: bool
 ) -> None:
-    """At the first, some middle and the last call of each operation, before and after it is done."""
+    """At the first, some middle and the last call of each operation, before and after its effect."""
     before = contents(root)
     plain: Callable[..., Any] = getattr(LocalCommitStorage, operation)
     for nth in (1, 2, 3, 57, 150, 199, 200, 250, 399):
@@ -147,7 +147,7 @@ def test_a_packing_that_is_killed_anywhere_is_finished_by_the_next(
         shutil.rmtree(copy)
 
 
-def test_a_damaged_slot_is_not_packed_and_no_other_of_its_pack(root: Path) -> None:
+def test_a_damaged_commit_stops_the_archiving_of_its_hundred(root: Path) -> None:
     path = root / commit_path(150)
     path.write_bytes(path.read_bytes().replace(b'"end":150', b'"end":151'))
     assert CommitFiles(LocalCommitStorage(root)).pack(HEAD) == ARCHIVE_COMMITS
@@ -156,7 +156,7 @@ def test_a_damaged_slot_is_not_packed_and_no_other_of_its_pack(root: Path) -> No
     assert refused.value.path == str(path)
 
 
-def test_a_pack_of_large_decisions_stays_as_it_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_above_the_archive_size_limit_stay_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (
         sum(
             (root / commit_path(commit_number)).stat().st_size
@@ -173,7 +173,7 @@ def test_a_pack_of_large_decisions_stays_as_it_is(root: Path, monkeypatch: pytes
     assert contents(root) == before
 
 
-def test_a_cut_archive_stops_and_is_named(root: Path) -> None:
+def test_a_truncated_archive_is_an_error_with_its_path(root: Path) -> None:
     CommitFiles(LocalCommitStorage(root)).pack(HEAD)
     path = root / archive_path(1)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -188,8 +188,8 @@ def test_a_cut_archive_stops_and_is_named(root: Path) -> None:
     assert refused.value.path == str(path)
 
 
-def test_readers_writers_and_packers_at_once(root: Path) -> None:
-    """Everybody sees every commit once and in order, and each offer takes a commit number of its own."""
+def test_concurrent_readers_writers_and_archivers_see_every_commit_once(root: Path) -> None:
+    """Every reader sees every commit once and in order, and each writer gets a separate commit number."""
     failures: list[BaseException] = []
     taken: list[int] = []
 

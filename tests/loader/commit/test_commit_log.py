@@ -36,7 +36,7 @@ def filled(root: Path, commits: int) -> CommitLog:
     return log
 
 
-def test_an_offer_takes_the_next_slot_and_is_read_back(tmp_path: Path) -> None:
+def test_try_commit_appends_at_the_next_commit_number(tmp_path: Path) -> None:
     filled(tmp_path, 3)
     fresh = open_log(tmp_path)
     state = fresh.read_state()
@@ -45,7 +45,7 @@ def test_an_offer_takes_the_next_slot_and_is_read_back(tmp_path: Path) -> None:
     assert [one.run_id for one in commits_of(fresh, "orders", state, 1)] == ["w1", "w2"]
 
 
-def test_a_taken_slot_without_conflict_leads_to_the_next(tmp_path: Path) -> None:
+def test_a_taken_commit_number_without_conflict_leads_to_the_next(tmp_path: Path) -> None:
     slow = filled(tmp_path, 1)
     slow.read_state()
     open_log(tmp_path).try_commit(clean("c1", "gone"))
@@ -54,7 +54,9 @@ def test_a_taken_slot_without_conflict_leads_to_the_next(tmp_path: Path) -> None
     assert commit_result.commit.commit_number == 3
 
 
-def test_a_taken_slot_with_the_same_offsets_is_a_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_taken_commit_number_with_the_same_offsets_is_a_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slow, fast = filled(tmp_path, 1), open_log(tmp_path)
     mine = load("slow", {"orders": topic_commit(committed_range(0, 1, 1, 5))})
     theirs = load("fast", {"orders": topic_commit(committed_range(0, 1, 1, 3))})
@@ -74,7 +76,7 @@ def test_a_taken_slot_with_the_same_offsets_is_a_conflict(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("answer", [OSError(5, "Input/output error"), False])
-def test_a_lost_reply_is_settled_by_reading_the_slot(
+def test_a_lost_reply_of_a_put_is_resolved_by_reading_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: OSError | bool
 ) -> None:
     log = filled(tmp_path, 1)
@@ -93,11 +95,13 @@ def test_a_lost_reply_is_settled_by_reading_the_slot(
     commit_result = log.try_commit(load("w1", {"orders": topic_commit(committed_range(0, 1, 1, 5))}))
     assert commit_result.commit is not None
     assert (commit_result.commit.run_id, commit_result.commit.commit_number) == ("w1", 2)
-    assert kept == [commit_path(2)] * 2, "by the put, and again because that may have failed before it came so far"
+    assert kept == [commit_path(2)] * 2, (
+        "fsynced by the put and again by try_commit, because the put may have failed before its fsync"
+    )
     assert open_log(tmp_path).head() == 2
 
 
-def test_whoever_only_looks_reads_the_same_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_opened_with_looks_only_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = filled(tmp_path, CHECKPOINT_EVERY).read_state()
     shutil.rmtree(tmp_path / CHECKPOINT_DIRECTORY)
     for name in ("prepare", "put_if_absent", "keep", "replace", "remove", "sweep"):
@@ -105,7 +109,7 @@ def test_whoever_only_looks_reads_the_same_and_writes_nothing(tmp_path: Path, mo
     assert CommitLog(LocalCommitStorage(tmp_path), looks_only=True).read_state() == expected
 
 
-def test_a_storage_that_keeps_failing_ends_the_offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_storage_errors_end_try_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = filled(tmp_path, 1)
     proposal = load("w1", {"orders": topic_commit(committed_range(0, 1, 1, 5))})
     monkeypatch.setattr(LocalCommitStorage, "put_if_absent", lambda *_: False)
@@ -121,7 +125,7 @@ def test_a_storage_that_keeps_failing_ends_the_offer(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("content", [b"", b'{"body": {', b'{"body":{},"sha256":"0"}'])
-def test_error_of_a_damaged_slot_has_its_path(tmp_path: Path, content: bytes) -> None:
+def test_error_of_a_damaged_commit_has_its_path(tmp_path: Path, content: bytes) -> None:
     filled(tmp_path, 3)
     path = tmp_path / commit_path(2)
     path.write_bytes(content)
@@ -130,7 +134,7 @@ def test_error_of_a_damaged_slot_has_its_path(tmp_path: Path, content: bytes) ->
     assert caught.value.path == str(path)
 
 
-def test_a_missing_slot_before_the_hint_stops(tmp_path: Path) -> None:
+def test_a_missing_commit_below_the_hint_is_an_error(tmp_path: Path) -> None:
     filled(tmp_path, 3)
     (tmp_path / commit_path(2)).unlink()
     with pytest.raises(CorruptCommit) as refused:
@@ -138,7 +142,7 @@ def test_a_missing_slot_before_the_hint_stops(tmp_path: Path) -> None:
     assert refused.value.path == str(tmp_path / commit_path(2))
 
 
-def test_a_copied_slot_stops(tmp_path: Path) -> None:
+def test_a_copied_commit_file_is_an_error(tmp_path: Path) -> None:
     filled(tmp_path, 2)
     (tmp_path / commit_path(3)).write_bytes((tmp_path / commit_path(2)).read_bytes())
     with pytest.raises(CorruptCommit) as refused:
@@ -149,7 +153,7 @@ def test_a_copied_slot_stops(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hint", [None, b"", b"nonsense", b'{"slot": 1}', b'{"slot": 900}', b'{"slot": "x"}', b"[1]"])
 @pytest.mark.parametrize("commits", [0, 1, 2, 7, 20])
-def test_the_newest_slot_is_found_whatever_the_hint_says(tmp_path: Path, commits: int, hint: bytes | None) -> None:
+def test_the_newest_commit_is_found_with_any_hint(tmp_path: Path, commits: int, hint: bytes | None) -> None:
     filled(tmp_path, commits)
     if hint is None:
         (tmp_path / "head.json").unlink(missing_ok=True)
@@ -158,7 +162,7 @@ def test_the_newest_slot_is_found_whatever_the_hint_says(tmp_path: Path, commits
     assert open_log(tmp_path).head() == commits
 
 
-def test_checkpoints_are_left_behind_and_may_be_lost_or_damaged(tmp_path: Path) -> None:
+def test_lost_or_damaged_checkpoints_are_rebuilt(tmp_path: Path) -> None:
     count = 2 * CHECKPOINT_EVERY + 5
     expected = filled(tmp_path, count).read_state()
     newest = tmp_path / checkpoint_path(2 * CHECKPOINT_EVERY)
@@ -179,7 +183,7 @@ def test_a_log_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     CommitLog(LocalCommitStorage(tmp_path)).check_format(writing=False)
 
 
-def test_racing_threads_take_slots_without_holes_and_decide_each_offset_once(tmp_path: Path) -> None:
+def test_racing_threads_commit_without_holes_and_each_offset_once(tmp_path: Path) -> None:
     filled(tmp_path, 1)
     won: list[int] = []
 
@@ -204,7 +208,7 @@ def test_racing_threads_take_slots_without_holes_and_decide_each_offset_once(tmp
     assert state.commit_number == len(won) + 1
 
 
-def test_a_decision_says_where_its_topics_spoke_before(tmp_path: Path) -> None:
+def test_a_commit_links_to_the_previous_commits_of_its_topics(tmp_path: Path) -> None:
     log = filled(tmp_path, 2)
     commit_result = log.try_commit(
         load(
@@ -240,10 +244,10 @@ def test_a_topic_is_found_without_reading_the_others(tmp_path: Path, monkeypatch
     read.clear()
     found = commits_of(log, "orders", state)
     assert [one.commit_number for one in found] == [1, 32]
-    assert {path for path in read if path.startswith("log/")} == {commit_path(1)}, "the newest has been read"
+    assert {path for path in read if path.startswith("log/")} == {commit_path(1)}, "the newest commit was already read"
 
 
-def test_a_topic_that_conflicts_is_left_out_and_the_others_are_decided(tmp_path: Path) -> None:
+def test_a_conflicting_topic_is_left_out_and_the_others_are_committed(tmp_path: Path) -> None:
     log = filled(tmp_path, 2)
     commit_result = log.try_commit(
         load(
@@ -260,7 +264,7 @@ def test_a_topic_that_conflicts_is_left_out_and_the_others_are_decided(tmp_path:
     assert (state.topics["orders"].partitions[0].next_offset, state.topics["users"].partitions[0].next_offset) == (2, 4)
 
 
-def test_voided_work_is_refused_as_a_whole(tmp_path: Path) -> None:
+def test_all_topics_of_a_voided_run_are_refused(tmp_path: Path) -> None:
     log = filled(tmp_path, 1)
     log.try_commit(clean("c1", "late"))
     commit_result = log.try_commit(load("late", {"users": topic_commit(new=True, table="users")}))
@@ -270,7 +274,7 @@ def test_voided_work_is_refused_as_a_whole(tmp_path: Path) -> None:
     )
 
 
-def test_a_decision_after_another_than_it_was_made_for_stops(tmp_path: Path) -> None:
+def test_a_commit_with_another_predecessor_is_an_error(tmp_path: Path) -> None:
     filled(tmp_path / "one", 3)
     other = filled(tmp_path / "two", 1)
     other.try_commit(clean("c", "x"))
@@ -282,8 +286,8 @@ def test_a_decision_after_another_than_it_was_made_for_stops(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kept", [1, 2])
-def test_an_older_copy_of_the_log_that_was_put_back_is_noticed(tmp_path: Path, kept: int) -> None:
-    """By a driver that has read the longer one: `kept` commit numbers are left, and perhaps others have followed."""
+def test_a_restored_older_log_is_detected(tmp_path: Path, kept: int) -> None:
+    """Detected by a driver that has read the longer log. The copy has `kept` commits, perhaps followed by new ones."""
     log = filled(tmp_path, 3)
     for commit_number in range(kept + 1, 4):
         (tmp_path / commit_path(commit_number)).unlink()
@@ -297,7 +301,7 @@ def test_an_older_copy_of_the_log_that_was_put_back_is_noticed(tmp_path: Path, k
         log.read_state()
 
 
-def test_a_checkpoint_of_another_log_is_not_believed(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_log_is_ignored(tmp_path: Path) -> None:
     expected = filled(tmp_path / "one", CHECKPOINT_EVERY + 1).read_state()
     other = open_log(tmp_path / "two")
     for number in range(CHECKPOINT_EVERY + 1):
@@ -307,13 +311,13 @@ def test_a_checkpoint_of_another_log_is_not_believed(tmp_path: Path) -> None:
     assert open_log(tmp_path / "one").read_state() == expected
 
 
-def test_old_checkpoints_go(tmp_path: Path) -> None:
+def test_old_checkpoints_are_deleted(tmp_path: Path) -> None:
     filled(tmp_path, 4 * CHECKPOINT_EVERY)
     names = sorted(path.name for path in (tmp_path / "checkpoint").iterdir())
     assert names == [f"{commit_number:09d}.json" for commit_number in (3 * CHECKPOINT_EVERY, 4 * CHECKPOINT_EVERY)]
 
 
-def test_a_start_that_came_too_late_is_left_out_and_the_others_are_decided(tmp_path: Path) -> None:
+def test_a_late_start_offset_is_left_out_and_the_others_are_committed(tmp_path: Path) -> None:
     log = filled(tmp_path, 1)
     late, fine = StartOffset("orders", 0, 9), StartOffset("clicks", 0, 9)
     proposal = Commit(0, CommitKind.OFFSETS, "op", 1, "b", {}, frozenset(), reason="why", starts=(late, fine))

@@ -1,10 +1,10 @@
-"""Every interleaving of two loads and a cleaner or an operator, each of which may stop for ever after any step.
+"""Every interleaving of two loads with cleaning or an operator's commit, each of which may stop forever after any step.
 
-The actors take the real steps one at a time on a small world: read the log, stage a file, look for a conflict, put the
-commit number, link the file, unlink it, remove the staging. Rules and fold are the loader's own. After every step it
-must hold that no offset is published twice and that no committed file is lost, and from every state one more load must
-be able to publish each offset exactly once, but those that the operator passed over, which nothing may hold. The rules
-that this rests on are taken away one by one to show that the model would notice.
+The actors execute the real steps one at a time on a small world: read the log, stage a file, look for a conflict, put
+the commit, link the file, unlink it, remove the staging. Conflict rules and fold are the loader's own. After every step
+no offset may be published twice and no committed file may be lost. From every state one more load must be able to
+publish each offset exactly once, except offsets that the operator skipped, which no file may contain. Each rule that
+this depends on is removed in turn to show that the model detects its absence.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPERATOR = "d"
 
 
 class Proposal(NamedTuple):
-    """A commit in a form that can be hashed. `voided` is for cleanings, the range for loads and operators."""
+    """A hashable form of a commit. `voided` is for cleaning, the range for loads and operators."""
 
     work: str
     start: int = 0
@@ -42,13 +42,13 @@ class Proposal(NamedTuple):
 
     @property
     def is_start(self) -> bool:
-        """Whether it says where the first load begins; there are no files then."""
+        """Whether it sets the start offset of the first load. No files exist then."""
         return self.is_gap and self.start == 0
 
 
 class Actor(NamedTuple):
-    """`step` is what it does next; `commit_number` the newest commit number it knows, and `planned` the one it planned
-    after; `apply` is the commit number whose files it publishes."""
+    """`step` is its next step, `commit_number` the newest commit number it knows, `planned` the newest commit when it
+    planned, and `apply` the commit number whose files it publishes."""
 
     name: str
     step: str
@@ -106,7 +106,7 @@ def conflicts(rules: Rules, log: tuple[Proposal, ...], actor: Actor) -> bool:
 
 
 def step(world: World, number: int, rules: Rules) -> World | None:
-    """The world after one step of an actor, or None when it has nothing left to do."""
+    """The world after one step of an actor, or None if it has finished."""
     actor = world.actors[number]
     log, staged, published = world.log, world.staged, world.published
     if actor.step == "read":
@@ -117,7 +117,7 @@ def step(world: World, number: int, rules: Rules) -> World | None:
                 step="look" if old else "sweep", commit_number=len(log), proposal=Proposal("c", voided=old)
             )
         elif actor.name == OPERATOR:
-            # It passes over what comes next, or has the first load begin there.
+            # It skips the next offsets, or sets the start offset of the first load.
             proposal = Proposal(OPERATOR, next_offset(log), next_offset(log) + 1)
             actor = actor._replace(
                 step="look" if proposal.end <= END else "end", commit_number=len(log), proposal=proposal
@@ -176,7 +176,7 @@ def check(world: World) -> None:
         for offset in range(proposal.start, proposal.end)
     ]
     assert len(rows) == len(set(rows)), f"published twice: {world.log}"
-    assert not set(rows) & skipped(world), f"published and passed over: {world.log}"
+    assert not set(rows) & skipped(world), f"published and skipped: {world.log}"
 
 
 def skipped(world: World) -> set[int]:
@@ -184,7 +184,7 @@ def skipped(world: World) -> set[int]:
 
 
 def worlds(rules: Rules, names: str = "abc") -> Iterator[World]:
-    """Every world that any interleaving reaches."""
+    """All worlds that some interleaving reaches."""
     first = World((), frozenset(), frozenset(), tuple(Actor(name, "read") for name in names))
     seen, waiting = {first}, [first]
     while waiting:
@@ -199,7 +199,7 @@ def worlds(rules: Rules, names: str = "abc") -> Iterator[World]:
 
 
 def one_more_load(world: World) -> World:
-    """Whoever was at work has died; one undisturbed load catches up, reads the rest and publishes it."""
+    """All other actors have died. One undisturbed load catches up, reads the rest and publishes it."""
     alone = world._replace(actors=(Actor("last", "read"),))
     for _ in range(2):
         after: World | None = alone
@@ -268,6 +268,6 @@ def starts_unknown(state: LoaderState, commit: Commit) -> Conflict | None:
     ],
 )
 def test_without_any_of_the_rules_an_interleaving_breaks(careless: Rules, names: str) -> None:
-    with pytest.raises(AssertionError, match=r"is lost|published twice|published and passed over"):
+    with pytest.raises(AssertionError, match=r"is lost|published twice|published and skipped"):
         for _ in worlds(careless, names):
             pass

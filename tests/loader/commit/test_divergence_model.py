@@ -1,8 +1,8 @@
-"""Every interleaving of three loads and of elections that cut the log back: each message of the log is loaded once.
+"""Every interleaving of three loads with elections that truncate the log loads each message of the log once.
 
-The steps of a load are the real ones on one partition: the state is read and the leader asked, the plan's range is read
-(the broker refuses that when its epoch is another than planned), the offer is judged and put. A message is named by its
-epoch and offset. The rules are taken away one by one to show that the model would notice.
+A load executes the real steps on one partition: it reads the state, requests the leader's epochs, reads the planned
+range (the broker refuses if its epoch differs from the plan), looks for a conflict and puts the commit. A message is
+named by its epoch and offset. Each rule is removed in turn to show that the model detects its absence.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ TOPIC = "orders"
 TP = TopicPartition(TOPIC, 0)
 
 LOGS = ((0, 0), (0, 0, 0), (0, 1), (0, 1, 1, 1), (0, 0, 0, 3))
-"""The epoch of each message: three are produced; the log is cut back to one and grows again, to two and then to four;
-then a replica that still held the first three takes over."""
+"""The epoch of each message: three are produced; the log is truncated to one and grows again, to two and then to four;
+then a replica that still has the first three becomes leader."""
 EPOCHS = (0, 0, 1, 1, 3)
 
 
 class Read(NamedTuple):
-    """What a load has of the log: the range as planned, and the epochs of its messages."""
+    """The result of a load's read: the planned range and the epochs of its messages."""
 
     planned: PlannedRange
     messages: tuple[int, ...]
@@ -49,7 +49,7 @@ class Actor(NamedTuple):
 
 
 class World(NamedTuple):
-    """`version` says which of the logs there is; `committed` are the offers in their commit numbers."""
+    """`version` is the index of the current log in `LOGS`; `committed` are the commits by number."""
 
     version: int
     committed: tuple[Read, ...]
@@ -109,7 +109,7 @@ Rules = Callable[[LoaderState, Commit], Conflict | None]
 
 
 def step(world: World, number: int, rules: Rules) -> World | None:
-    """The world after one step of an actor, or None when it has nothing left to do."""
+    """The world after one step of an actor, or None if it has finished."""
     actor, committed = world.actors[number], world.committed
     if actor.step == "plan":
         planned = plan(committed, world.version)
@@ -145,7 +145,7 @@ def step(world: World, number: int, rules: Rules) -> World | None:
 
 
 def worlds(rules: Rules) -> Iterator[World]:
-    """Every world that any interleaving of three loads and the elections reaches."""
+    """All worlds that some interleaving of three loads and the elections reaches."""
     first = World(0, (), (Actor(), Actor(), Actor()))
     seen, waiting = {first}, [first]
     while waiting:
@@ -169,7 +169,7 @@ def one_more_load(world: World) -> World:
 
 
 def check(world: World) -> None:
-    """One more load, and every message of the log is there once but for what commits name as replaced."""
+    """After one more load, every message of the log is loaded once, except those that commits list as replaced."""
     check_log(world.version, world.committed)
 
 
@@ -182,7 +182,7 @@ def check_log(version: int, committed: tuple[Read, ...]) -> None:
 
 
 def live_rows(world: World) -> list[tuple[int, int]]:
-    """The loaded messages without those that a commit names as replaced."""
+    """The loaded messages except those that a commit lists as replaced."""
     found: list[tuple[int, int]] = []
     for read in world.committed:
         if read.planned.diverged_at is not None:

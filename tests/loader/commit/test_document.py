@@ -70,19 +70,19 @@ def test_values_survive_their_files() -> None:
     assert found.sha256 == said_sha256(write_document(FIRST))
 
 
-def test_a_field_that_an_older_release_lacks_is_read_past() -> None:
+def test_an_unknown_field_is_skipped() -> None:
     content = write_document(NewerPair((Newer("a", 3, note="new"),)))
     assert read_document(content, OlderPair).value == OlderPair((Older("a", 3),))
 
 
-def test_a_field_that_matters_is_refused_where_it_is_not_known() -> None:
+def test_an_unknown_field_that_matters_is_an_error() -> None:
     content = write_document(NewerPair((Newer("a", 3), Newer("b", 4, unit="rows"))))
     with pytest.raises(FieldNotKnown, match=r"\bunit\b"):
         read_document(content, OlderPair)
     assert read_document(content, NewerPair).value.items[1].unit == "rows"
 
 
-def test_a_field_that_an_older_release_did_not_write_has_its_default() -> None:
+def test_a_missing_field_gets_its_default() -> None:
     content = write_document(OlderPair((Older("a"),)))
     assert read_document(content, NewerPair).value == NewerPair((Newer("a"),))
     with pytest.raises(ValueError, match=r"/items/0: .*\bname\b"):
@@ -113,7 +113,7 @@ def test_damaged_document_is_refused(damage: Callable[[bytes], bytes]) -> None:
         read_document(damage(content), Commit)
 
 
-def test_every_flipped_bit_is_noticed() -> None:
+def test_every_flipped_bit_is_detected() -> None:
     content = write_document(load("w", {}))
     for position in range(len(content) - 1):
         for bit in range(8):
@@ -136,13 +136,13 @@ def test_the_stated_checksum_is_the_checked_checksum() -> None:
     assert said_sha256(content) == read_document(content, Commit).sha256 == json.loads(content)["sha256"]
 
 
-def test_a_rewrite_is_refused_by_a_release_that_would_pass_over_it() -> None:
+def test_a_release_without_rewrites_refuses_a_rewrite() -> None:
     content = write_document(compact("w", {"orders": rewrite("0-1-w1-0-0")}))
     assert json.loads(content)["needs"] == ["rewrites"]
     assert json.loads(write_document(FIRST))["needs"] == []
 
 
-def test_decisions_of_operators_and_what_they_chose_are_refused_by_releases_that_do_not_know_them() -> None:
+def test_a_release_without_operator_commits_refuses_them() -> None:
     chosen = (StartOffset("orders", 0, 5),)
     commit = Commit(1, CommitKind.OFFSETS, "op", 1, "b", {}, frozenset(), reason="why", starts=chosen)
     assert json.loads(write_document(commit))["needs"] == ["reason"]

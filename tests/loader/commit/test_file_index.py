@@ -1,4 +1,5 @@
-"""The index of files against a plain fold of all commits, however its documents were cut, lost or put back."""
+"""The index of files equals a plain fold of all commits, even if its documents were truncated, lost or replaced by
+older ones."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ DAY = index_directory(TOPIC) + "/data/dt=2026-01-01.json"
 
 
 class MemoryStorage:
-    """A `CommitStorage` without a disk; `reads` are the names that were read."""
+    """A `CommitStorage` without a disk. `reads` are the names that were read."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -83,7 +84,7 @@ class MemoryStorage:
 
 
 class Warehouse:
-    """A log in memory, with what its commits plainly add up to: `live` by commit number, kind and time partition."""
+    """A log in memory, with the expected result of its commits: `live` by commit number, kind and time partition."""
 
     def __init__(self) -> None:
         self.storage = MemoryStorage()
@@ -107,7 +108,7 @@ class Warehouse:
         return self._try_commit({topic: committed}, kind)
 
     def retire(self, commits: Iterable[int]) -> None:
-        """As whoever deleted the replaced files says so, in a commit of no topic."""
+        """Commits that the replaced files have been deleted. Such a commit has no topic."""
         self._try_commit({}, CommitKind.CLEAN, frozenset(commits))
         self.retired = max([self.retired, *commits])
 
@@ -135,7 +136,7 @@ class Warehouse:
         self.live[commit.commit_number], self.generations[commit.commit_number] = live, generations
 
     def check(self, index: FileIndex) -> None:
-        """Every answer, for every commit number since files were last deleted."""
+        """Checks all results of the index, for every commit number since files were last deleted."""
         for kind in KINDS:
             for time_partition in TIME_PARTITIONS:
                 for commit_number in range(self.retired, self.head + 1):
@@ -195,7 +196,7 @@ class Crash(Exception):
 
 
 class Play:
-    """Carries the steps out. `old` are all contents that any document ever had, which may come back."""
+    """Executes the steps. `old` are all earlier contents of all documents, which a step may restore."""
 
     def __init__(self) -> None:
         self.world = Warehouse()
@@ -236,7 +237,7 @@ class Play:
         self.world.add_commit("payments", added((FileKind.DATA, TIME_PARTITION)))
 
     def _follow(self, given: int) -> None:
-        """With the commits of the last commit numbers, as a cursor of any age would bring them."""
+        """Applies the last commits, as with a cursor of any age."""
         state = self.world.log.read_state()
         since = max(0, state.commit_number - given)
         commits = commits_of(self.world.log, TOPIC, state, since)
@@ -261,7 +262,7 @@ class Play:
             self.files[names[one % len(names)]] = self.files[names[other % len(names)]]
 
     def _crash(self, writes: int) -> None:
-        """Follows and is killed after so many documents."""
+        """Applies commits and is killed after this number of documents."""
         storage, left = self.storage, [writes]
         replace = MemoryStorage.replace
 
@@ -287,7 +288,7 @@ class Play:
 
 
 @given(steps)
-def test_whatever_became_of_its_documents_it_answers_as_a_plain_fold(script: list[tuple[object, ...]]) -> None:
+def test_index_equals_a_plain_fold_for_any_state_of_its_documents(script: list[tuple[object, ...]]) -> None:
     play = Play()
     for step in script:
         play.take(step)
@@ -301,7 +302,7 @@ def test_whatever_became_of_its_documents_it_answers_as_a_plain_fold(script: lis
 
 @pytest.fixture
 def world() -> Warehouse:
-    """Two days of one topic, followed."""
+    """Two days of one topic, applied to the index."""
     world = Warehouse()
     world.add_commit(TOPIC, added((FileKind.DATA, TIME_PARTITIONS[0]), (FileKind.DATA, TIME_PARTITIONS[2])))
     world.add_commit("payments", added((FileKind.DATA, TIME_PARTITION)))
@@ -311,7 +312,7 @@ def world() -> Warehouse:
 
 
 def commits_read(world: Warehouse, ask: Callable[[FileIndex], object]) -> set[int]:
-    """The commits that an answer parsed."""
+    """The commits that were parsed for the result."""
     log = CommitLog(world.storage)
     log.read_state()
     read: list[int] = []
@@ -321,7 +322,7 @@ def commits_read(world: Warehouse, ask: Callable[[FileIndex], object]) -> set[in
     return set(read)
 
 
-def test_a_day_is_answered_from_its_document_alone(world: Warehouse) -> None:
+def test_files_of_a_day_are_read_from_one_document(world: Warehouse) -> None:
     storage = world.storage
 
     def ask(index: FileIndex) -> None:
@@ -335,7 +336,7 @@ def test_a_day_is_answered_from_its_document_alone(world: Warehouse) -> None:
     assert commits_read(world, ask) == set()
 
 
-def test_documents_that_are_behind_cost_the_decisions_since(world: Warehouse) -> None:
+def test_outdated_documents_are_completed_from_later_commits(world: Warehouse) -> None:
     world.add_commit(TOPIC, added((FileKind.DATA, TIME_PARTITIONS[0])))
     assert commits_read(world, lambda index: world.check(index)) == {4}
 
@@ -350,7 +351,7 @@ def test_documents_that_are_behind_cost_the_decisions_since(world: Warehouse) ->
         lambda files: files.update({DAYS: b"{}"}),
     ],
 )
-def test_what_cannot_be_trusted_is_folded_from_all_decisions_of_the_topic(
+def test_damaged_documents_are_replaced_by_a_fold_of_all_commits_of_the_topic(
     world: Warehouse, damage: Callable[[dict[str, bytes]], object]
 ) -> None:
     storage = world.storage
@@ -358,7 +359,7 @@ def test_what_cannot_be_trusted_is_folded_from_all_decisions_of_the_topic(
     damage(storage.files)
     damaged = dict(storage.files)
     assert commits_read(world, world.check) == {1, 3}
-    assert storage.files == damaged, "a reader that was not asked to mend writes nothing"
+    assert storage.files == damaged, "a reader without `mends` writes nothing"
     index = FileIndex(world.log, mends=True)
     world.check(index)
     assert storage.files == whole or DAYS not in damaged or damaged[DAYS] == b"{}"
@@ -366,7 +367,7 @@ def test_what_cannot_be_trusted_is_folded_from_all_decisions_of_the_topic(
     assert storage.files == whole
 
 
-def test_an_index_of_another_log_is_noticed(world: Warehouse) -> None:
+def test_an_index_of_another_log_is_detected(world: Warehouse) -> None:
     other = Warehouse()
     for time_partition in (TIME_PARTITIONS[1], TIME_PARTITION, TIME_PARTITIONS[1]):
         other.add_commit(
@@ -378,8 +379,8 @@ def test_an_index_of_another_log_is_noticed(world: Warehouse) -> None:
     assert commits_read(other, other.check) == set()
 
 
-def test_a_topic_that_was_forgotten_and_came_back_has_only_its_new_files(world: Warehouse) -> None:
-    """Its chain begins anew, so that what an index says of the time before is none of it."""
+def test_a_topic_loaded_again_after_its_removal_has_only_its_new_files(world: Warehouse) -> None:
+    """The topic has a new chain of commits, so index documents of the old chain are ignored."""
     again = world.log.read_state().topics[TOPIC]
     commit = world.add_commit(TOPIC, added((FileKind.DATA, TIME_PARTITIONS[1])))
     content = world.log.commit(commit.commit_number).topics[TOPIC]
@@ -395,7 +396,7 @@ def test_a_topic_that_was_forgotten_and_came_back_has_only_its_new_files(world: 
     assert len(index.live(TOPIC, FileKind.DATA, TIME_PARTITIONS[1])) == 1
 
 
-def test_a_decision_rewrites_the_documents_of_its_own_days(world: Warehouse) -> None:
+def test_a_commit_rewrites_only_documents_of_its_days(world: Warehouse) -> None:
     storage = world.storage
     before = dict(storage.files)
     commit = world.add_commit(
@@ -414,7 +415,7 @@ def test_a_decision_rewrites_the_documents_of_its_own_days(world: Warehouse) -> 
     ]
 
 
-def test_files_that_were_deleted_leave_the_index(world: Warehouse) -> None:
+def test_deleted_files_are_removed_from_the_index(world: Warehouse) -> None:
     name = next(iter(world.live[1][FileKind.DATA, TIME_PARTITIONS[0]]))
     world.add_commit(TOPIC, rewrite(name, time_partition=TIME_PARTITIONS[0]), CommitKind.COMPACT)
     FileIndex(world.log).bring_up(TOPIC)
@@ -424,7 +425,7 @@ def test_files_that_were_deleted_leave_the_index(world: Warehouse) -> None:
     world.retire({4})
     assert commits_with_deleted_files(FileIndex(world.log).day(TOPIC, FileKind.DATA, "dt=2026-01-01")) == frozenset()
     on_disk = read_document(world.storage.files[DAY], DayIndex).value
-    assert commits_with_deleted_files(on_disk) == {4}, "until somebody writes it"
+    assert commits_with_deleted_files(on_disk) == {4}, "until the index is written"
     assert commits_with_deleted_files(without_dead(on_disk, {3})) == {4}
     assert commits_with_deleted_files(without_dead(on_disk, {4})) == frozenset()
     assert len(without_dead(on_disk, {4}).time_partitions[TIME_PARTITIONS[0]].files) == 1
@@ -438,7 +439,7 @@ def test_generations_of_a_topic_that_was_never_rewritten_need_no_document(world:
     assert storage.reads == []
 
 
-def test_a_decision_is_applied_once_and_in_parts() -> None:
+def test_a_commit_is_applied_once_and_in_parts() -> None:
     committed = dataclasses.replace(
         topic_commit(files=[committed_file("a", 0, 0, 5), committed_file("b", 0, 5, 9, "dt=2026-01-02/hr=00")]),
         rewrites=(TimePartitionRewrite(FileKind.DATA, TIME_PARTITION, ("old",), 3, 300),),

@@ -1,4 +1,4 @@
-"""Problems and notes of topics whose work is committed."""
+"""Problems and notes of topics whose results are committed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def reconciled(records: int, quarantined: int, *odd: OddTimes) -> ReconciledTopi
     return ReconciledTopic(ranges=ranges, odd_times=odd, problems=("before",))
 
 
-def told(one: ReconciledTopic) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def findings_of(one: ReconciledTopic) -> tuple[tuple[str, ...], tuple[str, ...]]:
     found = with_findings({"t": one}, {"t": POLICY})["t"]
     assert found.problems[0] == "before"
     assert (found.ranges, found.odd_times) == (one.ranges, one.odd_times)
@@ -33,12 +33,12 @@ def told(one: ReconciledTopic) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 @pytest.mark.parametrize("counts", [(0, 0), (10, 0), (90, 10), (9, 1)])
 def test_a_few_bad_messages_among_many_are_no_finding(counts: tuple[int, int]) -> None:
-    assert told(reconciled(*counts)) == ((), ())
+    assert findings_of(reconciled(*counts)) == ((), ())
 
 
 @pytest.mark.parametrize("counts", [(0, 1), (89, 10), (0, 99)])
-def test_a_share_of_bad_messages_over_the_limit_is_a_problem_however_few_they_are(counts: tuple[int, int]) -> None:
-    ((problem,), notes) = told(reconciled(*counts))
+def test_a_quarantine_ratio_over_the_limit_is_a_problem_for_any_number_of_messages(counts: tuple[int, int]) -> None:
+    ((problem,), notes) = findings_of(reconciled(*counts))
     count = sum(counts)
     assert re.match(rf"{counts[1]} of {count} .*\bloader\.quarantine_ratio_max \(10%\)", problem)
     assert "`headrace quarantine list t`" in problem
@@ -47,27 +47,27 @@ def test_a_share_of_bad_messages_over_the_limit_is_a_problem_however_few_they_ar
 
 def test_messages_of_the_future_are_a_note() -> None:
     one = dataclasses.replace(reconciled(10, 0), time_sources={FUTURE_TIME: 3})
-    problems, (note,) = told(one)
+    problems, (note,) = findings_of(one)
     assert problems == ()
     assert re.match(r"t: 3 of 10 .*\bloader\.future_max\b", note)
 
 
-def test_many_messages_that_the_core_left_to_python_are_a_note() -> None:
-    """What went to the quarantine is told of as that."""
+def test_many_messages_decoded_in_python_are_a_note() -> None:
+    """Quarantined messages are not counted in it; they are reported separately."""
     one = reconciled(20_000, 1_000)
-    assert told(dataclasses.replace(one, by_reference=10_999)) == ((), ())
-    assert told(dataclasses.replace(reconciled(200_000, 0), by_reference=20_000)) == ((), ())
-    (note,) = told(dataclasses.replace(one, by_reference=11_000))[1]
+    assert findings_of(dataclasses.replace(one, by_reference=10_999)) == ((), ())
+    assert findings_of(dataclasses.replace(reconciled(200_000, 0), by_reference=20_000)) == ((), ())
+    (note,) = findings_of(dataclasses.replace(one, by_reference=11_000))[1]
     assert note.startswith("t: 10,000 of 21,000 ")
 
 
 def test_odd_times_of_few_are_a_note_and_of_many_a_problem() -> None:
     odd = OddTimes(TimeOddity.OUT_OF_RANGE, "header.time", "millis", 1, T0 * 1_000_000)
-    problems, (note,) = told(reconciled(10, 0, odd))
+    problems, (note,) = findings_of(reconciled(10, 0, odd))
     assert problems == ()
     assert re.match(rf"t: 1 of 10 .*\bheader\.time \(.*\b{T0 * 1_000_000}\b.*\b2013-01-01 01:00Z\b", note)
     assert "timestamp-nanos" in note
-    (problem,), notes = told(reconciled(9, 0, odd))
+    (problem,), notes = findings_of(reconciled(9, 0, odd))
     assert notes == ()
     assert problem == note.replace("t: 1 of 10 ", "1 of 9 ")
 
@@ -86,7 +86,7 @@ ODD_TIMES = (
 def test_problem_of_odd_times_has_the_field_an_example_and_a_remedy() -> None:
     problems = []
     for odd in ODD_TIMES:
-        ((problem,), notes) = told(reconciled(5, 0, odd))
+        ((problem,), notes) = findings_of(reconciled(5, 0, odd))
         assert notes == ()
         assert problem.startswith("5 of 5 messages ")
         problems.append((odd, problem))
@@ -95,11 +95,11 @@ def test_problem_of_odd_times_has_the_field_an_example_and_a_remedy() -> None:
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_batches_passed_over_are_one_problem(is_kept: bool) -> None:
+def test_skipped_batches_are_one_problem(is_kept: bool) -> None:
     passed = SkippedOffsets(40, 60, "broker b:1 said so", is_kept)
     (committed,) = reconciled(10, 0).ranges
     one = ReconciledTopic(ranges=(dataclasses.replace(committed, skipped=(passed,)),), problems=("before",))
-    ((problem,), notes) = told(one)
+    ((problem,), notes) = findings_of(one)
     assert notes == ()
-    assert re.match(r"partition 0: 20 offsets .*\b40\b.*\bcorrupt_batches\b.*: broker b:1 said so$", problem)
+    assert re.match(r"partition 0: 20 offsets .*\b40\b.*\bcorrupt_batches\b.*: broker b:1 reports it$", problem)
     assert ("quarantine" in problem) is is_kept

@@ -1,12 +1,11 @@
-"""Every interleaving of loads of several topics, committed in chunks, and of those who clean and pack commit numbers
-meanwhile.
+"""Every interleaving of loads that commit several topics in chunks with cleaning and archiving.
 
-The processes are the loader's own code: they read the log, offer, void and pack as in a run, one call of the storage at
-a time, and each may stop for ever after any of them. What a commit number holds must never change, in whatever order
-archives and files come and go and whoever reads it; what a load is told of its offer must be what the log says; a topic
-is refused only for what was committed of it. From every state one more load must be able to load the rest, each offset
-once, and the files of whatever was committed must be in staging still. The rules that this rests on are taken away one
-by one to show that the model would notice.
+The processes are the loader's own code: they read the log, commit, void and archive as in a run, one call of the
+storage at a time, and each may stop forever after any call. The content of a commit must never change for any reader,
+in any order in which archives and files appear and disappear. The result that `try_commit` returns must agree with the
+log. A topic may be refused only because of another commit of this topic. From every state one more load must be able to
+load the rest, each offset once, and the files of all commits must still be in staging. Each rule that this depends on
+is removed in turn to show that the model detects its absence.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from headrace.loader.commit.prepare import staged_files
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.errors import LoaderError
 from support.loader.loader_samples import committed_file, committed_range, load, topic_commit
-from support.simulation.careless import without_rule
 from support.simulation.interleavings import Ask, Interleavings, Moment, Process
-from support.simulation.log_on_paper import ModelCommitStorage, ModelStaging, LogModel, Prefix, ReadingLog
+from support.simulation.log_model import LogModel, ModelCommitStorage, ModelStaging, Prefix, ReadingLog
+from support.simulation.removed_rule import without_rule
 
 ENDS: Mapping[str, Mapping[str, int]] = {
     "a": {"orders": 2, "clicks": 1},
@@ -46,9 +45,8 @@ ENDS: Mapping[str, Mapping[str, int]] = {
 ONLY_A_LOADS = "clicks"
 
 
-class Told(NamedTuple):
-    """What a load is told of a chunk: its commit, None where all of it was refused, and the topics that were left
-    out."""
+class ChunkResult(NamedTuple):
+    """The result of one chunk: the commit number, None if all of it was refused, and the topics that were left out."""
 
     work: str
     topics: frozenset[str]
@@ -57,31 +55,33 @@ class Told(NamedTuple):
     is_voided: bool
 
 
-def plans(ask: Ask, _: None) -> Prefix:
+def reads_log(ask: Ask, _: None) -> Prefix:
     log = ReadingLog(ask)
     log.read_state()
     return log.prefix
 
 
-def decides(name: str, ask: Ask, prefix: Prefix) -> tuple[Told, ...]:
+def commits_plan(name: str, ask: Ask, prefix: Prefix) -> tuple[ChunkResult, ...]:
     log = ReadingLog(ask, prefix)
     proposal = commit_to_try(name, log.state)
     ask("stage", name, tuple(file.path for file in staged_files(proposal)))
-    told: list[Told] = []
+    results: list[ChunkResult] = []
     plain = log.try_commit
 
-    def noting(chunk: Commit) -> CommitResult:
+    def recording(chunk: Commit) -> CommitResult:
         found = plain(chunk)
         commit_number = found.commit.commit_number if found.commit else None
         is_voided = found.conflict is not None and found.conflict.rule is ConflictRule.WORK_VOIDED
-        told.append(Told(chunk.run_id, frozenset(chunk.topics), commit_number, frozenset(found.refused), is_voided))
+        results.append(
+            ChunkResult(chunk.run_id, frozenset(chunk.topics), commit_number, frozenset(found.refused), is_voided)
+        )
         return found
 
-    log.try_commit = noting  # type: ignore[method-assign]
+    log.try_commit = recording  # type: ignore[method-assign]
     new_ids = (f"{name}{number}" for number in range(2, 9))
     ports: Any = SimpleNamespace(log=log, staging=ModelStaging(ask), new_run_id=lambda: next(new_ids))
     run._commit_plan(ports, name, proposal)
-    return tuple(told)
+    return tuple(results)
 
 
 def commit_to_try(name: str, state: LoaderState) -> Commit:
@@ -96,42 +96,47 @@ def commit_to_try(name: str, state: LoaderState) -> Commit:
     return dataclasses.replace(load(name, topics), planned_after=state.commit_number)
 
 
-def cleans(ask: Ask, _: None) -> tuple[str, ...]:
+def deletes_staging(ask: Ask, _: None) -> tuple[str, ...]:
     return clean(ReadingLog(ask), ModelStaging(ask), run_id="c", build="test", now_ms=0, age_ms=0).works
 
 
-def packs(ask: Ask, _: None) -> int:
+def archives(ask: Ask, _: None) -> int:
     log = ReadingLog(ask)
     return log.commits.pack(log.read_state().commit_number)
 
 
 def load_of(name: str) -> Process:
-    return Process(name, (plans, functools.partial(decides, name)))
+    return Process(name, (reads_log, functools.partial(commits_plan, name)))
 
 
 def planned(name: str, prefix: Prefix) -> Process:
-    """A load that has planned when this was the log."""
-    return Process(name, (lambda ask, _: prefix, functools.partial(decides, name)))
+    """A load whose plan was made with this prefix of the log."""
+    return Process(name, (lambda ask, _: prefix, functools.partial(commits_plan, name)))
 
 
-CLEANER, PACKER, READER = Process("c", (cleans,)), Process("p", (packs,)), Process("r", (plans,))
+CLEANER, ARCHIVER, READER = Process("c", (deletes_staging,)), Process("p", (archives,)), Process("r", (reads_log,))
 LAST = load_of("last")
 
 
 class Scenario(NamedTuple):
-    """`is_chunked` says that each topic is a chunk of its own; `fewest` are the steps that it has at least."""
+    """`is_chunked`: each topic is a separate chunk. `steps_min`: the least number of steps of all interleavings."""
 
     first: LogModel
     processes: tuple[Process, ...]
     is_chunked: bool
-    fewest: int
+    steps_min: int
 
 
-REFUSED, CHUNKS, VOIDED, PACKED = "a topic of two is another's", "chunks", "chunks are voided", "slots are packed"
+CONFLICT, CHUNKS, VOIDED, ARCHIVED = (
+    "one of two topics conflicts",
+    "chunks",
+    "chunks are voided",
+    "commits are archived",
+)
 
 
 def scenario(name: str) -> Scenario:
-    if name == REFUSED:
+    if name == CONFLICT:
         return Scenario(LogModel(), (load_of("a"), load_of("b"), CLEANER), False, 100_000)
     if name == CHUNKS:
         return Scenario(LogModel(packs=False, hints=("head.json",)), (load_of("a"), load_of("b")), True, 1_000)
@@ -141,18 +146,18 @@ def scenario(name: str) -> Scenario:
     two = Interleavings().alone(one, load_of("b"))
     puts = Process("b puts", (lambda ask, _: CommitFiles(ModelCommitStorage(ask)).put(2, two.committed()[1]),))
     first = one._replace(staged=two.staged)
-    return Scenario(first, (planned("a", one.committed()), puts, PACKER, READER), False, 50_000)
+    return Scenario(first, (planned("a", one.committed()), puts, ARCHIVER, READER), False, 50_000)
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two commit numbers are an archive as soon as they are committed."""
+def small_archives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Archives two commits as soon as there are two."""
     monkeypatch.setattr(commit_files, "ARCHIVE_COMMITS", 2)
     monkeypatch.setattr(commit_files, "LOOSE_COMMITS_MIN", 0)
 
 
-class Said(NamedTuple):
-    """Of a commit: its work, the offsets by topic, and the files."""
+class CommitContent(NamedTuple):
+    """The run of a commit, its offsets by topic, and its files."""
 
     work: str
     offsets: tuple[tuple[str, int], ...]
@@ -160,18 +165,18 @@ class Said(NamedTuple):
 
 
 @functools.cache
-def said(content: bytes) -> Said:
+def content_of(content: bytes) -> CommitContent:
     commit = read_document(content, Commit).value
     ranges = [(topic, one) for topic, committed in commit.topics.items() for one in committed.ranges]
-    return Said(
+    return CommitContent(
         commit.run_id,
         tuple((topic, offset) for topic, one in ranges for offset in range(one.start, one.end)),
         frozenset((commit.run_id, file.path) for file in staged_files(commit)),
     )
 
 
-class Judge:
-    """Looks at each world, and at each process that comes to its end, once."""
+class WorldChecker:
+    """Checks each world, and each process that ends, once."""
 
     def __init__(self, engine: Interleavings) -> None:
         self._engine = engine
@@ -182,44 +187,48 @@ class Judge:
         self._seen.add(what)
         return len(self._seen) > known
 
-    def look(self, before: LogModel, after: LogModel, moments: tuple[Moment, ...]) -> None:
+    def check(self, before: LogModel, after: LogModel, moments: tuple[Moment, ...]) -> None:
         if self._is_new(before, after):
             known = before.committed()
-            assert after.committed()[: len(known)] == known, "a slot has changed"
+            assert after.committed()[: len(known)] == known, "a commit has changed"
         for moment in moments:
             if moment.error is not None and not isinstance(moment.error, FileNotFoundError):
                 raise AssertionError(f"{moment.process.name} ended with {moment.error!r}")
             if (moment.carried or moment.left) and self._is_new(moment, after):
-                self._is_true(moment, after.committed())
+                self._check_process(moment, after.committed())
         if self._is_new(after):
-            self._can_be_finished(after)
+            self._check_completion(after)
 
-    def _is_true(self, moment: Moment, committed: Prefix) -> None:
-        """What a process knows of the log."""
+    def _check_process(self, moment: Moment, committed: Prefix) -> None:
+        """Checks that the process's knowledge agrees with the log."""
         read = moment.left if moment.process is READER else moment.carried
         if isinstance(read, tuple):
-            assert committed[: len(read)] == read, "what was read is not in the log"
+            assert committed[: len(read)] == read, "a commit was read that is not in the log"
         if moment.call is not None or moment.process.name not in ENDS:
             return
         assert isinstance(moment.left, tuple)
-        for told in moment.left:
-            at = [at for at, content in enumerate(committed, start=1) if said(content).work == told.work]
-            assert at == [told.commit_number] * (told.commit_number is not None), "what was told of an offer is not so"
+        for result in moment.left:
+            at = [at for at, content in enumerate(committed, start=1) if content_of(content).work == result.work]
+            assert at == [result.commit_number] * (result.commit_number is not None), (
+                "try_commit returned a wrong result"
+            )
             topics = (
-                {topic for topic, _ in said(committed[told.commit_number - 1]).offsets}
-                if told.commit_number
+                {topic for topic, _ in content_of(committed[result.commit_number - 1]).offsets}
+                if result.commit_number
                 else frozenset()
             )
-            assert topics == told.topics - told.refused or told.is_voided, "other topics were committed than was told"
-            assert ONLY_A_LOADS not in told.refused, "a topic is refused that nobody else committed"
+            assert topics == result.topics - result.refused or result.is_voided, (
+                "the committed topics differ from the result"
+            )
+            assert ONLY_A_LOADS not in result.refused, "a topic is refused without another commit"
 
-    def _can_be_finished(self, world: LogModel) -> None:
-        """Whoever was at work has died; one undisturbed load decides the rest."""
+    def _check_completion(self, world: LogModel) -> None:
+        """All other processes have died. One undisturbed load must commit the rest."""
         try:
             done = self._engine.alone(world, LAST)
         except LoaderError as error:
-            raise AssertionError("the next load does not go on") from error
-        committed = [said(content) for content in done.committed()]
+            raise AssertionError("the next load fails") from error
+        committed = [content_of(content) for content in done.committed()]
         rows = Counter(at for one in committed for at in one.offsets)
         assert rows == {(topic, at): 1 for topic, end in ENDS["last"].items() for at in range(end)}, "committed twice"
         lost = {file for one in committed for file in one.files} - done.staged
@@ -227,83 +236,84 @@ class Judge:
 
 
 def explore(name: str, patch: pytest.MonkeyPatch) -> tuple[int, int]:
-    """
+    """Explores all interleavings of a scenario.
+
     Returns:
-        The steps that all interleavings took, and the least of them that there must be.
+        The number of steps, and the least number that there must be.
     """
-    wanted, engine, count = scenario(name), Interleavings(), 0
-    judge = Judge(engine)
-    if wanted.is_chunked:
+    chosen, engine, count = scenario(name), Interleavings(), 0
+    checker = WorldChecker(engine)
+    if chosen.is_chunked:
         patch.setattr(prepare, "COMMIT_BYTES_MAX", 1)
-    for step in engine.steps(wanted.first, wanted.processes):
-        judge.look(step.before, step.after, step.moments)
+    for step in engine.steps(chosen.first, chosen.processes):
+        checker.check(step.before, step.after, step.moments)
         count += 1
-    return count, wanted.fewest
+    return count, chosen.steps_min
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(REFUSED, marks=pytest.mark.simulation),
+        pytest.param(CONFLICT, marks=pytest.mark.simulation),
         pytest.param(CHUNKS, marks=pytest.mark.simulation),
         VOIDED,  # the small case for every hour
-        pytest.param(PACKED, marks=pytest.mark.simulation),
+        pytest.param(ARCHIVED, marks=pytest.mark.simulation),
     ],
 )
-def test_in_every_interleaving_the_log_says_each_thing_once_and_for_ever(
+def test_every_interleaving_commits_each_offset_once_and_changes_no_commit(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    count, fewest = explore(name, monkeypatch)
-    assert count > fewest
+    count, steps_min = explore(name, monkeypatch)
+    assert count > steps_min
 
 
 RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
-    "voided work is not committed": (VOIDED, run_conflict, "if state.is_voided(commit.run_id):", "if False:"),
-    "committed work is not voided": (VOIDED, run_conflict, "commit.voided & state.works", "()"),
-    "what another load committed is left out": (
-        REFUSED,
+    "a voided run does not commit": (VOIDED, run_conflict, "if state.is_voided(commit.run_id):", "if False:"),
+    "a committed run is not voided": (VOIDED, run_conflict, "commit.voided & state.works", "()"),
+    "topics that another load committed are left out": (
+        CONFLICT,
         topic_conflicts,
         "if conflict is not None:",
         "if owner != topic:",
     ),
-    "only that is left out": (
-        REFUSED,
+    "other topics are not left out": (
+        CONFLICT,
         CommitLog.try_commit,
         "if topic not in conflicts}",
         "if False}",
     ),
-    "later chunks have staging of their own": (
+    "later chunks have separate staging directories": (
         VOIDED,
         run._commit_plan,
         "ports.staging.move(run_id, staged_files(chunk), chunk.run_id)",
         "pass",
     ),
-    "who put a slot reads whose it is": (
+    "after a failed put the owner of the commit is read": (
         CHUNKS,
         CommitLog.try_commit,
         "if found.value.run_id == proposal.run_id:",
         "if True:",
     ),
-    "who put a slot looks for its archive": (
-        PACKED,
+    "after a put the archive is read": (
+        ARCHIVED,
         CommitFiles.put,
         "archived = self._archived(commit_number)",
         "archived = None",
     ),
-    "who read a slot looks for its archive": (
-        PACKED,
+    "a reader reads the archive": (
+        ARCHIVED,
         CommitFiles.read,
         "archived = self._archived(commit_number)",
         "archived = None",
     ),
-    "and looks for it afterwards": (
-        PACKED,
+    "a reader reads the archive after the file": (
+        ARCHIVED,
         CommitFiles.read,
         "content = None if is_known else self._storage.read(commit_path(commit_number))",
         "return self._archived(commit_number) or self._storage.read(commit_path(commit_number))",
     ),
-    "slots go when their archive is there": (
-        PACKED,
+    "commit files are removed after their archive exists": (
+        ARCHIVED,
         CommitFiles._pack,
         "self._storage.put_if_absent(archive_path(end), content)",
         "[self._storage.remove(commit_path(commit_number)) for commit_number in commits] and "
@@ -312,7 +322,10 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
 }
 
 
-BREAKS = "committed twice|are lost|has changed|is not so|than was told|nobody else|not in the log|not go on|ended with"
+VIOLATIONS = (
+    "committed twice|are lost|has changed|wrong result|differ from the result|without another commit|not in the log"
+    "|next load fails|ended with"
+)
 
 
 @pytest.mark.simulation
@@ -320,5 +333,5 @@ BREAKS = "committed twice|are lost|has changed|is not so|than was told|nobody el
 def test_without_any_of_the_rules_an_interleaving_breaks(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     name, function, line, instead = RULES[rule]
     without_rule(monkeypatch, function, line, instead)
-    with pytest.raises(AssertionError, match=BREAKS):
+    with pytest.raises(AssertionError, match=VIOLATIONS):
         explore(name, monkeypatch)

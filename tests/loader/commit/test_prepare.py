@@ -1,4 +1,4 @@
-"""A large offer becomes several commits, each of bounded size, with every topic in one of them."""
+"""A large commit is split into several of limited size, and each topic is in one of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.loader.loader_samples import committed_file, committed_range, load,
 
 
 def big(files: int, partitions: int, windows: int, *, new: bool = False) -> TopicCommit:
-    """As large in its numbers and names as a real one."""
+    """A commit of one topic with numbers and names as long as real ones."""
     first = 10**12
     ranges = [committed_range(partition, first, first, first + 10**6) for partition in range(partitions)]
     pieces = tuple(committed_file("x", partition, first, first + 10**6).ranges[0] for partition in range(partitions))
@@ -37,7 +37,7 @@ def big(files: int, partitions: int, windows: int, *, new: bool = False) -> Topi
 
 
 @given(files=st.integers(0, 30), partitions=st.integers(0, 30), windows=st.integers(0, 100), new=st.booleans())
-def test_a_topic_is_not_taken_for_smaller_than_it_is(files: int, partitions: int, windows: int, new: bool) -> None:
+def test_estimated_size_is_not_below_the_real_size(files: int, partitions: int, windows: int, new: bool) -> None:
     committed = big(files, partitions, windows, new=new)
     empty = len(write_document(load("w", {})))
     written = len(write_document(load("w", {"a" * 100: committed}))) - empty
@@ -56,18 +56,20 @@ def proposal(number: int) -> Commit:
     return dataclasses.replace(load("first", topics), published=frozenset({"done"}))
 
 
-def test_what_fits_is_one_decision_under_its_own_id() -> None:
+def test_a_commit_within_the_limit_is_not_split() -> None:
     whole = proposal(3)
-    assert split_commit(whole, lambda: "never asked") == [whole]
+    assert split_commit(whole, lambda: "unused run id") == [whole]
     nothing = load("first", {})
-    assert split_commit(nothing, lambda: "never asked") == [nothing]
+    assert split_commit(nothing, lambda: "unused run id") == [nothing]
 
 
-@pytest.mark.parametrize(("room", "sizes"), [(1, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (5, [5]), (9, [5])])
-def test_chunks_are_as_few_as_the_bound_allows(room: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("topics_per_chunk", "sizes"), [(1, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (5, [5]), (9, [5])])
+def test_chunks_are_as_few_as_the_bound_allows(
+    topics_per_chunk: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = proposal(5)
     one = estimated_bytes(whole.topics["t0"])
-    monkeypatch.setattr(prepare, "COMMIT_BYTES_MAX", room * one)
+    monkeypatch.setattr(prepare, "COMMIT_BYTES_MAX", topics_per_chunk * one)
     numbers = ids()
     found = split_commit(whole, lambda: f"w{next(numbers)}")
     assert [len(chunk.topics) for chunk in found] == sizes
@@ -77,12 +79,12 @@ def test_chunks_are_as_few_as_the_bound_allows(room: int, sizes: list[int], monk
     assert {chunk.committed_at_ms for chunk in found} == {whole.committed_at_ms}
 
 
-def test_a_topic_beyond_the_bound_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_above_the_limit_is_a_separate_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare, "COMMIT_BYTES_MAX", 10_000)
     small = topic_commit(committed_range(0, 0, 0, 5))
     whole = load("w", {"a": small, "b": big(100, 3, 10), "c": small})
     assert [list(chunk.topics) for chunk in split_commit(whole, lambda: "x")] == [["a"], ["b"], ["c"]]
 
 
-def test_files_of_a_chunk_are_told_for_its_staging() -> None:
+def test_staged_files_lists_the_files_of_a_chunk() -> None:
     assert staged_files(proposal(1)) == [Staged("task-0", 1000)]

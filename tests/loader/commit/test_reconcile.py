@@ -1,4 +1,4 @@
-"""What can be committed of what the tasks returned."""
+"""The committable part of the results of the tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOW_MS
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.commit import reconcile as settling
-from headrace.loader.commit.reconcile import READ_AGAIN, ROOM_NEEDED, ReconciledTopic
+from headrace.loader.commit.reconcile import READ_AGAIN, SPACE_NEEDED, ReconciledTopic
 from headrace.loader.epochs import ReadEpochs
 from headrace.loader.plan.ranges import TRIED_AGAIN, PlannedRange, TopicRanges
 from headrace.loader.work_unit import (
@@ -79,7 +79,7 @@ def ends(reconciled: ReconciledTopic) -> dict[int, int]:
     return {one.partition: one.end for one in reconciled.ranges}
 
 
-def test_whole_work_is_decided_whole() -> None:
+def test_complete_results_are_committed_completely() -> None:
     units = [unit(0, offsets(0, 0, 10), offsets(1, 0, 5)), unit(1, offsets(0, 10, 20))]
     results = [
         result(
@@ -115,7 +115,7 @@ def counted_in(partition: int, end: int, starts: Mapping[int, int], *odd: OddTim
     )
 
 
-def test_of_windows_that_all_ranges_together_have_too_many_of_the_fullest_are_kept(
+def test_the_fullest_windows_remain_when_all_ranges_have_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(settling, "WINDOWS_MAX", 2)
@@ -140,7 +140,9 @@ def test_of_windows_that_all_ranges_together_have_too_many_of_the_fullest_are_ke
     st.lists(st.dictionaries(st.integers(-2, 9).map(lambda n: n * WINDOW_MS), st.integers(1, 9)), max_size=4),
     st.integers(0, 5),
 )
-def test_a_decision_has_so_many_windows_and_all_messages(ranges: list[dict[int, int]], windows_max: int) -> None:
+def test_a_commit_has_a_limited_number_of_windows_and_all_messages(
+    ranges: list[dict[int, int]], windows_max: int
+) -> None:
     ends = {n: sum(starts.values()) for n, starts in enumerate(ranges)}
     results = [counted_in(n, ends[n], starts) for n, starts in enumerate(ranges)]
     units = [unit(0, *(offsets(n, 0, end) for n, end in ends.items()))]
@@ -154,7 +156,7 @@ def test_a_decision_has_so_many_windows_and_all_messages(ranges: list[dict[int, 
         assert len({one.window_start_ms for one in windows if one.window_start_ms >= 0}) <= windows_max
 
 
-def test_what_is_odd_about_times_adds_up() -> None:
+def test_odd_times_of_ranges_are_added() -> None:
     far = OddTimes(TimeOddity.OUT_OF_RANGE, "at", "millis", 2, 2**60)
     late = dataclasses.replace(far, messages=3, value=2**61)
     early = OddTimes(TimeOddity.WRONG_UNIT, "at", "millis", 1, 10**9)
@@ -167,15 +169,15 @@ def test_what_is_odd_about_times_adds_up() -> None:
     )
 
 
-def test_of_a_broken_range_the_prefix_is_decided() -> None:
+def test_the_prefix_of_a_failed_range_is_committed() -> None:
     units = [unit(0, offsets(0, 0, 10))]
-    results = [result(0, [done(0, 0, 4, "the leader is gone")], [staged("a", (0, 0, 4))])]
+    results = [result(0, [done(0, 0, 4, "the leader has changed")], [staged("a", (0, 0, 4))])]
     reconciled = reconcile(planned({0: 10}), units, results)["t"]
     assert ends(reconciled) == {0: 4}
-    assert reconciled.problems == (f"partition 0 [0, 10): the leader is gone; {TRIED_AGAIN}",)
+    assert reconciled.problems == (f"partition 0 [0, 10): the leader has changed; {TRIED_AGAIN}",)
 
 
-def test_what_lies_behind_a_hole_is_left_out_with_its_files_and_their_other_ranges() -> None:
+def test_ranges_after_a_hole_are_left_out_with_their_files_and_ranges_of_these_files() -> None:
     units = [
         unit(0, offsets(0, 0, 10)),
         unit(1, offsets(0, 10, 20), offsets(1, 0, 5)),
@@ -191,7 +193,7 @@ def test_what_lies_behind_a_hole_is_left_out_with_its_files_and_their_other_rang
     assert [file.staged for file in reconciled.files] == ["a", "d"]
 
 
-def test_a_task_that_returned_nothing_is_named() -> None:
+def test_a_task_without_a_result_is_reported() -> None:
     reconciled = reconcile(planned({0: 10}), [unit(3, offsets(0, 0, 10))], [])["t"]
     assert reconciled.ranges == ()
     (problem,) = reconciled.problems
@@ -199,7 +201,7 @@ def test_a_task_that_returned_nothing_is_named() -> None:
     assert problem.endswith(READ_AGAIN)
 
 
-def test_a_task_whose_disk_failed_costs_its_ranges_and_one_sentence() -> None:
+def test_a_disk_error_of_a_task_drops_its_ranges_and_is_one_problem() -> None:
     units = [unit(0, offsets(0, 0, 10)), unit(1, offsets(0, 10, 20), offsets(1, 0, 5)), unit(2, offsets(2, 0, 3))]
     failed = result(1, [done(0, 10, 10, "disk full"), done(1, 0, 5, "disk full")], [])
     results = [
@@ -209,10 +211,10 @@ def test_a_task_whose_disk_failed_costs_its_ranges_and_one_sentence() -> None:
     ]
     reconciled = reconcile(planned({0: 20, 1: 5, 2: 3}), units, results)["t"]
     assert ends(reconciled) == {0: 10, 2: 3}
-    assert reconciled.problems == (f"task 1 cannot write to /s on node-7: disk full; {ROOM_NEEDED}",)
+    assert reconciled.problems == (f"task 1 cannot write to /s on node-7: disk full; {SPACE_NEEDED}",)
 
 
-def test_a_partition_that_changed_its_leader_is_left_for_the_next_run_with_what_shares_its_files() -> None:
+def test_a_partition_with_a_new_leader_is_left_out_with_ranges_of_the_same_files() -> None:
     units = [
         unit(0, offsets(0, 0, 10), offsets(1, 0, 5)),
         unit(1, offsets(1, 5, 9), offsets(2, 0, 3)),
@@ -230,7 +232,7 @@ def test_a_partition_that_changed_its_leader_is_left_for_the_next_run_with_what_
     assert problem.startswith("partition 1 ")
 
 
-def test_of_a_partition_that_changed_its_leader_no_lost_ground_is_declared() -> None:
+def test_data_loss_of_a_partition_with_a_new_leader_is_not_declared() -> None:
     ranges = (PlannedRange(0, 5, 20, 30, 0, 0), PlannedRange(1, 5, 20, 20, 0, 0))
     task = [unit(0, offsets(0, 20, 30))]
     read = [result(0, [done(0, 20, 30)], [staged("a", (0, 20, 30))])]
@@ -238,7 +240,7 @@ def test_of_a_partition_that_changed_its_leader_no_lost_ground_is_declared() -> 
     assert [(one.partition, one.gaps) for one in reconciled.ranges] == [(1, ((5, 20),))]
 
 
-def test_offsets_that_are_not_accounted_for_are_not_decided() -> None:
+def test_unaccounted_offsets_are_not_committed() -> None:
     short = dataclasses.replace(done(0, 0, 10), counts=RangeCounts(records=9))
     reconciled = reconcile(
         planned({0: 10}), [unit(0, offsets(0, 0, 10))], [result(0, [short], [staged("a", (0, 0, 9))])]
@@ -248,7 +250,7 @@ def test_offsets_that_are_not_accounted_for_are_not_decided() -> None:
     assert "9 of 10 offsets" in reconciled.problems[0]
 
 
-def test_files_that_hold_other_records_than_were_counted_hold_the_topic() -> None:
+def test_a_mismatch_of_file_and_range_counts_holds_back_the_topic() -> None:
     units = [unit(0, offsets(0, 0, 10))]
     reconciled = reconcile(planned({0: 10}), units, [result(0, [done(0, 0, 10)], [staged("a", (0, 0, 9))])])["t"]
     assert reconciled.ranges == ()
@@ -272,13 +274,13 @@ def test_a_range_that_stopped_before_an_unknown_id_is_no_problem() -> None:
     assert reconciled.problems == ()
 
 
-def test_lost_ground_is_declared_even_when_nothing_is_left_to_read() -> None:
+def test_data_loss_is_declared_even_without_offsets_to_read() -> None:
     ranges = (PlannedRange(0, 5, 20, 20, 0, 0),)
     reconciled = reconcile({"t": TopicRanges("id", False, ranges, ())}, [], [])["t"]
     assert [(one.previous, one.start, one.end, one.gaps) for one in reconciled.ranges] == [(5, 20, 20, ((5, 20),))]
 
 
-def test_of_a_log_that_diverged_the_epochs_of_all_pieces_are_decided_in_order() -> None:
+def test_epochs_of_all_pieces_of_a_diverged_log_are_committed_in_order() -> None:
     ranges = (PlannedRange(0, 50, 20, 40, 7, 0, 20, 3),)
     pieces = [
         dataclasses.replace(done(0, 30, 40), epochs=ReadEpochs(((6, 31), (7, 35)), 40)),
@@ -294,7 +296,7 @@ def test_of_a_log_that_diverged_the_epochs_of_all_pieces_are_decided_in_order() 
     assert (committed.diverged_at, committed.replaced, committed.incarnation, committed.gaps) == (20, (20, 50), 3, ())
 
 
-def test_a_divergence_is_decided_even_when_nothing_is_left_to_read() -> None:
+def test_a_divergence_is_committed_even_without_offsets_to_read() -> None:
     ranges = (PlannedRange(0, 50, 50, 50, 7, 0, 20, 3), PlannedRange(1, 50, 20, 20, 7, 0, 20, 3))
     reconciled = reconcile({"t": TopicRanges("id", False, ranges, ())}, [], [])["t"]
     assert [(one.partition, one.end, one.replaced, one.gaps) for one in reconciled.ranges] == [
@@ -309,7 +311,7 @@ def corrupt(start: int, end: int, *, is_kept: bool) -> RangeResult:
     return RangeResult(offsets(0, 0, 10), counts, skipped=(one,))
 
 
-def test_a_corrupt_batch_that_is_kept_is_one_row_and_takes_all_its_offsets() -> None:
+def test_a_quarantined_corrupt_batch_is_one_row_for_all_its_offsets() -> None:
     units = [unit(0, offsets(0, 0, 10))]
     data = StagedFile(FileKind.DATA, "t", "b", "d", 10, "00", 6, (FileRange(0, 0, 9, 6),))
     row = StagedFile(FileKind.QUARANTINE, "t", "b", "q", 10, "00", 1, (FileRange(0, 4, 4, 1),))
@@ -323,7 +325,7 @@ def test_a_corrupt_batch_that_is_kept_is_one_row_and_takes_all_its_offsets() -> 
     assert skipped.counts == RangeCounts(records=6, corrupt=4)
 
 
-def test_what_to_do_about_a_corrupt_batch_is_said_and_of_brokers_nothing() -> None:
+def test_problem_of_a_corrupt_batch_has_a_remedy_and_one_of_a_broker_is_retried() -> None:
     def problem(stop: CorruptBatchStop | None) -> str:
         one = dataclasses.replace(done(0, 0, 4, "it is broken"), corrupt_stop=stop)
         return reconcile(planned({0: 10}), [unit(0, offsets(0, 0, 10))], [result(0, [one], [])])["t"].problems[0]

@@ -1,4 +1,4 @@
-"""What commits add up to, and the rules by which one may no longer follow."""
+"""The state after all commits, and the rules by which a commit conflicts with it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FIRST = load(
 )
 
 
-def test_the_first_decision_of_a_topic_brings_all_that_is_known_of_it() -> None:
+def test_the_first_commit_of_a_topic_creates_its_state() -> None:
     known = state_of(FIRST).topics["orders"]
     assert known.table == "orders"
     assert known.topic_id == "id-1"
@@ -69,7 +69,7 @@ def test_a_recreated_topic_starts_again_and_keeps_table_and_files() -> None:
     assert known.data == FileTotals(2, 8, 2_000)
 
 
-def test_the_kafka_column_is_the_widest_that_any_decision_says() -> None:
+def test_the_kafka_column_is_the_widest_of_all_commits() -> None:
     known = [
         state_of(FIRST, load("w2", {"orders": topic_commit(kafka_column=column)})).topics["orders"].kafka_column
         for column in ("", "none", "position", "full")
@@ -77,7 +77,7 @@ def test_the_kafka_column_is_the_widest_that_any_decision_says() -> None:
     assert known == ["position", "position", "position", "full"]
 
 
-def test_asked_ids_are_kept() -> None:
+def test_foreign_ids_are_stored() -> None:
     state = state_of(FIRST, load("w2", {"orders": topic_commit(foreign_ids=frozenset({99}))}))
     assert state.topics["orders"].foreign_ids == {99}
 
@@ -87,7 +87,7 @@ def test_asked_ids_are_kept() -> None:
     [
         (load("w2", {"orders": topic_commit(committed_range(0, 15, 15, 20))}), None),
         (load("w2", {"orders": topic_commit(committed_range(1, None, 0, 4))}), None),
-        (load("w2", {"orders": topic_commit(committed_range(0, 15, 30, 40))}), None),  # lost ground, declared
+        (load("w2", {"orders": topic_commit(committed_range(0, 15, 30, 40))}), None),  # data loss, declared
         (load("w2", {"orders": topic_commit(diverged_range(12, 12, 40))}), None),
         (load("w2", {"orders": topic_commit(diverged_range(12, 15, 15))}), None),
         (load("w2", {"orders": topic_commit(committed_range(0, 15, 12, 40))}), ConflictRule.LOG_DIVERGED),
@@ -113,12 +113,12 @@ def test_asked_ids_are_kept() -> None:
         (clean("c1", "w9", "w1"), ConflictRule.RUN_COMMITTED),
     ],
 )
-def test_the_rules_of_conflict(commit: Commit, rule: ConflictRule | None) -> None:
+def test_find_conflict(commit: Commit, rule: ConflictRule | None) -> None:
     conflict = find_conflict(state_of(FIRST), commit)
     assert (conflict.rule if conflict else None) == rule
 
 
-def test_a_log_taken_up_where_it_diverged_goes_back_and_counts() -> None:
+def test_a_divergence_moves_the_next_offset_back_and_increments_the_incarnation() -> None:
     first = dataclasses.replace(committed_range(0, None, 10, 15), epochs=ReadEpochs(((1, 10), (2, 13)), 15))
     again = dataclasses.replace(diverged_range(12, 12, 40), epochs=ReadEpochs(((4, 12),), 40))
     state = state_of(load("w1", {"orders": topic_commit(first, new=True)}))
@@ -132,7 +132,7 @@ def test_a_log_taken_up_where_it_diverged_goes_back_and_counts() -> None:
         assert (conflict.rule if conflict else None) == rule
 
 
-def test_a_release_that_knows_no_incarnations_refuses_a_log_with_one() -> None:
+def test_a_release_without_incarnations_refuses_a_log_with_one() -> None:
     first = load("w1", {"orders": topic_commit(committed_range(0, None, 10, 15), new=True)}).at(1)
     second = load("w2", {"orders": topic_commit(diverged_range(12, 12, 40))}).at(2)
     state = fold(fold(EMPTY, first), second)
@@ -142,7 +142,7 @@ def test_a_release_that_knows_no_incarnations_refuses_a_log_with_one() -> None:
         assert read_document(write_document(value), type(value)).value == value
 
 
-def test_voided_work_is_never_decided() -> None:
+def test_a_voided_run_conflicts() -> None:
     state = state_of(FIRST, clean("c1", "w2"))
     late = load("w2", {"orders": topic_commit(committed_range(0, 15, 15, 20))})
     conflict = find_conflict(state, late)
@@ -150,7 +150,7 @@ def test_voided_work_is_never_decided() -> None:
     assert conflict.rule is ConflictRule.WORK_VOIDED
 
 
-def test_a_schema_change_moves_the_revision_on() -> None:
+def test_a_schema_change_increments_the_revision() -> None:
     change = load("w2", {"orders": topic_commit(schema=load_schema(2))})
     state = state_of(FIRST, change)
     assert state.topics["orders"].load_schema.revision == 2
@@ -159,8 +159,8 @@ def test_a_schema_change_moves_the_revision_on() -> None:
     assert late.rule is ConflictRule.LOAD_SCHEMA_MOVED
 
 
-def test_what_is_remembered_does_not_grow_with_what_was_decided() -> None:
-    """A year of runs on one partition, each with a file, leaves a state no larger than the first hundred did."""
+def test_state_does_not_grow_with_the_number_of_commits() -> None:
+    """After a year of runs on one partition, each with one file, the state is as large as after a hundred runs."""
     state, sizes = state_of(FIRST), []
     for commit_number in range(2, 1_002):
         start = 10 + 5 * (commit_number - 1)
@@ -172,18 +172,18 @@ def test_what_is_remembered_does_not_grow_with_what_was_decided() -> None:
         sizes.append(len(canonical(to_json(state))))
     assert state.topics["orders"].data == FileTotals(1_001, 5 * 1_001, 1_000 * 1_001)
     assert state.works == {"w1001"}
-    assert max(sizes) - sizes[100] < 20, "only numbers get longer"
+    assert max(sizes) - sizes[100] < 20, "only numbers grow"
 
 
-def test_published_work_is_forgotten_and_no_other() -> None:
+def test_only_published_runs_are_dropped_from_the_state() -> None:
     state = state_of(FIRST, load("w2", {"orders": topic_commit(committed_range(0, 15, 15, 20))}))
     assert state.works == {"w1", "w2"}
     third = load("w3", {"orders": topic_commit(committed_range(0, 20, 20, 25))})
     assert fold(state, dataclasses.replace(third, published=frozenset({"w1"})).at(3)).works == {"w2", "w3"}
-    assert fold(state, clean("c1", "w9").at(3)).works == {"w1", "w2"}, "cleaning stages nothing"
+    assert fold(state, clean("c1", "w9").at(3)).works == {"w1", "w2"}, "a cleaning commit stages nothing"
 
 
-def test_conflicts_are_told_by_topic() -> None:
+def test_conflicts_are_returned_by_topic() -> None:
     late = load(
         "w2",
         {
@@ -210,7 +210,7 @@ MERGED = compact(
 )
 
 
-def test_a_rewrite_takes_files_away_and_begins_a_generation() -> None:
+def test_a_rewrite_removes_files_and_begins_a_generation() -> None:
     state = state_of(FIRST, MORE, MERGED)
     known = state.topics["orders"]
     assert (known.data, known.generation) == (FileTotals(1, 8, 1_000), 1)
@@ -222,12 +222,12 @@ def test_a_rewrite_takes_files_away_and_begins_a_generation() -> None:
     assert later.topics["orders"].generation == 1
 
 
-def test_names_of_files_say_generation_slot_and_work() -> None:
+def test_file_names_contain_generation_commit_number_and_run() -> None:
     assert [file.name for file in MERGED.at(3).topics["orders"].files] == ["1-3-89abcdef-0-0"]
     assert [file.name for file in MORE.at(2).topics["orders"].files] == ["0-2-w2-0-0"]
 
 
-def test_of_two_rewrites_of_one_topic_the_later_one_is_a_conflict() -> None:
+def test_the_later_of_two_rewrites_of_a_topic_conflicts() -> None:
     again = dataclasses.replace(MERGED, run_id="w4")
     assert find_conflict(state_of(FIRST, MORE), again) is None
     conflict = find_conflict(state_of(FIRST, MORE, MERGED), again)
@@ -237,11 +237,11 @@ def test_of_two_rewrites_of_one_topic_the_later_one_is_a_conflict() -> None:
     assert find_conflict(state_of(FIRST, MORE, MERGED), applied) is None
 
 
-def test_a_load_may_be_decided_beside_a_rewrite() -> None:
+def test_a_load_and_a_rewrite_do_not_conflict() -> None:
     assert find_conflict(state_of(FIRST, MERGED), MORE) is None
 
 
-def test_what_only_takes_away_has_nothing_in_staging() -> None:
+def test_a_rewrite_without_added_files_has_no_staging() -> None:
     gone = dataclasses.replace(MERGED, kind=CommitKind.EXPIRE)
     assert state_of(FIRST, MORE, gone).works == {"w1", "w2"}
 
@@ -250,7 +250,7 @@ def starting(*starts: StartOffset, run_id: str = "op") -> Commit:
     return Commit(0, CommitKind.OFFSETS, run_id, 1, "test", {}, frozenset(), reason="why", starts=starts)
 
 
-def test_a_start_conflicts_with_a_load_that_was_faster_and_the_other_way_round() -> None:
+def test_a_start_offset_and_a_load_conflict_in_either_order() -> None:
     chosen = starting(StartOffset("orders", 0, 5), StartOffset("clicks", 0, 5))
     assert find_conflict(EMPTY, chosen) is None
     (topic, conflict), *rest = topic_conflicts(state_of(FIRST), chosen).items()
@@ -265,7 +265,7 @@ def test_a_start_conflicts_with_a_load_that_was_faster_and_the_other_way_round()
     assert find_conflict(state_of(chosen, elsewhere), starting(StartOffset("orders", 0, 7))) is None
 
 
-def test_a_start_is_nothing_to_a_topic_that_starts_again() -> None:
+def test_a_start_offset_does_not_conflict_with_a_recreated_topic() -> None:
     state = state_of(FIRST, starting(StartOffset("orders", 3, 5)))
     again = load("w2", {"orders": topic_commit(committed_range(3, None, 0, 3), topic_id="id-2")})
     assert find_conflict(state, again) is None

@@ -1,5 +1,4 @@
-"""Work that was voided is never committed, however late its offer comes, and is remembered no longer than that
-takes."""
+"""A voided run can never commit, however late, and the state stores its id only as long as necessary."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ STEPS = st.lists(
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _few_slots() -> Iterator[None]:
+def _small_commit_limit() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state, "PLAN_COMMITS_MAX", PLAN_COMMITS)
         patch.setattr(conflict, "PLAN_COMMITS_MAX", PLAN_COMMITS)
@@ -52,7 +51,7 @@ def others(known: LoaderState, count: int) -> LoaderState:
 
 
 @given(STEPS)
-def test_voided_work_is_never_decided_whenever_it_is_offered(steps: list[tuple[str, int]]) -> None:
+def test_a_voided_run_is_refused_at_any_later_commit(steps: list[tuple[str, int]]) -> None:
     known, planned, voided_at = EMPTY, dict[int, int](), dict[int, int]()
     for step, number in steps:
         if step == "others":
@@ -75,17 +74,17 @@ def test_voided_work_is_never_decided_whenever_it_is_offered(steps: list[tuple[s
         }
 
 
-@pytest.mark.parametrize("begun", range(2 * PLAN_COMMITS + 1))
-def test_whatever_lies_between_plan_voiding_and_offer(begun: int) -> None:
-    for until_voided, until_offered in itertools.product(range(PLAN_COMMITS + 1), range(2 * PLAN_COMMITS + 2)):
-        known = others(others(EMPTY, begun), until_voided)
-        known = others(committed(known, clean("cleaner", "w")), until_offered)
-        assert find_conflict(known, dataclasses.replace(load("w", {}), planned_after=begun)) is not None
-        if until_offered >= 2 * PLAN_COMMITS:
-            assert not known.is_voided("w"), "remembered no longer"
+@pytest.mark.parametrize("planned_after", range(2 * PLAN_COMMITS + 1))
+def test_a_voided_run_is_refused_for_any_distance_of_plan_voiding_and_commit(planned_after: int) -> None:
+    for until_voided, until_commit in itertools.product(range(PLAN_COMMITS + 1), range(2 * PLAN_COMMITS + 2)):
+        known = others(others(EMPTY, planned_after), until_voided)
+        known = others(committed(known, clean("cleaner", "w")), until_commit)
+        assert find_conflict(known, dataclasses.replace(load("w", {}), planned_after=planned_after)) is not None
+        if until_commit >= 2 * PLAN_COMMITS:
+            assert not known.is_voided("w"), "the state has dropped the id"
 
 
-def test_a_plan_that_is_too_old_is_refused_by_name() -> None:
+def test_a_plan_that_is_too_old_is_refused() -> None:
     proposal = dataclasses.replace(load("w", {}), planned_after=0)
     assert find_conflict(others(EMPTY, PLAN_COMMITS), proposal) is None
     found = find_conflict(others(EMPTY, PLAN_COMMITS + 1), proposal)
@@ -94,5 +93,5 @@ def test_a_plan_that_is_too_old_is_refused_by_name() -> None:
     assert re.search(rf"\bw\b.*\b0\b.*\b{PLAN_COMMITS + 1}\b", found.detail)
 
 
-def test_what_an_earlier_release_offered_is_of_no_age() -> None:
+def test_a_commit_without_a_plan_number_has_no_age_limit() -> None:
     assert find_conflict(others(EMPTY, 3 * PLAN_COMMITS), load("w", {})) is None

@@ -34,10 +34,10 @@ from headrace.loader.rewrite.run import CompactSettings, RewritePorts, compact, 
 from headrace.loader.work_unit import FileKind, StagedFile
 from support.loader.loader_samples import TIME_PARTITION, committed_file, committed_range, load, topic_commit
 from support.simulation.interleavings import Ask, Call, Interleavings, Process, Step
-from support.simulation.log_on_paper import LogModel, ModelStaging, Prefix, ReadingLog
+from support.simulation.log_model import LogModel, ModelStaging, Prefix, ReadingLog
 from support.simulation.remembered import remember_results
 from support.simulation.removed_rule import without_rule
-from support.simulation.warehouse_on_paper import ModelFiles, ModelHive, Rows, Warehouse, rows_of, staged_name
+from support.simulation.warehouse_model import ModelFiles, ModelHive, Rows, Warehouse, rows_of, staged_name
 
 TOPIC = "orders"
 NOW_MS = 1_767_225_600_000 + 30 * 86_400_000

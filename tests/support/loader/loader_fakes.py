@@ -28,8 +28,8 @@ from headrace.hive_ddl.render import view_revision
 from headrace.hive_ddl.table import VIEW_OF, VIEW_REVISION, Column, TableState
 from headrace.kafka_wire.cluster import (
     ClusterMetadata,
-    EpochEndLookup,
     EpochEnd,
+    EpochEndLookup,
     EpochQuery,
     OffsetLookup,
     PartitionMetadata,
@@ -46,8 +46,8 @@ from headrace.loader.commit.state import TopicState
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.inspect.latest_view import latest_view, newest_id
 from headrace.loader.load_schema import table_schema
-from headrace.loader.plan.schema_cache import SchemaCache
 from headrace.loader.plan.load_plan import PlanSettings
+from headrace.loader.plan.schema_cache import SchemaCache
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.rewrite.merge import MergeResult, MergeUnit
@@ -242,7 +242,7 @@ class FakePool:
         for offset in range(offsets.start, offsets.end):
             schema_id = topic.logs[tp.partition][offset - topic.first]
             if self.broken.get(tp) == offset:
-                end, error = offset, "the leader is gone"
+                end, error = offset, "the leader has changed"
                 break
             if schema_id in plan.absent_ids or schema_id in self.bad:
                 rows[FileKind.QUARANTINE].append(offset)

@@ -33,7 +33,7 @@ from headrace.avro_schema import (
     parse_schema,
     self_contained_text,
 )
-from headrace.loader.load_schema import EMPTY, StoredRoute, LoadState, fold
+from headrace.loader.load_schema import EMPTY, LoadState, StoredRoute, fold
 from headrace.loader.project.batches import project as core_project
 from headrace.loader.project.projection import compile_projection
 from support.loader.compiled_core import core_if_any

@@ -13,7 +13,7 @@ from headrace.hive_ddl.table import TableState
 from headrace.loader.errors import PublishedFileLost
 from headrace.loader.storage.protocols import Publication
 from support.simulation.interleavings import Ask, Call
-from support.simulation.log_on_paper import LogModel
+from support.simulation.log_model import LogModel
 
 Rows = tuple[int, ...]
 """The offsets in a file."""
