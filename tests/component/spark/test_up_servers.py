@@ -237,7 +237,7 @@ def test_socket_is_accessible_to_owner_only(sql: Server, directories: tuple[Path
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("sent", "reason"),
     [
         (b"", "Expecting value"),
         (b"{}", "expected statement"),
@@ -328,7 +328,7 @@ def test_socket_works_in_directory_with_long_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "outcome"),
+    ("sent", "expected"),
     [
         (NOT_STARTED, "unavailable"),
         (b"", "unavailable"),  # it ended before the query started

@@ -102,7 +102,7 @@ def inputs() -> list[bytes]:
     return [bytes.fromhex(line) for line in INPUTS.read_text(encoding="ascii").splitlines()]
 
 
-def stored_route(found: Sequence[bytes]) -> None:
+def save_inputs(found: Sequence[bytes]) -> None:
     """Makes these the kept inputs, in an order that changes little from one time to the next."""
     lines = sorted({one.hex() for one in found}, key=lambda line: (line[:2], len(line), line))
     INPUTS.write_text("\n".join((*lines, "")), encoding="ascii")

@@ -88,7 +88,7 @@ def main(seconds: int) -> int:
         except AssertionError as error:
             print(f"finding: the core and the reference differ: {data.hex()}: {error}")
             return 1
-    core_corpus.keep(kept)
+    core_corpus.save_inputs(kept)
     covered = re.findall(r"cov: (\d+)", merge.stderr)
     print(f"{len(kept)} inputs kept, {covered[-1] if covered else 'unknown'} places reached, no finding")
     return 0

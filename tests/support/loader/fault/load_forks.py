@@ -44,7 +44,7 @@ def open_session(arguments: list[str]) -> LoadSession:
     parser = CommandParser()
     headrace.cli.load.configure(parser)
     session = LoadSession(outlives_load=True)
-    session.reached(settings_from(parser.parse_args(arguments)))
+    session.with_metastore(settings_from(parser.parse_args(arguments)))
     return session
 
 
