@@ -45,8 +45,7 @@ from support.servers.hdfs import Hdfs  # noqa: E402
 from support.servers.kafka_security import KafkaSecurity  # noqa: E402
 from support.servers.postgres_server import PostgresServer  # noqa: E402
 from support.servers.yarn import Yarn, pack_environment  # noqa: E402
-from support.systemd_unit import Service as UnitService  # noqa: E402
-from support.systemd_unit import service_of  # noqa: E402
+from support.systemd_unit import SystemdService, parse_service  # noqa: E402
 
 EXAMPLES = ROOT / "examples" / "cluster"
 PROGRAM = "/opt/headrace/.venv/bin/headrace"
@@ -140,7 +139,7 @@ class Cluster:
         self._servers.callback(registry.stop)
         return registry
 
-    def _service(self, name: str, home: Path, paths: Mapping[str, str]) -> UnitService:
+    def _service(self, name: str, home: Path, paths: Mapping[str, str]) -> SystemdService:
         """Writes a unit of the examples with the paths of this machine, and returns its service."""
         text = with_paths(
             EXAMPLES / "systemd" / name, {PROGRAM: str(Path(sys.executable).parent / "headrace"), **paths}
@@ -148,7 +147,7 @@ class Cluster:
         units = self._directory / "systemd"
         units.mkdir(exist_ok=True)
         (units / name).write_text(text, encoding="utf-8")
-        return service_of(text, home)
+        return parse_service(text, home)
 
     def command(self, *arguments: str) -> RunnableCommand:
         """Returns the command of the unit for a load; other commands run in a shell as described in docs/cluster.md."""

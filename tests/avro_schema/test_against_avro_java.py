@@ -14,7 +14,7 @@ from headrace.avro_schema import (
     parse_schema,
     parsing_canonical_form,
 )
-from support.java_oracle import JavaOracle, decoded, java_oracle
+from support.java_oracle import JavaOracle, decode_text, java_oracle
 from support.schemas.strategies import schema_values
 
 
@@ -33,8 +33,8 @@ def ours(text: str) -> list[str]:
 
 
 def theirs(java: JavaOracle, text: str) -> list[str]:
-    verdict, *rest = java.ask(text)
-    return [verdict, decoded(rest[0]), *([decoded(rest[1]), rest[2]] if verdict == "ok" else [])]
+    verdict, *rest = java.call(text)
+    return [verdict, decode_text(rest[0]), *([decode_text(rest[1]), rest[2]] if verdict == "ok" else [])]
 
 
 def assert_same(java: JavaOracle, text: str) -> None:

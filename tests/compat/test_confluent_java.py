@@ -12,7 +12,7 @@ import pytest
 
 from headrace.avro_schema import parse_schema
 from headrace.compat import CompatibilityLevel, VersionedSchema, check_level, confluent_messages
-from support.java_oracle import JavaOracle, confluent_classpath, decoded, java_oracle
+from support.java_oracle import JavaOracle, confluent_classpath, decode_text, java_oracle
 from support.schemas.schema_pairs import schema_pairs
 
 pytestmark = pytest.mark.java
@@ -30,8 +30,8 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaOracle]:
 
 def expected_messages(java: JavaOracle, level: CompatibilityLevel, candidate: str, history: list[str]) -> list[str]:
     texts = [base64.b64encode(text.encode()).decode() for text in (candidate, *history)]
-    answer = java.ask_line("\t".join([level.value, *texts]))
-    return [decoded(message) for message in answer.split("\t")] if answer else []
+    answer = java.call_line("\t".join([level.value, *texts]))
+    return [decode_text(message) for message in answer.split("\t")] if answer else []
 
 
 def actual_messages(level: CompatibilityLevel, candidate: str, history: list[str]) -> list[str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NUMBERS = itertools.count()
 USERS_OF_SESSION = frozenset({"process_session", "engine"})
-"""Fixtures whose tests use the shared Spark session of the process."""
+"""Fixtures that use the Spark session shared by the process."""
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +67,8 @@ def one_session_at_a_time(request: pytest.FixtureRequest, session_holder: Proces
 
 @pytest.fixture(scope="module")
 def shared_engines(process_session: ProcessSession) -> tuple[SparkEngine, ServerEngine]:
-    """A Spark session for all modules without their own metastore, and a Spark Thrift Server on it. Each module has its
-    own database."""
+    """Returns a Spark session and a Spark Thrift Server on it, for all modules without their own metastore. Each module
+    has its own database."""
     from support.hive.hive_engines import spark_engines  # pyspark takes a second to import
 
     @contextmanager

@@ -1,7 +1,7 @@
-"""The whole path of a message: producer, registry, broker, load, Hive table, SQL.
+"""The complete path of a message: producer, registry, broker, load, Hive table, SQL.
 
 This is the only test with Spark in `make test`. Every part is a real process, started as users start it. If it fails,
-the tests of `make test-spark` show where and why.
+run `make test-spark`, whose tests find the cause.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def test_sent_messages_are_rows_of_their_table_and_a_bad_message_is_quarantined(
         for number, sale in enumerate(SALES):
             producer.send("sales", sale, key=str(number), schema=SCHEMA)
         producer.flush()
-    stranger = KafkaProducer(bootstrap_servers=bootstrap_servers)
-    stranger.send("sales", value=b"this is no Avro").get(30)
-    stranger.close()
+    plain_producer = KafkaProducer(bootstrap_servers=bootstrap_servers)
+    plain_producer.send("sales", value=b"this is no Avro").get(30)
+    plain_producer.close()
 
     servers = ["--registry-url", registry_url, "--bootstrap-servers", bootstrap_servers]
     headrace("load", *data_dir, *servers, "--master", "local[1]")

@@ -16,7 +16,7 @@ from headrace.cli import _parser
 from headrace.settings import load_settings
 from support.checkout import ROOT
 from support.pages import block, page
-from support.systemd_unit import UnitError, sections_of, service_of
+from support.systemd_unit import UnitError, parse_sections, parse_service
 
 PAGE = page("docs/cluster.md")
 CLUSTER = ROOT / "examples" / "cluster"
@@ -50,7 +50,7 @@ def test_all_units_are_tested() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_directive_belongs_to_its_section(name: str) -> None:
-    for section, given in sections_of(unit(name)).items():
+    for section, given in parse_sections(unit(name)).items():
         assert set(given) <= KNOWN[section]
 
 
@@ -72,7 +72,7 @@ def test_systemd_accepts_the_units(name: str, tmp_path: Path) -> None:
 
 @needs_systemd
 def test_timer_fires_every_ten_minutes() -> None:
-    (when,) = sections_of(unit("headrace-load.timer"))["Timer"]["OnCalendar"]
+    (when,) = parse_sections(unit("headrace-load.timer"))["Timer"]["OnCalendar"]
     found = subprocess.run(
         ["systemd-analyze", "calendar", "--iterations=4", when], capture_output=True, text=True, check=True, timeout=60
     ).stdout
@@ -95,8 +95,8 @@ def test_units_extend_those_of_one_machine() -> None:
     name = "headrace-registry.service"
     assert unit(name) == block(page("docs/registry.md"), f"# /etc/systemd/system/{name}")
     assert unit("headrace-load.timer") == (SCHEDULE / "headrace-load.timer").read_text(encoding="utf-8")
-    of_one = sections_of((SCHEDULE / "headrace-load.service").read_text(encoding="utf-8"))
-    of_cluster = sections_of(unit("headrace-load.service"))
+    of_one = parse_sections((SCHEDULE / "headrace-load.service").read_text(encoding="utf-8"))
+    of_cluster = parse_sections(unit("headrace-load.service"))
     assert of_cluster == {
         **of_one,
         "Service": {**of_one["Service"], "Environment": ("HADOOP_CONF_DIR=/etc/hadoop/conf",)},
@@ -104,7 +104,7 @@ def test_units_extend_those_of_one_machine() -> None:
 
 
 def test_load_unit_sets_the_hadoop_directories() -> None:
-    service = service_of(unit("headrace-load.service"), Path("/var/lib/headrace"))
+    service = parse_service(unit("headrace-load.service"), Path("/var/lib/headrace"))
     assert _parser(service.start[1:]).parse_args(service.start[1:]).config == Path("/etc/headrace/headrace.toml")
     assert (service.start[:2], service.before, service.directory) == ((PROGRAM, "load"), (), Path("/"))
     assert set(service.environment) == {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "HADOOP_CONF_DIR"}
@@ -113,7 +113,7 @@ def test_load_unit_sets_the_hadoop_directories() -> None:
 
 
 def test_registry_unit_migrates_the_database_first() -> None:
-    service = service_of(unit("headrace-registry.service"), Path("/var/lib/headrace"))
+    service = parse_service(unit("headrace-registry.service"), Path("/var/lib/headrace"))
     for words in (*service.before, service.start):
         assert _parser(words[1:]).parse_args(words[1:]).config == Path("/etc/headrace/headrace.toml")
     assert [words[1:3] for words in service.before] == [("registry", "db")]
@@ -137,7 +137,7 @@ def test_registry_unit_migrates_the_database_first() -> None:
 )
 def test_unit_parser_rejects_unsupported_syntax(line: str) -> None:
     with pytest.raises(UnitError):
-        service_of(f"[Service]\nExecStart=/bin/true\n{line}\n", Path("/home"))
+        parse_service(f"[Service]\nExecStart=/bin/true\n{line}\n", Path("/home"))
 
 
 def test_settings_of_the_page_load(tmp_path: Path) -> None:

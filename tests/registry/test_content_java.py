@@ -18,7 +18,7 @@ from headrace.registry.errors import InvalidRuleSet
 from headrace.registry.rules import RuleKind, RuleMode, RuleSet, check_rule_set
 from headrace.registry.tags import EntityKind, TaggedEntity, with_tags
 from support.examples import examples
-from support.java_oracle import JavaOracle, confluent_classpath, decoded, java_oracle
+from support.java_oracle import JavaOracle, confluent_classpath, decode_text, java_oracle
 from support.schemas.strategies import schema_values
 
 pytestmark = pytest.mark.java
@@ -51,9 +51,9 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaOracle]:
 def ask(java: JavaOracle, request: dict[str, Any], change: dict[str, Any] | None = None) -> Verdict:
     sent = [request] if change is None else [request, change]
     line = "\t".join(base64.b64encode(json.dumps(item).encode()).decode() for item in sent)
-    verdict, *fields = java.ask_line(line).split("\t")
-    assert verdict == "ok", decoded(fields[0])
-    return Verdict(*(decoded(field) for field in fields))
+    verdict, *fields = java.call_line(line).split("\t")
+    assert verdict == "ok", decode_text(fields[0])
+    return Verdict(*(decode_text(field) for field in fields))
 
 
 @settings(max_examples=examples(0.5), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])

@@ -1,4 +1,5 @@
-"""What the tests stand on: worlds, oracles, fakes and real servers. Not tests themselves.
+"""Helpers of tests: data generators, reference implementations, fakes and third-party servers. This package has no
+tests.
 
-A directory for each part of the product or kind of test that it serves; modules that any test may need are here.
+A subpackage serves one part of the product or one kind of test. Modules for any test are at the top level.
 """

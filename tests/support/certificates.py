@@ -1,4 +1,4 @@
-"""An authority made for a test, and the certificates that it signs; all as PEM files."""
+"""A certificate authority for a test, and the certificates that it signs, all as PEM files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ END = datetime.datetime(2200, 1, 1, tzinfo=datetime.UTC)
 
 
 class Authority:
-    """`ca_file` is its own certificate."""
+    """A certificate authority; `ca_file` is its own certificate."""
 
     def __init__(self, directory: Path, name: str = "test authority") -> None:
         self.directory = directory
@@ -36,7 +36,8 @@ class Authority:
     def certificate(
         self, name: str, *, hosts: tuple[str, ...] = ("localhost", "127.0.0.1"), key_password: str = ""
     ) -> tuple[Path, Path]:
-        """Files of a certificate for a client called `name`, or for the server of `hosts`, and of its key."""
+        """Returns the files of a certificate and its key, for a client with this `name` or for a server with these
+        `hosts`."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])

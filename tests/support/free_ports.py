@@ -1,25 +1,25 @@
-"""Ports for servers of tests that must have a certain one: to be told it beforehand, or to come back to it."""
+"""Free ports for servers of tests whose port must be known before the start or be the same after a restart."""
 
 from __future__ import annotations
 
 import random
 import socket
 
-# The system gives ports from 32768 on to whoever asks for any and to the near end of every connection, so that one from
-# there may be somebody else's a moment later, or while its server is down.
-CHOICE = range(10_000, 32_000)
-TRIES = 100
+# Linux assigns ports from 32768 on to sockets bound to port 0 and to outgoing connections. Such a port could be taken
+# by another process before its server starts, or while the server is down.
+PORTS = range(10_000, 32_000)
+ATTEMPTS_MAX = 100
 
 
 def free_port() -> int:
-    """One that nobody listens on at 127.0.0.1, and that the system gives to nobody."""
-    chance = random.SystemRandom()
-    for _ in range(TRIES):
-        port = chance.choice(CHOICE)
-        with socket.socket() as trial:
+    """Returns a port on which no server of 127.0.0.1 listens, outside the range from which the system assigns ports."""
+    random_source = random.SystemRandom()
+    for _ in range(ATTEMPTS_MAX):
+        port = random_source.choice(PORTS)
+        with socket.socket() as probe:
             try:
-                trial.bind(("127.0.0.1", port))
+                probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
             return port
-    raise RuntimeError(f"none of {TRIES} ports in {CHOICE} is free")
+    raise RuntimeError(f"none of {ATTEMPTS_MAX} ports in {PORTS} is free")

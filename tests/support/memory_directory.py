@@ -1,6 +1,6 @@
-"""A directory in memory, for servers and tables of tests that do not ask what survives a loss of power.
+"""A directory in memory, for servers and tables of tests that do not check durability.
 
-An fsync on a disk takes milliseconds, and a metastore makes several of them for each statement.
+An fsync on a disk takes milliseconds, and a metastore makes several for each statement.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FREE_BYTES_MIN = 2 * 1024**3
 
 @contextmanager
 def memory_directory(name: str) -> Iterator[Path]:
-    """An empty directory while open, on the disk where the system has not enough memory for it."""
+    """Creates an empty directory in memory, or on disk if the system has too little memory; deletes it at the end."""
     with tempfile.TemporaryDirectory(
         prefix=f"headrace-{name}-", dir=memory_parent(), ignore_cleanup_errors=True
     ) as path:
@@ -26,6 +26,6 @@ def memory_directory(name: str) -> Iterator[Path]:
 
 
 def memory_parent() -> Path | None:
-    """Returns a directory in memory, or None where the system has not enough memory for it."""
-    has_room = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= FREE_BYTES_MIN
-    return MEMORY if has_room else None
+    """Returns a directory in memory, or None if the system has too little memory."""
+    has_space = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= FREE_BYTES_MIN
+    return MEMORY if has_space else None

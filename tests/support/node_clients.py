@@ -1,4 +1,5 @@
-"""Clients of Node as the lock file of `tests/support/node` names them, and scripts run by Node's own test runner."""
+"""Node clients: installs the packages of the lock file in `tests/support/node`, and runs scripts with Node's test
+runner."""
 
 from __future__ import annotations
 
@@ -20,10 +21,11 @@ RUN_TIMEOUT_S = 120
 
 
 def installed_clients() -> Path:
-    """The directory of modules, installed once per content of the lock file. Skips the test where there is no Node."""
+    """Returns the directory `node_modules`, installed once for each content of the lock file. Skips the test if Node is
+    missing or too old."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
-        pytest.skip("no node and npm on the PATH to run the clients with")
+        pytest.skip("node or npm is not on the PATH; they run the clients")
     version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     if int(version.removeprefix("v").partition(".")[0]) < NODE_VERSION_MIN:
         pytest.skip(f"node {version} is older than {NODE_VERSION_MIN}")

@@ -1,4 +1,4 @@
-"""Pages of the documentation, for tests that hold them true."""
+"""Reads documentation pages for tests that check their content."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def page(path: str) -> str:
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """The blocks of code in a language, without their fences."""
+    """Returns the code blocks of a language, without their fences."""
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
 def block(text: str, begins_with: str) -> str:
-    """The one block of code that begins so."""
+    """Returns the only code block that begins with this text."""
     (found,) = [code for code in blocks(text, r"\w*") if code.startswith(begins_with)]
     return found

@@ -1,4 +1,4 @@
-"""What the kernel knows of a process and those that it started."""
+"""Reads process information from Linux's /proc, and stops or kills processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def descendants(pid: int) -> list[int]:
-    """The process, then those that any of its threads started, depth first."""
+    """Returns the process and all processes below it, depth first. The children of all of its threads count."""
     found = [pid]
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -31,22 +31,23 @@ def command_line(pid: int) -> str:
 
 
 def is_running(pid: int) -> bool:
-    """A zombie is not."""
+    """Whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-def kill_with_children(pid: int, within_s: float = 60) -> None:
-    """`kill -9` of a process and of those below it, as when all of them lose power at once.
+def kill_with_children(pid: int, timeout_s: float = 60) -> None:
+    """Kills a process and all processes below it with SIGKILL, as if all lost power at once.
 
-    The process is stopped first: then it starts none that the list would miss, and buries none, so that a number of the
-    list is nobody else's. It is killed last, so that the others do not end by themselves because they lost it, and has
-    not been waited for; of the others nothing is left then, memory that they share and addresses among it.
+    The process is stopped first. A stopped process neither starts a child that the list would miss nor reaps a child,
+    so no process id of the list can be reused. The process is killed last, because its children could exit in an
+    orderly way if they saw their parent end. The caller must still wait for it. Its children are dead when this
+    returns, and have released their shared memory and addresses.
     """
-    deadline = time.monotonic() + within_s
-    stop(pid, within_s)
+    deadline = time.monotonic() + timeout_s
+    stop(pid, timeout_s)
     others = descendants(pid)[1:]
     for other in others:
         os.kill(other, signal.SIGKILL)
@@ -54,15 +55,16 @@ def kill_with_children(pid: int, within_s: float = 60) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def stop(pid: int, within_s: float = 60) -> None:
-    """As if the system gave it no time: it does nothing more when this returns, and what it has sent still arrives."""
+def stop(pid: int, timeout_s: float = 60) -> None:
+    """Stops a process with SIGSTOP, as if the system did not schedule it. No thread runs when this returns; sent data
+    still arrives."""
     os.kill(pid, signal.SIGSTOP)
-    # A signal is on its way for a while, and a thread in a call of the kernel is stopped at its end.
-    _wait_until(lambda: _states(pid) <= {"T", "Z"}, time.monotonic() + within_s)
+    # Signal delivery takes time, and a thread in a system call stops only at its end.
+    _wait_until(lambda: _thread_states(pid) <= {"T", "Z"}, time.monotonic() + timeout_s)
 
 
-def _states(pid: int) -> set[str]:
-    """Of all threads of a process."""
+def _thread_states(pid: int) -> set[str]:
+    """Returns the states of all threads of a process."""
     states = set()
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):
@@ -70,15 +72,16 @@ def _states(pid: int) -> set[str]:
     return states
 
 
-def _wait_until(is_so: Callable[[], bool], deadline: float) -> None:
-    while not is_so():
+def _wait_until(condition: Callable[[], bool], deadline: float) -> None:
+    while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError("processes did not stop or end")
         time.sleep(0.001)
 
 
-def started(pid: int) -> str:
-    """When it was started, in ticks since the machine was: with the number, nobody else's. "" where there is none."""
+def start_ticks(pid: int) -> str:
+    """Returns the start time of a process in ticks since boot, or "" if it does not exist. A reused process id has
+    another start time."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
@@ -86,7 +89,7 @@ def started(pid: int) -> str:
 
 
 def listening(pid: int) -> set[str]:
-    """Addresses that the process and its descendants accept TCP connections on."""
+    """Returns the addresses on which the process and its descendants accept TCP connections."""
     inodes = set()
     for member in descendants(pid):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A real server as a child process. In a module of its own, since there is more than one conftest to import from."""
+"""Starts a real server as a child process. This is no conftest, because several conftest modules import it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from queue import Empty, Queue
 from support.checkout import ROOT
 
 READY_TIMEOUT_S = 120
-DRAINED_WITHIN_S = 10
+DRAIN_TIMEOUT_S = 10
 
 
 class Service:
-    """A running `headrace …` server. `addresses` are the words of its ready line, by name.
+    """A running `headrace …` server. `addresses` maps the names of its ready line to values.
 
     Args:
-        arguments: a module and its arguments; with no `program` the whole command.
-        environment: besides what is `inherited`.
+        arguments: a module and its arguments, or the whole command if `program` is empty.
+        environment: variables that are added to `inherited`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Service:
             drain.start()
         try:
             self.addresses = self._wait_until_ready()
-        except BaseException:  # Ctrl-C among them: nobody else can end it yet
+        except BaseException:  # including Ctrl-C, because no caller has the process yet
             self.kill()
             raise
 
@@ -80,7 +80,7 @@ class Service:
                 raise RuntimeError(f"{' '.join(self.arguments)} did not get ready:\n{''.join(self.errors)}")
 
     def stop(self, timeout_s: float = 60) -> int:
-        """Ends it as an operator would, and returns its exit code; all that it said has been read then."""
+        """Terminates the server with SIGTERM and returns its exit code. All of its output has been read afterwards."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -88,7 +88,7 @@ class Service:
             except subprocess.TimeoutExpired:
                 self.kill()
         for drain in self._drains:
-            drain.join(DRAINED_WITHIN_S)
+            drain.join(DRAIN_TIMEOUT_S)
         return self.process.wait()
 
     def kill(self) -> None:

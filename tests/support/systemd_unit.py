@@ -1,4 +1,4 @@
-"""Services of systemd as far as ours go: what a unit file starts, where, and with which environment."""
+"""Parses systemd service units: their commands, directory and environment, as far as our units use them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from types import MappingProxyType
 SECTION = re.compile(r"\[(\w+)\]")
 DIRECTIVE = re.compile(r"([A-Z]\w*)=(.*)")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
-"""What systemd gives to the services of a system (systemd.exec, "Environment Variables in Spawned Processes")."""
+"""The PATH of systemd's system services (systemd.exec, "Environment Variables in Spawned Processes")."""
 
 Sections = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 
 class UnitError(Exception):
-    """A unit file has something that is not understood here; the message is one line."""
+    """A unit file has an unsupported line or directive. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
-    """What one service starts: each command of `before`, then `start`, in `directory`, with `environment` and nothing
-    else of it."""
+class SystemdService:
+    """The processes of a service: each command of `before`, then `start`, in `directory`, with exactly
+    `environment`."""
 
     before: tuple[tuple[str, ...], ...]
     start: tuple[str, ...]
@@ -33,11 +33,11 @@ class Service:
     directory: Path
 
 
-def sections_of(text: str) -> Sections:
-    """The directives of a unit file, by section; one may be given more than once.
+def parse_sections(text: str) -> Sections:
+    """Returns the directives of a unit file by section. A directive may occur more than once.
 
     Raises:
-        UnitError: a line is none of comment, section and directive.
+        UnitError: a line is no comment, section or directive.
     """
     found: dict[str, dict[str, tuple[str, ...]]] = {}
     section: dict[str, tuple[str, ...]] | None = None
@@ -53,17 +53,17 @@ def sections_of(text: str) -> Sections:
     return found
 
 
-def service_of(text: str, home: Path) -> Service:
-    """The service of a unit file.
+def parse_service(text: str, home: Path) -> SystemdService:
+    """Returns the service of a unit file.
 
     Args:
-        text: of the file, whose paths are those of this machine already.
-        home: the home directory of the user of the unit, for which whoever runs this stands.
+        text: the content of the file, already adapted to the paths of this machine.
+        home: the home directory of the unit's user. The current user replaces that user.
 
     Raises:
-        UnitError: it has something that this does not do as systemd does.
+        UnitError: the unit has a directive or a syntax that is not supported here.
     """
-    given = sections_of(text)["Service"]
+    given = parse_sections(text)["Service"]
     if others := {name for name in given if name in ("EnvironmentFile", "PassEnvironment", "UnsetEnvironment")}:
         raise UnitError(f"expected the environment in lines Environment=, found {', '.join(sorted(others))}")
     start = given.get("ExecStart", ())
@@ -75,7 +75,7 @@ def service_of(text: str, home: Path) -> Service:
         environment |= dict(word.split("=", 1) for word in _words(line))
     directory = Path(given.get("WorkingDirectory", ("/",))[-1])
     before = tuple(_words(line) for line in given.get("ExecStartPre", ()))
-    return Service(before, _words(start[0]), MappingProxyType(environment), directory)
+    return SystemdService(before, _words(start[0]), MappingProxyType(environment), directory)
 
 
 def _words(line: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A terminal that keeps what it is shown."""
+"""A fake terminal for tests of colour and progress output."""
 
 from __future__ import annotations
 
@@ -6,5 +6,7 @@ import io
 
 
 class Terminal(io.StringIO):
+    """A text buffer that reports to be a terminal."""
+
     def isatty(self) -> bool:
         return True

@@ -23,7 +23,7 @@ from support.broker.stored_batches import (
     stored_batches,
 )
 from support.free_ports import free_port
-from support.go_clients import Running, compiled
+from support.go_clients import GoProgram, compile_clients
 
 pytestmark = pytest.mark.go
 
@@ -33,7 +33,7 @@ RUN_TIMEOUT_S = 120
 
 @pytest.fixture(scope="module")
 def program() -> str:
-    return str(compiled())
+    return str(compile_clients())
 
 
 def test_full_round(keeping_broker_address: str, program: str) -> None:
@@ -84,14 +84,14 @@ def test_idempotent_producer_survives_kills_and_stops(tmp_path: Path, start_serv
     address = f"127.0.0.1:{port}"
     service = serve(start_service, tmp_path, port, **settings)
     create(address, "t", 4)
-    with Running(program, "write", address, "t") as writer:
+    with GoProgram(program, "write", address, "t") as writer:
         for round_number, end in enumerate(shutdowns(2)):
             enough = len(writer.lines) + 500 + round_number % 17
             writer.wait_until(lambda: len(writer.lines) >= enough)  # noqa: B023
             service = start_again(service, end, start_service, tmp_path, port, **settings)
         enough = len(writer.lines) + 500
         writer.wait_until(lambda: len(writer.lines) >= enough)
-        writer.end()
+        writer.stop()
     acknowledged = {int(number): (int(partition), int(offset)) for number, partition, offset in writer.lines}
     assert sorted(acknowledged) == list(range(len(writer.lines)))
     check_written_once(address, "t", acknowledged)
@@ -152,7 +152,7 @@ def test_group_survives_kills_and_stops(tmp_path: Path, start_service: Any, prog
     create(address, "t", 4)
     source = Source(address, "t", 4)
     with ExitStack() as stack:
-        members = [stack.enter_context(Running(program, "read", address, "t", "g")) for _ in range(2)]
+        members = [stack.enter_context(GoProgram(program, "read", address, "t", "g")) for _ in range(2)]
 
         def result() -> int:
             """Returns the number of acknowledged commits."""
@@ -172,7 +172,7 @@ def test_group_survives_kills_and_stops(tmp_path: Path, start_service: Any, prog
             assert sum(committed(address, "g").values()) >= before, "offsets went back"
         members[0].wait_until(lambda: result() == source.sent)
         for member in members:
-            member.end()
+            member.stop()
     assert seen_once([member.lines for member in members], 4) == [
         list(range(partition, source.sent, 4)) for partition in range(4)
     ]
@@ -188,7 +188,7 @@ def test_transactions_copy_exactly_once_across_kills_and_stops(
     create(address, "from", 1)
     create(address, "to", 1)
     source = Source(address, "from", 1)
-    with Running(program, "copy", address, "from", "to", "copier") as copier:
+    with GoProgram(program, "copy", address, "from", "to", "copier") as copier:
 
         def copied() -> int:
             """Returns the acknowledged number; a response lost with the broker may have confirmed more."""
@@ -204,7 +204,7 @@ def test_transactions_copy_exactly_once_across_kills_and_stops(
             service = start_again(service, end, start_service, tmp_path, port)
             assert topic_partition() >= before, "offsets went back"
         copier.wait_until(lambda: topic_partition() == source.sent)
-        copier.end()
+        copier.stop()
     assert is_transactional(stored_batches(address, "to"))
     assert committed(address, "copier") == {0: source.sent}
     assert read_committed(address, "to") == list(range(source.sent))

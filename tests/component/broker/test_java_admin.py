@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.java_oracle import compiled
+from support.java_oracle import compile_program
 from support.servers.kafka_programs import JAVA, program_jars
 
 pytestmark = pytest.mark.java
@@ -98,7 +98,7 @@ ANSWERS = (
 def test_each_call_gets_the_expected_result_or_error(keeping_broker_address: str, tmp_path: Path) -> None:
     """The client rejects unsupported calls at once, because it knows ApiVersions; no call runs into its timeout."""
     classpath = program_jars()
-    classes = compiled("AdminRound", classpath, tmp_path / "classes")
+    classes = compile_program("AdminRound", classpath, tmp_path / "classes")
     quiet = "-Dorg.apache.logging.log4j.level=OFF"
     command = [*JAVA, quiet, "-cp", f"{classes}:{classpath}", "AdminRound", keeping_broker_address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, stdin=subprocess.DEVNULL)

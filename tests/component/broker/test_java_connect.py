@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from support.free_ports import free_port
-from support.java_oracle import compiled
+from support.java_oracle import compile_program
 from support.servers.kafka_programs import WAIT_TIMEOUT_S, JavaProgram, program_jars, properties_file, read_messages
 
 pytestmark = pytest.mark.java
@@ -86,7 +86,7 @@ def worker(address: str, port: int) -> dict[str, object]:
 def classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The class path of Connect and of the program that runs it."""
     jars = program_jars()
-    return f"{compiled('ConnectStopped', jars, tmp_path_factory.mktemp('classes'))}:{jars}"
+    return f"{compile_program('ConnectStopped', jars, tmp_path_factory.mktemp('classes'))}:{jars}"
 
 
 def connect(log: Path, classpath: str, kind: str, *arguments: Path) -> JavaProgram:
@@ -150,7 +150,7 @@ class Cluster:
     def start(self, log: Path) -> JavaProgram:
         return connect(log, self._classpath, "Distributed", self._settings)
 
-    def ask(self, path: str, body: Mapping[str, str] | None = None) -> dict[str, object] | None:
+    def call(self, path: str, body: Mapping[str, str] | None = None) -> dict[str, object] | None:
         """Returns None if there is no response, or an error."""
         data = None if body is None else json.dumps(body).encode()
         method = "GET" if body is None else "PUT"
@@ -162,7 +162,7 @@ class Cluster:
             return None
 
     def is_running(self, connector: str) -> bool:
-        status = self.ask(f"/connectors/{connector}/status") or {}
+        status = self.call(f"/connectors/{connector}/status") or {}
         return [task["state"] for task in status.get("tasks", [])] == ["RUNNING"]  # type: ignore[attr-defined]
 
 
@@ -174,10 +174,10 @@ def test_distributed_is_exactly_once_over_a_kill(broker_address: str, classpath:
     cluster = Cluster(broker_address, tmp_path, classpath)
     rest = list(LINES)
     with cluster.start(tmp_path / "killed.log") as killed:
-        killed.wait_until(lambda: cluster.ask("/") is not None, "it answered")
+        killed.wait_until(lambda: cluster.call("/") is not None, "it answered")
         for name, configuration in files.connectors("distributed").items():
             killed.wait_until(
-                lambda: cluster.ask(f"/connectors/{name}/config", configuration) is not None,  # noqa: B023
+                lambda: cluster.call(f"/connectors/{name}/config", configuration) is not None,  # noqa: B023
                 f"the {name} was created",
             )
         for name in ("source", "sink"):

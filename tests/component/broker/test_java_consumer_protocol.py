@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.broker.broker_restarts import serve
-from support.java_oracle import compiled
+from support.java_oracle import compile_program
 from support.servers.kafka_programs import JAVA
 from support.servers.maven_jars import classpath_of
 
@@ -22,7 +22,7 @@ def test_two_members_share_and_one_takes_over(start_service: Any, tmp_path: Path
     """One member subscribes by pattern, is static and prefers another assignor."""
     broker = serve(start_service, tmp_path, consumer_heartbeat_interval="500ms")
     classpath = classpath_of("kafka")
-    classes = compiled("ConsumerProtocolRound", classpath, tmp_path / "classes")
+    classes = compile_program("ConsumerProtocolRound", classpath, tmp_path / "classes")
     command = [*JAVA, "-cp", f"{classes}:{classpath}", "ConsumerProtocolRound", broker.addresses["broker"]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr

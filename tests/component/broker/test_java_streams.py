@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from support.java_oracle import compiled
+from support.java_oracle import compile_program
 from support.servers.kafka_programs import WAIT_TIMEOUT_S, JavaProgram, program_jars, read_messages, wait_until
 
 pytestmark = pytest.mark.java
@@ -85,7 +85,7 @@ def test_words_are_counted_exactly_once_over_a_kill(broker_address: str, tmp_pat
     broker = Broker(broker_address)
     broker.make_topics("lines", "counts")
     classpath = program_jars()
-    classpath = f"{compiled('WordCount', classpath, tmp_path / 'classes')}:{classpath}"
+    classpath = f"{compile_program('WordCount', classpath, tmp_path / 'classes')}:{classpath}"
     run = ("WordCount", broker_address, tmp_path / "state")
     broker.produce(LINES[:FIRST])
     rest = LINES[FIRST:]

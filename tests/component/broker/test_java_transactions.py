@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.java_oracle import compiled
+from support.java_oracle import compile_program
 from support.servers.maven_jars import classpath_of
 
 pytestmark = pytest.mark.java
@@ -19,7 +19,7 @@ def test_a_round_of_transactions(broker_address: str, tmp_path: Path) -> None:
     """The client uses the protocol from before KIP-890, since the broker does not have the feature
     `transaction.version`."""
     classpath = classpath_of("kafka")
-    classes = compiled("TransactionRound", classpath, tmp_path / "classes")
+    classes = compile_program("TransactionRound", classpath, tmp_path / "classes")
     command = ["java", "-Xmx256m", "-cp", f"{classes}:{classpath}", "TransactionRound", broker_address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr

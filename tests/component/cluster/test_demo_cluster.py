@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
 def test_demo_succeeds_on_a_cluster(tmp_path: Path) -> None:
-    """Two clients query HiveServer2, and the results equal those of the data set. Afterwards no server runs."""
+    """Two clients query HiveServer2, and the results equal those of the data set. No server runs afterwards."""
     data = tmp_path / "cluster"
     done = subprocess.run(
         [sys.executable, str(ROOT / "tools" / "demo_cluster.py"), "--data-dir", str(data)],

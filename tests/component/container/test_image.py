@@ -1,4 +1,4 @@
-"""The image of the Dockerfile, built and run with a container engine, or its steps run directly where there is none.
+"""Builds and runs the image of the Dockerfile with a container engine; without an engine, runs the steps directly.
 
 Docker with its daemon, podman and buildah are supported. They fetch the base image as usual. A builder without a daemon
 needs only its own settings, such as `BUILDAH_ISOLATION=chroot`.
@@ -108,7 +108,7 @@ def run_steps_directly() -> Iterator[Run]:
             if step == "WORKDIR":
                 directory = path_in(root, text)
                 directory.mkdir(parents=True, exist_ok=True)
-            elif step == "COPY" and not text.startswith("--from"):  # the other COPY concerns a file that exists here
+            elif step == "COPY" and not text.startswith("--from"):  # the build stage's results are in place here
                 copy_checkout(directory)
             elif step == "RUN" and not text.startswith("useradd"):
                 run_command(["sh", "-c", with_root(text, root)], BUILD_S, cwd=directory, env=environment)

@@ -34,7 +34,7 @@ from support.checkout import ROOT
 from support.free_ports import free_port
 from support.loader.warm_commands import WarmCommands
 from support.memory_directory import memory_directory
-from support.processes import command_line, descendants, is_running, started
+from support.processes import command_line, descendants, is_running, start_ticks
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("up_parts")]
 
@@ -354,7 +354,7 @@ def test_kills_of_sql_metastore_and_load_disturb_no_other_part(
     ever: set[tuple[int, str]] = set()
 
     def check_parts() -> None:
-        ever.update((pid, started(pid)) for pid in descendants(up.service.process.pid))
+        ever.update((pid, start_ticks(pid)) for pid in descendants(up.service.process.pid))
 
     with Traffic(up) as traffic:
         for number in range(KILLS):
@@ -378,7 +378,7 @@ def test_kills_of_sql_metastore_and_load_disturb_no_other_part(
     assert traffic.read >= traffic.sent > 0
     check_parts()
     assert up.service.stop() == 0
-    wait_for(lambda: not any(is_running(pid) and started(pid) == since for pid, since in ever))
+    wait_for(lambda: not any(is_running(pid) and start_ticks(pid) == since for pid, since in ever))
     again = Up(start_service(*arguments), tmp_path)
     assert again.run("load")[0] == 0
     assert again.rows("SELECT count(DISTINCT id) AS n, count(*) AS m FROM sales") == [

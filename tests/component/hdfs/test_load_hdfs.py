@@ -1,4 +1,4 @@
-"""`headrace load` onto a real HDFS: tables that Spark SQL reads, kills, servers that are down or full."""
+"""`headrace load` onto a real HDFS: Spark SQL reads the tables; processes are killed; servers are down or full."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def world(hdfs: Hdfs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remo
     world.close()
 
 
-def test_a_load_and_the_next_are_read_by_spark_sql(world: RemoteWorld) -> None:
+def test_spark_sql_reads_tables_of_successive_loads(world: RemoteWorld) -> None:
     world.produce("orders", 40)
     world.load_well()
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
@@ -53,7 +53,7 @@ def test_a_load_and_the_next_are_read_by_spark_sql(world: RemoteWorld) -> None:
     assert world.staged() == []
 
 
-def test_killed_loads_leave_what_the_next_one_makes_whole(world: RemoteWorld, hdfs: Hdfs, tmp_path: Path) -> None:
+def test_load_after_killed_loads_completes_their_work(world: RemoteWorld, hdfs: Hdfs, tmp_path: Path) -> None:
     kill_loads(world, tmp_path, kills_of_test(), [outage(hdfs, NAME_NODE), outage(hdfs, DATA_NODE)])
 
 
@@ -66,7 +66,7 @@ def outage(hdfs: Hdfs, main: str) -> Outage:
 
 
 @pytest.mark.parametrize("main", [NAME_NODE, DATA_NODE])
-def test_a_server_that_dies_under_a_load_costs_that_load_only(
+def test_next_load_succeeds_after_a_server_died_during_a_load(
     world: RemoteWorld, hdfs: Hdfs, tmp_path: Path, main: str
 ) -> None:
     world.produce("orders", 40, fields=[*FIELDS, NOTE])
@@ -84,7 +84,7 @@ def test_a_server_that_dies_under_a_load_costs_that_load_only(
     world.load_well()
 
 
-def test_a_name_node_in_safe_mode_is_one_line_and_exit_2(world: RemoteWorld, hdfs: Hdfs) -> None:
+def test_name_node_in_safe_mode_is_one_error_line_and_exit_2(world: RemoteWorld, hdfs: Hdfs) -> None:
     world.produce("orders", 10, fields=[*FIELDS, NOTE])
     hdfs.admin("-safemode", "enter")
     try:
@@ -94,15 +94,15 @@ def test_a_name_node_in_safe_mode_is_one_line_and_exit_2(world: RemoteWorld, hdf
         assert "the NameNode is in safe mode" in line
         assert world.uri in line
         status = world.command("load", "status", *world.flags(), "--format", "json")
-        assert status.returncode in (0, 1), "whoever only looks needs to write nothing: " + status.stderr
+        assert status.returncode in (0, 1), "load status must not write: " + status.stderr
         assert "orders" in {one["topic"] for one in json.loads(status.stdout)["topics"]}
     finally:
         hdfs.admin("-safemode", "leave")
     world.load_well()
 
 
-def test_a_full_directory_is_one_line_and_nothing_is_lost(world: RemoteWorld, hdfs: Hdfs) -> None:
-    """A quota refuses what full disks would: the first block."""
+def test_exceeded_quota_is_one_error_line_and_loses_no_row(world: RemoteWorld, hdfs: Hdfs) -> None:
+    """A space quota fails the first block, as full disks would."""
     world.produce("orders", 10, fields=[*FIELDS, NOTE])
     hdfs.admin("-setSpaceQuota", "1m", WAREHOUSE)
     try:
@@ -116,14 +116,14 @@ def test_a_full_directory_is_one_line_and_nothing_is_lost(world: RemoteWorld, hd
     world.load_well()
 
 
-def test_a_task_that_is_tried_again_leaves_its_files_once(world: RemoteWorld, tmp_path: Path) -> None:
+def test_retried_task_commits_its_files_once(world: RemoteWorld, tmp_path: Path) -> None:
     lose_a_worker(world, tmp_path)
 
 
-def test_two_drivers_at_once_load_everything_once(world: RemoteWorld, tmp_path: Path) -> None:
+def test_concurrent_drivers_load_each_message_once(world: RemoteWorld, tmp_path: Path) -> None:
     two_drivers(world, tmp_path)
 
 
-def test_the_other_commands_read_and_change_it(world: RemoteWorld) -> None:
-    """Last, since `check` does not look where compaction puts files."""
+def test_other_commands_read_and_change_the_warehouse(world: RemoteWorld) -> None:
+    """Runs last, because `check` does not find the files of a compaction."""
     read_and_change(world)

@@ -1,4 +1,4 @@
-"""What every storage must do, on a real HDFS."""
+"""The storage contract on a real HDFS."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
 
 
 class TestHdfs(StorageContract):
-    """Below a name that reads like an answer of the NameNode."""
+    """The directory's name contains words of the NameNode's error messages, which must not be taken for an error."""
 
     ROUNDS = 20
 
@@ -34,7 +34,7 @@ class TestHdfs(StorageContract):
         return real_storage(f"{hdfs.uri}/team-412/SafeModeException/AccessControlException")
 
 
-def test_what_killed_puts_left_is_swept(hdfs: Hdfs) -> None:
+def test_sweep_deletes_temporary_files_of_killed_puts(hdfs: Hdfs) -> None:
     storage = real_storage(hdfs.uri)
     storage.commits.put_if_absent("tmp/left", b"x")
     storage.commits.sweep(0, 1000)

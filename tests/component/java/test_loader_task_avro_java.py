@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.avro_schema import Schema, parse_schema, self_contained_text
 from headrace.loader.load_schema import StoredRoute
-from support.java_oracle import JavaOracle, decoded, java_oracle
+from support.java_oracle import JavaOracle, decode_text, java_oracle
 from support.loader.projection_oracle import encode, load_schema_of, project, states_of
 from support.schemas.strategies import data_for, growing_histories, histories, schemas
 
@@ -41,7 +41,7 @@ def verdict(java: JavaOracle, writer: Schema, load: Schema, body: bytes, route: 
         body,
         project(writer, load, body, route),
     )
-    return java.ask_line(" ".join(base64.b64encode(part).decode() or "-" for part in parts)).split("\t")
+    return java.call_line(" ".join(base64.b64encode(part).decode() or "-" for part in parts)).split("\t")
 
 
 @SLOW
@@ -52,7 +52,7 @@ def test_additive_history_resolves_as_in_avro_java(java: JavaOracle, versions: l
         writer = data.draw(st.sampled_from(versions))
         body = encode(writer, data.draw(data_for(writer)))
         answer = verdict(java, writer, load, body)
-        assert answer == ["same"], [answer[0], *map(decoded, answer[1:])]
+        assert answer == ["same"], [answer[0], *map(decode_text, answer[1:])]
 
 
 @SLOW
@@ -64,7 +64,7 @@ def test_every_row_is_readable(java: JavaOracle, versions: list[Schema], data: A
         writer = versions[number - 1]
         body = encode(writer, data.draw(data_for(writer)))
         answer = verdict(java, writer, parse_schema(state.text), body, state.routes[number])
-        assert answer[0] != "unreadable", [answer[0], *map(decoded, answer[1:])]
+        assert answer[0] != "unreadable", [answer[0], *map(decode_text, answer[1:])]
 
 
 WIDENINGS = [

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # Builds from a copy, because a build leaves directories beside the sources and includes those of earlier builds.
+    # Builds from a copy, because a build writes into the source directory and includes leftovers of earlier builds.
     directory = tmp_path_factory.mktemp("wheel")
     ignored = shutil.ignore_patterns(".*", "build", "*.egg-info", "headrace-data", "__pycache__", "tests", "docs")
     source = shutil.copytree(ROOT, directory / "source", ignore=ignored)

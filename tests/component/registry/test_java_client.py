@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.certificates import Authority
-from support.java_oracle import JAVA_SOURCES, compiled, confluent_classpath, older_java
+from support.java_oracle import JAVA_SOURCES, compile_program, confluent_classpath, install_older_java
 from support.registry.secured_registry import PASSWORD, secured_registry
 
 pytestmark = pytest.mark.java
@@ -50,8 +50,8 @@ def test_java_client_on_an_older_java(classpath: str, start_service: Any, tmp_pa
     """The client uses the default `Accept` of Java's HTTP client, which up to 17.0.3 has unusual ranges."""
     serve = ["registry", "serve", "--data-dir", str(tmp_path / "data"), "--registry-listen", "127.0.0.1:0"]
     service = start_service("headrace", *serve)
-    classes = compiled("RegistryRound", classpath, tmp_path / "classes")
-    java = str(older_java(tmp_path / "older"))
+    classes = compile_program("RegistryRound", classpath, tmp_path / "classes")
+    java = str(install_older_java(tmp_path / "older"))
     told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
     assert 'version "17.0.2"' in told.stderr
     arguments = ["RegistryRound", service.addresses["registry"], "40901"]

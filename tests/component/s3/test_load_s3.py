@@ -1,6 +1,5 @@
-"""`headrace load` into a time partition through S3A: tables that Spark SQL reads, kills, a store that is slow or
-deaf.
-"""
+"""`headrace load` into a bucket through S3A: Spark SQL reads the tables; processes are killed; the store is slow or
+unresponsive."""
 
 from __future__ import annotations
 
@@ -26,10 +25,10 @@ from support.servers.s3_server import BUCKET, CHANGES, S3Server
 pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(1800 + 60 * kills_of_test())]
 
 PREFIX = "warehouse"
-EXPIRED_ASKED_MAX = 10  # times in a load, which looks at the log and proves that it can write to it
-LOST_EVERY = 6  # requests of a kind, so that what is tried again comes through
-TRIES_OF_ONE_TOPIC_MAX = 24  # where S3A and the SDK try twice, for each of its files, which are published at once
-SLOW_S = 8.0  # more than one try of S3A takes
+EXPIRED_REQUESTS_MAX = 10  # of a load, which reads the log and then checks that it can write
+LOST_EVERY = 6  # one of so many requests of a kind is lost, so that its retry succeeds
+LOST_RESPONSES_MAX = 24  # of one topic: its files are published in parallel, and S3A and the SDK each try twice
+SLOW_DOWN_S = 8.0  # longer than one attempt of S3A
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def world(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Re
     world.close()
 
 
-def test_a_load_and_the_next_are_read_by_spark_sql(world: RemoteWorld) -> None:
+def test_spark_sql_reads_tables_of_successive_loads(world: RemoteWorld) -> None:
     world.produce("orders", 40)
     world.load_well()
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
@@ -59,20 +58,20 @@ def test_a_load_and_the_next_are_read_by_spark_sql(world: RemoteWorld) -> None:
     assert world.staged() == []
 
 
-def test_killed_loads_leave_what_the_next_one_makes_whole(world: RemoteWorld, tmp_path: Path) -> None:
+def test_load_after_killed_loads_completes_their_work(world: RemoteWorld, tmp_path: Path) -> None:
     kill_loads(world, tmp_path, kills_of_test())
 
 
-def test_a_task_that_is_tried_again_leaves_its_files_once(world: RemoteWorld, tmp_path: Path) -> None:
+def test_retried_task_commits_its_files_once(world: RemoteWorld, tmp_path: Path) -> None:
     lose_a_worker(world, tmp_path)
 
 
-def test_two_drivers_at_once_load_everything_once(world: RemoteWorld, tmp_path: Path) -> None:
+def test_concurrent_drivers_load_each_message_once(world: RemoteWorld, tmp_path: Path) -> None:
     two_drivers(world, tmp_path)
 
 
-def test_a_bucket_that_says_slow_down_makes_a_load_wait(world: RemoteWorld, s3: S3Server) -> None:
-    """From its first file on, to everything, for a while."""
+def test_load_waits_while_bucket_responds_slow_down(world: RemoteWorld, s3: S3Server) -> None:
+    """All requests fail for a while, from the load's first staged file on."""
     before = world.staged_now()
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
     ends_s = 0.0
@@ -80,7 +79,7 @@ def test_a_bucket_that_says_slow_down_makes_a_load_wait(world: RemoteWorld, s3: 
     def fault(request: dict[str, Any]) -> str:
         nonlocal ends_s
         if not ends_s and request["REQUEST_METHOD"] == "PUT" and "/staging/" in request["PATH_INFO"]:
-            ends_s = time.monotonic() + SLOW_S
+            ends_s = time.monotonic() + SLOW_DOWN_S
         return "slow" if time.monotonic() < ends_s else ""
 
     with s3.inject_faults(fault):
@@ -89,13 +88,13 @@ def test_a_bucket_that_says_slow_down_makes_a_load_wait(world: RemoteWorld, s3: 
     assert set(world.staged()) <= before
 
 
-def test_a_bucket_that_stays_slow_is_one_line_and_nothing_is_lost(
+def test_bucket_that_stays_slow_is_one_error_line_and_loses_no_row(
     world: RemoteWorld, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With fewer tries, since S3A doubles its wait twenty times."""
-    few = {"hadoop.fs.s3a.retry.throttle.limit": "3", "hadoop.fs.s3a.attempts.maximum": "2"}
+    """Reduces S3A's retries, because S3A doubles its wait up to twenty times."""
+    fewer_retries = {"hadoop.fs.s3a.retry.throttle.limit": "3", "hadoop.fs.s3a.attempts.maximum": "2"}
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
-    monkeypatch.setenv("HEADRACE_CONFIG", str(s3.settings_file(tmp_path, **few)))
+    monkeypatch.setenv("HEADRACE_CONFIG", str(s3.settings_file(tmp_path, **fewer_retries)))
     with s3.inject_faults(lambda request: "slow" if request["REQUEST_METHOD"] in CHANGES else ""):
         run = world.load()
     assert run.returncode == 2, run.stdout + run.stderr
@@ -104,12 +103,10 @@ def test_a_bucket_that_stays_slow_is_one_line_and_nothing_is_lost(
     world.load_well()
 
 
-def test_credentials_that_have_expired_are_one_line_and_asked_with_a_few_times_only(
-    world: RemoteWorld, s3: S3Server
-) -> None:
-    """With the tries that S3A has by itself: no time makes them good again."""
+def test_expired_credentials_are_one_error_line_after_few_requests(world: RemoteWorld, s3: S3Server) -> None:
+    """Uses S3A's default retries: waiting does not help against expired credentials, so there must be few requests."""
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
-    for methods, said in (
+    for methods, expected in (
         (("HEAD", *CHANGES, "GET"), "usually the credentials have expired"),
         (CHANGES, "have expired; "),
     ):
@@ -117,28 +114,28 @@ def test_credentials_that_have_expired_are_one_line_and_asked_with_a_few_times_o
             lambda request, refused=methods: "expired" if request["REQUEST_METHOD"] in refused else ""
         ):
             run = world.load()
-            assert 0 < s3.fault_count <= EXPIRED_ASKED_MAX
+            assert 0 < s3.fault_count <= EXPIRED_REQUESTS_MAX
         assert run.returncode == 2, run.stdout + run.stderr
         (line,) = run.stderr.splitlines()
-        assert said in line, line
-        assert "make the directory writable" not in line, "which is no cure for that"
+        assert expected in line, line
+        assert "make the directory writable" not in line, "that would not help against expired credentials"
     world.load_well()
 
 
-def test_replies_that_get_lost_all_through_a_load_cost_no_row(world: RemoteWorld, s3: S3Server) -> None:
-    """Of every kind of request: what it asked for is done, and asked for again."""
+def test_lost_responses_during_a_load_lose_no_row(world: RemoteWorld, s3: S3Server) -> None:
+    """Responses of every kind of request are lost: the operation is done, and the client repeats it."""
     before = world.staged_now()
     world.produce("orders", 30, fields=[*FIELDS, NOTE])
-    asked: Counter[str] = Counter()
+    requests: Counter[str] = Counter()
 
     def fault(request: dict[str, Any]) -> str:
         kind = request["REQUEST_METHOD"] + ("copy" if "HTTP_X_AMZ_COPY_SOURCE" in request else "")
-        asked[kind] += 1
-        return "lost" if asked[kind] % LOST_EVERY == 1 else ""
+        requests[kind] += 1
+        return "lost" if requests[kind] % LOST_EVERY == 1 else ""
 
     with s3.inject_faults(fault):
         run = world.load()
-    assert s3.fault_count > len(asked) > 3, asked
+    assert s3.fault_count > len(requests) > 3, requests
     assert "Traceback" not in run.stderr
     assert run.returncode in (0, 2), run.stdout + run.stderr
     assert len([line for line in run.stderr.splitlines() if " INFO " not in line]) == (run.returncode == 2)
@@ -149,21 +146,21 @@ def test_replies_that_get_lost_all_through_a_load_cost_no_row(world: RemoteWorld
     assert set(world.staged()) <= before
 
 
-def test_a_bucket_that_goes_away_while_files_are_published_is_waited_for_once(
+def test_bucket_lost_while_publishing_is_retried_for_one_topic_only(
     world: RemoteWorld, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does what it is asked for, and answers nobody any more; with fewer tries than S3A has by itself."""
-    few = {"hadoop.fs.s3a.retry.limit": "1", "hadoop.fs.s3a.attempts.maximum": "1"}
+    """All operations are done, but no response arrives any more. S3A has fewer retries than by default."""
+    fewer_retries = {"hadoop.fs.s3a.retry.limit": "1", "hadoop.fs.s3a.attempts.maximum": "1"}
     for topic in ("clicks", "orders", "views"):
         world.produce(topic, 10)
-    monkeypatch.setenv("HEADRACE_CONFIG", str(s3.settings_file(tmp_path, **few)))
-    is_gone = False
+    monkeypatch.setenv("HEADRACE_CONFIG", str(s3.settings_file(tmp_path, **fewer_retries)))
+    is_unresponsive = False
 
     def fault(request: dict[str, Any]) -> str:
-        nonlocal is_gone
+        nonlocal is_unresponsive
         is_publication = "HTTP_X_AMZ_COPY_SOURCE" in request and "_headrace" not in request["PATH_INFO"]
-        is_gone = is_gone or is_publication
-        return "lost" if is_gone else ""
+        is_unresponsive = is_unresponsive or is_publication
+        return "lost" if is_unresponsive else ""
 
     with s3.inject_faults(fault):
         run = world.load()
@@ -171,12 +168,12 @@ def test_a_bucket_that_goes_away_while_files_are_published_is_waited_for_once(
     (problem,) = [line for line in run.stdout.splitlines() if line.startswith("PROBLEM")]
     assert "3 topics (clicks, orders, views): the storage cannot be used: " in problem
     assert "Traceback" not in run.stderr
-    assert s3.fault_count <= TRIES_OF_ONE_TOPIC_MAX
+    assert s3.fault_count <= LOST_RESPONSES_MAX
     world.check(whole=False)
     world.load_well()
 
 
-def test_a_bucket_without_conditional_puts_is_refused(world: RemoteWorld, s3: S3Server, tmp_path: Path) -> None:
+def test_bucket_without_conditional_puts_is_rejected(world: RemoteWorld, s3: S3Server, tmp_path: Path) -> None:
     s3.is_conditional = False
     try:
         flags = world.flags("--warehouse", f"s3a://{BUCKET}/elsewhere", "--new-warehouse")
@@ -190,6 +187,6 @@ def test_a_bucket_without_conditional_puts_is_refused(world: RemoteWorld, s3: S3
         s3.is_conditional = True
 
 
-def test_the_other_commands_read_and_change_it(world: RemoteWorld) -> None:
-    """Last, since `check` does not look where compaction puts files."""
+def test_other_commands_read_and_change_the_warehouse(world: RemoteWorld) -> None:
+    """Runs last, because `check` does not find the files of a compaction."""
     read_and_change(world)

@@ -1,4 +1,4 @@
-"""What every storage must do, in a time partition through S3A."""
+"""The storage contract in a bucket, through S3A."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 class TestS3a(StorageContract):
-    """Below a name that reads like an answer of the store."""
+    """The key's prefix contains words of the store's error messages, which must not be taken for an error."""
 
     ROUNDS = 20
 
@@ -34,7 +34,7 @@ class TestS3a(StorageContract):
         return real_storage(f"s3a://{BUCKET}/http-412/AccessDenied/slow-503")
 
 
-def test_a_bucket_that_takes_a_second_put_is_refused(s3: S3Server) -> None:
+def test_bucket_that_accepts_a_second_put_is_rejected(s3: S3Server) -> None:
     s3.is_conditional = False
     try:
         with pytest.raises(NoPutIfAbsent, match="second put of the same name succeed"):
@@ -43,7 +43,7 @@ def test_a_bucket_that_takes_a_second_put_is_refused(s3: S3Server) -> None:
         s3.is_conditional = True
 
 
-def test_a_put_whose_reply_is_lost_is_refused_and_found(s3: S3Server) -> None:
+def test_put_with_lost_response_is_rejected_and_its_content_stored(s3: S3Server) -> None:
     storage = real_storage(f"s3a://{BUCKET}")
     lost = iter(["lost"])
     with s3.inject_faults(lambda request: next(lost, "") if "/log/" in request["PATH_INFO"] else ""):
@@ -52,7 +52,7 @@ def test_a_put_whose_reply_is_lost_is_refused_and_found(s3: S3Server) -> None:
     assert storage.commits.read("log/1") == b"mine"
 
 
-def test_what_another_driver_replaces_while_it_is_read_is_read_again(s3: S3Server) -> None:
+def test_file_replaced_during_a_read_is_read_again(s3: S3Server) -> None:
     commits = real_storage(f"s3a://{BUCKET}").commits
     commits.replace("index", b"old")
     (key,) = (key for key in s3.keys("") if key.endswith("/index"))

@@ -1,4 +1,4 @@
-"""`headrace load` on a real YARN: its executors have nothing of this machine but the packed environment."""
+"""`headrace load` on a real YARN: executors get nothing from this machine except the packed environment."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def yarn(hdfs: Hdfs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]
 
 
 class YarnWorld(RemoteWorld):
-    """Loads are told by a settings file where they run; `archive` has what tasks run in."""
+    """A world whose loads read the Spark master from a settings file. `archive` contains the Python environment of
+    tasks."""
 
     config: Path
     archive: Path
@@ -81,7 +82,7 @@ def spark_home() -> Path:
     return Path(_find_spark_home())
 
 
-def test_loads_on_yarn_run_in_containers_and_leave_whole_tables(world: YarnWorld, yarn: Yarn) -> None:
+def test_loads_in_yarn_containers_leave_complete_tables(world: YarnWorld, yarn: Yarn) -> None:
     world.produce("orders", 40)
     world.load_well()
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
@@ -92,8 +93,9 @@ def test_loads_on_yarn_run_in_containers_and_leave_whole_tables(world: YarnWorld
     assert world.staged() == []
 
 
-def test_the_driver_runs_on_yarn_too(world: YarnWorld, yarn: Yarn) -> None:
-    """As docs/cluster.md says; the data directory is one that all machines have, which is easy with one machine."""
+def test_driver_in_a_yarn_container_loads_completely(world: YarnWorld, yarn: Yarn) -> None:
+    """Submits the load as docs/cluster.md describes. All machines must share the data directory; here there is one
+    machine."""
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
     submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "yarn", "--deploy-mode", "cluster"]
     properties = {

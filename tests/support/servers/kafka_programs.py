@@ -156,7 +156,7 @@ class Tools:
         main_class = tool if tool.startswith("kafka.") else f"org.apache.kafka.tools.{tool}"
         words = [main_class, stdin, "--bootstrap-server", self._address, *arguments]
         line = "\t".join(b64encode(word.encode()).decode() for word in words)
-        code, stdout, stderr = self._process.ask_line(line).split("\t")
+        code, stdout, stderr = self._process.call_line(line).split("\t")
         return ToolResult(code, b64decode(stdout).decode(), b64decode(stderr).decode())
 
 

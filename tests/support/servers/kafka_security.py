@@ -19,8 +19,10 @@ SESSION_MS = 4_000
 
 
 class KafkaSecurity:
-    """The certificates, users and listeners: `TLS` has no authentication, `MTLS` requires a certificate, `LOGIN` and
-    `CLEAR` require a user."""
+    """Certificates, users and listeners of a broker.
+
+    `TLS` has no authentication, `MTLS` requires a certificate, `LOGIN` and `CLEAR` require a user.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.authority = Authority(directory)

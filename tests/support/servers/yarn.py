@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from support.checkout import ROOT
-from support.hive.hive_server import configuration, free_port
+from support.free_ports import free_port
+from support.hive.hive_server import configuration
 from support.servers.hdfs import Hdfs
 from support.servers.maven_jars import classpath_of
 
