@@ -287,8 +287,8 @@ def test_a_table_keeps_the_subject_that_it_was_made_from(world: World) -> None:
     report = load(world)
     assert report.problems == {
         "orders": (
-            "its table was made from subject orders-value, and loader.subject says shop.Order now; "
-            "name orders-value for it, in a [[loader.topic]] of its own",
+            "its table was created from subject orders-value, and loader.subject is shop.Order now; "
+            "set orders-value in a [[loader.topic]] section for it",
         )
     }
     assert world.rows("other") == world.produced("other")
@@ -369,7 +369,7 @@ def test_a_load_requests_a_limited_number_of_unregistered_ids_and_the_next_conti
     first = load(world)
     assert world.registry.requests - asked < 40
     assert len(world.quarantined("orders")) == 30
-    assert any("the next load reads on" in note for note in first.notes)
+    assert any("the next load continues" in note for note in first.notes)
     load(world)
     assert sorted(world.rows("orders") + world.quarantined("orders")) == world.produced("orders")
 
@@ -699,11 +699,10 @@ def test_a_truncated_and_regrown_log_is_held_back_and_resumes_at_the_divergence(
         [*range(100), *range(80, 150)]
     )
     assert report.notes == (
-        "orders: partition 0: offsets 80 to 99 were loaded and are no longer in the log, which was cut back and grew "
-        "again (leader epoch 1, was 0); taken up at 80",
-        "orders: the log of partition 0 is another from offset 80 on: the rows of its offsets 80 to 99 in files of "
-        "orders before 0-2- were read from a log that is no more, and stay; what took their place is in files from "
-        "0-2- on",
+        "orders: partition 0: offsets 80 to 99 were loaded and are no longer in the log, which was truncated and grew "
+        "again (leader epoch 1, was 0); resumed at 80",
+        "orders: the log of partition 0 diverged at offset 80: the rows of its offsets 80 to 99 in files of orders "
+        "before 0-2- were read from the former log, and stay; the rows of the present log are in files from 0-2- on",
     )
     committed = world.log().commit(2).topics["orders"].ranges[0]
     assert (committed.previous, committed.start, committed.end, committed.replaced) == (100, 80, 150, (80, 100))

@@ -150,7 +150,7 @@ def test_dropped_moved_and_added_partitions_are_repaired(world: World) -> None:
     check_repaired(world, before)
     del world.hive.parts[TABLE][TIME_PARTITION]
     (found_one,) = repair(world).mend("orders")
-    assert found_one.message == "1 partition is not there: 2026-01-01/00"
+    assert found_one.message == "1 partition is missing: 2026-01-01/00"
     check_repaired(world, before)
 
 
@@ -265,7 +265,7 @@ def test_an_unreadable_table_is_a_finding(world: World) -> None:
     world.hive.refused[TABLE] = "no leave"
     for found in (repair(world).compare("orders"), repair(world).mend("orders")):
         (one,) = found
-        assert (one.trouble, one.is_mendable, one.where) == (Trouble.UNTOLD, False, "headrace.orders")
+        assert (one.trouble, one.is_mendable, one.where) == (Trouble.UNKNOWN, False, "headrace.orders")
         assert re.search(r"\bheadrace\.orders: no leave$", one.message)
 
 

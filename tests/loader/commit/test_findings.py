@@ -96,10 +96,10 @@ def test_problem_of_odd_times_has_the_field_an_example_and_a_remedy() -> None:
 
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_skipped_batches_are_one_problem(is_kept: bool) -> None:
-    passed = SkippedOffsets(40, 60, "broker b:1 said so", is_kept)
+    passed = SkippedOffsets(40, 60, "broker b:1 reports it", is_kept)
     (committed,) = reconciled(10, 0).ranges
     one = ReconciledTopic(ranges=(dataclasses.replace(committed, skipped=(passed,)),), problems=("before",))
     ((problem,), notes) = findings_of(one)
     assert notes == ()
-    assert re.match(r"partition 0: 20 offsets .*\b40\b.*\bcorrupt_batches\b.*: broker b:1 reports it$", problem)
+    assert re.match(r"partition 0: .*\bcorrupt_batches\b.*\b20 offsets .*\b40\b.*: broker b:1 reports it$", problem)
     assert ("quarantine" in problem) is is_kept

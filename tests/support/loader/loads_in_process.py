@@ -76,7 +76,7 @@ def check_taken_up(loads: Loads, address: str) -> None:
     held = loads.load(address)
     (problem,) = held.problems[loads.topic]
     assert problem.startswith(
-        "partition 0: offsets 80 to 99 were loaded and are no longer in the log, which was cut back and grew again"
+        "partition 0: offsets 80 to 99 were loaded and are no longer in the log, which was truncated and grew again"
     )
     assert loads.rows() == before
     report = loads.load(address, "skip")
