@@ -60,9 +60,9 @@ def compile_check(schema: Schema, core: Library | None) -> Check:
 
 
 def deepest_nesting(schema: Schema) -> int:
-    """Returns the maximum nesting of values up to the first repetition of a recursive type.
+    """Returns the maximum nesting of values, counting a recursive type once.
 
-    Traverses the types like `WalkCompiler`, which counts each repetition.
+    `WalkCompiler` counts nested values the same way while it reads a body, including each recursion.
     """
     done: dict[Name, int] = {}
     is_open: set[Name] = set()

@@ -33,7 +33,8 @@ Convert = Callable[[bytes, int], tuple[bytes, int]]
 
 
 def concatenate(template: list[bytes], steps: list[tuple[int, Convert]]) -> Convert:
-    """Returns a converter of records. `template` has the constant columns; each step fills another column."""
+    """Returns a converter from an encoded record to an encoded row. `template` has the encoded constant columns; each
+    step converts the next field and fills its column."""
 
     def convert(b: bytes, p: int) -> tuple[bytes, int]:
         row = template[:]

@@ -50,10 +50,7 @@ PARTS = ("reads", "concurrent", "registrations", "servers", "memory")
 
 def schema_text(name: str) -> str:
     """Returns the schema of a record of typical size."""
-    fields = [
-        {"name": f"field_{number}", "type": "string", "doc": "a description of the field"}
-        for number in range(7)
-    ]
+    fields = [{"name": f"field_{number}", "type": "string", "doc": "a description of the field"} for number in range(7)]
     record = {"type": "record", "name": name, "namespace": "shop.orders", "fields": fields}
     return json.dumps(record, separators=(",", ":"))
 

@@ -92,8 +92,8 @@ class ProducerIds:
 
 
 def first_id(persisted: int | None, largest: int, *, is_in_use: bool) -> int:
-    """Returns the first id to assign: the one on file, unless the file is missing (None) or `largest` was already
-    assigned."""
+    """Returns the first producer id to assign: the persisted one, or one after `largest`, the largest id in the logs,
+    if the file is missing (None) or behind the logs."""
     if persisted is not None and persisted > largest:
         return persisted
     return largest + 1 + LOST_FILE_GAP if is_in_use or largest >= 0 else 0

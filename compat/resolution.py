@@ -151,9 +151,8 @@ class _Visit(NamedTuple):
         return _Visit(reader, writer, location, reader_side, _location_inside(self.writer_side, writer, writer_mark))
 
     def trial(self, reader: Type, writer: Type) -> _Visit:
-        """Returns a visit that tries a branch of the reader's union on a type. Avro Java restarts the location for each
-        trial.
-        """
+        """Returns a visit that checks one branch of the reader's union against the writer's type. Its error location
+        starts at the root, as in Avro Java."""
         return _Visit(
             reader,
             writer,

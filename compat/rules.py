@@ -200,7 +200,7 @@ def _explain_type(case: RuleCase) -> Explanation:
 
 
 def _explain_enum_field(case: RuleCase) -> Explanation:
-    """Explains a missing field without default, although its enum has a default."""
+    """Explains why a missing field needs its own default: the default of its enum type does not apply to it."""
     field, node = case.problem.field, case.problem.reader
     assert field is not None
     assert isinstance(node, Enum)

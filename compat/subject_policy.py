@@ -67,8 +67,8 @@ def _reserved(policy: SubjectPolicy, candidate: Schema, subject: str) -> list[Pr
     released = [
         _problem(
             RESERVED_FIELD,
-            f'the name "{name}" is reserved in the latest version of {subject}, but not in the next one',
-            f"reserve it, {CONFIG_ADVICE}",
+            f'the name "{name}" is reserved in the latest version of {subject}, but not in the new schema',
+            f"reserve it in the new schema too, {CONFIG_ADVICE}",
             name,
         )
         for name in policy.released

@@ -16,8 +16,8 @@ PACKAGES: tuple[ModuleType, ...] = (audit, avro_codec, avro_schema, kafka_wire, 
 
 
 def current_build() -> str:
-    """Returns release, sources, Python and codec of this process. Rows must not depend on the machine that made
-    them."""
+    """Returns release, checksum of the sources, Python version and codec of this process: everything that determines
+    rows. The driver and its tasks compare it, because rows must not depend on the machine."""
     try:
         release = importlib.metadata.version("headrace")
     except importlib.metadata.PackageNotFoundError:

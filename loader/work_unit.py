@@ -192,8 +192,8 @@ class TimeOddity(StrEnum):
 class OddTimes:
     """Messages of one topic with implausible times.
 
-    `source` is the field, or `record`; `unit` is its assumed unit. `value` is the number in one of the messages; for
-    scattered times, which have no unit, the time in milliseconds.
+    `source` is the field with the time, or `record`; `unit` is its assumed unit, "" for `TimeOddity.SCATTERED`. `value`
+    is the number in one of the messages, in milliseconds if it has no unit.
     """
 
     oddity: TimeOddity

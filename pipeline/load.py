@@ -237,8 +237,8 @@ def reject_second_warehouse(settings: Settings, log: CommitLog) -> None:
         raise EarlierWarehouse(
             str(warehouse_location(settings)),
             loaded,
-            known=f"by the group {GROUP} of the brokers {loaded[0]}{more} went into a warehouse",
-            otherwise="begin another, which reads all of them again: headrace load --new-warehouse",
+            known=f"the consumer group {GROUP} shows that {loaded[0]}{more} went into another warehouse",
+            otherwise="load all messages again into a second one: headrace load --new-warehouse",
         )
 
 

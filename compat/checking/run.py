@@ -239,7 +239,9 @@ class SchemaChecker:
         try:
             versions, notes = self._versions(candidate, candidate_schema, history)
         except SchemaParseError as error:
-            message = f"{error.message}; {path} cannot be compared with it; skip it with --skip-invalid"
+            message = (
+                f"{error.message}; {path} cannot be compared with this version; --skip-invalid skips invalid versions"
+            )
             return Failure(FailureKind.INVALID, error.source or path, message, error.position)
         level = self.choice.effective(history.level)
         compares = bool(LEVELS[level].directions)

@@ -182,7 +182,7 @@ class TypeSet:
         return None
 
     def _nearest_paths(self, path: str, name: str) -> Sequence[str]:
-        """Returns the nearest paths that define a type."""
+        """Returns the files that define a type, from the directory nearest to the file `path` that uses it."""
         self._load_siblings(path)
         directory = _directories(path)
         here = [other for other in self._defining_paths(path, name) if _directories(other) == directory]

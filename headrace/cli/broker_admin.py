@@ -294,7 +294,7 @@ def _print_groups(groups: Iterable[Group], lags: Mapping[str, list[LagRow]]) -> 
 
 
 def _print_group(group: Group, rows: Iterable[LagRow]) -> None:
-    facts = f"{group.state or '-'}, {group.protocol or 'no protocol'}, by {group.coordinator}"
+    facts = f"{group.state or '-'}, {group.protocol or 'no protocol'}, coordinator {group.coordinator}"
     print(f"{styled(f'group {group.group_id}', 'head')}: {facts}")
     if group.members:
         print_table(

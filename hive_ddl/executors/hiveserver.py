@@ -92,7 +92,8 @@ class _TableNotFound(StatementRefused):
 
 
 class HiveServerExecutor:
-    """Executor on such a server, see `hive_ddl.executors.base.Executor`.
+    """An executor that runs statements on a HiveServer2 or a Spark Thrift Server, see
+    `hive_ddl.executors.base.Executor`.
 
     Raises:
         MetastoreUnavailable: the server is unreachable or refuses the login; there is one attempt.

@@ -74,10 +74,10 @@ def advanced(
     *,
     is_followed: bool,
 ) -> TopicCompleteness:
-    """Returns the completeness of a topic after a run. Pure.
+    """Returns the time up to which the table of a topic is complete after a run. Pure.
 
     Args:
-        found: the topic on the brokers, fetched after `asked_ms`; None if it was not fetched.
+        found: the topic's offsets on the brokers, fetched after `asked_ms`; None if they were not fetched.
         is_followed: whether all committed rows of the topic can be queried.
     """
     known = before or TopicCompleteness(state.topic_id)

@@ -1,12 +1,13 @@
-"""Reads and writes the documents of the file index, next to the commits they are folded from.
+"""Reads and writes the index files, next to the commits they are folded from.
 
     index/<directory>/days.json                     the days of a topic, and the newest commit they cover
     index/<directory>/data/dt=2026-01-31.json       the time partitions of a day
     index/<directory>/quarantine/dt=2026-01-31.json
 
-Invariant: a day's document is written before the `days.json` that lists it, so a document older than `days.json` states
-was lost, or overwritten by a driver that resumed late. A missing, damaged, stale or foreign document is folded again
-from the topic's commits. The documents are therefore not fsynced: the load of a year would wait for hundreds of them.
+Invariant: a day's index file is written before the `days.json` that lists it, so an index file older than `days.json`
+states was lost, or overwritten by a driver that resumed late. A missing, damaged, stale or foreign index file is folded
+again from the topic's commits. The index files are therefore not fsynced: the load of a year would wait for hundreds of
+them.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class _Change:
 
 @dataclass(slots=True)
 class _Topic:
-    """The index of a topic. `days` is the content of its documents, `missing` the changes that they lack, by day and in
-    order. `commit_number` and `sha256` are of the newest commit, `loaded` are the days read so far."""
+    """The index of a topic. `days` is the content of its index files, `missing` the changes that they lack, by day and
+    in order. `commit_number` and `sha256` are of the newest commit, `loaded` are the days read so far."""
 
     days: IndexedDays
     commit_number: int
@@ -80,9 +81,9 @@ class _Topic:
 
 
 class FileIndex:
-    """Returns the live files as of the newest state that the log has read, and maintains the documents.
+    """Returns the live files as of the newest state that the log has read, and maintains the index files.
 
-    Reads each document once. With `mends` it writes every document that had to be folded again; otherwise only
+    Reads each index file once. With `mends` it writes every index file that had to be rebuilt; otherwise only
     `bring_up` writes.
     """
 
@@ -144,13 +145,13 @@ class FileIndex:
         )
 
     def bring_up(self, topic: str, commits: Sequence[Commit] = ()) -> None:
-        """Writes the documents of a topic that lack changes, or all of them if one was lost.
+        """Brings the index files of a topic up to the newest commit. Rebuilds all of them if one was lost.
 
         Args:
             commits: the topic's newest commits, oldest first, if the caller has already read them.
 
         Raises:
-            OSError: a document cannot be written.
+            OSError: an index file cannot be written.
         """
         known = self._open(topic, commits)
         if known.commit_number > known.days.commit_number and not self._write(topic, known):
@@ -186,7 +187,7 @@ class FileIndex:
         return [_change(one.value, topic, one.sha256) for one in found][::-1]
 
     def _folded(self, topic: str, known: _Topic, kind: FileKind, day: str) -> DayIndex | None:
-        """Returns the day with all its commits applied, None if its document is unusable."""
+        """Returns the index of one day with all its commits applied, None if the index file of the day is unusable."""
         key = day_key(kind, day)
         index: DayIndex | None = DayIndex(kind, day)
         if key in known.days.days:
@@ -206,7 +207,7 @@ class FileIndex:
         return without_dead(index, gone) if gone else index
 
     def _write(self, topic: str, known: _Topic) -> bool:
-        """Writes the documents that lack changes, then `days.json`. Returns False if one of them is unusable."""
+        """Writes the index files that miss commits, then `days.json`. Returns False if one of them is unusable."""
         commits = dict(known.days.days)
         for key in known.missing:
             kind, _, day = key.partition("/")
@@ -263,7 +264,7 @@ def _known(days: IndexedDays, changes: Sequence[_Change]) -> _Topic:
 
 
 def _follow(days: IndexedDays, changes: Sequence[_Change], newest: int) -> bool:
-    """Whether these are all the changes that the days lack. The documents may be ahead of the state that was read."""
+    """Whether these are all the changes that the days lack. The index files may be ahead of the state that was read."""
     if not changes:
         return days.commit_number >= newest
     return changes[0].previous_commit_number == days.commit_number

@@ -1,7 +1,7 @@
 """The live files of each time partition, folded from the commits by day. Pure.
 
 The state holds no files, since it must not grow with history. Each topic therefore has an index: one document per day
-and kind of files, and one that lists the days. The index is a cache: any of its documents may be deleted and is folded
+and kind of files, and one that lists the days. The index is a cache: any of them may be deleted and is folded
 again from the commits.
 """
 
@@ -56,11 +56,11 @@ class DayIndex:
 
 @dataclass(frozen=True, slots=True)
 class IndexedDays:
-    """The days of a topic, each with the commit number of its document: `data/dt=2026-01-31` or
+    """The days of a topic, each with the commit number of its index file: `data/dt=2026-01-31` or
     `quarantine/dt=2026-01-31`.
 
     Covers all commits of the topic up to `commit_number`, whose checksum is `sha256`. A day that is not listed has no
-    files, and a document older than listed here is stale.
+    files, and an index file older than listed here is stale.
     """
 
     commit_number: int

@@ -123,7 +123,7 @@ def _undeclared(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator
     for start, end in sorted((*offsets.gaps, *((one.start, one.end) for one in offsets.skipped))):
         told = max(told, end) if start <= told else told
     if told < offsets.start:
-        message = f"commit {commit.commit_number} leaves out offsets {told} to before {offsets.start} without a reason"
+        message = f"commit {commit.commit_number} omits offsets {told} to {offsets.start - 1} and records no gap"
         yield VerifyFinding(topic, ConsistencyCheck.COMMITS, f"{topic}-{offsets.partition}", message)
 
 

@@ -93,15 +93,15 @@ def _check_file(
             yield VerifyFinding(topic, ConsistencyCheck.PLACE, name, f"is missing; it was {by}")
         elif length != file.length:
             yield VerifyFinding(
-                topic, ConsistencyCheck.LENGTH, name, f"has {length:,} bytes instead of the {file.length:,} {by}"
+                topic, ConsistencyCheck.LENGTH, name, f"has {length:,} bytes instead of {file.length:,}, as {by}"
             )
         elif checksums and (found := _checksum(files, name, file.checksum)) != file.checksum:
             yield VerifyFinding(
-                topic, ConsistencyCheck.CHECKSUM, name, f"has the checksum {found} instead of {file.checksum}, {by}"
+                topic, ConsistencyCheck.CHECKSUM, name, f"has the checksum {found} instead of {file.checksum}, as {by}"
             )
         elif (rows := _rows(files, name, length)) != file.records:
             yield VerifyFinding(
-                topic, ConsistencyCheck.ROWS, name, f"has {rows:,} rows instead of the {file.records:,} {by}"
+                topic, ConsistencyCheck.ROWS, name, f"has {rows:,} rows instead of {file.records:,}, as {by}"
             )
     except OSError as error:
         yield VerifyFinding(
@@ -133,7 +133,9 @@ def _compare_index(log: CommitLog, index: FileIndex, topic: str, chain: Chain) -
     for kind, time_partition in sorted({*committed, *indexed}):
         ours, theirs = committed.get((kind, time_partition), set()), indexed.get((kind, time_partition), set())
         if ours != theirs:
-            message = f"the index has {len(theirs)} files of {kind.value}/{time_partition}, and the commits {len(ours)}"
+            message = (
+                f"the index lists {len(theirs)} files of {kind.value}/{time_partition}, the commits list {len(ours)}"
+            )
             directory = log.storage.describe(index_directory(log.state.topics[topic].directory))
             yield VerifyFinding(
                 topic, ConsistencyCheck.INDEX, "", f"{message}: delete {directory}, which the next load rebuilds"

@@ -140,7 +140,7 @@ def starts(state: LoaderState, wanted: Mapping[str, Mapping[int, int]], reason: 
 
 
 def commit_of(choice: Choice, state: LoaderState, *, run_id: str, now_ms: int, build: str) -> Commit:
-    """Returns the commit for the choice."""
+    """Returns the commit that sets the next offsets or start offsets in `choice`."""
     topics: dict[str, TopicCommit] = {}
     for move in choice.gaps:
         topics[move.topic] = _gap(state.topics[move.topic], move, choice)

@@ -329,7 +329,7 @@ def _whole_text(schema: Schema) -> str:
 
 
 def _foreign_ids(topic: TopicState) -> frozenset[int]:
-    """Returns the ids in messages of a topic that are not versions of its load schema."""
+    """Returns the schema ids in a topic's messages that belong to no version of its subject."""
     return topic.foreign_ids - topic.load_schema.writer_ids
 
 

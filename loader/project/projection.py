@@ -367,7 +367,7 @@ class _Compiler:
         else:
             found = route_branch(load, self.writer, writer, enclosing)
             if found is None:
-                raise Unconvertible(f"{where} is {_kind(writer)}, which no member of its column holds")
+                raise Unconvertible(f"{where} is {_kind(writer)}, and its column has no field for this type")
             member = found
         plan = self.plan(writer, member.type, where, enclosing.column(member.name), inside)
         at = load.fields.index(member)
@@ -389,7 +389,7 @@ class _Compiler:
         return Plan(skip, walk_first(skip, promote), False, note + program.promote(writer.type, load.type))
 
     def _is_time(self, writer: Primitive, where: str) -> bool:
-        """Whether `_walk` notes this node."""
+        """Whether this node is the topic's time field."""
         is_number = writer.type in (PrimitiveType.INT, PrimitiveType.LONG)
         return is_number and bool(where) and tuple(where.split(".")) == self._time_path
 

@@ -122,7 +122,9 @@ def _merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> tuple[Sta
                 records += count
                 _take(target, count, rows, unit.block_bytes, sink)
         if records != source.records:
-            raise SourceDamaged(f"{files.describe(source.name)} has {records} rows and should have {source.records}")
+            raise SourceDamaged(
+                f"{files.describe(source.name)} has {records} rows instead of {source.records}; restore it from a backup"
+            )
         _book(target, source)
     for target in merged.values():
         _flush(target, sink)

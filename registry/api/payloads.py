@@ -281,8 +281,8 @@ def read_body(payload: type[_Payload], kind: type[T]) -> T:
 def _require_readable_size(text: str) -> None:
     """Limits a schema to half the size of a body.
 
-    The escaped schema makes the body longer than the schema. Parsing a schema takes seconds per megabyte of JSON other
-    than texts.
+    JSON escaping makes the body longer than the schema, so this is the largest schema that always fits. The size is
+    limited because parsing takes seconds per megabyte of nested JSON.
     """
     chars_max = (request.max_content_length or 0) // 2
     if len(text) > chars_max:

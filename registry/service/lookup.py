@@ -342,10 +342,10 @@ class Lookup:
     def _by_id(
         self, repository: Repository, schema_id: int, subject: str | None
     ) -> tuple[StoredSchema | None, StoredVersion | None]:
-        """A schema by id in the context of a subject, and its newest version under that subject.
+        """Returns a schema by id in the context of a subject, and its newest version under that subject.
 
-        A subject with a context must have the schema, unless it names the context only. A subject without a context
-        only says where to search first.
+        If the subject is qualified (`:.eu:orders`), a schema that it lacks is not found. A bare context (`:.eu:`)
+        permits every schema of that context. For an unqualified subject, its versions are only searched first.
         """
         if not subject or is_context_scope(subject):
             return self._by_id_in(repository, context_of(subject or ""), schema_id), None

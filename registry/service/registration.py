@@ -94,7 +94,8 @@ class _RegistrationPlan:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationResult:
-    """The version with the schema. `is_new` says that this registration added it, in the history `history`."""
+    """The registered version. `is_new` says whether this registration added it. `history` identifies the state of the
+    database: it changes when the database is restored."""
 
     stored: StoredVersion
     is_new: bool

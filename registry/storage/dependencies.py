@@ -44,8 +44,8 @@ T = TypeVar("T")
 class Dependencies:
     """The registry's revision and the (row id, revision) of each subject that a response is derived from.
 
-    The row id `SUBJECT_LIST_ID` stands for the list of subject names: its revision grows with every new subject. While
-    the registry's revision is unchanged, the list changes in no other way.
+    The row id `SUBJECT_LIST_ID` stands for the list of subject names. Its revision grows with every new subject; any
+    other change of the list increments the registry's revision.
     """
 
     revision: Revision

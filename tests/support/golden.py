@@ -11,7 +11,7 @@ REWRITES = os.environ.get("HEADRACE_REWRITE_GOLDEN") == "1"
 
 
 def golden(path: str, text: str) -> str:
-    """Returns the expected text of a file under tests/golden, or "" where there is no such file.
+    """Returns the expected text of a file under tests/golden, or "" if the file does not exist.
 
     With HEADRACE_REWRITE_GOLDEN=1 it writes `text` to the file first. A test asserts `text == golden(path, text)`.
     """
@@ -23,9 +23,9 @@ def golden(path: str, text: str) -> str:
 
 
 def case_lines(cases: Iterable[tuple[object, object]]) -> str:
-    """Returns the text of a golden file of cases: each on a line, its result indented below it.
+    """Returns the text of a golden file of cases: a line for each case, and its result indented below.
 
-    Cases may have the same name; a result that is a text of several lines is indented as a whole.
+    Cases may have the same name. Every line of a result is indented.
     """
     return "".join(
         f"{case}\n" + "".join(f"    {line}".rstrip() + "\n" for line in str(result).splitlines())

@@ -58,7 +58,7 @@ class SubjectConfig:
         return {**self.default_properties, **latest, **self.override_properties}
 
     def policy(self, latest: Mapping[str, str]) -> SubjectPolicy:
-        """Returns the requirements for the version after one with properties `latest`."""
+        """Returns the requirements for the next version, given the metadata properties of the latest one."""
         if not self.validates_fields:
             return SubjectPolicy(self.is_logical)
         reserved = _reserved(self.metadata(latest))

@@ -33,8 +33,8 @@ class HadoopCommitStorage:
         """See `CommitStorage`.
 
         Raises:
-            UnwritableWarehouse: it cannot be created or written.
-            NoPutIfAbsent: a used name could be put again.
+            UnwritableWarehouse: the directory cannot be created or written.
+            NoPutIfAbsent: the file system let a second put overwrite an existing file.
         """
         probe = f"{self.root}/{TEMPORARY_DIRECTORY}/probe-{secrets.token_hex(8)}"
         try:

@@ -59,7 +59,8 @@ class HadoopStaging:
         return HadoopSink(self._files, self.location(run_id))
 
     def written(self, directory: str) -> Mapping[str, str]:
-        """Returns the files of one write below `directory`: by name, the path below that directory."""
+        """Returns the files that one write of Spark created below `directory`: a mapping from the file's name to its
+        path relative to `directory`."""
         found = {}
         for file in self._files.files_below(directory):
             below = file.path.removeprefix(f"{directory}/")

@@ -35,7 +35,7 @@ class LocalCommitStorage:
         """Creates the directory and tests put-if-absent.
 
         Raises:
-            UnwritableWarehouse: it cannot be created or written.
+            UnwritableWarehouse: the directory cannot be created or written.
             NoHardLinks: the file system has none, or lets a second link of the same name succeed.
         """
         probe = f"{TEMPORARY_DIRECTORY}/probe-{secrets.token_hex(8)}"

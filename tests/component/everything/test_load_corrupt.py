@@ -115,7 +115,7 @@ def test_corrupt_batch_stops_partition_or_is_passed_over_by_policy(world: LoadWo
     problems = report["problems"]
     assert set(problems) == set(TOPICS[:3])
     (problem,) = problems["failed"]
-    assert f"offset {start}: the checksum of the batch is wrong" in problem and "brokers are up" not in problem
+    assert f"offset {start}: the batch has the wrong checksum" in problem and "brokers are up" not in problem
     assert f"{lost} offsets from {start} on passed over" in problems["kept"][0]
     (file,) = (world.warehouse / "_quarantine" / "kept").rglob("*.avro")
     (row,) = rows_of(file)
@@ -138,7 +138,7 @@ def test_corrupt_batch_stops_partition_or_is_passed_over_by_policy(world: LoadWo
     done = run(world, *words)
     assert done.returncode == 0, done.stderr
     again = run(world, *words)
-    assert again.returncode == 2 and f"goes on at offset {end}, not at {start}" in again.stderr
+    assert again.returncode == 2 and f"continues at offset {end}, not at {start}" in again.stderr
     assert len(again.stderr.splitlines()) == 1
 
     report = load(world)

@@ -170,9 +170,9 @@ def test_second_warehouse_needs_flag(up: Up, tmp_path: Path) -> None:
     refused = load("other")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.splitlines() == [
-        f"headrace: nothing has been loaded into {tmp_path / 'other'} yet, but by the group headrace-loader of the "
-        "brokers sales went into a warehouse; set data_dir or loader.warehouse to that one, or begin another, which "
-        "reads all of them again: headrace load --new-warehouse"
+        f"headrace: nothing has been loaded into {tmp_path / 'other'} yet, but the consumer group headrace-loader "
+        "shows that sales went into another warehouse; set data_dir or loader.warehouse to the earlier one, or load "
+        "all messages again into a second one: headrace load --new-warehouse"
     ]
     assert not (tmp_path / "other").exists()
     assert load("other", "--config", str(of_others(tmp_path))).returncode == 0
@@ -280,7 +280,7 @@ def test_only_with_unknown_part_names_it(up: Up) -> None:
     assert (code, errors.splitlines()) == (
         2,
         [
-            "headrace up: argument --only: there is no part 'brokr'; expected some of registry, broker, metastore, "
+            "headrace up: argument --only: unknown part 'brokr'; expected any of registry, broker, metastore, "
             "sql, load; see: headrace up --help"
         ],
     )
