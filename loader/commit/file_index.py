@@ -113,7 +113,7 @@ class FileIndex:
                 if self._mends:
                     self._write(topic, known)
                 index = self._folded(topic, known, kind, day)
-            assert index is not None, "a day folded from all commits needs no document"
+            assert index is not None, "a day folded from all commits needs no index file"
             known.loaded[key] = index
         return known.loaded[key]
 
@@ -224,7 +224,7 @@ class FileIndex:
         return f"{index_directory(self._log.state.topics[topic].directory)}/{key}.json"
 
     def _read(self, path: str, kind: type[T]) -> T | None:
-        """Returns a document of this log, or None."""
+        """Returns an index file of this log, None if it is missing, damaged or of another log."""
         content = self._log.storage.read(path)
         if content is None:
             return None

@@ -1,6 +1,6 @@
 """The live files of each time partition, folded from the commits by day. Pure.
 
-The state holds no files, since it must not grow with history. Each topic therefore has an index: one document per day
+The state holds no files, since it must not grow with history. Each topic therefore has an index: one index file per day
 and kind of files, and one that lists the days. The index is a cache: any of them may be deleted and is folded
 again from the commits.
 """

@@ -75,7 +75,7 @@ def read_units(
                 problems[topic][f"schema {before}: {answer.refused[before]}"] = None
             elif before not in absent and before not in asked:
                 notes[
-                    f"{topic}: more than {ABSENT_IDS_MAX:,} schema ids that do not exist; the next load continues"
+                    f"{topic}: messages have over {ABSENT_IDS_MAX:,} unregistered schema ids; the next load continues"
                 ] = None
         cut, further = continued_units(further, newest, absent, len(read) + len(further))
         read += cut
