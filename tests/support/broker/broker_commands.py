@@ -95,7 +95,7 @@ def check_topics_and_groups(address: str, capsys: pytest.CaptureFixture[str]) ->
     assert main(["broker", "topics", f"{name}-none", "--bootstrap-servers", address]) == 2
     assert f"topic {name}-none: UNKNOWN_TOPIC_OR_PARTITION" in capsys.readouterr().err
     assert main(["broker", "groups", f"{name}-none", "--bootstrap-servers", address]) == 2
-    assert "there is no consumer group" in capsys.readouterr().err
+    assert f"consumer group '{name}-none' does not exist" in capsys.readouterr().err
 
 
 def check_consumer_protocol_members(address: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
