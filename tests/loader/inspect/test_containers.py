@@ -1,4 +1,4 @@
-"""Container files are counted by their blocks, and cut ones are told."""
+"""Container files are counted by their block headers, and truncated files are detected."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_rows_of_all_blocks_are_counted_whatever_their_sizes() -> None:
     assert counted(container([(0, n) for n in range(7)])) == 7
 
 
-def test_metadata_is_passed_over_also_where_its_size_is_told() -> None:
+def test_metadata_is_skipped_with_and_without_its_size() -> None:
     pair = encode_bytes(b"avro.codec") + encode_bytes(b"null" * 40)
     told = encode_long(-1) + encode_long(len(pair)) + pair
     for metadata in (encode_long(1) + pair, told, encode_long(1) + pair + told, encode_long(2) + 2 * pair):
         assert counted(MAGIC + metadata + b"\x00" + SYNC + block(3, 9)) == 3
 
 
-def test_a_file_that_is_cut_anywhere_is_told_from_a_whole_one() -> None:
+def test_a_file_truncated_at_any_byte_is_detected() -> None:
     whole = container([(0, n) for n in range(4)])
     ends = {whole.index(SYNC) + 16}
     while (end := whole.find(SYNC, max(ends)) + 16) > 16:
@@ -70,7 +70,7 @@ def test_damaged_container_is_refused(content: bytes, place: str) -> None:
     assert re.search(place, str(refused.value))
 
 
-def test_a_file_without_the_column_says_nothing_of_where_rows_are_from() -> None:
+def test_a_file_without_the_kafka_column_has_no_positions() -> None:
     assert positions(io.BytesIO(container([(0, 1)], "none"))) is None
     found = positions(io.BytesIO(container([(3, 2**40), (0, 0)], "full")))
     assert found is not None

@@ -1,4 +1,4 @@
-"""What first bytes say of a producer that makes a mistake."""
+"""The format that the first bytes of a quarantined value suggest, as a hint for producers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ VALUES = [
     (b"\x00\x00", "framing", ""),
     (b"{}", "corrupt_batch", ""),
 ]
-"""First bytes of a value, the code it is quarantined for, and the format that they look like ("": none)."""
+"""The first bytes of a value, the code it is quarantined with, and the suggested format ("" for no suggestion)."""
 
 
 def test_guess_names_the_format_of_the_first_bytes() -> None:

@@ -1,4 +1,4 @@
-"""The statement of a table's view by its newest schema."""
+"""The statement that creates a table's view with its newest schema."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def logical(kind: str, name: str) -> dict[str, str]:
     return {"type": kind, "logicalType": name}
 
 
-def test_siblings_are_one_column_and_what_was_removed_is_none() -> None:
+def test_view_joins_sibling_columns_and_omits_removed_fields() -> None:
     found = view(
         [f("id", "long"), f("note", "string"), f("gone", "int")],
         [
@@ -49,7 +49,7 @@ def test_siblings_are_one_column_and_what_was_removed_is_none() -> None:
     )
 
 
-def test_times_that_spark_shows_as_numbers_are_times() -> None:
+def test_view_converts_times_that_spark_reads_as_numbers() -> None:
     found = view(
         [
             f("at", logical("long", "timestamp-micros")),
@@ -67,17 +67,17 @@ def test_times_that_spark_shows_as_numbers_are_times() -> None:
         assert expression in found.splitlines()
 
 
-def test_what_cannot_be_cast_is_not_brought_together() -> None:
+def test_view_does_not_join_columns_without_a_cast() -> None:
     found = view([f("v", "int")], [f("v", logical("int", "date"))])
     assert "  `v__date` AS `v`,\n" in found
     assert "  `v`,\n" in found.partition("TBLPROPERTIES")[0]
     assert "coalesce" not in found
 
 
-def test_names_that_differ_in_case_only_stay_apart() -> None:
+def test_view_keeps_names_apart_that_differ_only_in_case() -> None:
     heads = view([f("a", "int"), f("A", "int")]).partition("TBLPROPERTIES")[0]
     assert "  `a`,\n  `a_2`," in heads
 
 
-def test_a_default_that_other_registries_accept_is_no_matter_of_the_view() -> None:
+def test_view_ignores_invalid_defaults() -> None:
     assert "`id`" in view([f("id", "long", default="none")])

@@ -1,4 +1,4 @@
-"""Where a message is, for everything that can become of one."""
+"""`headrace locate` finds the fate of a message, for every possible fate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Shelf:
-    """Partition 0: 0 to 3 in one file, 4 to 9 in two, 10 to 19 a gap, then 20 to 25, of which 22 is in quarantine."""
+    """Partition 0: offsets 0 to 3 in one file, 4 to 9 in two, 10 to 19 a gap, then 20 to 25, with 22 in quarantine."""
     shelf = Shelf(tmp_path)
     shelf.load({FIVE: [(0, n) for n in range(4)]}, (0, None, 0, 4))
     shelf.load({FIVE: [(0, 4), (0, 6), (0, 9)], SIX: [(0, 5), (0, 7), (0, 8)]}, (0, 4, 4, 10))
@@ -28,7 +28,7 @@ def shelf(tmp_path: Path) -> Shelf:
     return shelf
 
 
-def ask(shelf: Shelf, offset: int, partition: int = 0) -> LocatedMessage:
+def locate_offset(shelf: Shelf, offset: int, partition: int = 0) -> LocatedMessage:
     shelf.log.read_state()
     return locate(shelf.log, FileIndex(shelf.log), shelf.storage.files, "orders", partition, offset)
 
@@ -42,41 +42,44 @@ def test_a_row_is_found_in_the_one_file_that_holds_it(shelf: Shelf) -> None:
         (8, SIX, 2),
         (25, FIVE, 3),
     ):
-        found = ask(shelf, offset)
+        found = locate_offset(shelf, offset)
         assert (found.fate, found.commit_number, len(found.files)) == (OffsetFate.ROW, commit_number, 1)
         assert found.files[0].startswith(f"orders/{time_partition}/0-{commit_number}-work-{commit_number}")
     assert (found.start, found.end, found.run_id) == (20, 26, "work-3")
 
 
-def test_files_are_opened_only_where_several_span_the_offset(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_opened_only_if_several_span_the_offset(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("headrace.loader.inspect.locate.positions")
-    assert ask(shelf, 2).fate is OffsetFate.ROW
+    assert locate_offset(shelf, 2).fate is OffsetFate.ROW
     with pytest.raises(NameError):
-        ask(shelf, 5)
+        locate_offset(shelf, 5)
 
 
-def test_only_the_decisions_on_the_way_are_read(shelf: Shelf) -> None:
+def test_locate_reads_commits_back_to_the_offset_only(shelf: Shelf) -> None:
     read: list[int] = []
     document = shelf.log.document
     shelf.log.document = lambda commit_number: read.append(commit_number) or document(commit_number)  # type: ignore[method-assign,assign,func-returns-value]
-    ask(shelf, 5)
+    locate_offset(shelf, 5)
     assert read == [3, 2]
 
 
-def test_what_has_no_row(shelf: Shelf) -> None:
-    assert (ask(shelf, 22).fate, ask(shelf, 22).detail) == (OffsetFate.QUARANTINED, f"{BAD.code}: {BAD.reason}")
-    assert ask(shelf, 15).fate is OffsetFate.GAP
-    assert ask(shelf, 26).fate is OffsetFate.NOT_LOADED
-    assert ask(shelf, 26).detail.endswith(" 26")
-    assert ask(shelf, 0, partition=7).fate is OffsetFate.NOT_LOADED
+def test_fate_of_offsets_without_a_row(shelf: Shelf) -> None:
+    assert (locate_offset(shelf, 22).fate, locate_offset(shelf, 22).detail) == (
+        OffsetFate.QUARANTINED,
+        f"{BAD.code}: {BAD.reason}",
+    )
+    assert locate_offset(shelf, 15).fate is OffsetFate.GAP
+    assert locate_offset(shelf, 26).fate is OffsetFate.NOT_LOADED
+    assert locate_offset(shelf, 26).detail.endswith(" 26")
+    assert locate_offset(shelf, 0, partition=7).fate is OffsetFate.NOT_LOADED
     shelf.load({}, (1, None, 5, 8), counts=RangeCounts(tombstones=2, control=1))
-    assert ask(shelf, 4, partition=1).fate is OffsetFate.PASSED
-    found = ask(shelf, 6, partition=1)
+    assert locate_offset(shelf, 4, partition=1).fate is OffsetFate.PASSED
+    found = locate_offset(shelf, 6, partition=1)
     assert found.fate is OffsetFate.NO_ROW
     assert re.search(r"\b2 tombstones .*\b1 transaction markers\b", found.detail)
 
 
-def test_batches_that_could_not_be_read(shelf: Shelf) -> None:
+def test_fate_of_offsets_in_corrupt_batches(shelf: Shelf) -> None:
     shelf.load(
         {},
         (0, 26, 28, 32),
@@ -87,90 +90,88 @@ def test_batches_that_could_not_be_read(shelf: Shelf) -> None:
             SkippedOffsets(29, 32, "its CRC is wrong", is_kept=True),
         ),
     )
-    assert [(ask(shelf, n).fate, ask(shelf, n).detail) for n in (26, 27)] == [
+    assert [(locate_offset(shelf, n).fate, locate_offset(shelf, n).detail) for n in (26, 27)] == [
         (OffsetFate.PASSED_OVER, "an operator said so")
     ] * 2
     for offset in (29, 30, 31):
-        found = ask(shelf, offset)
+        found = locate_offset(shelf, offset)
         assert (found.fate, found.offset, len(found.files)) == (OffsetFate.QUARANTINED, offset, 1)
-    assert re.search(r"\b1 tombstones .*\b3 offsets\b", ask(shelf, 28).detail)
+    assert re.search(r"\b1 tombstones .*\b3 offsets\b", locate_offset(shelf, 28).detail)
     index = FileIndex(shelf.log)
     assert verify_topic(shelf.log, index, shelf.storage, "orders", checksums=True).findings == ()
 
 
-def test_a_tombstone_between_rows_is_told_from_them(shelf: Shelf) -> None:
+def test_a_tombstone_between_rows_is_distinguished_from_rows(shelf: Shelf) -> None:
     shelf.load({FIVE: [(0, 26), (0, 28)]}, (0, 26, 26, 29), counts=RangeCounts(records=2, tombstones=1))
-    assert ask(shelf, 28).fate is OffsetFate.ROW
-    assert ask(shelf, 27).fate is OffsetFate.NO_ROW
+    assert locate_offset(shelf, 28).fate is OffsetFate.ROW
+    assert locate_offset(shelf, 27).fate is OffsetFate.NO_ROW
 
 
-def test_a_file_that_has_lost_its_row_is_said(shelf: Shelf) -> None:
+def test_a_file_that_lacks_the_row_is_reported(shelf: Shelf) -> None:
     shelf.load({FIVE: [(0, 26), (0, 28)]}, (0, 26, 26, 29))
-    found = ask(shelf, 27)
+    found = locate_offset(shelf, 27)
     assert found.fate is OffsetFate.UNCLEAR
     assert found.detail.endswith("`headrace verify`")
 
 
-def test_after_a_rewrite_the_file_is_the_one_in_its_place(shelf: Shelf) -> None:
+def test_after_a_rewrite_the_new_file_is_located(shelf: Shelf) -> None:
     shelf.rewrite(FIVE, [(0, n) for n in (0, 1, 2, 3, 4, 6, 9, 20, 21, 23, 24, 25)])
-    found = ask(shelf, 2)
+    found = locate_offset(shelf, 2)
     assert (found.fate, found.commit_number) == (OffsetFate.ROW, 1)
     assert found.files == (f"orders/_g1/{FIVE}/1-4-work-4-0-0.avro",)
-    assert ask(shelf, 5).files[0].startswith(f"orders/{SIX}/")
-    assert ask(shelf, 22).fate is OffsetFate.QUARANTINED
+    assert locate_offset(shelf, 5).files[0].startswith(f"orders/{SIX}/")
+    assert locate_offset(shelf, 22).fate is OffsetFate.QUARANTINED
     shelf.rewrite(FIVE, [])
-    assert ask(shelf, 2).fate is OffsetFate.REMOVED
-    assert ask(shelf, 5).fate is OffsetFate.ROW
+    assert locate_offset(shelf, 2).fate is OffsetFate.REMOVED
+    assert locate_offset(shelf, 5).fate is OffsetFate.ROW
 
 
-def test_a_rewrite_that_is_not_in_place_yet_is_not_answered_with(shelf: Shelf) -> None:
+def test_a_rewrite_that_is_not_applied_yet_is_not_located(shelf: Shelf) -> None:
     shelf.follows = False
     shelf.rewrite(FIVE, [(0, n) for n in (0, 1, 2, 3, 4, 6, 9, 20, 21, 23, 24, 25)])
-    assert ask(shelf, 2).files[0].startswith(f"orders/{FIVE}/0-1-")
+    assert locate_offset(shelf, 2).files[0].startswith(f"orders/{FIVE}/0-1-")
 
 
-def test_files_that_cannot_be_asked_are_all_named(tmp_path: Path) -> None:
+def test_all_candidates_are_listed_without_the_kafka_column(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
     shelf.load({FIVE: [(0, 0), (0, 2)], SIX: [(0, 1), (0, 3)]}, (0, None, 0, 4), kafka_column="none")
-    assert [ask(shelf, 1).fate, len(ask(shelf, 1).files)] == [OffsetFate.UNCLEAR, 2]
-    assert len(ask(shelf, 0).files) == 1
+    assert [locate_offset(shelf, 1).fate, len(locate_offset(shelf, 1).files)] == [OffsetFate.UNCLEAR, 2]
+    assert len(locate_offset(shelf, 0).files) == 1
     shelf.follows = False
     shelf.load({FIVE: [(0, 4), (0, 6)], SIX: [(0, 5)]}, (0, 4, 4, 7))
-    assert (ask(shelf, 4).fate, len(ask(shelf, 4).files)) == (OffsetFate.UNCLEAR, 1)
-    found = ask(shelf, 5)
-    assert (found.fate, len(found.files)) == (OffsetFate.ROW, 1), "which the commit alone tells"
+    assert (locate_offset(shelf, 4).fate, len(locate_offset(shelf, 4).files)) == (OffsetFate.UNCLEAR, 1)
+    found = locate_offset(shelf, 5)
+    assert (found.fate, len(found.files)) == (OffsetFate.ROW, 1), "derived from the commit, without the file"
 
 
-def test_a_topic_that_was_recreated_counts_anew(shelf: Shelf) -> None:
+def test_offsets_of_a_recreated_topic_are_located_in_its_new_files(shelf: Shelf) -> None:
     shelf.load({FIVE: [(0, n) for n in range(5, 7)]}, (0, None, 5, 7), topic_id="id-2")
-    assert ask(shelf, 6).commit_number == 4
-    assert ask(shelf, 8).fate is OffsetFate.NOT_LOADED
-    assert ask(shelf, 2).fate is OffsetFate.PASSED
+    assert locate_offset(shelf, 6).commit_number == 4
+    assert locate_offset(shelf, 8).fate is OffsetFate.NOT_LOADED
+    assert locate_offset(shelf, 2).fate is OffsetFate.PASSED
 
 
-def test_the_columns_of_keys_are_no_hindrance(tmp_path: Path) -> None:
+def test_locate_works_with_key_columns(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
     shelf.load({FIVE: [(0, 0), (0, 2)], SIX: [(0, 1), (0, 3)]}, (0, None, 0, 4), kafka_column="full")
-    assert [ask(shelf, n).files[0].split("/0-")[0] for n in range(4)] == [
+    assert [locate_offset(shelf, n).files[0].split("/0-")[0] for n in range(4)] == [
         f"orders/{time_partition}" for time_partition in (FIVE, SIX, FIVE, SIX)
     ]
 
 
-def test_the_command_says_it_in_words_and_in_json(
-    shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def told(*arguments: str) -> str:
+def test_locate_command_prints_text_and_json(shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*arguments: str) -> str:
         assert main(["locate", "orders", *arguments, "--data-dir", str(tmp_path)]) == 0
         return capsys.readouterr().out
 
-    lines = told("0", "5").splitlines()
+    lines = run("0", "5").splitlines()
     assert lines[0].startswith("orders-0 offset 5: ")
     assert lines[1] == f"  {shelf.warehouse}/orders/{SIX}/0-2-work-2-0-1.avro"
     assert re.match(r"  .*\b2\b.*\b2026-01-01T00:00:00Z\b.*\b4\b.*\b10\b.*\bwork-2\b", lines[2])
-    found = json.loads(told("0", "22", "--format", "json"))
+    found = json.loads(run("0", "22", "--format", "json"))
     assert (found["fate"], found["commit_number"]) == ("quarantined", 3)
     assert Path(found["files"][0]).exists()
-    assert re.fullmatch(r"orders-0 offset 99: .*\b26\b.*\n", told("0", "99"))
+    assert re.fullmatch(r"orders-0 offset 99: .*\b26\b.*\n", run("0", "99"))
 
 
 def test_error_is_one_line_that_names_the_topic_argument_or_file(
@@ -187,7 +188,7 @@ def test_error_is_one_line_that_names_the_topic_argument_or_file(
             assert ended.code == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert re.search(named, line)
-    path = shelf.warehouse / ask(shelf, 5).files[0]
+    path = shelf.warehouse / locate_offset(shelf, 5).files[0]
     path.write_bytes(b"no container")
     assert main(["locate", "orders", "0", "5", "--data-dir", str(tmp_path)]) == 2
     assert "headrace verify" in capsys.readouterr().err
@@ -196,8 +197,8 @@ def test_error_is_one_line_that_names_the_topic_argument_or_file(
     assert "000000002.json" in capsys.readouterr().err
 
 
-def test_quarantine_that_was_replaced_is_looked_for_in_its_new_place(shelf: Shelf) -> None:
+def test_a_quarantined_message_is_located_after_a_rewrite(shelf: Shelf) -> None:
     shelf.rewrite(SIX, [(0, 22)], FileKind.QUARANTINE)
-    found = ask(shelf, 22)
+    found = locate_offset(shelf, 22)
     assert found.files[0].startswith(f"_quarantine/orders/_g1/{SIX}/")
     assert found.fate is OffsetFate.QUARANTINED

@@ -1,4 +1,4 @@
-"""What is shown of next offsets."""
+"""`headrace offsets show`: the next offsets of partitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STATE = fold(EMPTY, load("w1", {"orders": topic_commit(committed_range(0, None, 
 STATE = fold(STATE, Commit(2, CommitKind.OFFSETS, "op", 1, "b", {}, frozenset(), reason="why", starts=CHOSEN))
 
 
-def test_loaded_chosen_and_new_partitions_are_told_apart() -> None:
+def test_offsets_distinguish_loaded_chosen_and_new_partitions() -> None:
     partitions = tuple(PartitionOffsets(number, 4, 5, 50, 50) for number in range(3))
     discovery = Discovery("c", {"orders": DiscoveredTopic("orders", "id", partitions, {})}, {})
     assert partition_statuses(STATE, discovery) == (

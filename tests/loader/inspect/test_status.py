@@ -1,4 +1,4 @@
-"""Where the loader stands, as values and as people see it."""
+"""The status of the loader, as values and as printed text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def status_of(world: World, *runs: RunLine) -> LoadStatus:
     return load_status(world.log(), discover(world.cluster, (".*",), ()), counted, "", runs)
 
 
-def test_a_topic_that_is_done(world: World) -> None:
+def test_status_of_a_completely_loaded_topic(world: World) -> None:
     load(world)
     (topic,) = status_of(world).topics
     published = [path.stat().st_size for path in (world.warehouse / "orders").rglob("*.avro")]
@@ -47,7 +47,7 @@ def test_a_topic_that_is_done(world: World) -> None:
     assert topic.complete_until == "2026-01-01T00:00:00Z"
 
 
-def test_lag_and_topics_that_wait(world: World) -> None:
+def test_status_has_lag_and_waiting_topics(world: World) -> None:
     load(world)
     world.cluster.topics["orders"].logs[1] += [1] * 7
     world.topic("raw", [9])
@@ -56,7 +56,7 @@ def test_lag_and_topics_that_wait(world: World) -> None:
     assert load_status(world.log(), None, {}, "no lag: down").topics[0].lag is None
 
 
-def test_followers_that_are_behind(world: World) -> None:
+def test_status_has_appliers_that_are_behind(world: World) -> None:
     load(world)
     world.hive.failure = MetastoreUnavailable("thrift://hive:9083", "refused")
     world.cluster.topics["orders"].logs[0] += [1]
@@ -64,7 +64,9 @@ def test_followers_that_are_behind(world: World) -> None:
     status = status_of(world)
     assert status.has_pending
     assert status.topics[0].pending == ("schema", "files", "partitions", "audit", "group_offsets")
-    assert status.cursors == {name: 2 if name == "index" else 1 for name in status.cursors}, "which needs no metastore"
+    assert status.cursors == {name: 2 if name == "index" else 1 for name in status.cursors}, (
+        "only the index is applied without a metastore"
+    )
     world.hive.failure = None
     load(world)
     done = status_of(world)
@@ -78,7 +80,7 @@ def test_a_lost_audit_is_behind_for_every_topic(world: World) -> None:
     assert (status.topics[0].pending, status.cursors["audit"]) == (("audit",), 0)
 
 
-def test_people_see_all_of_it(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_text_has_all_topics(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     load(world)
     runs = (
         RunLine(1_767_225_600_000, 2_500, "committed", 0, commit_number=1, topics=1, rows=15, tasks=2, imbalance=1.25),
@@ -90,7 +92,7 @@ def test_people_see_all_of_it(world: World, capsys: pytest.CaptureFixture[str]) 
     assert printed == golden("loader/status.txt", printed)
 
 
-def test_people_see_what_is_behind(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_text_has_topics_that_are_behind(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     load(world)
     status = status_of(world)
     print_status(dataclasses.replace(status, cursors={**status.cursors, "schema": 0, "audit": 0}))

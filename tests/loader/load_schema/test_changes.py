@@ -1,4 +1,4 @@
-"""Changes of columns in words, from folds as loads make them."""
+"""Changes of columns as text, derived from folds as loads make them."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ NULLABLE_NOTE = "note may be null"
         ([f("v", ["null", "int"])], [f("v", ["null", "int", "string"])], None),
     ],
 )
-def test_each_change_is_a_few_words(before: list[Any], after: list[Any], said: list[str] | None) -> None:
+def test_changes_of_columns_are_listed(before: list[Any], after: list[Any], said: list[str] | None) -> None:
     found = list(column_changes(*folded(before, after)))
     assert found == (["+ v__union struct<int:int,string:string>"] if said is None else said)
 
 
-def test_the_first_schema_is_all_new() -> None:
+def test_all_columns_of_the_first_schema_are_added() -> None:
     assert column_changes("", folded([ID, f("item", "string")])[1]) == ("+ id bigint", "+ item string")

@@ -1,4 +1,4 @@
-"""What versions say of their fields, as the comments of the table's columns."""
+"""The docs of fields become the comments of the table's columns."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def comments(state: LoadState, literal_chars_max: int = LITERAL_CHARS_MAX) -> di
     return {column.name: column.comment for column in table_columns(parse_schema(text)) if column.comment}
 
 
-def test_a_column_has_what_its_newest_version_says() -> None:
+def test_comment_of_a_column_is_the_doc_of_the_newest_version() -> None:
     first = record(field("id", "long", "number of the sale"), field("item", "string", "what was sold"))
     second = record(field("id", "long", "number of the sale, from 1"), field("item", "string", "what was sold"))
     assert comments(folded(first)) == {"id": "number of the sale", "item": "what was sold"}
     assert comments(folded(first, second)) == {"id": "number of the sale, from 1", "item": "what was sold"}
 
 
-def test_a_column_keeps_its_comment_when_its_field_is_gone_and_loses_it_when_nothing_is_said() -> None:
+def test_comment_stays_without_the_field_and_is_removed_with_its_doc() -> None:
     first = record(field("id", "long", "number"), field("note", "string", "by hand", default=""))
     assert comments(folded(first, record(field("id", "long")))) == {"note": "by hand"}
 
@@ -55,25 +55,25 @@ def test_siblings_and_renamed_columns_have_comments_of_their_own() -> None:
     assert comments(folded(first, second, third)) == {"note": "a text", "note__int": "a number", "product": "sold"}
 
 
-def test_comments_alone_make_no_schema_too_long_for_a_property() -> None:
+def test_comments_are_left_out_of_a_schema_that_would_be_too_long_for_a_property() -> None:
     state = folded(record(field("id", "long", "d" * 200)))
     plain = table_schema(state.text, "position")
     assert comments(state, len(plain) + 100) == {}
-    # It is a file anyway.
+    # Even the plain schema is too long for the property, so it is stored in a file with comments.
     assert comments(state, len(plain) - 1) == {"id": "d" * 200}
 
 
 def test_files_are_written_without_comments() -> None:
-    said, silent = folded(record(field("id", "long", "number"))), folded(record(field("id", "long")))
-    assert said.text == silent.text
-    assert table_schema(said.text, "full") == table_schema(silent.text, "full")
+    commented, plain = folded(record(field("id", "long", "number"))), folded(record(field("id", "long")))
+    assert commented.text == plain.text
+    assert table_schema(commented.text, "full") == table_schema(plain.text, "full")
 
 
-def test_a_fold_with_nothing_said_is_written_as_by_releases_that_kept_no_comments() -> None:
+def test_a_fold_without_docs_is_written_as_by_releases_without_comments() -> None:
     assert set(fold(EMPTY, 1, record(field("id", "long"))).to_json()) == {"text", "versions", "applied", "routes"}
 
 
-def test_a_fold_reads_itself_again() -> None:
+def test_a_fold_with_comments_survives_json() -> None:
     state = folded(record(field("id", "long", 'it\'s \\ "${x}"')))
     assert LoadState.from_json(json.loads(json.dumps(state.to_json()))) == state
     assert comments(state) == {"id": 'it\'s \\ "${x}"'}

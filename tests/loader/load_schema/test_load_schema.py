@@ -1,4 +1,4 @@
-"""The load-schema fold: one case per rule, and what holds along every history."""
+"""The fold of versions into the load schema: one case per rule, and properties of every history."""
 
 import io
 import itertools
@@ -106,7 +106,7 @@ def test_a_field_with_a_plain_default_keeps_it_so_that_old_rows_read_it():
         (["int", "string"], 3),
     ],
 )
-def test_a_default_that_hive_cannot_fill_in_becomes_null(kind, default):
+def test_a_default_that_hive_cannot_apply_becomes_null(kind, default):
     state = folded(record(), record(field("b", kind, default=default)))
     column = json.loads(state.text)["fields"][0]
     assert column["default"] is None
@@ -188,14 +188,14 @@ def nested(name, *fields):
         ({"type": "array", "items": "float"}, [1e39]),
     ],
 )
-def test_a_default_that_queries_or_files_cannot_hold_is_dropped(kind, default):
+def test_a_default_that_queries_or_files_cannot_represent_is_dropped(kind, default):
     state = folded(record(), record(field("b", kind, default=default)))
     assert ("b", "default-dropped") in rules(state)
     assert json.loads(folded(record(field("b", kind, default=default))).text)["fields"] == [field("b", kind)]
 
 
 INVALID = ("null", '"x"', '"NaN"', "1", "1.5", "1e39", "true", "[]", '["x"]', "[1]", "{}", '{"x":"y"}', '"\u0100"')
-"""As defaults, of most types."""
+"""Default values, each invalid for most types."""
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,9 @@ INVALID = ("null", '"x"', '"NaN"', "1", "1.5", "1e39", "true", "[]", '["x"]', "[
         ["string", "int"],
     ],
 )
-def test_of_defaults_that_are_none_of_their_type_none_is_in_a_load_schema(kind):
-    """Other registries accept them, and Avro Java refuses a table for them; so load schemas are read strictly."""
+def test_invalid_defaults_are_dropped_from_load_schemas(kind):
+    """Other registries accept such defaults. Avro Java refuses a table with one, therefore load schemas are parsed
+    strictly."""
     for default in INVALID:
         one = f'{{"name":"a","type":{json.dumps(kind)},"default":{default}}}'
         schema = parse_schema(f'{{"type":"record","name":"Event","fields":[{one}]}}', strict=False)
@@ -224,7 +225,7 @@ def test_of_defaults_that_are_none_of_their_type_none_is_in_a_load_schema(kind):
 
 
 @pytest.mark.parametrize(("old", "new"), [("long", "int"), ("double", "int"), ("double", "float"), ("bytes", "string")])
-def test_a_narrower_writer_is_held_by_the_old_column(old, new):
+def test_a_narrower_type_is_stored_in_the_existing_column(old, new):
     state = folded(record(field("a", old)), record(field("a", new)))
     assert columns(state) == {"a": old}
 
@@ -253,7 +254,7 @@ def test_a_narrower_writer_is_held_by_the_old_column(old, new):
         ),
     ],
 )
-def test_what_the_old_column_cannot_hold_opens_a_sibling(old, new, sibling, rule):
+def test_a_type_that_does_not_fit_the_column_creates_a_sibling(old, new, sibling, rule):
     first, second = record(field("a", old)), record(field("a", new))
     state = folded(first, second)
     assert list(columns(state)) == ["a", sibling]
@@ -266,7 +267,7 @@ def test_what_the_old_column_cannot_hold_opens_a_sibling(old, new, sibling, rule
 @pytest.mark.parametrize(
     ("size", "precision", "is_number"), [(1_024, 38, True), (1_025, 9, False), (1_000_000, 9, False), (17, 39, False)]
 )
-def test_a_fixed_decimal_that_readers_cannot_hold_or_end_with_is_plain_bytes(size, precision, is_number):
+def test_a_fixed_decimal_unreadable_for_readers_is_plain_bytes(size, precision, is_number):
     kind = {"type": "fixed", "name": "F", "size": size, "logicalType": "decimal", "precision": precision, "scale": 2}
     schema = record(field("a", kind), field("b", ["null", "F"], default=None))
     state = folded(schema)
@@ -277,7 +278,7 @@ def test_a_fixed_decimal_that_readers_cannot_hold_or_end_with_is_plain_bytes(siz
     assert fed(state, schema) == {"a": "a", "b": "b"}
 
 
-def test_a_fixed_decimal_that_a_column_was_made_of_goes_on_there(monkeypatch):
+def test_a_fixed_decimal_stays_in_its_existing_column(monkeypatch):
     kind = {"type": "fixed", "name": "F", "size": 2_000, "logicalType": "decimal", "precision": 9, "scale": 2}
     schema = record(field("a", kind))
     with monkeypatch.context() as before:
@@ -288,7 +289,7 @@ def test_a_fixed_decimal_that_a_column_was_made_of_goes_on_there(monkeypatch):
     assert fed(state, schema) == {"a": "a"}
 
 
-def test_a_third_type_opens_a_further_sibling_and_returning_types_find_theirs():
+def test_a_third_type_creates_another_sibling_and_returning_types_use_theirs():
     kinds = ["int", "string", "boolean", "long", "string"]
     state = folded(*(record(field("a", kind)) for kind in kinds))
     assert columns(state) == {
@@ -313,7 +314,7 @@ def test_a_decimal_too_wide_for_hive_is_its_unscaled_bytes_and_keeps_its_scale()
     assert list(columns(state)) == ["a", "a__bytes"]
 
 
-def test_a_plain_alias_renames_the_column_and_old_files_and_messages_find_it():
+def test_a_plain_alias_renames_the_column_for_old_files_and_messages():
     first, second = record(field("a", "int")), record(field("b", "long", aliases=["a"]))
     state = folded(first, second)
     assert json.loads(state.text)["fields"] == [
@@ -345,7 +346,7 @@ def test_the_old_name_of_a_renamed_field_may_come_back_as_another_field():
     assert fed(state, fourth) == {"b": None, "a_2": "a"}
 
 
-def test_a_name_that_two_fields_had_means_neither_when_a_third_one_gets_it():
+def test_a_third_field_with_a_reused_name_gets_a_new_column():
     first = record(field("a", "int"))
     second = record(field("b", "int", aliases=["a"]))
     third = record(field("b", "int"), field("a", "int"))
@@ -356,7 +357,7 @@ def test_a_name_that_two_fields_had_means_neither_when_a_third_one_gets_it():
     assert fed(state, fifth) == {"b": None, "c": "c", "a_3": "a"}
 
 
-def test_a_nested_record_grows_and_what_is_added_in_it_is_readable():
+def test_a_field_added_to_a_nested_record_is_readable():
     def nested(*fields: Any) -> Any:
         return record(field("h", {"type": "record", "name": "H", "fields": list(fields)}))
 
@@ -440,7 +441,7 @@ NO_TYPE = record(
 )
 
 
-def test_a_table_has_a_type_where_the_field_of_all_versions_is_null():
+def test_a_field_that_is_null_in_all_versions_has_a_table_type():
     state = folded(NO_TYPE)
     table = parse_schema(table_schema(state.text, "none"))
     assert {column.name: column.type for column in table_columns(table)} == {
@@ -507,12 +508,12 @@ def names_that_differ_in_case(many: int) -> list[Schema]:
 @pytest.mark.parametrize(
     "versions", [uses_of_a_type, plain_fields, renamed_fields, names_that_differ_in_case], ids=lambda one: one.__name__
 )
-def test_the_time_of_a_fold_does_not_grow_with_the_square_of_the_schema(versions):
+def test_fold_time_is_not_quadratic_in_the_schema(versions):
     many = 8_000
     schemas = versions(many)
     started = time.process_time()
     state = folded(*schemas)
-    assert time.process_time() - started < 8  # it takes half a second, and each of these took 15 and more
+    assert time.process_time() - started < 8  # it takes half a second; quadratic folds took 15 and more
     assert len(columns(state)) == many
 
 
@@ -535,7 +536,7 @@ def test_a_load_schema_that_could_not_be_read_again_is_refused():
         fold(state, 2, long[1])
 
 
-def test_a_chain_of_types_is_text_where_it_lies_too_deep():
+def test_a_chain_of_types_is_text_below_the_depth_limit():
     chain = [{"type": "record", "name": "T0", "fields": []}]
     chain += [{"type": "record", "name": f"T{n}", "fields": [field("a", f"T{n - 1}")]} for n in range(1, 400)]
     schema = parse_schema(json.dumps([*chain, "null"]))
@@ -585,7 +586,7 @@ def test_a_type_used_twice_is_two_types():
         ("com.Acme_1", "com.Acme_1"),
     ],
 )
-def test_a_namespace_that_is_not_made_of_names_becomes_one_that_is(namespace, named):
+def test_an_invalid_namespace_is_made_valid(namespace, named):
     inner = {"type": "enum", "name": "K", "namespace": namespace, "symbols": ["A"]}
     text = json.dumps({"type": "record", "name": "E", "namespace": namespace, "fields": [field("k", inner)]})
     schema = parse_schema(text, strict=False)
@@ -596,7 +597,7 @@ def test_a_namespace_that_is_not_made_of_names_becomes_one_that_is(namespace, na
     assert fed(state, schema) == {"k": "k"}
 
 
-def test_namespaces_that_become_one_are_still_two_types():
+def test_types_stay_distinct_when_their_namespaces_become_equal():
     kinds = [
         {"type": "record", "name": "K", "namespace": space, "fields": [field("a", "int")]} for space in ("x-y", "x_y")
     ]
@@ -605,7 +606,7 @@ def test_namespaces_that_become_one_are_still_two_types():
     assert [column.type.name.full for column in load.fields] == ["x_y.K", "x_y.K_2"]
 
 
-def test_a_foreign_writer_is_not_placed():
+def test_a_foreign_writer_schema_has_no_route():
     state = folded(record(field("a", "int")))
     foreign = record(field("b", "int"))
     assert route_fields(load_root(state), foreign, root_record(foreign)).unplaced == ("a", "b")
@@ -646,8 +647,8 @@ def test_the_fold_is_deterministic_and_survives_json(versions):
 
 
 @given(histories())
-def test_names_and_types_lead_a_version_that_was_just_folded_by_its_route(versions):
-    """As they lead writer schemas that are no versions, and those of before routes were kept."""
+def test_route_by_names_equals_the_stored_route_of_the_newest_version(versions):
+    """Names and types also route writer schemas that are no versions, and versions of states without routes."""
     state = EMPTY
     for number, schema in enumerate(versions):
         state = fold(state, number, schema, number)
@@ -685,7 +686,7 @@ def test_every_schema_folds_into_plain_types_that_hold_it(schema):
 
 
 @given(growing_histories())
-def test_a_history_that_only_adds_is_its_latest_version(versions):
+def test_load_schema_of_a_history_that_only_adds_is_its_latest_version(versions):
     load = {item.name: (item.type, item.default) for item in load_root(folded(*versions)).fields}
     latest = {item.name: (item.type, item.default) for item in root_record(versions[-1]).fields}
     assert load == latest
@@ -713,7 +714,8 @@ def test_every_load_schema_reads_the_files_of_those_before_it(versions, data):
 
 
 def without_logical_types(value: Any) -> Any:
-    """Resolution does not look at them, and fastavro would turn numbers into dates that Python cannot hold."""
+    """Schema resolution ignores logical types, and fastavro would convert numbers to dates that Python cannot
+    represent."""
     if isinstance(value, dict):
         return {key: without_logical_types(item) for key, item in value.items() if key != "logicalType"}
     return [without_logical_types(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Routes that versions were folded in by: what is written down of them, and that later versions change none."""
+"""Stored routes: which parts of a version's route are stored, and that later versions change none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def nested(name: str, *fields: Any, **more: Any) -> dict[str, Any]:
 
 
 def rows(versions: list[Schema], number: int, value: Any) -> list[Any]:
-    """The rows of a message of one version (from 1) in the load schema of its time and in each later one."""
+    """The rows of a message of one version (from 1), in the load schema of its time and in each later one."""
     return [
         decode(parse_schema(state.text), project(versions[number - 1], parse_schema(state.text), body, route))
         for body in [encode(versions[number - 1], value)]
@@ -39,7 +39,7 @@ def rows(versions: list[Schema], number: int, value: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("default", [{}, {"default": ""}])
-def test_messages_of_before_a_name_was_used_again_stay_where_they_were(default: Any) -> None:
+def test_messages_from_before_a_reused_name_stay_in_their_column(default: Any) -> None:
     versions = [
         record(field("a", **default)),
         record(field("b", aliases=["a"], **default)),
@@ -59,7 +59,7 @@ INSIDE = {
 
 
 @pytest.mark.parametrize("place", INSIDE)
-def test_they_stay_inside_a_column_too(place: str) -> None:
+def test_messages_from_before_a_reused_nested_name_stay_in_their_column(place: str) -> None:
     wrap, wrapped = INSIDE[place]
     inner = [
         nested("In", field("n", "int"), field("a")),
@@ -81,14 +81,14 @@ def test_branches_that_exchange_their_names_keep_their_members() -> None:
     assert [row["u"]["Other"] for row in later] == [{"x": 7}, {"x": 7}]
 
 
-def test_only_what_is_out_of_line_is_written_down() -> None:
+def test_only_routes_that_differ_from_names_are_stored() -> None:
     first = record(field("a"), field("r", nested("R", field("x"), field("y"))), field("c"))
     second = record(field("a"), field("new"), field("r", nested("R", field("y"), field("x"))), field("c"))
     state = states_of(first, second)[-1]
     assert state.routes == {1: STRAIGHT, 2: {"1": 3, "2": [1, {"0": 1, "1": 0}]}}
 
 
-def test_an_id_that_comes_again_keeps_its_route() -> None:
+def test_a_repeated_schema_id_keeps_its_route() -> None:
     first = record(field("a", default=""))
     state = EMPTY
     versions = [first, record(field("b", aliases=["a"], default="")), record(field("b"), field("a", default="")), first]
@@ -101,7 +101,7 @@ def test_an_id_that_comes_again_keeps_its_route() -> None:
     assert row == {"b": "old", "a_2": ""}
 
 
-def test_a_state_of_before_routes_were_kept_is_read_and_goes_on() -> None:
+def test_a_state_without_routes_is_read_and_continued() -> None:
     versions = [record(field("a")), record(field("b", aliases=["a"])), record(field("b"), field("c"))]
     old = states_of(*versions)[1].to_json()
     del old["routes"]
@@ -131,13 +131,13 @@ def kept(tree: Any) -> Any:
 
 
 def unfolded(route: Any, tree: Any) -> Any:
-    """The tree again; its shape, which the schemas know, says how many parts each node has."""
+    """The tree with the number of parts of each node restored from the schemas."""
     found = route_places(route, len(tree))
     return [(place.column, unfolded(place.inside, inside)) for place, (_, inside) in zip(found, tree, strict=True)]
 
 
 @given(TREES)
-def test_a_route_says_again_what_was_kept(tree: Any) -> None:
+def test_a_stored_route_restores_the_route(tree: Any) -> None:
     assert unfolded(json.loads(json.dumps(kept(tree))), tree) == tree
 
 
@@ -164,8 +164,8 @@ def _columns(node: Type, position: tuple[int, ...]) -> Any:
             yield from _columns(values, position)
 
 
-def test_the_oracle_sees_a_message_in_the_wrong_column() -> None:
-    """Without its route, a message of the first version goes where its name leads now."""
+def test_oracle_detects_a_message_in_the_wrong_column() -> None:
+    """Without its stored route, a message of the first version is stored in the column that now has its name."""
     versions = [
         record(field("a", default="")),
         record(field("b", aliases=["a"], default="")),

@@ -1,4 +1,4 @@
-"""Where Camus was, by files that Hadoop wrote."""
+"""The last offsets of Camus, from files that Hadoop wrote."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANY = [["clicks", partition, 10**12 + partition] for partition in range(500)]  
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three runs; the last has only begun."""
+    """Three runs; the last one was started and has no files of offsets."""
     root = tmp_path_factory.mktemp("history")
     files: list[tuple[str, str, Sequence[Any]]] = [
         ("2014-05-31-23-50-00/offsets-m-00000", "NONE", [["orders", 0, 900], ["old", 0, 7]]),
@@ -32,8 +32,8 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_the_newest_run_says_where_to_go_on(history: Path) -> None:
-    assert (history / "2014-06-01-00-00-00" / ".offsets-m-00000.crc").exists(), "passed over, as Camus does"
+def test_next_offsets_are_those_of_the_newest_run(history: Path) -> None:
+    assert (history / "2014-06-01-00-00-00" / ".offsets-m-00000.crc").exists(), "ignored, as by Camus"
     found = next_offsets(history)
     assert found == {
         "orders": {0: 120, 1: 80},
@@ -44,7 +44,7 @@ def test_the_newest_run_says_where_to_go_on(history: Path) -> None:
     assert next_offsets(history / "2014-05-31-23-50-00") == {"orders": {0: 900}, "old": {0: 7}}
 
 
-def test_what_is_not_camus_is_named(history: Path, tmp_path: Path) -> None:
+def test_a_directory_that_is_not_of_camus_is_an_error(history: Path, tmp_path: Path) -> None:
     with pytest.raises(NotCamus, match=r"offsets\*"):
         next_offsets(tmp_path)
     with pytest.raises(NotCamus, match=f"{history.name}-blocks"):
@@ -53,8 +53,8 @@ def test_what_is_not_camus_is_named(history: Path, tmp_path: Path) -> None:
         next_offsets(history / "2014-05-31-23-50-00" / "offsets-m-00000")
 
 
-def test_a_file_that_is_cut_or_changed_is_refused_in_a_sentence(history: Path, tmp_path: Path) -> None:
-    """Sequence files have no checksum of their own, so a changed offset is one like any other."""
+def test_error_of_a_damaged_file_is_one_sentence(history: Path, tmp_path: Path) -> None:
+    """Sequence files have no checksum, so a changed offset in the file cannot be detected."""
     content = (history / "2014-05-31-23-50-00" / "offsets-m-00000").read_bytes()
     path = tmp_path / "offsets-m-00000"
     for length in range(len(content)):
@@ -64,7 +64,7 @@ def test_a_file_that_is_cut_or_changed_is_refused_in_a_sentence(history: Path, t
         except NotCamus as error:
             assert str(path) in str(error)
         else:
-            assert found in ({}, {"orders": {0: 900}}), "it ends where a record does"
+            assert found in ({}, {"orders": {0: 900}}), "truncated at the end of a record"
     for at in range(len(content)):
         for bit in (0x01, 0x80):
             path.write_bytes(content[:at] + bytes([content[at] ^ bit]) + content[at + 1 :])

@@ -1,4 +1,4 @@
-"""What an operator may say of next offsets, and what it becomes."""
+"""The operator's choices of next offsets, and the commits that they become."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def after(choice: Choice, state: LoaderState) -> LoaderState:
     return fold(state, proposal(choice, state).at(state.commit_number + 1))
 
 
-def test_offsets_passed_over_are_a_gap_with_its_reason() -> None:
+def test_skipped_offsets_are_a_gap_with_a_reason() -> None:
     commit = proposal(skip(LOADED, "orders", 0, 40, 60, " ticket 4711 ", BOUNDS), LOADED)
     assert (commit.kind, commit.reason, commit.starts) == (CommitKind.OFFSETS, "ticket 4711", ())
     (committed,) = commit.topics["orders"].ranges
@@ -40,7 +40,7 @@ def test_offsets_passed_over_are_a_gap_with_its_reason() -> None:
     assert state.topics["orders"].partitions[0].next_offset == 60
     assert state.topics["orders"].partitions[0].bytes_per_kilo_offset == known.partitions[0].bytes_per_kilo_offset
     assert (state.topics["orders"].load_schema, state.topics["orders"].data) == (known.load_schema, known.data)
-    assert state.works == LOADED.works  # nothing is staged
+    assert state.works == LOADED.works  # the run has no staging
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_only_the_next_offsets_can_be_skipped(place: tuple[str, int, int, int], 
         skip(LOADED, *place, reason, BOUNDS)
 
 
-def test_what_is_passed_over_stays_in_the_log_that_was_read() -> None:
-    """Under the epoch of the leader that was asked, so that an election before does not bring the offsets back; and
-    never under that of a leader whose log went another way, which no load would notice any more."""
+def test_skipped_offsets_keep_the_leader_epoch_of_the_log() -> None:
+    """The offsets are skipped under the epoch of the current leader, so that an earlier election does not bring them
+    back. An epoch of a diverged log is refused, because no later load would detect the divergence."""
     ranges = (PartitionState(40, 5, 1000, ReadEpochs(((5, 0),), 40), incarnation=2),)
     topic = dataclasses.replace(LOADED.topics["orders"], partitions=dict(enumerate(ranges)))
     state = dataclasses.replace(LOADED, topics={"orders": topic})
@@ -73,12 +73,12 @@ def test_what_is_passed_over_stays_in_the_log_that_was_read() -> None:
         skip(state, "orders", 0, 40, 60, "why", LogBounds(0, 100, 7, shared_end=39))
 
 
-def test_up_to_the_end_and_without_brokers_beyond_it() -> None:
+def test_skip_is_limited_to_the_log_end_unless_brokers_are_unavailable() -> None:
     assert skip(LOADED, "orders", 0, 40, 100, "why", BOUNDS).gaps == (Moved("orders", 0, 40, 100),)
     assert skip(LOADED, "orders", 0, 40, 999, "why", None).gaps == (Moved("orders", 0, 40, 999),)
 
 
-def test_what_is_loaded_goes_forward_only() -> None:
+def test_next_offset_of_a_loaded_partition_only_increases() -> None:
     assert set_next(LOADED, "orders", 0, 60, "why", BOUNDS) == skip(LOADED, "orders", 0, 40, 60, "why", BOUNDS)
     with pytest.raises(OffsetsRefused, match=r"\b40\b"):
         set_next(LOADED, "orders", 0, 39, "why", BOUNDS)
@@ -89,7 +89,7 @@ def test_what_is_loaded_goes_forward_only() -> None:
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("clicks", 0), ("orders", 3)])
-def test_what_is_not_loaded_may_begin_anywhere_and_again_elsewhere(topic: str, partition: int) -> None:
+def test_start_offset_of_an_unloaded_partition_can_be_set_repeatedly(topic: str, partition: int) -> None:
     state = after(set_next(LOADED, topic, partition, 70, "why", BOUNDS), LOADED)
     assert state.starts == {topic: {partition: 70}} and state.next_offset(topic, partition) == 70
     assert state.topics == LOADED.topics
@@ -114,7 +114,7 @@ def test_a_start_is_kept_until_its_partition_is_loaded() -> None:
     assert fold(state, load("w3", {"clicks": second}).at(4)).starts == {}
 
 
-def test_an_import_leaves_what_is_loaded_alone() -> None:
+def test_import_does_not_change_loaded_partitions() -> None:
     choice = starts(LOADED, {"orders": {0: 7, 1: 8}, "clicks": {0: 9}}, "imported")
     assert choice.starts == (Moved("clicks", 0, None, 9), Moved("orders", 1, None, 8))
     (left,) = choice.left

@@ -1,4 +1,4 @@
-"""Where Kafka Connect was, by the names of its files."""
+"""The last offsets of Kafka Connect, from the names of its files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_s3_sink_names_the_first_offset_and_its_newest_file_is_read_again() 
     assert next_offsets(["a.b-c_d+2+0000000000.avro", "a.b-c_d+2+0000000100.json.gz"]) == {"a.b-c_d": {2: 100}}
 
 
-def test_other_names_are_passed_over() -> None:
+def test_other_file_names_are_ignored() -> None:
     assert next_offsets(["1f2e_tmp.avro", "log", "x+y+3.avro", "+0+1+2.avro", "_SUCCESS", "orders+0+1+2+3.avro"]) == {}
 
 

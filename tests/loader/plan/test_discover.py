@@ -1,4 +1,4 @@
-"""What the cluster is asked, and what is made of odd answers."""
+"""The requests of the discovery, and its results for unusual responses."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class Cluster:
             {TopicPartition("orders", 0): offset}, {TopicPartition("orders", 1): "leader not available"}
         )
 
-    def lookup_epoch_ends(self, questions: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
-        assert not questions, "nothing was read before"
+    def lookup_epoch_ends(self, queries: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
+        assert not queries, "no offsets were read before"
         return EpochEndLookup({})
 
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
         raise AssertionError("discovery changes nothing")
 
 
-def test_odd_topics_and_partitions_are_told_apart() -> None:
+def test_discovery_separates_unusable_topics_and_partitions() -> None:
     cluster = Cluster()
     found = discover(cluster, [".*"], [])
     assert list(found.topics) == ["orders"]

@@ -1,4 +1,4 @@
-"""Where a log went another way than the one that was read, found from what its leader says of epochs."""
+"""The offset from which a log differs from the log that was read, found by the leader's epoch end offsets."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def known(epochs: ReadEpochs, next_offset: int, leader_epoch: int) -> PartitionS
 
 
 class Leader:
-    """A log as the epoch of each offset, with what its leader says of them (Kafka's LeaderEpochFileCache)."""
+    """A log as the epoch of each offset, and the leader's responses about epochs (Kafka's LeaderEpochFileCache)."""
 
     def __init__(self, log: list[int], leader_epoch: int, start: int = 0) -> None:
         self.starts = [(epoch, log.index(epoch)) for epoch in sorted(set(log))]
         if not self.starts or self.starts[-1][0] < leader_epoch:
-            self.starts.append((leader_epoch, len(log)))  # a leader notes where it begins
+            self.starts.append((leader_epoch, len(log)))  # a leader records the start offset of its epoch
         later = [(epoch, first) for epoch, first in self.starts if first > start]
         at_start = [epoch for epoch, first in self.starts if first <= start]
         self.starts = [*((epoch, start) for epoch in at_start[-1:]), *later]
         self.end = len(log)
-        self.asked = 0
+        self.requests = 0
 
     def epoch_end(self, epoch: int) -> EpochEnd:
         if epoch > self.starts[-1][0]:
@@ -43,9 +43,9 @@ class Leader:
         found = [(one, end) for (one, _), end in zip(self.starts, ends, strict=True) if one <= epoch]
         return EpochEnd(*found[-1]) if found else EpochEnd(epoch, self.starts[0][1])
 
-    def lookup_epoch_ends(self, questions: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
-        self.asked += 1
-        return EpochEndLookup({tp: self.epoch_end(question.epoch) for tp, question in questions.items()})
+    def lookup_epoch_ends(self, queries: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
+        self.requests += 1
+        return EpochEndLookup({tp: self.epoch_end(query.epoch) for tp, query in queries.items()})
 
 
 def shared(leader: Leader, state: PartitionState, leader_epoch: int = 99) -> int:
@@ -60,8 +60,8 @@ def read_of(log: list[int], end: int) -> ReadEpochs:
 
 
 @st.composite
-def two_times(draw: st.DrawFn) -> tuple[list[int], int, list[int], int]:
-    """The log and leader epoch when it was read, and those of a later time, after any elections among three replicas,
+def log_at_two_times(draw: st.DrawFn) -> tuple[list[int], int, list[int], int]:
+    """A log and leader epoch when it was read, and those of a later time, after any elections among three replicas,
     clean and unclean. A message is named by its epoch and offset: one leader writes each epoch, in order."""
     replicas: list[list[int]] = [[], [], []]
     epoch, seen = 0, None
@@ -80,8 +80,8 @@ def two_times(draw: st.DrawFn) -> tuple[list[int], int, list[int], int]:
     return (*seen, replicas[leader], epoch)
 
 
-@given(two_times(), st.data())
-def test_the_point_of_divergence_is_where_the_logs_went_apart(
+@given(log_at_two_times(), st.data())
+def test_divergence_is_the_first_offset_that_differs(
     logs: tuple[list[int], int, list[int], int], data: st.DataObject
 ) -> None:
     before, epoch_before, now, epoch_now = logs
@@ -95,8 +95,8 @@ def test_the_point_of_divergence_is_where_the_logs_went_apart(
         assert expected == end
 
 
-@given(two_times(), st.data())
-def test_of_a_compacted_log_no_new_message_is_passed_over_and_no_replaced_one_is_missed(
+@given(log_at_two_times(), st.data())
+def test_divergence_of_a_compacted_log_skips_no_message(
     logs: tuple[list[int], int, list[int], int], data: st.DataObject
 ) -> None:
     before, epoch_before, now, epoch_now = logs
@@ -112,29 +112,29 @@ def test_of_a_compacted_log_no_new_message_is_passed_over_and_no_replaced_one_is
         return
     common = next((at for at, pair in enumerate(zip(before, now, strict=False)) if pair[0] != pair[1]), None)
     true_end = min(len(before), len(now)) if common is None else common
-    answer = shared(Leader(now, epoch_now), state)
-    assert answer <= true_end
-    assert not [offset for offset in left if answer <= offset < true_end], "read again although it is the same"
+    shared_end = shared(Leader(now, epoch_now), state)
+    assert shared_end <= true_end
+    assert not [offset for offset in left if shared_end <= offset < true_end], "an unchanged offset is read again"
 
 
-def test_a_log_that_was_cut_back_and_grew_again() -> None:
+def test_a_truncated_and_regrown_log_diverges_at_the_truncation() -> None:
     leader = Leader([3] * 80 + [5] * 70, 5)
     assert shared(leader, known(read_of([3] * 100, 100), 100, 3)) == 80
-    assert leader.asked == 1
+    assert leader.requests == 1
 
 
-def test_older_epochs_are_asked_for_until_one_is_shared() -> None:
+def test_older_epochs_are_requested_until_one_is_shared() -> None:
     before = [1] * 10 + [3] * 10 + [5] * 10
     assert shared(Leader([1] * 30 + [7] * 9, 7), known(read_of(before, 30), 30, 5)) == 10
     assert shared(Leader([2] * 40, 7), known(read_of(before, 30), 30, 5)) == 0
 
 
-def test_a_broker_that_went_back_in_time_does_not_know_the_epoch() -> None:
+def test_a_broker_restored_from_a_backup_does_not_know_the_epoch() -> None:
     before = [1] * 10 + [3] * 10 + [5] * 10
     assert shared(Leader([1] * 10 + [3] * 5 + [4] * 50, 4), known(read_of(before, 30), 30, 5)) == 15
 
 
-def test_where_retention_took_what_was_read_nothing_is_asked() -> None:
+def test_no_epoch_is_requested_after_retention_deleted_the_read_offsets() -> None:
     state = known(read_of([3] * 10, 10), 10, 3)
     assert is_suspect(state, 4, 9, 20)
     assert not is_suspect(state, 4, 10, 20)
@@ -142,26 +142,26 @@ def test_where_retention_took_what_was_read_nothing_is_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("leader_epoch", "end", "doubtful"),
+    ("leader_epoch", "end", "suspected"),
     [(3, 100, False), (3, 99, True), (4, 100, True), (2, 100, True), (-1, 100, True)],
 )
-def test_only_another_leader_epoch_or_a_short_log_is_a_reason_to_ask(
-    leader_epoch: int, end: int, doubtful: bool
+def test_epochs_are_requested_only_after_a_new_leader_epoch_or_for_a_short_log(
+    leader_epoch: int, end: int, suspected: bool
 ) -> None:
-    assert is_suspect(known(NOTHING_READ, 100, 3), leader_epoch, 0, end) is doubtful
+    assert is_suspect(known(NOTHING_READ, 100, 3), leader_epoch, 0, end) is suspected
 
 
-def test_what_an_older_release_read_is_judged_by_the_leaders_epoch() -> None:
+def test_without_read_epochs_the_leader_epoch_is_used() -> None:
     state = known(NOTHING_READ, 100, 3)
     assert shared(Leader([3] * 80 + [4] * 70, 4), state) == 80
     assert shared(Leader([2] * 120 + [4] * 9, 4), state) == 100
-    assert shared(Leader([1] * 150, 1), state) == 0, "a broker that knows no epoch 3"
+    assert shared(Leader([1] * 150, 1), state) == 0, "the broker does not know epoch 3"
 
 
-def test_a_topic_without_id_whose_leader_epochs_began_again_was_made_anew() -> None:
+def test_a_topic_without_id_is_recreated_if_its_leader_epochs_restarted() -> None:
     state = known(read_of([0] * 10 + [1] * 5, 15), 15, 1)
     again, there = Leader([0] * 30, 0), SuspectPartition(state, 0)
-    assert shared_ends(again, {TP: there}).offsets == {TP: 10}, "with an id it is a broker that went back in time"
+    assert shared_ends(again, {TP: there}).offsets == {TP: 10}, "with a topic id it is a broker restored from a backup"
     assert shared_ends(again, {TP: replace(there, has_topic_id=False)}).offsets == {TP: 0}
     assert shared_ends(again, {TP: SuspectPartition(state, 1, has_topic_id=False)}).offsets == {TP: 10}
     assert shared_ends(again, {TP: SuspectPartition(state, -1, has_topic_id=False)}).offsets == {TP: 10}
@@ -173,24 +173,26 @@ def test_a_tail_that_compaction_emptied_is_no_divergence() -> None:
     assert shared(Leader([3] * 70 + [4] * 15 + [5] * 90, 5), state) == 85
     assert shared(Leader([3] * 50 + [5] * 90, 5), state) == 50
     for length in (90, 100):
-        assert shared(Leader([3] * length + [5] * 9, 5), state) == 60, "of epoch 4 nothing is there"
+        assert shared(Leader([3] * length + [5] * 9, 5), state) == 60, "the log has nothing of epoch 4"
 
 
-class Silent:
-    """Brokers that do not serve the question, answer nonsense, or cannot be asked."""
+class FixedResponse:
+    """Brokers that do not support the request, return nonsense, or fail."""
 
-    def __init__(self, answer: EpochEndLookup) -> None:
-        self.answer = answer
+    def __init__(self, response: EpochEndLookup) -> None:
+        self.response = response
 
-    def lookup_epoch_ends(self, questions: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
-        return self.answer
+    def lookup_epoch_ends(self, queries: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
+        return self.response
 
 
-def test_what_nobody_tells_is_left_out() -> None:
-    doubts = {TP: SuspectPartition(known(read_of([3] * 5, 5), 5, 3), 4)}
-    assert shared_ends(Silent(EpochEndLookup({TP: None})), doubts).offsets == {}
-    assert shared_ends(Silent(EpochEndLookup({TP: EpochEnd(7, 9)})), doubts).offsets == {}, "newer than asked for"
-    refused = shared_ends(Silent(EpochEndLookup({}, {TP: "fenced"})), doubts)
+def test_unavailable_epoch_ends_are_left_out() -> None:
+    suspects = {TP: SuspectPartition(known(read_of([3] * 5, 5), 5, 3), 4)}
+    assert shared_ends(FixedResponse(EpochEndLookup({TP: None})), suspects).offsets == {}
+    assert shared_ends(FixedResponse(EpochEndLookup({TP: EpochEnd(7, 9)})), suspects).offsets == {}, (
+        "newer than requested"
+    )
+    refused = shared_ends(FixedResponse(EpochEndLookup({}, {TP: "fenced"})), suspects)
     assert (refused.offsets, refused.errors) == ({}, {TP: "fenced"})
     no_epochs = {TP: SuspectPartition(known(NOTHING_READ, 5, -1), -1)}
     assert shared_ends(Leader([], 0), no_epochs).offsets == {}

@@ -1,4 +1,4 @@
-"""Which offsets a run reads, and how they are packed over the pool."""
+"""The offsets that a run reads, and how they are packed into tasks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ranges_of(found: DiscoveredTopic, known: TopicState | None, on_data_loss: st
     return topic_ranges(found, known, {}, on_data_loss=on_data_loss, range_bytes_max=10**9)
 
 
-def test_a_chosen_start_that_an_open_transaction_holds_back_is_waited_for() -> None:
+def test_a_start_offset_behind_an_open_transaction_waits() -> None:
     offsets = PartitionOffsets(partition=0, leader_epoch=0, start=0, end=10, high_watermark=20)
     found = DiscoveredTopic("t", "id", (offsets,), {})
     planned = topic_ranges(found, None, {0: 15}, on_data_loss="fail", range_bytes_max=MB)
@@ -62,13 +62,13 @@ def test_a_new_topic_is_read_from_the_start_of_its_log() -> None:
     assert (planned.previous, planned.start, planned.end, planned.leader_epoch) == (None, 7, 20, 3)
 
 
-def test_a_known_partition_goes_on_where_it_ended() -> None:
+def test_a_known_partition_continues_at_its_next_offset() -> None:
     (planned,) = ranges_of(found_topic(0, 120), known_topic(100)).ranges
     assert (planned.previous, planned.start, planned.end) == (100, 100, 120)
     assert planned.bytes_estimate == 20
 
 
-def test_nothing_new_is_no_news() -> None:
+def test_a_plan_without_new_offsets_has_no_news() -> None:
     (planned,) = ranges_of(found_topic(0, 100), known_topic(100)).ranges
     assert not planned.has_news
     assert offset_ranges("orders", ranges_of(found_topic(0, 100), known_topic(100))) == []
@@ -78,7 +78,7 @@ def test_nothing_new_is_no_news() -> None:
     ("start", "end", "offsets"),
     [(150, 200, r"partition 0: .*\b100\b.*\b149\b"), (0, 60, r"partition 0: .*\b60\b.*\b99\b")],
 )
-def test_lost_ground_holds_the_partition_until_policy_declares_the_gap(start: int, end: int, offsets: str) -> None:
+def test_data_loss_holds_back_the_partition_until_the_policy_permits_a_gap(start: int, end: int, offsets: str) -> None:
     held = ranges_of(found_topic(start, end), known_topic(100))
     assert held.ranges == ()
     assert re.match(offsets, held.problems[0])
@@ -90,7 +90,7 @@ def test_lost_ground_holds_the_partition_until_policy_declares_the_gap(start: in
     assert declared.ranges[0].has_news
 
 
-def test_a_log_that_ends_too_early_is_taken_up_at_its_end() -> None:
+def test_a_log_shorter_than_loaded_resumes_at_its_end() -> None:
     (planned,) = ranges_of(found_topic(0, 60), known_topic(100), "skip").ranges
     assert (planned.start, planned.end, planned.diverged_at, planned.incarnation) == (60, 60, 60, 1)
 
@@ -100,7 +100,7 @@ def diverged(start: int, end: int, shared_end: int, held_back: int = 0) -> Disco
     return DiscoveredTopic("orders", "id-1", (offsets,), {})
 
 
-def test_a_log_that_is_shared_to_the_end_is_read_on_although_it_is_not_readable_yet() -> None:
+def test_a_log_shared_to_its_end_continues_before_it_is_readable() -> None:
     ranges = ranges_of(diverged(0, 60, 100, 90), known_topic(100))
     assert ranges.problems == ()
     assert not ranges.ranges[0].has_news
@@ -113,7 +113,8 @@ def test_a_log_that_is_shared_to_the_end_is_read_on_although_it_is_not_readable_
 def test_problem_of_a_diverged_log_has_its_offsets_and_the_setting(
     end: int, shared_end: int, numbers: list[int]
 ) -> None:
-    """The numbers are partition, end of the log and of what was loaded, leader epochs, and where a load would go on."""
+    """The numbers are the partition, the ends of the log and of the loaded offsets, the leader epochs, and the offset
+    at which a load would resume."""
     problems = ranges_of(diverged(0, end, shared_end), known_topic(100)).problems
     assert len(problems) == bool(numbers)
     for problem in problems:
@@ -121,20 +122,20 @@ def test_problem_of_a_diverged_log_has_its_offsets_and_the_setting(
         assert "loader.on_data_loss=skip" in problem
 
 
-def test_behind_the_divergence_an_open_transaction_of_the_new_log_is_waited_for() -> None:
+def test_an_open_transaction_after_the_divergence_is_waited_for() -> None:
     ranges = ranges_of(diverged(0, 60, 80, 90), known_topic(100), "skip")
     (planned,) = ranges.ranges
     assert (planned.previous, planned.start, planned.end, planned.diverged_at) == (100, 80, 80, 80)
     assert planned.has_news
 
 
-def test_a_divergence_behind_the_start_of_the_log_is_news_also_where_nothing_moves() -> None:
+def test_a_divergence_below_the_log_start_is_news_without_new_offsets() -> None:
     (planned,) = ranges_of(diverged(100, 100, 80), known_topic(100), "skip").ranges
     assert (planned.previous, planned.start, planned.end, planned.diverged_at) == (100, 100, 100, 80)
     assert planned.has_news
 
 
-def test_emptied_offsets_that_may_be_others_now_are_read_again_without_a_word() -> None:
+def test_compacted_offsets_that_may_have_changed_are_read_again_silently() -> None:
     known = known_topic(100)
     partition = dataclasses.replace(known.partitions[0], epochs=ReadEpochs(((2, 0),), 60))
     ranges = ranges_of(diverged(0, 120, 60), dataclasses.replace(known, partitions={0: partition}))
@@ -146,14 +147,12 @@ def test_emptied_offsets_that_may_be_others_now_are_read_again_without_a_word() 
     ("end", "held_back", "is_told"),
     [
         (100, 0, False),
-        (100, 1, True),  # nothing is there to read since the last run but what the transaction holds
+        (100, 1, True),  # all offsets since the last run are held back by the transaction
         (120, HELD_BACK_MAX, False),
         (120, HELD_BACK_MAX + 1, True),
     ],
 )
-def test_a_transaction_that_holds_offsets_back_is_told_with_what_to_look_at(
-    end: int, held_back: int, is_told: bool
-) -> None:
+def test_note_of_an_open_transaction_has_offsets_and_command(end: int, held_back: int, is_told: bool) -> None:
     ranges = ranges_of(found_topic(0, end, held_back=held_back), known_topic(100))
     assert ranges.problems == ()
     assert (ranges.ranges[0].start, ranges.ranges[0].end) == (100, end)
@@ -163,12 +162,12 @@ def test_a_transaction_that_holds_offsets_back_is_told_with_what_to_look_at(
         assert note.endswith(" kafka-transactions.sh find-hanging --topic orders --partition 0")
 
 
-def test_a_transaction_from_the_first_offset_on_is_told_too() -> None:
+def test_a_transaction_open_from_the_first_offset_is_noted() -> None:
     (note,) = ranges_of(found_topic(0, 0, held_back=5), None).notes
     assert re.match(r"partition 0: .*\b5 offsets\b", note)
 
 
-def test_a_recreated_topic_is_held_or_started_again() -> None:
+def test_a_recreated_topic_is_held_back_or_restarted() -> None:
     held = ranges_of(found_topic(0, 5, "id-2"), known_topic(100))
     assert re.search(r"\bid-2\b.*\bid-1\b", held.problems[0])
     assert held.ranges == ()
@@ -177,11 +176,11 @@ def test_a_recreated_topic_is_held_or_started_again() -> None:
     assert (again.ranges[0].previous, again.ranges[0].start, again.ranges[0].end) == (None, 0, 5)
 
 
-def test_a_broker_without_topic_ids_recreates_nothing() -> None:
+def test_a_topic_is_not_recreated_by_a_broker_without_topic_ids() -> None:
     assert not ranges_of(found_topic(0, 120, ""), known_topic(100)).starts_again
 
 
-def test_a_partition_that_cannot_be_asked_is_named() -> None:
+def test_a_partition_without_offsets_is_a_problem() -> None:
     found = DiscoveredTopic("orders", "id-1", (), {2: "leader not available"})
     assert ranges_of(found, known_topic()).problems == (f"partition 2: leader not available; {TRIED_AGAIN}",)
 
@@ -226,7 +225,7 @@ RANGES = st.lists(
 TWO_OF_A_TOPIC = [
     OffsetRange(TopicPartition("a", number), 0, 10, "", 0, size) for number, size in enumerate((31_842_139, 5_775_526))
 ]
-"""Which are fine in one task, being less than a fifth heavier than the heavier one alone."""
+"""Two ranges of a topic that fit in one task: it is less than a fifth heavier than the heavier one alone."""
 
 
 @given(RANGES, st.integers(1, 16), st.sampled_from([MB, 64 * MB, 256 * MB]))
@@ -250,8 +249,8 @@ def test_units_cover_each_offset_once_and_are_balanced(ranges: list[OffsetRange]
         heaviest_piece = max(weight(piece) for unit in packing.tasks for piece in unit)
         used = max(1, min(tasks, -(-sum(map(weight, ranges)) // TASK_BYTES_MIN)))
         mean = sum(loads) / used
-        greedy = (mean + heaviest_piece) / 0.95 + 1  # what any greedy schedule keeps
-        # A topic is kept together as long as no task is heavier than this, even where a better balance is possible.
+        greedy = (mean + heaviest_piece) / 0.95 + 1  # the bound of any greedy schedule
+        # A topic stays in one task as long as no task is heavier than this, even if a better balance is possible.
         kept_together = IMBALANCE_MAX * max(mean, heaviest_piece)
         assert max(loads) <= max(greedy, kept_together)
 
@@ -323,7 +322,7 @@ def test_a_split_keeps_the_estimate_and_the_ends() -> None:
     assert all(piece.topic_id == "id" and piece.leader_epoch == 5 for piece in pieces)
 
 
-def test_a_piece_says_that_another_comes_before_it() -> None:
+def test_a_piece_states_that_another_precedes_it() -> None:
     offsets = OffsetRange(TopicPartition("t", 0), 0, 30, bytes_estimate=300)
     assert [piece.follows_another for piece in split(offsets, 100)] == [False, True, True]
     assert [piece.follows_another for piece in split(offsets, 300)] == [False]

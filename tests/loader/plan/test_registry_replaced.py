@@ -1,4 +1,5 @@
-"""A registry that was made anew, or put back from an older copy, gives ids to other schemas: what uses them stops."""
+"""A registry that was rebuilt or restored from an older copy uses ids for other schemas; topics that use such ids
+stop."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def load(world: World) -> RunReport:
 
 
 def rebuilt(world: World, name: str, **subjects: tuple[int, str]) -> None:
-    """Another registry stands there now."""
+    """Replaces the registry by another one."""
     world.registry.name = name
     world.registry.subjects, world.registry.texts = {}, {}
     for topic, (schema_id, text) in subjects.items():
@@ -55,25 +56,25 @@ def requests_of(world: World) -> int:
 
 
 @pytest.mark.parametrize("name", ["registry-2", "registry-1", ""])
-def test_a_topic_whose_id_is_another_schema_now_stops_and_is_named(world: World, name: str) -> None:
-    """Also where the registry does not say who it is, or says the same: it was put back from an older copy."""
+def test_a_topic_whose_id_now_has_another_schema_stops(world: World, name: str) -> None:
+    """Also if the registry reports no identity or the same identity, as after a restore from an older copy."""
     world.registry.name = name and "registry-1"
     load(world)
     rebuilt(world, name, clicks=(1, CLICK), orders=(2, ORDER_V1))
-    more(world, "orders", 1)  # of the old registry or of the new one: nobody can tell
+    more(world, "orders", 1)  # the id may be of the old or of the new registry
     more(world, "clicks", 2)
     report = load(world)
     assert report.commit_number == 0
     for topic, schema_id in (("orders", 1), ("clicks", 2)):
         (problem,) = report.problems[topic]
-        kept = world.warehouse / "_headrace" / "schemas" / f"{schema_id}.avsc"
-        assert re.search(rf"\b{schema_id}\b.*{kept}\b", problem)
+        cached = world.warehouse / "_headrace" / "schemas" / f"{schema_id}.avsc"
+        assert re.search(rf"\b{schema_id}\b.*{cached}\b", problem)
         assert "headrace registry import" in problem
         assert "loader.topics_exclude" in problem
-    assert load(world).problems.keys() == {"orders", "clicks"}, "until somebody acts"
+    assert load(world).problems.keys() == {"orders", "clicks"}, "the problem persists until an operator acts"
 
 
-def test_other_topics_go_on_and_a_registry_that_is_brought_back_ends_it(world: World) -> None:
+def test_other_topics_continue_and_the_original_registry_ends_the_problem(world: World) -> None:
     load(world)
     before = dict(world.registry.texts)
     world.registry.texts[1] = CLICK
@@ -86,7 +87,7 @@ def test_other_topics_go_on_and_a_registry_that_is_brought_back_ends_it(world: W
     assert world.rows("orders") == world.produced("orders")
 
 
-def test_a_topic_without_news_is_named_too_when_it_is_another_registry(world: World) -> None:
+def test_a_topic_without_news_is_compared_after_a_registry_change(world: World) -> None:
     load(world)
     rebuilt(world, "registry-2", orders=(1, ORDER_V1), clicks=(2, ORDER_V2))
     assert set(load(world).problems) == {"clicks"}
@@ -96,7 +97,7 @@ def test_a_registry_that_moved_with_its_ids_is_compared_once(world: World) -> No
     load(world)
     idle = requests_of(world)
     world.registry.name = "registry-2"
-    assert requests_of(world) == idle + 2, "one question for each id"
+    assert requests_of(world) == idle + 2, "one request per id"
     assert requests_of(world) == idle
     more(world, "orders", 1)
     more(world, "clicks", 2)
@@ -104,7 +105,7 @@ def test_a_registry_that_moved_with_its_ids_is_compared_once(world: World) -> No
     assert world.rows("orders") == world.produced("orders")
 
 
-def test_what_other_topics_use_by_id_alone_stops_them_too(world: World) -> None:
+def test_a_changed_schema_outside_the_subject_stops_the_topic(world: World) -> None:
     world.registry.register("", 7, ORDER_V1)
     more(world, "orders", 7)
     load(world)
@@ -116,7 +117,7 @@ def test_what_other_topics_use_by_id_alone_stops_them_too(world: World) -> None:
 
 
 def with_ids(world: World, *schema_ids: int) -> None:
-    """Messages of further ids are loaded into the topic of orders."""
+    """Loads messages with further schema ids into the topic `orders`."""
     for schema_id in schema_ids:
         world.registry.register("", schema_id, ORDER_V1)
     world.cluster.topics["orders"].logs[0] += schema_ids
@@ -125,8 +126,8 @@ def with_ids(world: World, *schema_ids: int) -> None:
     assert world.rows("orders") == world.produced("orders")
 
 
-def test_once_one_is_found_all_are_compared(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many ids only some are compared in every run; where one was given away, others may have been."""
+def test_all_ids_are_compared_after_the_first_mismatch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Normally each run compares only some of many ids. After one mismatch, other ids may have been reused too."""
     with_ids(world, *range(10, 20))
     monkeypatch.setattr(schemas, "_watched", lambda ids, turn: {ids[-1]})
     world.registry.texts[15] = CLICK
@@ -138,17 +139,17 @@ def test_once_one_is_found_all_are_compared(world: World, monkeypatch: pytest.Mo
     assert set(load(world).problems) == {"orders", "clicks"}
 
 
-def test_an_older_id_is_compared_in_turn(world: World) -> None:
+def test_older_ids_are_compared_in_later_runs(world: World) -> None:
     with_ids(world, *range(10, 14))
     world.registry.texts[11] = CLICK
     for _ in range(100):
         more(world, "orders", 1)
         if load(world).problems:
             return
-    raise AssertionError("it was never compared")
+    raise AssertionError("the id was never compared")
 
 
-def test_a_new_version_with_an_id_that_is_known_for_another_schema_stops_its_topic(world: World) -> None:
+def test_a_new_version_with_a_reused_id_stops_its_topic(world: World) -> None:
     load(world)
     world.registry.subjects["orders-value"].append(2)
     world.registry.texts[2] = ORDER_V2
@@ -157,7 +158,7 @@ def test_a_new_version_with_an_id_that_is_known_for_another_schema_stops_its_top
     assert len(world.log().read_state().topics["orders"].load_schema.writer_ids) == 1
 
 
-def test_an_id_met_in_messages_that_was_known_for_another_schema_stops_its_range(world: World) -> None:
+def test_a_reused_id_in_messages_stops_its_range(world: World) -> None:
     load(world)
     world.registry.texts[2] = ORDER_V1
     world.cluster.topics["orders"].logs[0] += [1, 2, 1]
@@ -166,7 +167,7 @@ def test_an_id_met_in_messages_that_was_known_for_another_schema_stops_its_range
     assert world.rows("orders") == world.produced("orders")[:11]
 
 
-def test_an_outage_says_nothing_of_what_the_registry_is(world: World) -> None:
+def test_an_outage_is_not_taken_for_another_registry(world: World) -> None:
     load(world)
     world.registry.is_down = True
     more(world, "orders", 1)
@@ -181,7 +182,7 @@ def test_an_outage_says_nothing_of_what_the_registry_is(world: World) -> None:
 
 
 @pytest.mark.parametrize("failure", [AccessDenied("not allowed"), RegistryUnavailable("http://registry", "slow")])
-def test_who_may_not_ask_what_the_registry_is_still_has_newest_ids_compared(
+def test_newest_ids_are_compared_without_permission_to_read_the_identity(
     world: World, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     load(world)
@@ -197,7 +198,7 @@ def test_who_may_not_ask_what_the_registry_is_still_has_newest_ids_compared(
     assert bool(report.registry_outage) is isinstance(failure, RegistryUnavailable)
 
 
-def test_a_schema_that_was_deleted_for_good_is_read_as_it_was(world: World) -> None:
+def test_a_permanently_deleted_schema_is_read_from_the_cache(world: World) -> None:
     load(world)
     del world.registry.texts[1]
     world.registry.name = "registry-2"
@@ -206,16 +207,16 @@ def test_a_schema_that_was_deleted_for_good_is_read_as_it_was(world: World) -> N
     assert world.rows("orders") == world.produced("orders")
 
 
-def test_a_text_that_an_earlier_release_wrote_otherwise_is_the_same(world: World) -> None:
+def test_a_cached_schema_in_another_spelling_is_equal(world: World) -> None:
     load(world)
-    kept = world.warehouse / "_headrace" / "schemas" / "1.avsc"
-    kept.write_text(json.dumps(json.loads(ORDER_V1), indent=2))
+    cached = world.warehouse / "_headrace" / "schemas" / "1.avsc"
+    cached.write_text(json.dumps(json.loads(ORDER_V1), indent=2))
     world.registry.name = "registry-2"
     assert load(world).problems == {}
     assert self_contained_text(parse_schema(ORDER_V1)) == ORDER_V1
 
 
-def test_a_kept_text_that_is_damaged_is_named(world: World) -> None:
+def test_error_of_a_damaged_cached_schema_has_its_file(world: World) -> None:
     load(world)
     (world.warehouse / "_headrace" / "schemas" / "1.avsc").write_text('{"type":')
     more(world, "orders", 1)
@@ -245,12 +246,12 @@ def test_a_plan_leaves_no_hint(world: World) -> None:
 
 
 class SlowRegistry(FakeRegistry):
-    """Counts how many wait at once, and lets them wait for one another as long as they were not so many as may be."""
+    """Counts concurrent requests. Each request waits until the permitted number of requests run at once."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lock = threading.Lock()
-        self.met = threading.Event()
+        self.reached = threading.Event()
         self.waiting = self.most = 0
 
     def _answer(self) -> None:
@@ -258,8 +259,8 @@ class SlowRegistry(FakeRegistry):
             self.waiting += 1
             self.most = max(self.most, self.waiting)
             if self.waiting == registry_requests.AT_ONCE:
-                self.met.set()
-        self.met.wait(PATIENCE_S)
+                self.reached.set()
+        self.reached.wait(PATIENCE_S)
         with self.lock:
             self.waiting -= 1
             super()._answer()
@@ -274,19 +275,19 @@ def slow_world(tmp_path: Path, topics: int) -> tuple[World, SlowRegistry]:
     return world, registry
 
 
-def test_what_is_known_ahead_is_asked_several_at_a_time(tmp_path: Path) -> None:
+def test_registry_requests_of_a_plan_run_concurrently(tmp_path: Path) -> None:
     world, registry = slow_world(tmp_path, 40)
     assert len(load(world).loaded) == 40
     assert registry.most == registry_requests.AT_ONCE
     registry.most = 0
-    registry.met.clear()
+    registry.reached.clear()
     before = registry.requests
     load(world)
     assert registry.most == registry_requests.AT_ONCE
-    assert registry.requests - before == 41, "the versions of each subject, and which registry it is"
+    assert registry.requests - before == 41, "the versions of each subject, and the identity of the registry"
 
 
-def test_a_registry_that_is_down_is_asked_by_those_under_way_only(tmp_path: Path) -> None:
+def test_a_registry_outage_stops_further_requests(tmp_path: Path) -> None:
     world, registry = slow_world(tmp_path, 40)
     registry.is_down = True
     before = registry.requests
@@ -295,7 +296,7 @@ def test_a_registry_that_is_down_is_asked_by_those_under_way_only(tmp_path: Path
     assert registry.requests - before <= registry_requests.AT_ONCE
 
 
-def test_equal_members_of_two_kinds_of_question_are_two_questions() -> None:
+def test_requests_of_two_kinds_with_equal_fields_are_distinct() -> None:
     class Registry(FakeRegistry):
         def versions(self, subject: Any) -> list[int]:
             return [5]

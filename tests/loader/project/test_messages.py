@@ -1,4 +1,4 @@
-"""Messages counted by window: the loader beside the producer, whatever the times are."""
+"""Messages counted by window: the loader's counts agree with the producer's for any times."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def messages_of(text: str = LONG, load: str = "", opened: set[int] | None = None
         (1_000, 1_000, False, 1_000),
     ],
 )
-def test_what_is_of_the_future_goes_by_the_arrival(
+def test_a_future_message_is_partitioned_by_its_arrival(
     time_ms: int, timestamp_ms: int, is_future: bool, arrival_ms: int
 ) -> None:
     clamp = Clamp(50, now_ms=1_000)
@@ -106,7 +106,7 @@ times = st.one_of(
 
 
 @given(st.lists(times, max_size=40), st.integers(0, 6))
-def test_a_range_counts_each_message_once_in_so_many_windows(sample: list[int], windows_max: int) -> None:
+def test_a_range_counts_each_message_once_in_a_limited_number_of_windows(sample: list[int], windows_max: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window, "WINDOWS_MAX", windows_max)
         rows = taken(sample).audit()
@@ -118,7 +118,7 @@ def test_a_range_counts_each_message_once_in_so_many_windows(sample: list[int], 
     assert sum(row.count for row in read if row.window_start_ms == OUT_OF_RANGE_MS) == out_of_range
 
 
-def test_a_message_is_counted_in_the_window_of_its_time_whichever_are_open() -> None:
+def test_a_message_is_counted_in_the_window_of_its_time() -> None:
     rows = taken([T0 + WINDOW_MS, T0 + WINDOW_MS // 2, T0 + WINDOW_MS - 1, T0]).audit()
     read = {row.window_start_ms: row.count for row in rows if row.tier == "broker"}
     assert read == {T0: 3, T0 + WINDOW_MS: 1}
@@ -166,10 +166,10 @@ def verdict_of(producer: Sequence[AuditRow], loaded: RangeMessages, now_ms: int 
 
 
 @given(st.lists(times, min_size=2, max_size=30), st.integers(0, 6), st.integers(0, 6), st.data())
-def test_producer_and_loader_agree_whatever_the_times_and_wherever_each_had_too_many(
+def test_producer_and_loader_counts_agree_for_any_times_and_limits(
     sample: list[int], producer_max: int, loader_max: int, data: st.DataObject
 ) -> None:
-    """The tiers meet the messages in different orders and have counted other windows before."""
+    """The tiers receive the messages in different orders and have counted other windows before."""
     order = data.draw(st.permutations(range(len(sample))))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window, "WINDOWS_MAX", producer_max)
@@ -197,7 +197,7 @@ def test_producer_and_loader_agree_whatever_the_times_and_wherever_each_had_too_
 
 
 @given(st.lists(times, min_size=1, max_size=20), st.data())
-def test_consumer_and_broker_agree(sample: list[int], data: st.DataObject) -> None:
+def test_consumer_and_broker_counts_agree(sample: list[int], data: st.DataObject) -> None:
     counter = WindowCounter()
     for offset in data.draw(st.permutations(range(len(sample)))):
         counter.add("t", sample[offset], b"%d" % offset, value_at(sample[offset]))
@@ -238,11 +238,11 @@ def test_times_in_another_unit_are_noted(kind: Any, value: int, oddity: TimeOddi
     assert len(messages.audit()) == 2
 
 
-def test_times_that_can_be_meant_are_not_noted() -> None:
+def test_plausible_times_are_not_noted() -> None:
     assert taken([T0, T0 + 1, 0, 5 * WINDOW_MS, TIME_MS_MAX]).odd_times() == ()
 
 
-def test_times_beyond_so_many_windows_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_beyond_the_window_limit_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "WINDOWS_MAX", 1)
     assert taken([T0, T0 + WINDOW_MS, T0 + 2 * WINDOW_MS, T0]).odd_times() == (
         OddTimes(TimeOddity.SCATTERED, "timestamp", "", 2, T0 + WINDOW_MS),
@@ -270,7 +270,7 @@ def test_a_record_whose_own_timestamp_is_absurd_is_noted_and_one_without_is_not(
         (0, ""),
     ],
 )
-def test_a_number_says_its_unit(value: int, unit: str) -> None:
+def test_unit_is_guessed_from_the_number(value: int, unit: str) -> None:
     assert likely_unit(value) == unit
 
 
@@ -284,7 +284,7 @@ def windows_of(messages: RangeMessages) -> dict[tuple[str, str], list[int]]:
 FOREIGN = {"name": "elsewhere", "type": "string"}
 
 
-def test_messages_that_the_load_schema_has_no_place_for_are_counted_at_their_time() -> None:
+def test_messages_without_a_route_are_counted_at_their_time() -> None:
     text = schema_of("long", FOREIGN)
     value = frame(1, encode(parse_schema(text), {"elsewhere": "x", "timestamp": T0 + WINDOW_MS}))
     messages = messages_of(text, fold(EMPTY, 1, PARSED).text)

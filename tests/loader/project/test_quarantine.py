@@ -1,4 +1,4 @@
-"""Quarantined messages come back whole."""
+"""Quarantined messages are read back completely."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.loader.loader_samples import committed_file, committed_range, load,
 FORMAT = ContainerFormat(SCHEMA, "deflate", bytes(range(16)))
 
 
-def test_rows_come_back_whole(tmp_path: Path) -> None:
+def test_quarantine_rows_survive_a_file(tmp_path: Path) -> None:
     headers = b"\x04" + encode_bytes(b"trace") + encode_bytes(b"\xff\x00") + encode_bytes(b"empty") + b"\x01"
     bad = BadMessage(QuarantineCode.MALFORMED, "a boolean is the byte 2", 7)
     unframed = BadMessage(QuarantineCode.FRAMING, "no magic byte")
@@ -48,14 +48,14 @@ def test_rows_come_back_whole(tmp_path: Path) -> None:
     )
 
 
-def test_headers_that_cannot_be_read_are_kept_raw(tmp_path: Path) -> None:
+def test_unreadable_headers_are_stored_raw(tmp_path: Path) -> None:
     row = encode_row(0, 1, 2, None, b"v", b"\x08broken", BadMessage(QuarantineCode.FRAMING, "r"))
     path = tmp_path / "q.avro"
     path.write_bytes(FORMAT.header({}) + FORMAT.block([row]))
     assert rows_of(path)[0].headers == (("headrace.unreadable_headers", b"\x08broken"),)
 
 
-def test_another_file_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_quarantine_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "q.avro"
     path.write_bytes(b"not avro at all")
     with pytest.raises(ValueError, match="avro"):
@@ -68,7 +68,7 @@ def rows_of(path: Path) -> list[QuarantinedRow]:
 
 
 def quarantine_of(directory: Path, topic: str = "orders", *, publish: bool = True) -> Path:
-    """A warehouse whose log has committed one quarantine file of two messages; returns the file's path."""
+    """A warehouse whose log has one committed quarantine file with two messages; returns the path of the file."""
     warehouse = directory / "warehouse"
     log = CommitLog(LocalCommitStorage(warehouse / "_headrace"))
     log.open()
@@ -91,14 +91,14 @@ def listed(directory: Path, *arguments: str) -> int:
     return main(["quarantine", "list", *arguments, "--data-dir", str(directory)])
 
 
-def test_the_command_lists_messages_with_their_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quarantine_command_lists_messages_with_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quarantine_of(tmp_path)
     assert listed(tmp_path) == 0
     printed = capsys.readouterr().out
     assert printed == golden("loader/quarantine.txt", printed)
 
 
-def test_the_command_as_json_with_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quarantine_command_as_json_with_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quarantine_of(tmp_path)
     assert listed(tmp_path, "orders", "--limit", "1", "--format", "json") == 0
     found = json.loads(capsys.readouterr().out)
@@ -117,7 +117,7 @@ def test_the_command_as_json_with_a_limit(tmp_path: Path, capsys: pytest.Capture
     }
 
 
-def test_the_command_before_the_files_follow_and_before_anything(
+def test_quarantine_command_before_files_are_published_and_before_any_commit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert listed(tmp_path) == 0
@@ -127,7 +127,9 @@ def test_the_command_before_the_files_follow_and_before_anything(
     assert re.fullmatch(r"2 .*\b0 .*\n", capsys.readouterr().out)
 
 
-def test_the_command_on_an_unknown_topic_and_a_damaged_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quarantine_command_with_an_unknown_topic_and_a_damaged_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = quarantine_of(tmp_path)
     assert listed(tmp_path, "nothing") == 2
     assert re.fullmatch(r"headrace: .*\bnothing\b.*\borders\n", capsys.readouterr().err)

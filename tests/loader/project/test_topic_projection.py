@@ -1,4 +1,4 @@
-"""Bodies to rows: right values, the writer's exact bytes where nothing changes, and no bad body ever becomes a row."""
+"""Bodies to rows: correct values, the writer's exact bytes where nothing changes, and no row from a bad body."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def row_of(writer: Schema, value: Any, *versions: Schema) -> Any:
 
 @settings(max_examples=examples(0.3))
 @given(histories(), st.data())
-def test_messages_of_every_version_keep_their_columns_for_ever(versions: list[Schema], data: st.DataObject) -> None:
+def test_messages_of_every_version_stay_in_their_columns(versions: list[Schema], data: st.DataObject) -> None:
     states = states_of(*versions)
     loads = [parse_schema(state.text) for state in states]
     for number, (writer, then) in enumerate(zip(versions, loads, strict=True)):
@@ -64,7 +64,7 @@ def test_messages_of_every_version_keep_their_columns_for_ever(versions: list[Sc
 
 @settings(max_examples=examples(0.3))
 @given(histories(), st.data())
-def test_rows_that_were_written_are_read_as_they_would_be_written_now(versions: list[Schema], data: Any) -> None:
+def test_stored_rows_read_with_a_later_schema_equal_new_rows(versions: list[Schema], data: Any) -> None:
     states = states_of(*versions)
     loads = [parse_schema(state.text) for state in states]
     for number, (writer, then) in enumerate(zip(versions, loads, strict=True)):
@@ -75,7 +75,7 @@ def test_rows_that_were_written_are_read_as_they_would_be_written_now(versions: 
 
 
 @given(schemas(), st.data())
-def test_every_schema_alone_is_loaded_with_its_values(writer: Schema, data: st.DataObject) -> None:
+def test_rows_of_any_single_schema_have_its_values(writer: Schema, data: st.DataObject) -> None:
     (state,) = states_of(writer)
     load = parse_schema(state.text)
     value = data.draw(data_for(writer))
@@ -85,7 +85,7 @@ def test_every_schema_alone_is_loaded_with_its_values(writer: Schema, data: st.D
 
 
 @given(schemas(root="record"), st.data())
-def test_no_damaged_body_becomes_a_row_that_cannot_be_read(writer: Schema, data: st.DataObject) -> None:
+def test_a_damaged_body_never_becomes_an_unreadable_row(writer: Schema, data: st.DataObject) -> None:
     load = load_schema_of(writer)
     body = bytearray(encode(writer, data.draw(data_for(writer))))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -99,7 +99,7 @@ def test_no_damaged_body_becomes_a_row_that_cannot_be_read(writer: Schema, data:
 
 
 @given(schemas(root="record"), st.data())
-def test_a_body_that_is_cut_or_followed_by_bytes_is_bad(writer: Schema, data: st.DataObject) -> None:
+def test_a_truncated_body_or_extra_bytes_are_bad(writer: Schema, data: st.DataObject) -> None:
     load = load_schema_of(writer)
     body = encode(writer, data.draw(data_for(writer)))
     with pytest.raises(BadBody):
@@ -111,7 +111,7 @@ def test_a_body_that_is_cut_or_followed_by_bytes_is_bad(writer: Schema, data: st
 
 def test_a_body_in_the_load_schema_is_copied_byte_for_byte() -> None:
     writer = record(field("n", "long"), field("m", {"type": "map", "values": "int"}))
-    # A padded varint and a key that stands twice: no value could carry them through.
+    # A padded varint and a duplicate key would be lost by decoding to a value.
     body = b"\x82\x80\x00" + b"\x04\x02a\x02\x02a\x04\x00"
     assert project(writer, load_schema_of(writer), body) == body
 
@@ -131,7 +131,7 @@ def test_renamed_reordered_and_added_fields() -> None:
     assert row_of(v2, {"aa": 1, "c": 2.5, "d": "D"}, v1, v2) == {"aa": 1, "gone": None, "c": 2.5, "d": "D"}
 
 
-def test_a_union_of_several_branches_keeps_the_branch_of_each_message() -> None:
+def test_a_union_stores_the_branch_of_each_message() -> None:
     writer = record(field("u", ["null", "int", "long", "string"]))
     for branch, value in (("int", 1), ("long", 1), ("string", "1")):
         row = row_of(writer, {"u": (branch, value)})["u"]
@@ -139,7 +139,7 @@ def test_a_union_of_several_branches_keeps_the_branch_of_each_message() -> None:
     assert row_of(writer, {"u": None}) == {"u": None}
 
 
-def test_a_column_of_nulls_that_gets_a_type_still_takes_nulls() -> None:
+def test_a_null_column_that_gets_a_type_is_nullable() -> None:
     versions = record(field("a", "null")), record(field("a", ["null", "int"]))
     for writer in versions:
         assert row_of(writer, {"a": None}, *versions) == {"a": None}
@@ -152,12 +152,12 @@ def test_a_recursive_field_is_text() -> None:
     assert row["list"]["next"] == '{"v":1.0,"next":null}'
 
 
-def test_a_writer_that_the_load_schema_has_no_place_for() -> None:
+def test_a_writer_schema_without_columns_for_its_fields_is_an_error() -> None:
     with pytest.raises(Unconvertible, match=r"\ba, b\b"):
         compile_projection(record(field("b", "int")), load_schema_of(record(field("a", "int"))), None, CapturedLong())
 
 
-def test_a_writer_that_no_load_schema_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_schema_with_too_many_types_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def holders(*fields: Any) -> Schema:
         each = ({"type": "record", "name": f"R{n}", "fields": [field("x", "int"), *fields]} for n in range(9))
         return record(*(field(f"c{n}", one) for n, one in enumerate(each)))
@@ -188,7 +188,7 @@ BAD_BODIES = {
 
 
 @pytest.mark.parametrize("kind", BAD_BODIES)
-def test_bodies_that_other_decoders_let_pass(kind: str) -> None:
+def test_bodies_that_other_decoders_accept_are_bad(kind: str) -> None:
     node, body = BAD_BODIES[kind]
     writer = record(field("a", node))
     for load in (load_schema_of(writer), load_schema_of(writer, record(field("b", ["null", "int"], default=None)))):
@@ -211,7 +211,7 @@ def test_items_that_take_no_bytes_have_a_maximum() -> None:
         project(writer, load, encode_long(ZERO_WIDTH_ITEMS_MAX + 1) + b"\x00")
 
 
-def test_items_that_take_no_bytes_are_counted_over_the_whole_body() -> None:
+def test_items_that_take_no_bytes_are_counted_per_body() -> None:
     writer = record(field("a", {"type": "array", "items": {"type": "array", "items": "null"}}))
     convert = both_twins(writer, load_schema_of(writer), None, CapturedLong())
     inner = encode_long(ZERO_WIDTH_ITEMS_MAX // 2) + b"\x00"
@@ -262,7 +262,7 @@ def plan(writer: Schema, load: Schema | None = None, **more: Any) -> TopicPlan:
     return TopicPlan("t", (load or load_schema_of(writer)).text, {1: writer.text}, POLICY, **more)
 
 
-def test_the_time_is_noted_on_the_way_also_of_bodies_that_break_off_later() -> None:
+def test_time_is_captured_from_bodies_that_fail_later() -> None:
     for versions in ((TIMED,), (TIMED, record(field("b", "bytes")))):
         writer = TopicProjection(plan(TIMED, load_schema_of(*versions)), ("header.time",)).writer(1)
         assert writer.project is not None and writer.time_source == "header.time"
@@ -285,7 +285,7 @@ def test_units_of_time() -> None:
     assert (writer.time_source, ABSURD_TIME, NULL_TIME) == ("at", "record (absurd field)", "record (null field)")
 
 
-def test_ids_that_the_plan_knows_to_be_absent_and_those_it_does_not_know() -> None:
+def test_absent_ids_are_bad_and_unknown_ids_stop_the_range() -> None:
     projection = TopicProjection(plan(TIMED, absent_ids=frozenset({9})), ())
     bad = projection.writer(9).bad
     assert bad is not None and (bad.code, bad.schema_id) == (QuarantineCode.ABSENT_SCHEMA, 9)
@@ -293,7 +293,7 @@ def test_ids_that_the_plan_knows_to_be_absent_and_those_it_does_not_know() -> No
         projection.writer(5)
 
 
-def test_a_writer_schema_that_is_none() -> None:
+def test_an_unparsable_writer_schema_is_bad() -> None:
     bad = TopicProjection(TopicPlan("t", load_schema_of(TIMED).text, {1: "{"}, POLICY), ()).writer(1).bad
     assert bad is not None and bad.code is QuarantineCode.UNREADABLE_SCHEMA
 

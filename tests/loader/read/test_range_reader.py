@@ -1,4 +1,4 @@
-"""Raw batches to classified records: every offset of a range is accounted for, whatever the log looks like."""
+"""Raw batches to classified records: every offset of a range is accounted for in any kind of log."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def serve(
     slice_bytes: int = 1 << 30,
     readable_end: int | None = None,
 ) -> Fetch:
-    """Fetches like a broker: from the batch that holds the offset on, cut at `slice_bytes` but for the first.
+    """Fetches like a broker: from the batch with the offset on, truncated at `slice_bytes` except for the first batch.
 
-    The log is readable to the end of its last batch, or up to `readable_end` when compaction took the last ones.
+    The log is readable to the end of its last batch, or up to `readable_end` if compaction removed the last ones.
     """
     spans = [(struct.unpack_from(">q", b)[0] + struct.unpack_from(">i", b, 23)[0] + 1, b) for b in log]
     end = spans[-1][0] if readable_end is None else readable_end
@@ -64,7 +64,7 @@ def offsets_of(records: Sequence[Record]) -> list[int]:
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
-def test_every_codec(codec: int) -> None:
+def test_read_range_with_every_codec(codec: int) -> None:
     log = [make_batch(range(40), codec=codec, headers=[("a", b"1")])]
     records, _ = read(serve(log), 0, 40)
     assert records[7][:4] == (7, 1007, b"k7", b"value 7")
@@ -83,53 +83,53 @@ def test_edges_of_batches_are_clipped() -> None:
     assert tally.position == 15
 
 
-def test_a_cut_batch_at_the_end_is_fetched_again() -> None:
+def test_a_truncated_batch_at_the_end_is_fetched_again() -> None:
     log = [make_batch(range(n, n + 5)) for n in range(0, 50, 5)]
     records, _ = read(serve(log, slice_bytes=len(log[0]) + 30), 0, 50)
     assert offsets_of(records) == list(range(50))
 
 
-def ahead_of(fetch: Fetch, start: int, end: int) -> tuple[list[int], list[int], list[int]]:
-    """What reading a range fetches, what it told ahead, and how much had been fetched when it asked for the range
-    behind it."""
+def prefetches(fetch: Fetch, start: int, end: int) -> tuple[list[int], list[int], list[int]]:
+    """The fetched offsets of a range, the prefetched offsets, and the number of fetches before the next range was
+    prefetched."""
     fetched: list[int] = []
-    told: list[int] = []
+    prefetched: list[int] = []
     behind: list[int] = []
 
-    def noting(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
+    def recording(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
         fetched.append(offset)
         return fetch(offset, bytes_max)
 
     read_range(
-        noting,
+        recording,
         OffsetRange(TP, start, end),
         ignored,
         Tally(start),
         batch_bytes_max=CAP,
         patience_s=0.0,
-        prefetch=told.append,
+        prefetch=prefetched.append,
         fetch_following=lambda: behind.append(len(fetched)),
     )
-    return fetched, told, behind
+    return fetched, prefetched, behind
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 300, 301, 1000], ids=lambda size: f"{size} bytes")
 @pytest.mark.parametrize(("start", "end"), [(0, 50), (3, 48), (3, 46), (7, 8)])
-def test_the_next_fetch_is_told_while_the_last_is_worked_on(slice_bytes: int, start: int, end: int) -> None:
+def test_the_next_fetch_is_prefetched_while_the_last_is_processed(slice_bytes: int, start: int, end: int) -> None:
     log = [make_batch(range(n, n + 5)) for n in range(0, 50, 5)]
-    fetched, told, behind = ahead_of(serve(log, slice_bytes=slice_bytes), start, end)
-    assert fetched[1:] == told
-    assert behind == [len(fetched)], "the range behind it is asked for once, when the last of this one has come"
+    fetched, prefetched, behind = prefetches(serve(log, slice_bytes=slice_bytes), start, end)
+    assert fetched[1:] == prefetched
+    assert behind == [len(fetched)], "the next range is prefetched once, after the last response of this one"
 
 
-def test_nothing_is_told_ahead_under_a_quota() -> None:
+def test_nothing_is_prefetched_under_a_quota() -> None:
     log = [make_batch(range(n, n + 5)) for n in range(0, 20, 5)]
     plain = serve(log, slice_bytes=1)
 
     def throttled(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
         return dataclasses.replace(plain(offset, bytes_max), throttle_ms=1)
 
-    assert ahead_of(throttled, 0, 20)[1:] == ([], [])
+    assert prefetches(throttled, 0, 20)[1:] == ([], [])
 
 
 def test_compaction_leaves_gaps_inside_between_and_after_batches() -> None:
@@ -171,7 +171,7 @@ def test_a_range_that_begins_inside_an_aborted_transaction() -> None:
     st.data(),
     st.integers(60, 400),
 )
-def test_every_offset_is_one_thing(widths: list[int], data: st.DataObject, slice_bytes: int) -> None:
+def test_every_offset_is_classified_once(widths: list[int], data: st.DataObject, slice_bytes: int) -> None:
     log, base, present = [], 0, set()
     for width in widths:
         kept = data.draw(st.lists(st.integers(base, base + width - 1), unique=True, min_size=1).map(sorted))
@@ -185,21 +185,21 @@ def test_every_offset_is_one_thing(widths: list[int], data: st.DataObject, slice
     assert all(offset not in present for lo, hi in tally.gaps for offset in range(lo, hi))
 
 
-def test_a_flipped_bit_is_found() -> None:
+def test_a_flipped_bit_is_detected() -> None:
     batch = bytearray(make_batch(range(5)))
     batch[70] ^= 1
     with pytest.raises(CorruptBatch, match=r"\borders\b.*\b3\b.*\b0\b.*\bchecksum\b"):
         read(serve([bytes(batch)]), 0, 5)
 
 
-def test_old_message_formats_are_refused_by_name() -> None:
+def test_old_message_formats_are_refused() -> None:
     batch = bytearray(make_batch([0]))
     batch[16] = 1
     with pytest.raises(CorruptBatch, match=r"\bformat 1\b"):
         read(serve([bytes(batch)]), 0, 1)
 
 
-def test_a_log_that_ends_before_the_range_is_an_error_that_says_where() -> None:
+def test_error_of_a_log_that_ends_before_the_range_has_the_offset() -> None:
     tally = Tally(0)
     pieces: list[list[Record]] = []
     with pytest.raises(KafkaUnavailable, match=r"\bb:1\b.*\borders\b.*\b3\b.*\b5\b.*\b9\b"):
@@ -209,18 +209,18 @@ def test_a_log_that_ends_before_the_range_is_an_error_that_says_where() -> None:
 
 
 class Script:
-    """Answers fetches from a list, each entry once and the last for ever; `asked` are the offsets."""
+    """Returns responses from a list, each once and the last one forever. `requested` are the requested offsets."""
 
-    def __init__(self, *answers: FetchSlice) -> None:
-        self.answers = list(answers)
-        self.asked: list[int] = []
+    def __init__(self, *responses: FetchSlice) -> None:
+        self.responses = list(responses)
+        self.requested: list[int] = []
 
     def __call__(self, offset: int, bytes_max: int | None = None, /) -> FetchSlice:
-        self.asked.append(offset)
-        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        self.requested.append(offset)
+        return self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
 
 
-def answer(
+def response(
     records: bytes = b"", high_watermark: int = 9, last_stable_offset: int = 9, throttle_ms: int = 0
 ) -> FetchSlice:
     return FetchSlice(records, high_watermark, last_stable_offset, 0, (), "b:1", throttle_ms)
@@ -231,15 +231,15 @@ def test_a_tail_that_compaction_emptied_is_a_gap() -> None:
     assert (offsets_of(records), tally.gaps, tally.position) == (list(range(5)), [(5, 9)], 9)
 
 
-def test_a_log_is_believed_to_be_empty_when_it_says_so_again_and_at_its_end() -> None:
-    script = Script(answer())
+def test_an_empty_log_is_confirmed_by_a_second_fetch_and_one_at_its_end() -> None:
+    script = Script(response())
     _, tally = read(script, 2, 9)
-    assert (script.asked, tally.gaps) == ([2, 2, 8], [(2, 9)])
+    assert (script.requested, tally.gaps) == ([2, 2, 8], [(2, 9)])
 
 
-@pytest.mark.parametrize("silent", [1, 2])
-def test_an_empty_answer_of_one_moment_loses_nothing(silent: int) -> None:
-    script = Script(*[answer()] * silent, answer(make_batch(range(9))))
+@pytest.mark.parametrize("empty_responses", [1, 2])
+def test_a_temporary_empty_response_loses_nothing(empty_responses: int) -> None:
+    script = Script(*[response()] * empty_responses, response(make_batch(range(9))))
     records, tally = read(script, 0, 9, patience_s=60)
     assert offsets_of(records) == list(range(9)) and tally.gap_offsets == 0
 
@@ -249,42 +249,42 @@ def test_a_log_that_is_not_readable_to_the_end_of_the_range_is_not_empty(
     high_watermark: int, last_stable_offset: int
 ) -> None:
     with pytest.raises(KafkaUnavailable, match=rf"\b0 s\b.*\b{last_stable_offset}\b"):
-        read(Script(answer(b"", high_watermark, last_stable_offset)), 2, 9)
+        read(Script(response(b"", high_watermark, last_stable_offset)), 2, 9)
 
 
-def test_throttled_answers_are_waited_out_and_say_nothing_of_the_log() -> None:
-    throttled = answer(throttle_ms=20_000)
-    script = Script(*[throttled] * 20, answer(make_batch([0])), *[throttled] * 20, answer(make_batch(range(1, 9))))
+def test_throttled_empty_responses_are_no_evidence_of_an_empty_log() -> None:
+    throttled = response(throttle_ms=20_000)
+    script = Script(*[throttled] * 20, response(make_batch([0])), *[throttled] * 20, response(make_batch(range(1, 9))))
     records, tally = read(script, 0, 9)
     assert offsets_of(records) == list(range(9)) and tally.gap_offsets == 0
 
 
-def test_a_throttled_answer_confirms_no_empty_one() -> None:
-    script = Script(answer(), answer(throttle_ms=1), answer(make_batch(range(9))))
+def test_a_throttled_response_does_not_confirm_an_empty_one() -> None:
+    script = Script(response(), response(throttle_ms=1), response(make_batch(range(9))))
     records, _ = read(script, 0, 9, patience_s=60)
     assert offsets_of(records) == list(range(9))
 
 
-def test_a_broker_that_throttles_without_end_is_an_error() -> None:
-    script = Script(answer(throttle_ms=200_000))
+def test_endless_throttling_is_an_error() -> None:
+    script = Script(response(throttle_ms=200_000))
     with pytest.raises(KafkaUnavailable, match=r"\b2\b.*\b9\b.*\b600 s\b"):
         read(script, 2, 9)
-    assert script.asked == [2] * 4
+    assert script.requested == [2] * 4
 
 
-def test_a_broker_that_throttled_has_all_patience_again() -> None:
-    script = Script(answer(throttle_ms=60_000), answer(last_stable_offset=8), answer(make_batch(range(9))))
+def test_throttling_resets_the_timeout() -> None:
+    script = Script(response(throttle_ms=60_000), response(last_stable_offset=8), response(make_batch(range(9))))
     records, _ = read(script, 0, 9)
     assert offsets_of(records) == list(range(9))
 
 
-def test_an_error_of_the_second_fetch_leaves_the_first_as_prefix() -> None:
+def test_an_error_of_the_second_fetch_keeps_the_first_as_prefix() -> None:
     log = [make_batch(range(5)), make_batch(range(5, 10))]
     tally = Tally(0)
 
     def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
         if offset:
-            raise OffsetOutOfRange("gone")
+            raise OffsetOutOfRange("deleted")
         return serve(log[:1])(offset)
 
     with pytest.raises(OffsetOutOfRange):
@@ -292,7 +292,7 @@ def test_an_error_of_the_second_fetch_leaves_the_first_as_prefix() -> None:
     assert tally.position == 5
 
 
-def test_cutting_a_tally_takes_later_gaps_back() -> None:
+def test_cut_to_removes_later_gaps() -> None:
     log = [make_batch([1], base=0, next_offset=3), make_batch([4, 6, 9], base=3, next_offset=12)]
     tally = Tally(0)
     read_range(serve(log), OffsetRange(TP, 0, 12), ignored, tally, batch_bytes_max=CAP, patience_s=0)
@@ -303,7 +303,7 @@ def test_cutting_a_tally_takes_later_gaps_back() -> None:
     assert (tally.position, tally.gaps, tally.gap_offsets) == (4, [(0, 1), (2, 4)], 3)
 
 
-def test_nothing_counts_from_where_the_taker_stops() -> None:
+def test_nothing_is_counted_from_the_offset_at_which_the_consumer_stops() -> None:
     log = [make_batch([0, 1, 2]), make_batch([4, 6, 9], base=3, next_offset=12)]
     tally = Tally(0)
     taken: list[int] = []
@@ -327,7 +327,7 @@ def test_gaps_are_all_counted_and_the_first_thousand_listed() -> None:
 
 
 def moved(batch: bytes, base: int) -> bytes:
-    """The batch with another offset in front, which its checksum does not cover."""
+    """The batch with another base offset, which its checksum does not cover."""
     return struct.pack(">q", base) + batch[8:]
 
 
@@ -351,7 +351,7 @@ def damaged(at: int, batch: bytes) -> list[bytes]:
         (0, 1, r"\[1, 6\).*\b5\b"),
     ],
 )
-def test_a_batch_that_is_not_where_it_says_is_corrupt_and_no_gap(at: int, base: int, fault: str) -> None:
+def test_a_batch_with_a_wrong_base_offset_is_corrupt_and_no_gap(at: int, base: int, fault: str) -> None:
     fetch = in_segments(damaged(at, moved(LOG[at], base)), 10)
     tally = Tally(0)
     taken: list[Record] = []
@@ -362,8 +362,8 @@ def test_a_batch_that_is_not_where_it_says_is_corrupt_and_no_gap(at: int, base: 
 
 
 def in_segments(log: Sequence[bytes], batches_each: int) -> Fetch:
-    """Fetches like a broker whose segments hold so many batches of five: no answer goes on into the next segment. What
-    an offset is in is found by its place."""
+    """Fetches like a broker whose segments hold this number of batches of five: no response continues into the next
+    segment. The broker finds the batch of an offset by position."""
 
     def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
         at = min(max(offset, 0) // 5, len(log))
@@ -372,8 +372,8 @@ def in_segments(log: Sequence[bytes], batches_each: int) -> Fetch:
     return fetch
 
 
-def by_their_word(log: Sequence[bytes]) -> Fetch:
-    """Likewise, but in one segment, and found by what the batches say of themselves."""
+def by_batch_offsets(log: Sequence[bytes]) -> Fetch:
+    """Fetches like a broker with one segment, which finds the batch of an offset by the offsets in the batches."""
 
     def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
         at = next((at for at, one in enumerate(log) if struct.unpack_from(">q", one)[0] + 5 > offset), len(log))
@@ -388,7 +388,7 @@ def with_flipped_bit(at: int, bit: int) -> list[bytes]:
     return damaged(at, bytes(batch))
 
 
-def check_that_nothing_wrong_is_read(fetch: Fetch) -> None:
+def check_reads_no_wrong_record(fetch: Fetch) -> None:
     tally = Tally(0)
     taken: list[Record] = []
     with pytest.raises((CorruptBatch, KafkaUnavailable)):
@@ -400,21 +400,21 @@ def check_that_nothing_wrong_is_read(fetch: Fetch) -> None:
 
 
 BITS = st.integers(0, 95)
-"""Of the base offset and the length, which lie before what the checksum covers."""
+"""The bits of the base offset and the length, which the checksum does not cover."""
 
 
 @given(st.integers(0, 9), BITS, st.integers(1, 5))
-def test_a_bit_flipped_on_its_way_never_becomes_a_gap(at: int, bit: int, each: int) -> None:
-    check_that_nothing_wrong_is_read(in_segments(with_flipped_bit(at, bit), each))
+def test_a_bit_flipped_in_transit_never_becomes_a_gap(at: int, bit: int, each: int) -> None:
+    check_reads_no_wrong_record(in_segments(with_flipped_bit(at, bit), each))
 
 
 @given(st.integers(1, 9), BITS)
 def test_a_bit_flipped_on_the_brokers_disk_never_becomes_a_gap(at: int, bit: int) -> None:
-    check_that_nothing_wrong_is_read(by_their_word(with_flipped_bit(at, bit)))
+    check_reads_no_wrong_record(by_batch_offsets(with_flipped_bit(at, bit)))
 
 
 @given(st.sets(st.integers(0, 9), min_size=1), st.integers(1, 5))
-def test_gaps_of_a_compacted_log_are_gaps_also_between_segments(left: set[int], each: int) -> None:
+def test_gaps_between_segments_of_a_compacted_log_are_gaps(left: set[int], each: int) -> None:
     segments = [[LOG[n] for n in range(at, min(at + each, 10)) if n in left] for at in range(0, 10, each)]
 
     def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
@@ -429,58 +429,58 @@ def test_gaps_of_a_compacted_log_are_gaps_also_between_segments(left: set[int], 
     assert tally.position == 50
 
 
-def test_a_gap_is_believed_when_the_offset_before_its_end_is_not_there_either() -> None:
+def test_a_gap_is_confirmed_by_fetching_its_last_offset() -> None:
     batch = make_batch(range(5, 9))
-    script = Script(answer(batch))
+    script = Script(response(batch))
     _, tally = read(script, 0, 9)
-    assert (script.asked, tally.gaps) == ([0, 4], [(0, 5)])
+    assert (script.requested, tally.gaps) == ([0, 4], [(0, 5)])
     with pytest.raises(CorruptBatch, match=r"\b0\b"):
-        read(Script(answer(batch), answer(make_batch(range(5)))), 0, 9)
+        read(Script(response(batch), response(make_batch(range(5)))), 0, 9)
     with pytest.raises(CorruptBatch):
-        read(Script(answer(batch), answer()), 0, 9)
-    read(Script(answer(batch), answer(throttle_ms=1)), 0, 9)
+        read(Script(response(batch), response()), 0, 9)
+    read(Script(response(batch), response(throttle_ms=1)), 0, 9)
 
 
-def test_a_batch_that_ends_before_what_was_asked_for_is_corrupt() -> None:
+def test_a_batch_that_ends_before_the_requested_offset_is_corrupt() -> None:
     with pytest.raises(CorruptBatch, match=r"\[0, 5\).*\b6\b"):
-        read(Script(answer(make_batch(range(5)))), 6, 9)
+        read(Script(response(make_batch(range(5)))), 6, 9)
 
 
 @pytest.mark.parametrize("start", [10, 12])
-def test_what_follows_a_batch_that_was_not_asked_for_leads_to_what_was(start: int) -> None:
+def test_batches_after_an_unrequested_batch_are_read(start: int) -> None:
     wrong = moved(LOG[2], 0) + b"".join(LOG[3:])
     with pytest.raises(MisplacedBatch, match=rf"\[0, 5\).*\b{start}\b"):
-        read(Script(answer(wrong, 50, 50)), start, 50)
+        read(Script(response(wrong, 50, 50)), start, 50)
 
 
-def test_a_batch_that_goes_back_behind_one_of_another_answer_is_corrupt() -> None:
+def test_a_batch_with_a_lower_offset_than_the_last_response_is_corrupt() -> None:
     first, second = make_batch(range(5)), make_batch(range(3, 9))
     with pytest.raises(CorruptBatch, match=r"\[0, 5\).*\b3\b"):
-        read(Script(answer(first), answer(second)), 0, 9)
-    script = Script(answer(first), answer(second))
+        read(Script(response(first), response(second)), 0, 9)
+    script = Script(response(first), response(second))
 
     def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
-        if offset == 5 and script.asked == [0]:
-            script.asked.append(offset)
+        if offset == 5 and script.requested == [0]:
+            script.requested.append(offset)
             raise KafkaUnavailable("once")
         return script(offset)
 
     with pytest.raises(CorruptBatch, match=r"\b5\b"):
         read(fetch, 0, 9)
-    assert script.asked == [0, 5, 5]
+    assert script.requested == [0, 5, 5]
 
 
-def test_what_was_fetched_ahead_is_not_fetched_again() -> None:
-    script = Script(*[answer(batch, 50, 50) for batch in LOG])
+def test_prefetched_batches_are_not_fetched_again() -> None:
+    script = Script(*[response(batch, 50, 50) for batch in LOG])
     records, _ = read(script, 0, 50)
     assert offsets_of(records) == list(range(50))
-    assert script.asked == list(range(0, 50, 5))
+    assert script.requested == list(range(0, 50, 5))
 
 
 @pytest.mark.parametrize("length", [5, 40])
-def test_an_answer_without_a_whole_batch_is_corrupt(length: int) -> None:
+def test_a_response_without_a_complete_batch_is_corrupt(length: int) -> None:
     with pytest.raises(CorruptBatch, match=rf"\b0\b.*\b{length} bytes\b"):
-        read(Script(answer(make_batch(range(9))[:length])), 0, 9)
+        read(Script(response(make_batch(range(9))[:length])), 0, 9)
 
 
 def of_epoch(epoch: int, batch: bytes) -> bytes:
@@ -495,7 +495,7 @@ def epochs_read(*epochs: int, start: int = 0, end: int = 50, leader_epoch: int =
     return tally.epochs
 
 
-def test_the_epochs_of_the_batches_are_told_with_where_they_begin() -> None:
+def test_epochs_of_batches_are_returned_with_their_start_offsets() -> None:
     assert epochs_read(*[2] * 3, *[5] * 7) == ReadEpochs(((2, 0), (5, 15)), 50)
     assert epochs_read(*[2] * 3, *[5] * 7, start=7, end=18) == ReadEpochs(((2, 7), (5, 15)), 18)
     assert epochs_read(*[-1] * 10) == NOTHING_READ
@@ -503,17 +503,18 @@ def test_the_epochs_of_the_batches_are_told_with_where_they_begin() -> None:
 
 
 @pytest.mark.parametrize(("leader_epoch", "epochs"), [(4, (2, 0)), (7, (7, 5))])
-def test_an_epoch_that_cannot_be_is_not_remembered(leader_epoch: int, epochs: tuple[int, int]) -> None:
-    """No checksum covers it either. A leader has no batch of a later epoch than its own, and none goes back."""
+def test_an_impossible_epoch_is_not_recorded(leader_epoch: int, epochs: tuple[int, int]) -> None:
+    """No checksum covers the epoch. A leader has no batch with a later epoch than its own, and epochs never
+    decrease."""
     found = epochs_read(2, 7, *[2] * 8, leader_epoch=leader_epoch)
     assert found.starts[-1] == epochs
 
 
-def test_without_the_leaders_epoch_every_one_is_remembered() -> None:
+def test_without_a_leader_epoch_every_epoch_is_recorded() -> None:
     assert epochs_read(2, *[7] * 9, leader_epoch=-1).starts == ((2, 0), (7, 5))
 
 
-def passing(into: list[CorruptSpan]) -> Callable[[CorruptSpan], SkippedOffsets]:
+def skipping(into: list[CorruptSpan]) -> Callable[[CorruptSpan], SkippedOffsets]:
     def pass_over(span: CorruptSpan) -> SkippedOffsets:
         into.append(span)
         return SkippedOffsets(span.start, span.end, span.reason)
@@ -532,11 +533,11 @@ def flipped(batch: bytes, bit: int) -> bytes:
     st.data(),
     st.integers(60, 400),
 )
-def test_whatever_bit_is_flipped_no_other_batch_is_lost_and_nothing_else_is_read(
+def test_any_flipped_bit_loses_at_most_its_batch(
     widths: list[list[int]], data: st.DataObject, slice_bytes: int
 ) -> None:
-    """Anywhere in the batch, the fields that its checksum does not cover too; a broker that looks for an offset goes by
-    the lengths and offsets that it wrote itself."""
+    """At any position of the batch, also in fields that its checksum does not cover. The broker finds offsets by its
+    own index of lengths and offsets."""
     log, base = [], 0
     for kept in widths:
         log.append(make_batch([base + offset for offset in kept], base=base, next_offset=base + kept[-1] + 1))
@@ -559,9 +560,9 @@ def test_whatever_bit_is_flipped_no_other_batch_is_lost_and_nothing_else_is_read
     tally = Tally(0)
     reader = OffsetRange(TP, 0, base)
     try:
-        read_range(fetch, reader, records.extend, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing(spans))
+        read_range(fetch, reader, records.extend, tally, batch_bytes_max=CAP, patience_s=0, pass_over=skipping(spans))
     except (CorruptBatch, KafkaUnavailable):
-        # Of two that overlap the first may be the one that lies, so that it, too, is not read.
+        # If two batches overlap, the first may be the damaged one, so it is not read either.
         is_base = bit < 64
         assert ([0, 0, *ends][where] if is_base else start) <= tally.position < base
     assert [(span.start, span.end) for span in spans] in ([], [(start, end)])
@@ -577,7 +578,7 @@ def test_whatever_bit_is_flipped_no_other_batch_is_lost_and_nothing_else_is_read
     )
 
 
-def test_batches_one_after_the_other_are_passed_over_each_by_itself() -> None:
+def test_consecutive_corrupt_batches_are_skipped_separately() -> None:
     log = [make_batch(range(n, n + 5)) for n in range(0, 50, 5)]
     for number in (3, 4, 9):
         log[number] = flipped(log[number], 600)
@@ -591,29 +592,29 @@ def test_batches_one_after_the_other_are_passed_over_each_by_itself() -> None:
         tally,
         batch_bytes_max=CAP,
         patience_s=0,
-        pass_over=passing(spans),
+        pass_over=skipping(spans),
     )
     assert [(span.start, span.end) for span in spans] == [(15, 20), (20, 25), (45, 50)]
     assert [span.batch for span in spans] == [log[3], log[4], log[9]]
     assert offsets_of(records) == [*range(15), *range(25, 45)] and tally.corrupt == 15
 
 
-def test_what_the_range_has_of_a_corrupt_batch_is_passed_over() -> None:
+def test_only_offsets_of_the_range_are_skipped_for_a_corrupt_batch() -> None:
     log = [make_batch(range(5)), flipped(make_batch(range(5, 15)), 600), make_batch(range(15, 20))]
     for start, end, span in ((7, 20, (7, 15)), (0, 9, (5, 9)), (8, 10, (8, 10))):
         spans: list[CorruptSpan] = []
         tally = Tally(start)
         reader = OffsetRange(TP, start, end)
-        read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing(spans))
+        read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=skipping(spans))
         assert [(one.start, one.end) for one in spans] == [span] and tally.position == end
 
 
-def test_a_corrupt_batch_behind_the_end_of_the_range_is_none_of_its_business() -> None:
+def test_a_corrupt_batch_after_the_range_is_ignored() -> None:
     log = [make_batch(range(5)), flipped(make_batch(range(8, 12)), 600), make_batch([12])]
     spans: list[CorruptSpan] = []
     tally = Tally(0)
     reader = OffsetRange(TP, 0, 8)
-    read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing(spans))
+    read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=skipping(spans))
     assert (tally.gaps, tally.position, spans) == ([(5, 8)], 8, [])
 
 
@@ -621,11 +622,11 @@ def test_a_gap_before_a_corrupt_batch_is_a_gap() -> None:
     log = [make_batch(range(5)), flipped(make_batch(range(8, 12)), 600), make_batch([12])]
     tally = Tally(0)
     reader = OffsetRange(TP, 0, 13)
-    read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing([]))
+    read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=skipping([]))
     assert (tally.gaps, tally.gap_offsets, tally.corrupt) == ([(5, 8)], 3, 4)
 
 
-def test_a_corrupt_batch_stops_before_it_and_says_where_the_log_goes_on() -> None:
+def test_a_corrupt_batch_stops_the_range_with_the_next_offset() -> None:
     log = [make_batch(range(5)), flipped(make_batch(range(5, 15)), 600), make_batch(range(15, 20))]
     tally = Tally(0)
     with pytest.raises(CorruptBatch) as stop:
@@ -636,17 +637,15 @@ def test_a_corrupt_batch_stops_before_it_and_says_where_the_log_goes_on() -> Non
 @pytest.mark.parametrize(
     ("behind", "high_watermark"),
     [
-        (b"", 99),  # the log goes on, and nothing of it comes
+        (b"", 99),  # the log continues, but the response does not
         (bytes(200), 10),
-        (make_batch(range(15, 20))[:100], 10),  # it is cut
-        (make_batch(range(3, 5)), 10),  # it goes back
-        (flipped(make_batch(range(15, 20)), 600), 10),  # it is corrupt too, and no whole one follows
+        (make_batch(range(15, 20))[:100], 10),  # truncated
+        (make_batch(range(3, 5)), 10),  # lower offsets
+        (flipped(make_batch(range(15, 20)), 600), 10),  # corrupt too, without an intact batch after it
     ],
     ids=["nothing", "garbage", "cut", "backwards", "corrupt"],
 )
-def test_without_a_whole_batch_right_behind_it_a_corrupt_one_stops_the_range(
-    behind: bytes, high_watermark: int
-) -> None:
+def test_a_corrupt_batch_without_an_intact_next_batch_stops_the_range(behind: bytes, high_watermark: int) -> None:
     batch = flipped(make_batch(range(5, 15)), 600)
 
     def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
@@ -661,13 +660,14 @@ def test_without_a_whole_batch_right_behind_it_a_corrupt_one_stops_the_range(
             tally,
             batch_bytes_max=CAP,
             patience_s=0,
-            pass_over=passing(spans),
+            pass_over=skipping(spans),
         )
     assert (stop.value.next_offset, tally.position, spans) == (None, 5, [])
 
 
-def test_a_marker_that_is_corrupt_aborts_nothing_after_it() -> None:
-    """The broker's list for what follows does not have the transaction that ended there."""
+def test_a_corrupt_abort_marker_does_not_abort_later_records() -> None:
+    """For later offsets, the broker's list of aborted transactions lacks the transaction that ended at the corrupt
+    marker."""
     log = [
         make_batch([0, 1], producer_id=7, transactional=True),
         flipped(make_batch([2], producer_id=7, transactional=True, control=0), 600),
@@ -683,17 +683,17 @@ def test_a_marker_that_is_corrupt_aborts_nothing_after_it() -> None:
 
     tally = Tally(0)
     reader = OffsetRange(TP, 0, 6)
-    read_range(fetch, reader, records.extend, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing(spans))
+    read_range(fetch, reader, records.extend, tally, batch_bytes_max=CAP, patience_s=0, pass_over=skipping(spans))
     assert (offsets_of(records), tally.aborted, tally.control, tally.corrupt) == ([3, 4], 2, 1, 1)
 
 
-def test_more_corrupt_batches_than_an_accident_leaves_stop_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_corrupt_batches_stop_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_reader, "PASSED_OVER_MAX", 3)
     log = [flipped(make_batch([n]), 600) if n % 2 else make_batch([n]) for n in range(12)]
     tally = Tally(0)
     reader = OffsetRange(TP, 0, 12)
     with pytest.raises(CorruptBatch, match=r"\b3\b") as stop:
-        read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing([]))
+        read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=skipping([]))
     assert (tally.position, stop.value.next_offset, tally.corrupt) == (7, 8, 3)
 
 
@@ -707,14 +707,14 @@ def test_more_corrupt_batches_than_an_accident_leaves_stop_the_range(monkeypatch
     ],
 )
 @pytest.mark.parametrize("slice_bytes", [60, 700])
-def test_a_batch_at_an_offset_that_it_cannot_have_is_no_gap(
+def test_a_batch_at_an_impossible_offset_is_no_gap(
     base_offsets: Sequence[int], stops_at: int, why: str, slice_bytes: int
 ) -> None:
-    """Its checksum does not cover the base offset, so no policy can tell where to go on."""
+    """The checksum does not cover the base offset, so the offset at which to continue is unknown for any policy."""
     true = (0, 5, 10, 15)
     log = [
-        struct.pack(">q", said) + make_batch(range(base, base + 5))[8:]
-        for base, said in zip(true, base_offsets, strict=True)
+        struct.pack(">q", stated) + make_batch(range(base, base + 5))[8:]
+        for base, stated in zip(true, base_offsets, strict=True)
     ]
 
     def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
@@ -724,23 +724,21 @@ def test_a_batch_at_an_offset_that_it_cannot_have_is_no_gap(
     tally, spans = Tally(0), []
     reader = OffsetRange(TP, 0, 20)
     with pytest.raises(MisplacedBatch, match=why) as stop:
-        read_range(fetch, reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing(spans))
+        read_range(fetch, reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=skipping(spans))
     assert (tally.position, tally.gap_offsets, spans, stop.value.next_offset) == (stops_at, 0, [], None)
 
 
 @pytest.mark.parametrize(("at", "base"), [(3, 17), (3, 13), (9, 2**40), (0, -(2**63))])
 @pytest.mark.parametrize("each", [1, 10])
-def test_a_batch_that_cannot_be_opened_is_passed_over_only_where_its_place_is_told(
-    at: int, base: int, each: int
-) -> None:
-    """Its checksum is right and so is the number of its offsets, but not the one that it begins with."""
+def test_an_undecodable_batch_is_skipped_only_with_a_correct_base_offset(at: int, base: int, each: int) -> None:
+    """Its checksum and number of offsets are correct, but its base offset is not."""
     large = make_batch(range(5 * at, 5 * at + 5), value=lambda offset: bytes(1000))
-    for said, is_passed in ((5 * at, True), (base, False)):
+    for stated, is_passed in ((5 * at, True), (base, False)):
         tally, spans = Tally(0), []
-        fetch = in_segments(damaged(at, moved(large, said)), each)
+        fetch = in_segments(damaged(at, moved(large, stated)), each)
         reader = OffsetRange(TP, 0, 50)
         try:
-            read_range(fetch, reader, ignored, tally, batch_bytes_max=4000, patience_s=0, pass_over=passing(spans))
+            read_range(fetch, reader, ignored, tally, batch_bytes_max=4000, patience_s=0, pass_over=skipping(spans))
         except MisplacedBatch:
             assert not is_passed and spans == [] and tally.position <= 5 * at
         else:
@@ -748,10 +746,10 @@ def test_a_batch_that_cannot_be_opened_is_passed_over_only_where_its_place_is_to
         assert tally.gap_offsets == 0
 
 
-def test_what_stands_behind_a_whole_batch_must_agree_with_it_before_a_corrupt_one_is_passed_over() -> None:
+def test_a_corrupt_batch_is_skipped_only_if_the_next_batch_is_contiguous() -> None:
     log = damaged(3, flipped(LOG[3], 600))
-    for said in (22, 24):
-        log[4] = moved(LOG[4], said)
+    for stated in (22, 24):
+        log[4] = moved(LOG[4], stated)
         tally, spans = Tally(0), []
         with pytest.raises(CorruptBatch, match="checksum"):
             read_range(
@@ -761,41 +759,41 @@ def test_what_stands_behind_a_whole_batch_must_agree_with_it_before_a_corrupt_on
                 tally,
                 batch_bytes_max=CAP,
                 patience_s=0,
-                pass_over=passing(spans),
+                pass_over=skipping(spans),
             )
         assert (tally.position, spans) == (15, [])
 
 
-def test_a_corrupt_batch_that_fills_an_answer_and_seems_to_hold_what_follows_is_passed_over() -> None:
-    """It comes again where the offset behind it is asked for, and again as large as all of the answer."""
+def test_a_corrupt_batch_with_a_too_high_last_offset_is_skipped() -> None:
+    """The response to a fetch of the next offset is again this batch, and fills the response again."""
     large = bytearray(make_batch(range(5, 10), value=lambda offset: bytes(1000)))
-    large[26] ^= 8  # its last offset, which brokers go by
+    large[26] ^= 8  # its last offset, by which brokers find batches
     log = damaged(1, bytes(large))
     tally, spans, records = Tally(0), [], []
     reader = OffsetRange(TP, 0, 50)
     fetch = serve(log, slice_bytes=1000)
-    read_range(fetch, reader, records.extend, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing(spans))
+    read_range(fetch, reader, records.extend, tally, batch_bytes_max=CAP, patience_s=0, pass_over=skipping(spans))
     assert [(one.start, one.end) for one in spans] == [(5, 10)]
     assert offsets_of(records) == [*range(5), *range(10, 50)]
 
 
-def test_the_epochs_of_what_is_read_around_a_corrupt_batch_are_remembered() -> None:
+def test_epochs_of_batches_around_a_corrupt_one_are_recorded() -> None:
     log = [of_epoch(2 if at < 4 else 3, batch) for at, batch in enumerate(damaged(3, flipped(LOG[3], 600)))]
     tally = Tally(0)
     reader = OffsetRange(TP, 0, 50, leader_epoch=9)
-    read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing([]))
-    assert tally.epochs == ReadEpochs(((2, 0), (3, 15)), 50), "its own epoch is no more believed than the rest of it"
+    read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=skipping([]))
+    assert tally.epochs == ReadEpochs(((2, 0), (3, 15)), 50), "the epoch of the corrupt batch is not recorded"
 
 
-def test_a_log_full_of_gaps_is_read_in_whatever_pieces_it_comes() -> None:
+def test_a_log_full_of_gaps_is_read_with_any_response_size() -> None:
     log = [make_batch([n + 2], base=n + 2, next_offset=n + 3) for n in range(0, 40, 4)]
     for slice_bytes in (60, 100, 200, 5000):
         records, tally = read(serve(log, slice_bytes=slice_bytes, readable_end=45), 0, 45)
         assert offsets_of(records) == [n + 2 for n in range(0, 40, 4)] and tally.gap_offsets == 35
 
 
-def test_batches_that_were_not_asked_for_are_passed() -> None:
-    """Brokers may begin an answer before the offset that was asked for."""
+def test_unrequested_batches_are_skipped() -> None:
+    """Brokers may begin a response before the requested offset."""
     log = [make_batch(range(n, n + 5)) for n in range(0, 20, 5)]
     records, _ = read(lambda offset, bytes_max=None, /: serve(log)(0), 12, 20)
     assert offsets_of(records) == list(range(12, 20))
