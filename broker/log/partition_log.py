@@ -78,6 +78,30 @@ class FlushJob:
     changes: int
 
 
+@dataclass(frozen=True, slots=True)
+class RecoveredLog:
+    """A log as read from its directory.
+
+    Attributes:
+        leader_epoch: of batches to be appended.
+        recovery_point: offset up to which the log is fsynced.
+        dirty_paths: files that may not be fsynced.
+        is_state_saved: whether the snapshot of the producers' state is current.
+        active_since_ms: creation time of the active segment.
+    """
+
+    closed: Sequence[ClosedSegment]
+    active: SegmentFacts
+    producers: ProducerStates
+    epochs: LeaderEpochs
+    leader_epoch: int
+    log_start_offset: int
+    recovery_point: int
+    dirty_paths: Sequence[Path]
+    is_state_saved: bool
+    active_since_ms: int
+
+
 class PartitionLog:
     """The log of one partition, opened by `recovery.open_log`. See the module for its invariants."""
 
@@ -102,39 +126,25 @@ class PartitionLog:
         "waiters",
     )
 
-    def __init__(
-        self,
-        directory: Path,
-        files: OpenFiles,
-        limits: LogLimits,
-        *,
-        closed: list[ClosedSegment],
-        active: SegmentFacts,
-        producers: ProducerStates,
-        epochs: LeaderEpochs,
-        leader_epoch: int,
-        log_start_offset: int,
-        recovery_point: int,
-        dirty_paths: Sequence[Path],
-        is_state_saved: bool,
-        active_since_ms: int,
-    ) -> None:
+    def __init__(self, directory: Path, files: OpenFiles, limits: LogLimits, recovered: RecoveredLog) -> None:
+        active = recovered.active
         self.directory = directory
         self.limits = limits
-        self._dirty_files = DirtyFiles(dirty_paths)
-        self.segments = Segments(directory, files, closed, active, self._dirty_files.mark_dirty)
-        self.producers = producers
-        self.epochs = epochs
-        self.leader_epoch = leader_epoch
-        self.log_start_offset = min(max(log_start_offset, self.segments.first_base_offset), active.next_offset)
-        self.recovery_point = min(recovery_point, active.next_offset)
+        self._dirty_files = DirtyFiles(recovered.dirty_paths)
+        self.segments = Segments(directory, files, list(recovered.closed), active, self._dirty_files.mark_dirty)
+        self.producers = recovered.producers
+        self.epochs = recovered.epochs
+        self.leader_epoch = recovered.leader_epoch
+        first_base_offset = self.segments.first_base_offset
+        self.log_start_offset = min(max(recovered.log_start_offset, first_base_offset), active.next_offset)
+        self.recovery_point = min(recovered.recovery_point, active.next_offset)
         self.high_watermark = active.next_offset
         self.epochs.trim(self.log_start_offset, self.log_end_offset)
         self.waiters: set[Callable[[int], None]] = set()  # called with the number of bytes that became readable
         self.is_swapping = False  # a compaction swap is in progress: no segment may be dropped until it is durable
         self._files = files
-        self._active_since_ms = active_since_ms
-        self._is_state_saved = is_state_saved
+        self._active_since_ms = recovered.active_since_ms
+        self._is_state_saved = recovered.is_state_saved
         self._visible_base, self._visible_position = active.base_offset, active.size
         self._cached_stable_bound = self._visible  # cached bound of the last stable offset
 

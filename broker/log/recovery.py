@@ -36,7 +36,7 @@ from headrace.broker.log.index import (
     last_time_entry_in_file,
 )
 from headrace.broker.log.leader_epochs import FIRST_EPOCH, LeaderEpochs, read_leader_epochs
-from headrace.broker.log.partition_log import LogLimits, PartitionLog
+from headrace.broker.log.partition_log import LogLimits, PartitionLog, RecoveredLog
 from headrace.broker.log.producer_state import ProducerStates
 from headrace.broker.log.repair import pad_segment, remove_expired_corrupt_files, repair_segment, truncate_log
 from headrace.broker.log.scan import ScanExpectations, ScanResult, SegmentFacts, scan_segment, walk_batches
@@ -125,10 +125,7 @@ def open_log(
         reader.dirty_paths.clear()
     active = segments.pop()
     closed = [ClosedSegment.of(directory, facts) for facts in segments]
-    log = PartitionLog(
-        directory,
-        files,
-        limits,
+    recovered = RecoveredLog(
         closed=closed,
         active=active,
         producers=_producer_states(directory, closed, active, now_ms),
@@ -140,7 +137,7 @@ def open_log(
         is_state_saved=is_clean and not reader.dirty_paths,
         active_since_ms=_active_since_ms(directory, active, now_ms),
     )
-    return OpenLog(log, reader.truncated_bytes)
+    return OpenLog(PartitionLog(directory, files, limits, recovered), reader.truncated_bytes)
 
 
 @dataclass(slots=True)
