@@ -185,18 +185,18 @@ class Load:
     rewrites: RewritePorts
 
 
-def commit_log(settings: Settings, *, looks_only: bool = False) -> CommitLog:
+def commit_log(settings: Settings, *, read_only: bool = False) -> CommitLog:
     """Returns the commit log of the warehouse, not yet opened.
 
     Args:
-        looks_only: see `CommitLog`.
+        read_only: see `CommitLog`.
 
     Raises:
         StorageError: the warehouse belongs to another commit log.
     """
     storage = warehouse_storage(settings)
     check_warehouse_and_log(settings, storage, is_dry=True)
-    return CommitLog(storage.commits, looks_only=looks_only)
+    return CommitLog(storage.commits, read_only=read_only)
 
 
 def kafka_cluster(settings: Settings) -> KafkaCluster:
@@ -229,9 +229,9 @@ def reject_second_warehouse(settings: Settings, log: CommitLog) -> None:
         return  # the warehouse is not an accessible directory; opening the log reports the remedy
     with kafka_cluster(settings) as cluster:
         topics = {at.topic for at, offset in cluster.group_offsets(GROUP).items() if offset > 0}
-    wanted = settings.loader.topics_include, settings.loader.topics_exclude
+    filters = settings.loader.topics_include, settings.loader.topics_exclude
     # Another loader may load other topics of the same brokers.
-    loaded = sorted(topic for topic in topics - {settings.audit.topic} if is_wanted(topic, *wanted))
+    loaded = sorted(topic for topic in topics - {settings.audit.topic} if is_wanted(topic, *filters))
     if loaded:
         more = f" and {len(loaded) - 1} more" if len(loaded) > 1 else ""
         raise EarlierWarehouse(

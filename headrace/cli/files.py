@@ -63,9 +63,9 @@ def run(args: argparse.Namespace) -> int:
         newest = known.topic(args.topic).commit_number
         commit_number = applied_commit_number(known.log, args.topic)
         kind = FileKind.QUARANTINE if args.quarantine else FileKind.DATA
-        wanted = TimePartitionFilter(args.time_partition, args.since, args.until)
+        time_partition_filter = TimePartitionFilter(args.time_partition, args.since, args.until)
         index = FileIndex(known.log)
-        files = list(published_files(index, known.log, args.topic, kind, commit_number, wanted))
+        files = list(published_files(index, known.log, args.topic, kind, commit_number, time_partition_filter))
     if args.format == "json":
         print_json(
             {

@@ -104,7 +104,7 @@ def apply_changes(args: argparse.Namespace, *, deep: bool) -> int:
             if args.dry_run:
                 topic_differences += repair.compare(topic)
             else:
-                repair.mend(topic, topic_differences.append)
+                repair.repair_topic(topic, topic_differences.append)
     return _exit_code(differences_found, is_dry=args.dry_run)
 
 
@@ -334,10 +334,14 @@ def _printing(
 def _exit_code(differences_found: DifferencesByTopic, *, is_dry: bool) -> int:
     from headrace.loader.apply.repair import Trouble
 
-    every = [item for differences in differences_found.values() for item in differences]
-    if every and all(item.trouble is Trouble.UNKNOWN for item in every) and all(differences_found.values()):
+    all_differences = [item for differences in differences_found.values() for item in differences]
+    if (
+        all_differences
+        and all(item.trouble is Trouble.UNKNOWN for item in all_differences)
+        and all(differences_found.values())
+    ):
         return EXIT_FAILED
-    return EXIT_FINDINGS if any(is_dry or not item.is_mendable for item in every) else EXIT_OK
+    return EXIT_FINDINGS if any(is_dry or not item.is_repairable for item in all_differences) else EXIT_OK
 
 
 def _print_plan(args: argparse.Namespace, differences_found: DifferencesByTopic) -> None:
@@ -359,13 +363,13 @@ def _print_repairs(args: argparse.Namespace, differences_found: DifferencesByTop
     repaired = left = 0
     for differences in differences_found.values():
         for number, item in enumerate(differences):
-            word = "NOT REPAIRED" if not item.is_mendable else "would be repaired" if args.dry_run else "repaired"
+            word = "NOT REPAIRED" if not item.is_repairable else "would be repaired" if args.dry_run else "repaired"
             if number < FINDINGS_SHOWN_MAX:
                 print_report_line(f"{word}: {item.topic}: {item.where}: {item.message}")
         if len(differences) > FINDINGS_SHOWN_MAX:
             print(f"… and {len(differences) - FINDINGS_SHOWN_MAX:,} more; --format json has all")
-        repaired += sum(item.is_mendable for item in differences)
-        left += sum(not item.is_mendable for item in differences)
+        repaired += sum(item.is_repairable for item in differences)
+        left += sum(not item.is_repairable for item in differences)
     print(f"{repaired:,} {'would be ' if args.dry_run else ''}repaired, {left:,} need manual action")
 
 
@@ -380,7 +384,7 @@ def _json(item: Difference) -> dict[str, Any]:
         "trouble": item.trouble.value,
         "where": item.where,
         "message": item.message,
-        "repairable": item.is_mendable,
+        "repairable": item.is_repairable,
         "statements": [render(op) for op in item.ops],
         "moves": [list(move) for move in item.moves],
     }

@@ -275,7 +275,7 @@ def show_status(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.loader.run_log import newest_lines
     from headrace.pipeline.load import audit_positions, commit_log, kafka_cluster, run_log_path
 
-    log = commit_log(settings, looks_only=True)
+    log = commit_log(settings, read_only=True)
     log.check_format(writing=False)
     discovery, note = None, ""
     try:
@@ -326,8 +326,10 @@ def _print_reasons(word: str, reasons: Iterable[tuple[str, str]]) -> None:
     so do all partitions of a dead broker."""
     held: dict[str, list[tuple[str, str]]] = {}
     for topic, text in reasons:
-        place = _PARTITIONS.match(text)
-        held.setdefault(text[place.end() :] if place else text, []).append((topic, place[0] if place else ""))
+        partitions = _PARTITIONS.match(text)
+        held.setdefault(text[partitions.end() :] if partitions else text, []).append(
+            (topic, partitions[0] if partitions else "")
+        )
     for reason, found in itertools.islice(held.items(), REASONS_SHOWN_MAX):
         print_report_line(f"{word}: {_subject(found)}{reason}")
     if len(held) > REASONS_SHOWN_MAX:
@@ -339,10 +341,10 @@ def _subject(found: Sequence[tuple[str, str]]) -> str:
     topics = list(dict.fromkeys(topic for topic, _ in found))
     named = ", ".join(topics[:TOPICS_NAMED_MAX]) + (", …" if len(topics) > TOPICS_NAMED_MAX else "")
     topics_text = topics[0] if len(topics) == 1 else f"{len(topics):,} topics ({named})"
-    places = {(topic, place) for topic, place in found if place}
+    partition_names = {(topic, partitions) for topic, partitions in found if partitions}
     if len(found) == 1:
         return f"{topics_text}: {found[0][1]}"
-    return f"{len(places):,} partitions of {topics_text}: " if places else f"{topics_text}: "
+    return f"{len(partition_names):,} partitions of {topics_text}: " if partition_names else f"{topics_text}: "
 
 
 def _summary(report: RunReport) -> str:

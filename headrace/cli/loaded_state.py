@@ -48,7 +48,7 @@ def open_loaded_state(args: argparse.Namespace) -> Iterator[LoadedState]:
 
     settings = settings_from(args)
     storage = warehouse_storage(settings)
-    log = CommitLog(storage.commits, looks_only=True)
+    log = CommitLog(storage.commits, read_only=True)
     try:
         check_warehouse_and_log(settings, storage, is_dry=True)
         log.check_format(writing=False)

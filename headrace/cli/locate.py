@@ -57,9 +57,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(found: LocatedMessage, known: LoadedState) -> None:
     detail = f" ({found.detail})" if found.detail else ""
-    place = styled(f"{found.topic}-{found.partition} offset {found.offset}", "head")
+    offset_text = styled(f"{found.topic}-{found.partition} offset {found.offset}", "head")
     style = "good" if found.fate.name == "ROW" else "warn"
-    print(f"{place}: {styled(found.fate.value, style)}{detail}")
+    print(f"{offset_text}: {styled(found.fate.value, style)}{detail}")
     for path in found.files:
         print(f"  {known.storage.files.describe(path)}")
     if found.commit_number:

@@ -243,12 +243,12 @@ def run_import(args: argparse.Namespace, settings: Settings) -> int:
             f"{source} has no offsets of topic {unknown[0]}; it has: {', '.join(sorted(found)) or 'none'}"
         )
     include, exclude = settings.loader.topics_include, settings.loader.topics_exclude
-    wanted = {
+    selected = {
         topic: offsets
         for topic, offsets in found.items()
         if (topic in args.topics if args.topics else is_wanted(topic, include, exclude))
     }
-    return _commit_choice(args, settings, lambda state: starts(state, wanted, f"imported from {source}"), "")
+    return _commit_choice(args, settings, lambda state: starts(state, selected, f"imported from {source}"), "")
 
 
 def _group_offsets(settings: Settings, group: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
@@ -266,11 +266,11 @@ def _group_offsets(settings: Settings, group: str) -> tuple[Mapping[str, Mapping
 def _connect_offsets(path: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
     from headrace.loader.offsets.connect_files import names_below, names_in_listing, next_offsets
 
-    place = Path(path)
-    if place.is_dir():
-        found = next_offsets(names_below(place))
+    source_path = Path(path)
+    if source_path.is_dir():
+        found = next_offsets(names_below(source_path))
     else:
-        with place.open(encoding="utf-8", errors="replace") as listing:
+        with source_path.open(encoding="utf-8", errors="replace") as listing:
             found = next_offsets(names_in_listing(listing))
     if not found:
         raise CommandError(f"{path}: no file names like topic+partition+start+end.avro found")
@@ -289,7 +289,7 @@ def _camus_offsets(path: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
 def _read(settings: Settings) -> tuple[CommitLog, LoaderState]:
     from headrace.pipeline.load import commit_log
 
-    log = commit_log(settings, looks_only=True)
+    log = commit_log(settings, read_only=True)
     log.check_format(writing=False)
     return log, log.read_state()
 

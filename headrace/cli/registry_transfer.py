@@ -195,7 +195,7 @@ def _import_actions(
         raise CommandError(
             f"the import stopped: {error}; the imported versions remain; import the same file again to continue"
         ) from error
-    _report_outcome(args, _action_facts(result.done), rejected, differing, result.is_finished)
+    _report_import(args, _action_facts(result.done), rejected, differing, result.is_finished)
     if not result.is_finished:
         refusals = _count(len(result.rejected), "version")
         raise CommandError(
@@ -238,7 +238,7 @@ def _report_plan(args: argparse.Namespace, actions: Sequence[ImportAction], skip
     return EXIT_OK
 
 
-def _report_outcome(
+def _report_import(
     args: argparse.Namespace,
     facts: dict[str, int],
     rejected: Sequence[ImportProblem],

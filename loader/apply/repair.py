@@ -1,15 +1,15 @@
 """Compares the metastore and the directories of a topic with the commits, and repairs the differences.
 
-The appliers apply each commit once. Later changes by others are found here: a table that was altered, dropped or never
-created in this metastore; partitions that were dropped, moved or added; files that no commit contains; deleted
+The appliers apply each commit once. This module finds later changes by others: a table that was altered, dropped or
+never created in this metastore; partitions that were dropped, moved or added; files that no commit contains; deleted
 directories.
 
 Safe while loads run: directories are listed before the commits are read, so files of a concurrent load are known to be
 committed. A topic with pending commits is left to the next load. Nothing is deleted: a foreign file or directory is
 moved to the topic's directory `_foreign`, below the name of its time partition, with a number if the name is taken.
 
-A problem with one topic or object does not stop the others; it becomes a difference without a repair. Only a failure
-that affects all topics stops the command: no metastore, no storage, corrupt commits.
+A problem with one topic or object does not stop the others: it is reported as a difference that was not repaired. Only
+a failure that affects all topics stops the command: no metastore, no storage, corrupt commits.
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ logger = logging.getLogger(__name__)
 
 FOREIGN_DIRECTORY = "_foreign"
 LOST_NOTE = "_files_are_gone"
-"""A file that readers pass over: it keeps the directory of a partition, without which a query of all would fail."""
+"""A file that queries ignore. It is written into a partition's directory whose files are lost: without the directory, a
+query of the whole table would fail."""
 
 HIDDEN = (".", "_")
 TIME_PARTITIONS_NAMED_MAX = 5
-NAMES_TRIED_MAX = 10  # each name was free a moment before
+NAMES_TRIED_MAX = 10  # a listed name was free, but another process may take it before the move
 
 ENDING = (MetastoreUnavailable, SessionFailed, StorageUnavailable, CommitLogError)
 """Failures that affect every topic."""
@@ -70,7 +71,7 @@ OF_ONE_TOPIC = (HiveDdlError, LoaderError, AvroSchemaError, OSError)
 
 
 Directories = Mapping[str, tuple[str, frozenset[str]]]
-"""By time partition that has files, its directory below the warehouse and their names."""
+"""By time partition with files: the directory below the warehouse, and the names of the files in it."""
 
 
 class Trouble(StrEnum):
@@ -86,8 +87,11 @@ class Trouble(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference from the commits. `where` is a table, or a path below the warehouse; `ops` and `moves` (from, to)
-    are the repair; `message` is the remedy for the rest."""
+    """A difference between a topic's commits and its table or files.
+
+    `where` is a table, or a path below the warehouse. `message` states the problem, with the remedy if Headrace cannot
+    repair it. The repair consists of `ops` on the table and of `moves`, pairs of old and new path.
+    """
 
     topic: str
     trouble: Trouble
@@ -97,13 +101,14 @@ class Difference:
     moves: tuple[tuple[str, str], ...] = ()
 
     @property
-    def is_mendable(self) -> bool:
+    def is_repairable(self) -> bool:
         return bool(self.ops or self.moves)
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """With `deep`, also finds partitions and files that no commit contains, and missing files."""
+    """Finds and repairs differences. With `deep`, also finds partitions and files that no commit contains, and missing
+    files."""
 
     log: CommitLog
     executor: Callable[[], Executor]
@@ -112,7 +117,7 @@ class Repair:
     deep: bool
 
     def compare(self, topic: str) -> tuple[Difference, ...]:
-        """Returns the differences of a topic, in the order of repair.
+        """Returns the differences of a topic, in the order in which they must be repaired.
 
         Raises:
             MetastoreUnavailable, SessionFailed: the metastore cannot be reached.
@@ -132,11 +137,13 @@ class Repair:
                 found.append(Difference(topic, Trouble.UNKNOWN, where, f"the comparison failed: {_said(error)}"))
         return tuple(found)
 
-    def mend(self, topic: str, tell: Callable[[Difference], object] = lambda one: None) -> tuple[Difference, ...]:
-        """Repairs a topic. Returns the differences with the results; those without a repair come last.
+    def repair_topic(
+        self, topic: str, tell: Callable[[Difference], object] = lambda one: None
+    ) -> tuple[Difference, ...]:
+        """Repairs a topic. Returns its differences with their results; those that could not be repaired come last.
 
         Args:
-            tell: called with each result.
+            tell: callback that receives each difference with its result.
 
         Raises:
             As `compare`.
@@ -147,14 +154,14 @@ class Repair:
             try:
                 for difference in self.compare(topic):
                     became = self._mended(topic, difference, is_last=attempt == ATTEMPTS_MAX - 1)
-                    if became.is_mendable:
+                    if became.is_repairable:
                         done.append(became)
                         tell(became)
                     else:
                         left.append(became)
                 break
             except StaleRevision:
-                continue  # compare the rest again
+                continue  # the table changed: compare the topic again
         for difference in left:
             tell(difference)
         return (*done, *left)
@@ -170,17 +177,21 @@ class Repair:
         for table in (self._table(topic, state, kind) for kind in FileKind if _has_table(state, kind)):
             current = self.executor().table(table.database, table.name)
             if current is not None and current.topic != topic:
-                raise ForeignTable(table.database, table.name, topic, f"it belongs to topic {current.topic or 'none'}")
+                raise ForeignTable(
+                    table.database,
+                    table.name,
+                    topic,
+                    f"it belongs to {f'topic {current.topic}' if current.topic else 'no topic'}",
+                )
             if current is not None:
                 ops.append(DropTable(table.database, table.name, topic))
         return tuple(ops)
 
     def _mended(self, topic: str, difference: Difference, *, is_last: bool) -> Difference:
-        """Returns the difference with the result of its repair.
+        """Repairs a difference, and returns it with the result in its message.
 
         Raises:
-            StaleRevision: the table was changed concurrently and must be compared again; not raised by the last
-            attempt.
+            StaleRevision: the table was changed concurrently and must be compared again; not raised if `is_last`.
         """
         try:
             return self._mend(topic, difference)
@@ -191,7 +202,7 @@ class Repair:
                 raise
             message = f"{difference.message}; not repaired: {_said(error)}"
             if difference.trouble is Trouble.FOREIGN:
-                message = f"no commit contains this, and readers find it; the move failed, move it away: {_said(error)}"
+                message = f"no commit contains this file, and queries read it; move it away: {_said(error)}"
             return dataclasses.replace(difference, message=message, ops=(), moves=())
 
     def _mend(self, topic: str, difference: Difference) -> Difference:
@@ -208,7 +219,7 @@ class Repair:
         return self._set_aside(difference) if difference.moves else difference
 
     def _set_aside(self, difference: Difference) -> Difference:
-        """Moves foreign files, and returns the difference with their new location."""
+        """Moves a foreign file to `_foreign`, and returns the difference with the new path."""
         files, ((source, wanted),) = self.settings.files, difference.moves
         directory = wanted.rpartition("/")[0]
         for tried in range(NAMES_TRIED_MAX):
@@ -220,7 +231,7 @@ class Repair:
             except FileExistsError:
                 if tried == NAMES_TRIED_MAX - 1:
                     raise
-        message = _said_of_foreign(target) if is_there else "no commit contained this, and it no longer exists"
+        message = _said_of_foreign(target) if is_there else "no commit contains this file; it was deleted meanwhile"
         return dataclasses.replace(difference, message=message, moves=((source, target),))
 
     def _compare_kind(self, topic: str, kind: FileKind) -> Iterator[Difference]:
@@ -262,7 +273,7 @@ class Repair:
             yield Difference(topic, Trouble.PARTITIONS, table.full_name, _said_of_partitions(op), (op,))
 
     def _listed(self, topic: str, state: LoaderState, kind: FileKind) -> dict[str, tuple[str, ...]]:
-        """Returns the names that readers find, by directory."""
+        """Returns, by directory of a time partition, the names of its files that queries read."""
         directories = (directory for directory, _ in self._directories(topic, state, kind).values())
         children = self.settings.files.children
         return {
@@ -311,7 +322,8 @@ class Repair:
         return made(topic, state, self.settings, f"{state.commit_number}-{self.new_run_id()}")
 
     def _with_instant(self, topic: str, current: TableState | None, wanted: TableState) -> TableState:
-        """Adds `headrace.complete_until` to a table that is created again; loads set it on other tables."""
+        """Adds `headrace.complete_until` to the table if it must be created again. Existing tables get the property
+        from loads."""
         known = read_completeness(self.log.storage).topics.get(topic)
         if current is not None or known is None or not known.told_ms:
             return wanted
@@ -335,13 +347,13 @@ def _said(error: Exception) -> str:
 
 
 def _said_of_foreign(target: str) -> str:
-    return f"no commit contains this, and readers found it; moved to {target}"
+    return f"no commit contains this file, and queries read it; moved to {target}"
 
 
 def _said_of_table(ops: tuple[Op, ...]) -> str:
     changes = next((op for op in ops if isinstance(op, SetProperties)), None)
     if changes is None or any(isinstance(op, CreateTable) for op in ops):
-        return "the table is not there"
+        return "the table does not exist"
     names = sorted({key for key, _ in changes.properties if key != REVISION} | set(changes.removed))
     return f"the table was altered: {', '.join(names)}"
 

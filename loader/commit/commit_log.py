@@ -1,23 +1,25 @@
 """The log of commits in `<warehouse>/_headrace/`. Everything else can be rebuilt from it.
 
-    format.json                format number, and the least formats that may read and write
+    format.json                format number, and the oldest formats that may read and write
     log/000000107.json         one commit, written by put-if-absent and never changed
     archive/000000100.jsonl    older commits, a hundred per file, byte for byte
     head.json                  hint: the newest commit number
-    checkpoint/000000100.json  the state up to that commit
+    checkpoint/000000100.json  the state after that commit
     index/<directory>/<kind>/… hint: the files of each time partition, by day
-    cursor/<applier>.json      hint: the position of each applier (the audit's is in its own database)
+    cursor/<applier>.json      hint: the position of each applier (the audit's is in the audit's database)
     schemas/<id>.avsc          writer schemas seen so far
     schemas/registry.json      hint: the registry that they were compared with
     complete.json              hint: the time up to which the tables are complete
-    staging/<run id>/          files of running loads; its plan.json is for people
+    staging/<run id>/          files of running loads, and plan.json, which only operators read
     lease.json                 lets a second load wait; not needed for correctness
     tmp/                       files before their rename
 
+A hint may be lost or old: it saves time, and is rebuilt from the commits.
+
 Invariants: commit numbers have no holes, because a commit is only written with the number after one that was read; a
 commit file is complete; its content never changes. The newest commit is therefore found by probing names, and no
-directory is listed. Each commit holds the checksum of its predecessor, and a checkpoint that of its commit: an older
-copy of the log restored from a backup, or files of two logs, are detected.
+directory is listed. Each commit holds the checksum of its predecessor, and a checkpoint that of its commit. This
+detects an older copy of the log restored from a backup, and a mixture of files of two logs.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from headrace.loader.storage.protocols import CommitStorage
 
 logger = logging.getLogger(__name__)
 
-CHECKPOINT_EVERY = 100  # commits; folding that many at start takes well under a second
+CHECKPOINT_EVERY = 100  # commits; reading that many after a checkpoint takes well under a second
 CHECKPOINTS_KEPT = 2  # the newest may be damaged; older ones can be rebuilt
 
 FORMAT_PATH = "format.json"
@@ -51,7 +53,8 @@ CHECKPOINT_DIRECTORY = "checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class LogFormat:
-    """`read_min` and `write_min` are the least formats that a release must know to read or to write this log."""
+    """The format of a log. `read_min` and `write_min` are the formats that a release must know to read or to write
+    it."""
 
     format: int = FORMAT
     read_min: int = FORMAT
@@ -60,10 +63,10 @@ class LogFormat:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The result of `CommitLog.try_commit`: the commit as the log has it, or the conflict that rejected all of it.
+    """The result of `CommitLog.try_commit`: the commit as written to the log, or the conflict that rejected all of it.
 
-    `state` is the newest state read, with the commit in it. `refused` are the topics that were left out, with the
-    reasons.
+    `state` is the newest state read, including the commit. `refused` are the topics that conflicts excluded from the
+    commit, with the reasons.
     """
 
     state: LoaderState
@@ -80,16 +83,16 @@ class CommitLog:
     """Reads and extends the log. Caches the newest state that it has read, so that reading further commits is cheap.
 
     Args:
-        looks_only: writes and fsyncs nothing, for commands that show the log and may lack write permission.
+        read_only: if set, the log is neither written nor fsynced, for commands that may lack write permission.
     """
 
-    def __init__(self, storage: CommitStorage, *, looks_only: bool = False) -> None:
+    def __init__(self, storage: CommitStorage, *, read_only: bool = False) -> None:
         self.storage = storage
-        self._looks_only = looks_only
+        self._read_only = read_only
         self.commits = CommitFiles(storage)
         self._state = EMPTY
         self._newest: Document[Commit] | None = None
-        self._kept = 0  # the newest commit number that is known to survive a loss of power
+        self._kept = 0  # the newest commit number that is known to be fsynced
 
     @property
     def state(self) -> LoaderState:
@@ -125,7 +128,7 @@ class CommitLog:
             raise CorruptCommit(path, str(error)) from error
         needed = found.write_min if writing else found.read_min
         if needed > FORMAT:
-            raise UnsupportedFormat(path, f"it needs format {needed} and this release knows {FORMAT}")
+            raise UnsupportedFormat(path, f"it has format {needed} and this release knows format {FORMAT}")
         return found
 
     def head(self) -> int:
@@ -145,14 +148,15 @@ class CommitLog:
         return known
 
     def commit(self, commit_number: int) -> Commit:
-        """
+        """Returns a commit.
+
         Raises:
             CorruptCommit, UnsupportedFormat: see `document`.
         """
         return self.document(commit_number).value
 
     def document(self, commit_number: int) -> Document[Commit]:
-        """Returns a commit with its checksum. The newest commit is read once.
+        """Returns a commit with its checksum. The newest commit is cached.
 
         Raises:
             CorruptCommit: the commit is missing, truncated or changed.
@@ -166,8 +170,7 @@ class CommitLog:
         return self._parse(commit_number, content)
 
     def back(self, topic: str, state: LoaderState, since: int = 0) -> Iterator[Document[Commit]]:
-        """Yields the commits of one topic, from the newest back to the one after `since`. Each is read when the
-        iterator reaches it.
+        """Yields the commits of one topic, from the newest back to the one after `since`. Reads each one lazily.
 
         Raises:
             CorruptCommit, UnsupportedFormat: see `document`.
@@ -175,10 +178,10 @@ class CommitLog:
         return self.back_of({topic: since}, state)
 
     def back_of(self, since: Mapping[str, int], state: LoaderState) -> Iterator[Document[Commit]]:
-        """Yields the commits of any of these topics, newest first. Reads each once, and no other commits.
+        """Yields the commits of any of these topics, newest first. Reads each commit once, and none of other topics.
 
         Args:
-            since: by topic, the commit number to stop before.
+            since: by topic, the last commit number that is not needed.
             state: as of the newest commit.
 
         Raises:
@@ -189,7 +192,7 @@ class CommitLog:
             waiting[state.topics[topic].commit_number].append(topic)
         heap = [-commit_number for commit_number in waiting]
         heapq.heapify(heap)
-        # Follows the links of all topics together, from the newest commit back to the oldest.
+        # Follows the links (previous_commit_number) of all topics together, from the newest commit back to the oldest.
         while heap:
             commit_number = -heapq.heappop(heap)
             topics = [topic for topic in waiting.pop(commit_number) if commit_number > since[topic]]
@@ -206,7 +209,7 @@ class CommitLog:
     def read_state(self) -> LoaderState:
         """Returns the state as of the newest commit, after fsyncing that commit. Writes the checkpoints that are due.
 
-        With `looks_only` it neither fsyncs nor writes.
+        With `read_only` it neither fsyncs nor writes.
 
         Raises:
             CorruptCommit, UnsupportedFormat: see `document`.
@@ -219,22 +222,23 @@ class CommitLog:
             self._state = self._newest_checkpoint(head)
         while self._state.commit_number < head:
             self._advance(self.document(self._state.commit_number + 1))
-        if self._state.commit_number > self._kept and not self._looks_only:
-            # The writer may have been killed before it fsynced the directory. An applier that acts on a commit that can
-            # still be lost would publish uncommitted files.
+        if self._state.commit_number > self._kept and not self._read_only:
+            # The writer may have been killed before it fsynced the directory, so the commit can still be lost in a
+            # power failure. An applier that carries it out would publish uncommitted files.
             self.commits.keep(self._state.commit_number)
             self._kept = self._state.commit_number
         return self._state
 
     def _check_timeline(self) -> None:
-        """Checks that the newest commit read before is unchanged: a restored copy of the log may be shorter or continue
-        differently."""
+        """Raises `LogReplaced` if the newest commit that this object has read is missing or changed: then a copy of the
+        log was restored, which may be shorter or continue differently."""
         commit_number = self._state.commit_number
         if commit_number and self._said_sha256(commit_number) != self._state.sha256:
             raise LogReplaced(self.commits.path(commit_number))
 
     def sha256(self, commit_number: int) -> str:
-        """The checksum stated in a commit, "" for number 0. Enough to distinguish two logs."""
+        """Returns the checksum stated in a commit, "" for number 0. Reads only the end of the file; equal checksums
+        mean the same log."""
         return self._state.sha256 if commit_number == self._state.commit_number else self._said_sha256(commit_number)
 
     def _said_sha256(self, commit_number: int) -> str:
@@ -246,8 +250,8 @@ class CommitLog:
 
         Raises:
             CorruptCommit: a commit of another run cannot be read.
-            StorageError: the storage neither takes the commit nor shows the file that prevents it.
-            OSError: the storage failed, and it is unknown whether the commit was taken. The next run finds out.
+            StorageError: the storage reports that the file exists, but it cannot be read.
+            OSError: the storage failed, and it is unknown whether the commit was written. The next run finds out.
         """
         state = self.read_state()
         refused: dict[str, Conflict] = {}
@@ -283,7 +287,7 @@ class CommitLog:
             raise CorruptCommit(path, f"it conflicts with the commits before it: {conflict}")
         self._state = fold(self._state, commit, found.sha256)
         self._newest = found
-        if self._state.commit_number % CHECKPOINT_EVERY == 0 and not self._looks_only:
+        if self._state.commit_number % CHECKPOINT_EVERY == 0 and not self._read_only:
             self._leave_checkpoint(self._state)
         return self._state
 
@@ -300,8 +304,8 @@ class CommitLog:
         return found
 
     def _newest_checkpoint(self, head: int) -> LoaderState:
-        """Returns the newest usable checkpoint. Ignores damaged ones and those of another log: the state can be
-        rebuilt."""
+        """Returns the newest usable checkpoint. Ignores damaged checkpoints and those of another log, because the state
+        can be computed from the commits."""
         for commit_number in range(head - head % CHECKPOINT_EVERY, 0, -CHECKPOINT_EVERY):
             content = self.storage.read(checkpoint_path(commit_number))
             if content is None:

@@ -45,8 +45,8 @@ def python_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment without empty entries in PYTHONPATH, as in `:/opt/lib`, which mean the working
     directory."""
     entries = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    kept = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
-    return {**kept, "PYTHONPATH": os.pathsep.join(entries)} if entries else kept
+    other_variables = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
+    return {**other_variables, "PYTHONPATH": os.pathsep.join(entries)} if entries else other_variables
 
 
 class UpError(Exception):
@@ -71,7 +71,7 @@ class Part:
         )
         self.started_at = time.monotonic()
         self._line_begun = b""
-        self._answers: deque[str] = deque()
+        self._responses: deque[str] = deque()
         self._addresses: Mapping[str, str] | None = None if command.is_server else {}
         self._ready_at: float | None = None
         self._stop_requested_at: float | None = None
@@ -112,9 +112,9 @@ class Part:
 
     def read_line(self) -> str:
         """Returns the next line printed after the ready line, or ""."""
-        if not self._answers:
+        if not self._responses:
             self._read_output(0)
-        return self._answers.popleft() if self._answers else ""
+        return self._responses.popleft() if self._responses else ""
 
     def _read_output(self, wait_s: float) -> None:
         if self.process.stdout is None or self.process.stdout.closed:
@@ -133,7 +133,7 @@ class Part:
 
     def _handle_line(self, line: str) -> None:
         if self._addresses is not None:
-            self._answers.append(line)
+            self._responses.append(line)
         elif line.startswith("ready "):
             self._addresses = dict(re.findall(r"(\w+)=(\S+)", line))
             self._ready_at = time.monotonic()
@@ -141,9 +141,9 @@ class Part:
     def last_log_line(self) -> str:
         """Returns the last line that the part wrote to its log, or its exit code."""
         lines = self.log.lines()
-        said = [line for line in lines if line.startswith("headrace: ")]
-        if said or lines:
-            return (said or lines)[-1].removeprefix("headrace: ")
+        own_lines = [line for line in lines if line.startswith("headrace: ")]
+        if own_lines or lines:
+            return (own_lines or lines)[-1].removeprefix("headrace: ")
         return f"exit code {self.process.returncode}, without log output"
 
     def end_reason(self) -> str:

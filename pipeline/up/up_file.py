@@ -32,9 +32,9 @@ class UpFile:
         except BlockingIOError as error:
             holder = re.search(rb'"pid": (\d+)', os.read(self._descriptor, 65536))
             os.close(self._descriptor)
-            who = f" (process {holder[1].decode()})" if holder else ""
+            process_text = f" (process {holder[1].decode()})" if holder else ""
             raise UpError(
-                f"another `headrace up` runs on {self._path.parent}{who}; stop it or name another --data-dir"
+                f"another `headrace up` runs on {self._path.parent}{process_text}; stop it or name another --data-dir"
             ) from error
         self.clear()
         return self

@@ -70,7 +70,7 @@ def copied(hive: FakeHive) -> tuple[dict[object, TableState], dict[object, objec
 
 def test_repair_of_a_correct_topic_changes_nothing(world: World) -> None:
     executed = len(world.hive.executed)
-    assert repair(world).compare("orders") == repair(world).mend("orders") == ()
+    assert repair(world).compare("orders") == repair(world).repair_topic("orders") == ()
     assert len(world.hive.executed) == executed
 
 
@@ -79,9 +79,9 @@ def test_tables_are_restored_in_an_empty_metastore(world: World) -> None:
     world.hive.tables.clear()
     world.hive.parts.clear()
     world.hive.databases.clear()
-    found = repair(world, deep=False).mend("orders")
+    found = repair(world, deep=False).repair_topic("orders")
     assert troubles(found) == [Trouble.TABLE, Trouble.PARTITIONS]
-    assert all(one.is_mendable for one in found)
+    assert all(one.is_repairable for one in found)
     assert world.hive.databases == {"headrace"}
     check_repaired(world, before)
     # `complete_until` is restored too, because loads write it only when it changes.
@@ -96,7 +96,7 @@ def test_a_table_with_a_type_too_long_for_the_metastore_is_restored(world: World
     world.topic("wide", [2], topic_id="id-2")
     run_load(world.ports(), world.settings)
     before = world.hive.tables.pop(("headrace", "wide"))
-    found = repair(world).mend("wide")
+    found = repair(world).repair_topic("wide")
     assert found[0].trouble is Trouble.TABLE
     assert world.hive.tables["headrace", "wide"].properties[SCHEMA_URL] == before.properties[SCHEMA_URL]
     assert repair(world).compare("wide") == ()
@@ -107,14 +107,14 @@ def test_an_altered_table_gets_its_properties_back_and_keeps_foreign_ones(world:
     table = world.hive.tables[TABLE]
     odd = {**table.properties, SCHEMA_LITERAL: "{}", VERSION: "77", "of.others": "x"}
     world.hive.tables[TABLE] = dataclasses.replace(table, properties=odd)
-    (found,) = repair(world).mend("orders")
+    (found,) = repair(world).repair_topic("orders")
     assert found.trouble is Trouble.TABLE
     assert found.message.endswith(f": {SCHEMA_LITERAL}, {VERSION}")
     check_repaired(world, before)
     assert world.hive.tables[TABLE].properties["of.others"] == "x"
     # Again at the same commit number: the condition of the table change needs a new revision each time.
     world.hive.tables[TABLE] = dataclasses.replace(world.hive.tables[TABLE], properties=odd)
-    repair(world).mend("orders")
+    repair(world).repair_topic("orders")
     check_repaired(world, before)
     revisions = [dict(op.properties)[REVISION] for op in world.hive.executed if isinstance(op, SetProperties)]
     assert len(revisions) == len(set(revisions))
@@ -133,7 +133,7 @@ def test_a_table_changed_during_the_repair_is_compared_again(world: World) -> No
         execute(op)  # type: ignore[arg-type]  # of the protocol
 
     world.hive.execute = racing  # type: ignore[method-assign]
-    repair(world).mend("orders")
+    repair(world).repair_topic("orders")
     check_repaired(world, before)
 
 
@@ -144,12 +144,12 @@ def test_dropped_moved_and_added_partitions_are_repaired(world: World) -> None:
     parts[TIME_PARTITION] = "file:///moved"
     (moved,) = repair(world, deep=False).compare("orders")
     assert re.search(rf"\b2026-01-01/00\b.*\bfile://{world.warehouse}/orders/dt=2026-01-01/hr=00$", moved.message)
-    found = repair(world).mend("orders")
+    found = repair(world).repair_topic("orders")
     assert troubles(found) == [Trouble.PARTITIONS] * 2
     assert re.search(r"\b2020-01-01/00\b.*\b1 partition\b", found[1].message)
     check_repaired(world, before)
     del world.hive.parts[TABLE][TIME_PARTITION]
-    (found_one,) = repair(world).mend("orders")
+    (found_one,) = repair(world).repair_topic("orders")
     assert found_one.message == "1 partition is missing: 2026-01-01/00"
     check_repaired(world, before)
 
@@ -160,7 +160,7 @@ def test_foreign_files_are_moved_to_the_foreign_directory(world: World) -> None:
     (directory / "notes.txt").write_bytes(b"mine")
     (directory / "_hidden").write_bytes(b"")
     assert repair(world, deep=False).compare("orders") == ()
-    (found,) = repair(world).mend("orders")
+    (found,) = repair(world).repair_topic("orders")
     assert found.trouble is Trouble.FOREIGN
     moved = world.warehouse / "orders" / FOREIGN_DIRECTORY / "dt=2026-01-01" / "hr=00" / "notes.txt"
     assert moved.read_bytes() == b"mine"
@@ -175,7 +175,7 @@ def test_foreign_files_with_equal_names_get_numbers(world: World) -> None:
     aside = f"orders/{FOREIGN_DIRECTORY}/dt=2026-01-01/hr=00/000000_0"
     for text, target in (("first", aside), ("second", f"{aside}.1"), ("first", f"{aside}.2")):
         (directory / "000000_0").write_text(text)
-        (found,) = repair(world).mend("orders")
+        (found,) = repair(world).repair_topic("orders")
         assert found.message.endswith(f" {target}")
         assert found.moves == (("orders/dt=2026-01-01/hr=00/000000_0", target),)
         assert (world.warehouse / target).read_text() == text
@@ -189,8 +189,8 @@ def test_a_foreign_directory_is_moved_with_its_content(world: World) -> None:
     for number in ("", ".1"):
         (directory / "sub" / "deep").mkdir(parents=True)
         (directory / "sub" / "deep" / "x").write_text(f"mine{number}")
-        (found,) = repair(world).mend("orders")
-        assert (found.trouble, found.is_mendable) == (Trouble.FOREIGN, True)
+        (found,) = repair(world).repair_topic("orders")
+        assert (found.trouble, found.is_repairable) == (Trouble.FOREIGN, True)
         moved = world.warehouse / "orders" / FOREIGN_DIRECTORY / "dt=2026-01-01" / "hr=00" / f"sub{number}"
         assert (moved / "deep" / "x").read_text() == f"mine{number}"
     assert repair(world).compare("orders") == ()
@@ -202,7 +202,7 @@ def test_one_of_two_concurrent_repairs_moves_a_file(world: World) -> None:
     (directory / "x").write_text("mine")
     slow = repair(world)
     differences = slow.compare("orders")
-    repair(world).mend("orders")
+    repair(world).repair_topic("orders")
     (found,) = [slow._mend("orders", one) for one in differences]
     assert FOREIGN_DIRECTORY not in found.message
     moved = world.warehouse / "orders" / FOREIGN_DIRECTORY / "dt=2026-01-01" / "hr=00"
@@ -222,7 +222,7 @@ def test_a_target_name_taken_meanwhile_is_not_overwritten(world: World, monkeypa
         return set_aside(files, source, target)
 
     monkeypatch.setattr(LocalFiles, "set_aside", overtaken)
-    (found,) = repair(world).mend("orders")
+    (found,) = repair(world).repair_topic("orders")
     assert found.moves[0][1].endswith("/x.1")
     assert {path.name: path.read_text() for path in aside.iterdir()} == {"x": "another", "x.1": "mine"}
 
@@ -233,9 +233,9 @@ def test_an_unmovable_file_is_reported_and_the_rest_is_repaired(world: World) ->
     (directory / "x").write_text("mine")
     (world.warehouse / "orders" / FOREIGN_DIRECTORY).write_text("a file where the directory would be")
     world.hive.parts.clear()
-    partitions, foreign = repair(world).mend("orders")
-    assert (partitions.trouble, partitions.is_mendable) == (Trouble.PARTITIONS, True)
-    assert (foreign.trouble, foreign.is_mendable, foreign.where) == (
+    partitions, foreign = repair(world).repair_topic("orders")
+    assert (partitions.trouble, partitions.is_repairable) == (Trouble.PARTITIONS, True)
+    assert (foreign.trouble, foreign.is_repairable, foreign.where) == (
         Trouble.FOREIGN,
         False,
         "orders/dt=2026-01-01/hr=00/x",
@@ -255,17 +255,17 @@ def test_number_of_tried_target_names_is_limited(world: World, monkeypatch: pyte
         raise FileExistsError(errno.EEXIST, "File exists", target)
 
     monkeypatch.setattr(LocalFiles, "set_aside", refuse)
-    (found,) = repair(world).mend("orders")
-    assert not found.is_mendable
+    (found,) = repair(world).repair_topic("orders")
+    assert not found.is_repairable
     assert found.message.endswith(f": File exists: {tried[0]}")
     assert len(tried) == NAMES_TRIED_MAX
 
 
 def test_an_unreadable_table_is_a_finding(world: World) -> None:
     world.hive.refused[TABLE] = "no leave"
-    for found in (repair(world).compare("orders"), repair(world).mend("orders")):
+    for found in (repair(world).compare("orders"), repair(world).repair_topic("orders")):
         (one,) = found
-        assert (one.trouble, one.is_mendable, one.where) == (Trouble.UNKNOWN, False, "headrace.orders")
+        assert (one.trouble, one.is_repairable, one.where) == (Trouble.UNKNOWN, False, "headrace.orders")
         assert re.search(r"\bheadrace\.orders: no leave$", one.message)
 
 
@@ -282,9 +282,9 @@ def test_a_refused_change_is_reported_and_the_rest_is_repaired(world: World) -> 
 
     world.hive.execute = refusing  # type: ignore[method-assign]
     reported: list[Difference] = []
-    found = repair(world).mend("orders", reported.append)
+    found = repair(world).repair_topic("orders", reported.append)
     assert troubles(found) == [Trouble.PARTITIONS, Trouble.TABLE]
-    assert [one.is_mendable for one in found] == [True, False]
+    assert [one.is_repairable for one in found] == [True, False]
     assert re.search(rf": {VERSION}; .*\bheadrace\.orders: no leave$", found[1].message)
     assert tuple(reported) == found
     assert world.hive.parts[TABLE]
@@ -303,8 +303,8 @@ def test_attempts_on_a_constantly_changing_table_are_limited(world: World) -> No
         execute(op)  # type: ignore[arg-type]  # of the protocol
 
     world.hive.execute = racing  # type: ignore[method-assign]
-    found = repair(world).mend("orders")
-    assert [(one.trouble, one.is_mendable) for one in found] == [(Trouble.PARTITIONS, True), (Trouble.TABLE, False)]
+    found = repair(world).repair_topic("orders")
+    assert [(one.trouble, one.is_repairable) for one in found] == [(Trouble.PARTITIONS, True), (Trouble.TABLE, False)]
     assert re.search(rf": {VERSION}; .*\bheadrace\.orders\b.*\b1\b.*\b2\b", found[1].message)
     assert len(tried) == ATTEMPTS_MAX
 
@@ -328,7 +328,7 @@ def test_repairs_before_a_concurrent_table_change_are_reported(world: World) -> 
 
     world.hive.execute = racing  # type: ignore[method-assign]
     reported: list[Difference] = []
-    found = repair(world).mend("orders", reported.append)
+    found = repair(world).repair_topic("orders", reported.append)
     assert troubles(found) == [Trouble.FOREIGN, Trouble.TABLE]
     assert tuple(reported) == found
 
@@ -348,15 +348,15 @@ def test_an_outage_of_metastore_or_storage_is_raised(world: World, failure: Exce
 
     world.hive.execute = fail  # type: ignore[method-assign]
     with pytest.raises(type(failure)):
-        repair(world).mend("orders")
+        repair(world).repair_topic("orders")
 
 
 def test_a_missing_directory_is_reported_and_created_for_queries(world: World) -> None:
     directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
     files = len(list(directory.iterdir()))
     shutil.rmtree(directory)
-    (found,) = repair(world).mend("orders")
-    assert (found.trouble, found.is_mendable) == (Trouble.LOST, False)
+    (found,) = repair(world).repair_topic("orders")
+    assert (found.trouble, found.is_repairable) == (Trouble.LOST, False)
     assert f"{files} of {files} " in found.message
     assert "headrace accept-missing orders --time-partition dt=2026-01-01/hr=00" in found.message
     assert (directory / LOST_NOTE).is_file()
@@ -368,8 +368,8 @@ def test_a_missing_directory_is_reported_and_created_for_queries(world: World) -
 def test_a_foreign_table_is_reported_and_unchanged(world: World) -> None:
     foreign = dataclasses.replace(world.hive.tables[TABLE], properties={})
     world.hive.tables[TABLE] = foreign
-    (found,) = repair(world).mend("orders")
-    assert not found.is_mendable
+    (found,) = repair(world).repair_topic("orders")
+    assert not found.is_repairable
     assert "headrace.orders" in found.message
     with pytest.raises(ForeignTable):
         repair(world).drop("orders")
@@ -382,7 +382,7 @@ def test_pending_commits_are_left_to_the_next_load(world: World) -> None:
     run_load(world.ports(), world.settings)
     world.hive.failure = None
     (found,) = repair(world).compare("orders")
-    assert (found.trouble, found.is_mendable) == (Trouble.PENDING, False)
+    assert (found.trouble, found.is_repairable) == (Trouble.PENDING, False)
     run_load(world.ports(), world.settings)
     assert repair(world).compare("orders") == ()
 
@@ -409,7 +409,7 @@ def test_a_dropped_table_comes_back_with_the_next_apply(world: World) -> None:
     assert ops == (DropTable("headrace", "orders", "orders"),)
     world.hive.execute(ops[0])
     assert repair(world).drop("orders") == ()
-    repair(world, deep=False).mend("orders")
+    repair(world, deep=False).repair_topic("orders")
     check_repaired(world, before)
 
 
@@ -417,7 +417,7 @@ def test_an_executor_that_prints_gets_every_statement(world: World, tmp_path: Pa
     with (tmp_path / "out.sql").open("w") as output:
         printing = PrintingExecutor(output)
         of_paper = Repair(world.log(), lambda: printing, world.tables(), world._new_run_id, deep=False)
-        found = of_paper.mend("orders")
+        found = of_paper.repair_topic("orders")
     text = (tmp_path / "out.sql").read_text()
     assert [type(op) for one in found for op in one.ops][:1] == [CreateTable]
     assert text.startswith("CREATE DATABASE IF NOT EXISTS `headrace`;\n")

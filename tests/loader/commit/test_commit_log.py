@@ -106,7 +106,7 @@ def test_a_log_opened_with_looks_only_writes_nothing(tmp_path: Path, monkeypatch
     shutil.rmtree(tmp_path / CHECKPOINT_DIRECTORY)
     for name in ("prepare", "put_if_absent", "keep", "replace", "remove", "sweep"):
         monkeypatch.delattr(LocalCommitStorage, name)
-    assert CommitLog(LocalCommitStorage(tmp_path), looks_only=True).read_state() == expected
+    assert CommitLog(LocalCommitStorage(tmp_path), read_only=True).read_state() == expected
 
 
 def test_repeated_storage_errors_end_try_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

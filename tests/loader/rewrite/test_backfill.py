@@ -1,5 +1,5 @@
-"""Files are made again from the brokers: every message stays where it was, once, whatever else happens meanwhile, and
-nothing is replaced that the brokers do not have."""
+"""A backfill replaces files from the brokers: every message stays a row or quarantined, once, despite concurrent
+changes, and no file is replaced whose messages the brokers lack."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def world(tmp_path: Path) -> BackfillWorld:
 
 
 def damage(world: BackfillWorld) -> None:
-    """One file of the first hour is removed by hand and another is cut."""
-    gone, cut = world.files(time_partition=HOURS[0])[:2]
-    gone.unlink()
-    cut.write_bytes(cut.read_bytes()[:-3])
+    """Deletes one file of the first hour and truncates another."""
+    missing, truncated = world.files(time_partition=HOURS[0])[:2]
+    missing.unlink()
+    truncated.write_bytes(truncated.read_bytes()[:-3])
     assert len(world.findings()) == 2
 
 
-def test_damaged_and_removed_files_are_made_again(world: BackfillWorld) -> None:
+def test_backfill_replaces_damaged_and_missing_files(world: BackfillWorld) -> None:
     damage(world)
     audited = world.audit("orders")
     report = world.backfill(ONE_HOUR)
@@ -66,7 +66,7 @@ def test_damaged_and_removed_files_are_made_again(world: BackfillWorld) -> None:
     assert world.quarantined("orders") == [(0, 4)]
     assert (report.rows, report.quarantined, report.quarantined_before) == (12, 0, 0)
     assert sum(one.rows for one in report.time_partitions) == 12
-    assert world.audit("orders") == audited, "what was counted stays"
+    assert world.audit("orders") == audited, "the audit does not change"
     known = world.log().read_state().topics["orders"]
     assert (known.data.records, known.quarantine.records, known.generation) == (12, 1, 1)
     assert world.works() == frozenset()
@@ -74,8 +74,8 @@ def test_damaged_and_removed_files_are_made_again(world: BackfillWorld) -> None:
     assert world.is_whole()
 
 
-def test_what_shares_offsets_is_replaced_too_and_nothing_else(world: BackfillWorld) -> None:
-    """Of the hour that was asked for there are two files; what the loads brought with them lies in three hours."""
+def test_backfill_replaces_all_files_that_share_offsets_and_no_others(world: BackfillWorld) -> None:
+    """The requested hour has two files. The ranges of these files also have messages in two other hours."""
     before = world.files()
     report = world.backfill(ONE_HOUR)
     assert report.files_asked == 2
@@ -83,14 +83,14 @@ def test_what_shares_offsets_is_replaced_too_and_nothing_else(world: BackfillWor
     assert [(one.partition, one.first, one.last, one.offsets) for one in report.offsets] == [(0, 0, 8, 8), (1, 0, 3, 4)]
     assert not set(before) & set(world.files())
     quarantined = world.log().read_state().topics["orders"].quarantine_commit_number
-    assert quarantined == 1, "no file in quarantine shares an offset with them"
+    assert quarantined == 1, "the quarantine file is unchanged, because it shares no offset"
 
 
-def test_files_of_other_loads_stay_as_they_are(tmp_path: Path) -> None:
+def test_backfill_does_not_change_files_of_other_loads(tmp_path: Path) -> None:
     world = BackfillWorld(tmp_path)
-    topic = world.topic("orders", [1])  # offset 0, of the first hour
+    topic = world.topic("orders", [1])  # offset 0, in the first hour
     world.load()
-    topic.logs[0] += [1, 1]  # of the second and third
+    topic.logs[0] += [1, 1]  # in the second and third
     world.load()
     before = {path.name for path in world.files()}
     report = world.backfill(Period(HOURS[1], HOURS[1]))
@@ -100,7 +100,7 @@ def test_files_of_other_loads_stay_as_they_are(tmp_path: Path) -> None:
     assert world.is_whole()
 
 
-def test_a_dry_run_decides_nothing_and_says_the_same(world: BackfillWorld) -> None:
+def test_a_dry_run_commits_nothing_and_has_the_same_report(world: BackfillWorld) -> None:
     damage(world)
     head = world.log().head()
     dry = world.backfill(is_dry=True)
@@ -112,7 +112,7 @@ def test_a_dry_run_decides_nothing_and_says_the_same(world: BackfillWorld) -> No
     assert (commit.kind, commit.topics["orders"].ranges) == (CommitKind.BACKFILL, ())
 
 
-def test_a_second_one_gives_the_same_rows(world: BackfillWorld) -> None:
+def test_a_second_backfill_gives_the_same_rows(world: BackfillWorld) -> None:
     world.backfill()
     rows = world.rows("orders")
     assert world.backfill().commits == (4,)
@@ -120,7 +120,7 @@ def test_a_second_one_gives_the_same_rows(world: BackfillWorld) -> None:
     assert world.is_whole()
 
 
-def test_a_period_without_files_is_nothing_to_do(world: BackfillWorld) -> None:
+def test_backfill_of_a_period_without_files_does_nothing(world: BackfillWorld) -> None:
     report = world.backfill(Period("dt=2026-01-02", "dt=2026-01-03"))
     assert (report.files_asked, report.commits, report.problems) == (0, (), ())
     assert world.backfill(Period(f"{DAY}/hr=03", f"{DAY}/hr=23")).files_asked == 0
@@ -144,8 +144,8 @@ def test_a_period_includes_both_ends(first: str, last: str, held: list[str]) -> 
     assert period.touches(DAY) == (first[:13] <= DAY <= last[:13])
 
 
-def test_rows_are_filed_by_the_policy_of_now(world: BackfillWorld) -> None:
-    """A time field that is named no more: all rows are of the hour of their arrival."""
+def test_backfill_uses_the_current_policy(world: BackfillWorld) -> None:
+    """Without the time field in the settings, all rows are in the hour of their arrival."""
     assert {path.parent.name for path in world.files()} == {"hr=00", "hr=01", "hr=02"}
     world.policy = dataclasses.replace(world.policy, time_fields=(), kafka_column="full", codec="deflate")
     report = world.backfill()
@@ -156,13 +156,13 @@ def test_rows_are_filed_by_the_policy_of_now(world: BackfillWorld) -> None:
     assert world.log().read_state().topics["orders"].kafka_column == "full"
 
 
-def test_a_limit_of_the_quarantine_loses_nothing(world: BackfillWorld) -> None:
+def test_backfill_ignores_quarantine_ratio_max(world: BackfillWorld) -> None:
     world.policy = dataclasses.replace(world.policy, quarantine_ratio_max=0.0)
     assert world.backfill().problems == ()
     assert world.is_whole()
 
 
-def test_messages_whose_schema_is_there_now_become_rows(world: BackfillWorld) -> None:
+def test_quarantined_messages_become_rows_after_their_schema_was_registered(world: BackfillWorld) -> None:
     world.registry.register("", BAD, TIMED)
     report = world.backfill()
     assert (report.problems, report.quarantined_before, report.quarantined) == ((), 1, 0)
@@ -172,7 +172,7 @@ def test_messages_whose_schema_is_there_now_become_rows(world: BackfillWorld) ->
     assert world.is_whole()
 
 
-def test_messages_that_cannot_be_loaded_any_more_are_quarantined_and_told(
+def test_messages_that_can_no_longer_be_loaded_are_quarantined_and_reported(
     world: BackfillWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("support.loader.task_world._body", lambda text, offset: b"" if offset == 7 else b"\x02\x02")
@@ -185,7 +185,7 @@ def test_messages_that_cannot_be_loaded_any_more_are_quarantined_and_told(
     assert world.is_whole()
 
 
-def test_offsets_that_the_log_no_longer_has_are_named_and_the_rest_is_done(world: BackfillWorld) -> None:
+def test_offsets_missing_from_the_log_are_reported_and_the_rest_is_replaced(world: BackfillWorld) -> None:
     topic = world.cluster.topics["orders"]
     topic.logs[0] += [1, 1]
     world.load()
@@ -200,18 +200,18 @@ def test_offsets_that_the_log_no_longer_has_are_named_and_the_rest_is_done(world
     assert (world.rows("orders"), world.findings()) == (rows, ())
 
 
-def test_a_message_that_compaction_took_keeps_its_files(world: BackfillWorld) -> None:
+def test_files_with_a_compacted_message_are_not_replaced(world: BackfillWorld) -> None:
     rows = world.rows("orders")
     world.cluster.topics["orders"].logs[0][6] = HOLE
     report = world.backfill(piece_bytes_max=1)
     (problem,) = report.problems
     assert re.match(r"partition 0: .*\b5\b.*\b8\b.*\b1 message\b", problem)
-    assert len(report.commits) == 2, "the first load's rows, and what is in quarantine"
+    assert len(report.commits) == 2, "the rows of the first load, and the quarantine"
     assert (world.rows("orders"), world.findings(), world.works()) == (rows, (), frozenset())
 
 
-def test_of_a_piece_only_what_differs_stays(world: BackfillWorld) -> None:
-    """What came too many in one place does not make up for what is missing in another."""
+def test_only_spans_with_other_counts_are_not_replaced(world: BackfillWorld) -> None:
+    """Surplus messages of one span do not make up for missing messages of another."""
     world.files(time_partition=HOURS[2])[0].unlink()
     accept_missing(world.rewrites(), "orders", [FileKind.DATA], HOURS[2], is_dry=False)
     world.cluster.topics["orders"].logs[0][6] = HOLE
@@ -220,12 +220,12 @@ def test_of_a_piece_only_what_differs_stays(world: BackfillWorld) -> None:
     more, fewer = sorted(report.problems)
     assert re.match(r"partition 0: .*\b0\b.*\b3\b.*\b1 message\b", more)
     assert re.match(r"partition 0: .*\b5\b.*\b8\b.*\b1 message\b", fewer)
-    assert len(report.commits) == 1, "what is in quarantine"
+    assert len(report.commits) == 1, "the quarantine"
     assert (world.rows("orders"), world.findings(), world.works()) == (rows, (), frozenset())
 
 
-def test_what_retention_removed_does_not_come_back(world: BackfillWorld) -> None:
-    """The first offset of a span and the last are of files that are there; what is between them need not be."""
+def test_backfill_does_not_restore_expired_files(world: BackfillWorld) -> None:
+    """Files have the first and the last offset of a span; offsets between them may have been removed."""
     world.files(time_partition=HOURS[0])[0].unlink()
     accept_missing(world.rewrites(), "orders", [FileKind.DATA], "", is_dry=False)
     rows = world.rows("orders")
@@ -236,7 +236,7 @@ def test_what_retention_removed_does_not_come_back(world: BackfillWorld) -> None
     assert world.backfill().files_asked == 0
 
 
-def test_files_of_a_topic_of_before_are_never_made_of_the_one_of_now(world: BackfillWorld) -> None:
+def test_files_of_a_deleted_topic_are_not_replaced_from_its_successor(world: BackfillWorld) -> None:
     topic = world.topic("orders", [1] * 4, [1], topic_id="id-2")
     held = world.backfill()
     assert held.commits == ()
@@ -257,8 +257,8 @@ def test_files_of_a_topic_of_before_are_never_made_of_the_one_of_now(world: Back
     assert world.backfill().commits == (6,)
 
 
-def test_a_topic_whose_id_is_told_at_last_is_the_same_one(tmp_path: Path) -> None:
-    """Brokers of before told none; which log it is the leader epochs say."""
+def test_backfill_of_a_topic_whose_id_is_first_reported(tmp_path: Path) -> None:
+    """Older brokers report no topic id. The leader epochs then identify the log."""
     world = BackfillWorld(tmp_path)
     topic = world.topic("orders", [1, 1, 1], [1, 1], topic_id="")
     world.load()
@@ -271,11 +271,11 @@ def test_a_topic_whose_id_is_told_at_last_is_the_same_one(tmp_path: Path) -> Non
     assert (report.commits, report.problems, world.is_whole()) == ((4,), (), True)
 
 
-def test_a_merge_of_two_topics_stays_with_what_shares_offsets_with_it(world: BackfillWorld) -> None:
+def test_a_file_merged_from_two_incarnations_is_not_replaced(world: BackfillWorld) -> None:
     world.topic("orders", [1] * 4, [1], topic_id="id-2")
     world.policy = dataclasses.replace(world.policy, on_data_loss="skip")
     world.load()
-    world.cluster.topics["orders"].logs[1] += [1] * 8  # beyond what was there before
+    world.cluster.topics["orders"].logs[1] += [1] * 8  # longer than the log of the deleted topic
     world.load()
     compact(world.rewrites(), ["orders"], MERGED, is_dry=False)
     rows = world.rows("orders")
@@ -287,12 +287,12 @@ def test_a_merge_of_two_topics_stays_with_what_shares_offsets_with_it(world: Bac
     assert (world.rows("orders"), world.findings()) == (rows, ())
 
 
-def test_offsets_of_a_log_that_was_cut_back_stay(world: BackfillWorld) -> None:
+def test_rows_of_a_truncated_log_are_not_replaced(world: BackfillWorld) -> None:
     topic = world.cluster.topics["orders"]
     topic.cut_back(0, 6, *[1] * 6)
     uncommitted = world.backfill()
     assert any("the log is the one that was loaded only up to 6" in one for one in uncommitted.problems)
-    assert uncommitted.commits == (3,), "of partition 1, and what was loaded first"
+    assert uncommitted.commits == (3,), "only partition 1 and the files of the first load"
     world.policy = dataclasses.replace(world.policy, on_data_loss="skip")
     world.load()
     rows = world.rows("orders")
@@ -302,7 +302,7 @@ def test_offsets_of_a_log_that_was_cut_back_stay(world: BackfillWorld) -> None:
     assert world.findings() == ()
 
 
-def test_merged_and_replayed_files_are_made_again_too(world: BackfillWorld) -> None:
+def test_backfill_replaces_merged_and_replayed_files(world: BackfillWorld) -> None:
     compact(world.rewrites(), ["orders"], MERGED, is_dry=False)
     world.cluster.topics["orders"].logs[0] += [1, 1]
     world.load()
@@ -311,7 +311,7 @@ def test_merged_and_replayed_files_are_made_again_too(world: BackfillWorld) -> N
     assert world.is_whole()
 
 
-def test_a_large_period_is_done_in_pieces_each_a_decision(world: BackfillWorld) -> None:
+def test_a_large_period_is_replaced_in_pieces_with_a_commit_each(world: BackfillWorld) -> None:
     damage(world)
     report = world.backfill(piece_bytes_max=1)
     assert report.commits == (3, 4, 5)
@@ -319,14 +319,16 @@ def test_a_large_period_is_done_in_pieces_each_a_decision(world: BackfillWorld) 
     assert world.is_whole()
 
 
-def test_a_file_that_a_later_piece_made_again_is_not_told_to_be_gone(world: BackfillWorld) -> None:
+def test_a_missing_file_replaced_by_a_later_piece_is_not_reported(world: BackfillWorld) -> None:
     world.files(time_partition=HOURS[0])[1].unlink()
     report = world.backfill(piece_bytes_max=1)
     assert len(report.commits) == 3
-    assert (report.notes, report.problems) == ((), ()), "the second piece made the file again that the first one missed"
+    assert (report.notes, report.problems) == ((), ()), (
+        "the second piece replaced the file that the first one found missing"
+    )
 
 
-def test_a_file_that_is_gone_and_cannot_be_made_again_is_told(world: BackfillWorld) -> None:
+def test_a_missing_file_that_cannot_be_replaced_is_reported(world: BackfillWorld) -> None:
     world.files(time_partition=HOURS[0])[0].unlink()
     topic = world.cluster.topics["orders"]
     topic.logs[0] += [1, 1]
@@ -336,7 +338,7 @@ def test_a_file_that_is_gone_and_cannot_be_made_again_is_told(world: BackfillWor
     assert re.search(rf"\b{HOURS[0]}\b.*\b1\b.*\bheadrace accept-missing orders\b", note)
 
 
-def test_killed_between_pieces_a_second_run_does_the_rest(world: BackfillWorld) -> None:
+def test_a_second_backfill_completes_one_killed_between_pieces(world: BackfillWorld) -> None:
     damage(world)
 
     class Killed(BaseException):
@@ -353,7 +355,7 @@ def test_killed_between_pieces_a_second_run_does_the_rest(world: BackfillWorld) 
 
 
 def meanwhile(world: BackfillWorld, act: Callable[[], object]) -> Callable[[Sequence[WorkUnit]], Sequence[UnitResult]]:
-    """Tasks that are overtaken once, after they have read."""
+    """Runs the tasks, and another process once after they have read."""
     waiting = [act]
     run_units: Any = world.pool
 
@@ -366,7 +368,7 @@ def meanwhile(world: BackfillWorld, act: Callable[[], object]) -> Callable[[Sequ
     return run
 
 
-def test_a_load_beside_it_changes_nothing(world: BackfillWorld) -> None:
+def test_a_concurrent_load_does_not_change_the_result(world: BackfillWorld) -> None:
     damage(world)
 
     def load() -> None:
@@ -378,7 +380,7 @@ def test_a_load_beside_it_changes_nothing(world: BackfillWorld) -> None:
 
 
 @pytest.mark.parametrize("piece_bytes_max", [1, 2**30])
-def test_of_two_rewrites_the_faster_one_is_decided(world: BackfillWorld, piece_bytes_max: int) -> None:
+def test_the_faster_of_two_rewrites_is_committed(world: BackfillWorld, piece_bytes_max: int) -> None:
     def merge() -> None:
         assert compact(world.rewrites(), ["orders"], MERGED, is_dry=False).problems == {}
 
@@ -391,7 +393,7 @@ def test_of_two_rewrites_the_faster_one_is_decided(world: BackfillWorld, piece_b
 
 
 @pytest.mark.parametrize("change", ["merged", "schema", "log"])
-def test_what_others_did_between_two_pieces_ends_it(world: BackfillWorld, change: str) -> None:
+def test_a_concurrent_change_between_pieces_ends_the_backfill(world: BackfillWorld, change: str) -> None:
     topic = world.cluster.topics["orders"]
 
     def change_it(line: str) -> None:
@@ -435,7 +437,7 @@ def test_backfill_of_a_log_that_changes_while_it_is_read_replaces_nothing(
     assert world.works() == frozenset()
 
 
-def test_a_broker_that_fails_leaves_all_as_it_was(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_failure_changes_nothing(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     fetch = world.cluster.fetch
     before = world.files()
 
@@ -452,7 +454,7 @@ def test_a_broker_that_fails_leaves_all_as_it_was(world: BackfillWorld, monkeypa
 
 
 @pytest.mark.parametrize("fails_at", ["broker", "disk"])
-def test_what_fails_after_the_first_piece_is_told_and_what_was_done_stands(
+def test_a_failure_after_the_first_piece_is_reported_and_the_first_piece_stays(
     world: BackfillWorld, fails_at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> Any:
@@ -472,7 +474,7 @@ def test_what_fails_after_the_first_piece_is_told_and_what_was_done_stands(
         world.backfill()
 
 
-def test_a_disk_that_is_full_leaves_all_as_it_was(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_changes_nothing(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     before = world.files()
 
     def full(*_: object) -> None:
@@ -485,19 +487,19 @@ def test_a_disk_that_is_full_leaves_all_as_it_was(world: BackfillWorld, monkeypa
     assert (world.files(), world.works()) == (before, frozenset())
 
 
-def test_a_version_that_no_load_has_taken_up_comes_first(world: BackfillWorld) -> None:
+def test_a_version_that_no_load_has_folded_must_be_loaded_first(world: BackfillWorld) -> None:
     world.registry.register("orders-value", 2, NOTED)
     (problem,) = world.backfill().problems
     assert "`headrace load`" in problem
 
 
-def test_a_registry_that_is_down_is_asked_again_later(world: BackfillWorld) -> None:
+def test_a_registry_outage_is_a_problem_without_a_commit(world: BackfillWorld) -> None:
     world.registry.is_down = True
     report = world.backfill()
     assert (report.commits, len(report.problems)) == ((), 1)
 
 
-def test_a_registry_that_goes_down_while_it_is_read_ends_it(world: BackfillWorld) -> None:
+def test_a_registry_outage_during_the_read_commits_nothing(world: BackfillWorld) -> None:
     def go_down() -> None:
         world.registry.is_down = True
 
@@ -507,13 +509,13 @@ def test_a_registry_that_goes_down_while_it_is_read_ends_it(world: BackfillWorld
     assert world.works() == frozenset()
 
 
-def test_a_topic_that_the_brokers_do_not_have_is_told(world: BackfillWorld) -> None:
+def test_a_topic_missing_on_the_brokers_is_reported(world: BackfillWorld) -> None:
     del world.cluster.topics["orders"]
     report = world.backfill()
     assert (report.commits, len(report.problems)) == ((), 1)
 
 
-def test_a_partition_that_the_brokers_do_not_have_is_told(world: BackfillWorld) -> None:
+def test_a_partition_missing_on_the_brokers_is_reported(world: BackfillWorld) -> None:
     world.cluster.topics["orders"].logs.pop()
     (problem,) = world.backfill().problems
     assert re.match(r"partition 1: .*\b0\b.*\b3\b", problem)
@@ -528,7 +530,7 @@ def test_messages_are_located_in_their_new_files(world: BackfillWorld) -> None:
     assert "_g1/" in found.files[0]
 
 
-def test_what_was_replaced_goes_a_day_later(world: BackfillWorld) -> None:
+def test_replaced_files_are_deleted_after_a_day(world: BackfillWorld) -> None:
     damage(world)
     world.backfill()
     world.clock_ms += READERS_MS
@@ -545,8 +547,10 @@ def test_the_audit_still_counts_every_message_once(world: BackfillWorld) -> None
     assert written == len(world.rows("orders"))
 
 
-def test_two_offers_of_one_work_are_one_decision(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reply to an offer is lost: the files that were committed must be where they are needed."""
+def test_a_lost_reply_of_try_commit_is_resolved_by_the_next_load(
+    world: BackfillWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit is written and the reply is lost. The next load must publish the committed files."""
     try_commit = CommitLog.try_commit
 
     def lost(log: CommitLog, commit: Commit) -> object:
@@ -563,7 +567,7 @@ def test_two_offers_of_one_work_are_one_decision(world: BackfillWorld, monkeypat
 
 @pytest.fixture
 def wired(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command with this world in place of brokers, registry and metastore."""
+    """The command with this world instead of brokers, registry and metastore."""
 
     @contextmanager
     def open_load(settings: object, log: object, output: object, *, is_dry: bool = False) -> Iterator[object]:
@@ -580,9 +584,7 @@ def run(world: BackfillWorld, *words: str) -> int:
 
 
 @pytest.mark.usefixtures("wired")
-def test_the_command_says_what_it_would_do_and_what_it_did(
-    world: BackfillWorld, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_backfill_command_prints_plan_and_result(world: BackfillWorld, capsys: pytest.CaptureFixture[str]) -> None:
     period = ("orders", "--from", HOURS[0], "--to", HOURS[0])
     assert run(world, *period, "--dry-run") == 0
     lines = capsys.readouterr().out.splitlines()
@@ -593,8 +595,8 @@ def test_the_command_says_what_it_would_do_and_what_it_did(
     assert files == len(world.files())
     assert run(world, *period, "--format", "json") == 0
     answer = capsys.readouterr()
-    told = json.loads(answer.out)
-    assert (told["topic"], told["dry_run"], told["commits"], told["rows"]) == ("orders", False, [3], 12)
+    shown = json.loads(answer.out)
+    assert (shown["topic"], shown["dry_run"], shown["commits"], shown["rows"]) == ("orders", False, [3], 12)
     assert re.match(r"\w+ 1 \w+ 1: ", answer.err.splitlines()[-1])
     assert run(world, "orders", "--from", DAY, "--to", DAY) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -617,7 +619,7 @@ def test_the_command_says_what_it_would_do_and_what_it_did(
         (("clicks", "--from", DAY, "--to", DAY), r".*\bclicks\b.*\borders$"),
     ],
 )
-def test_error_of_the_command_is_one_line_that_names_the_flag_or_topic(
+def test_error_of_the_backfill_command_is_one_line_with_flag_or_topic(
     world: BackfillWorld, words: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(world, *words) == 2
@@ -640,5 +642,5 @@ def test_hours_of_a_table_of_days_are_refused(
     assert world.is_whole()
 
 
-def test_the_whole_period_is_what_all_says(world: BackfillWorld) -> None:
+def test_all_selects_every_period(world: BackfillWorld) -> None:
     assert world.backfill(ALL, is_dry=True).files_asked == len(world.files()) + len(world.files(FileKind.QUARANTINE))

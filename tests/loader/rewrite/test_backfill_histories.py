@@ -1,5 +1,5 @@
-"""Whatever happened to a topic, a backfill changes no row of it: real tasks, histories of loads, merges, logs that were
-cut back, topics that were re-created, and messages that the brokers have no more."""
+"""A backfill changes no row after any history of a topic: real tasks, loads, merges, truncated logs, re-created topics,
+and messages that the brokers lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MERGED = CompactSettings(0, 2**20, 2**20, lambda topic: "null")
 
 
 class History:
-    """A topic with two partitions. What differs between two logs is which messages have a note."""
+    """A topic with two partitions. Two logs differ in the messages that have a note."""
 
     def __init__(self, root: Path) -> None:
         self.world = world = BackfillWorld(root)
@@ -80,11 +80,12 @@ class History:
 PERIODS = (ALL, ALL, Period(HOURS[0], HOURS[0]), Period(HOURS[1], HOURS[2]))
 COMMON = (History.append, History.load, History.load, History.merge, History.cut_back, History.recreate)
 LOSSES = (History.compact_log, History.delete_segments), (History.accept_missing,)
-"""Apart: what was forgotten in the middle of a span makes up for as many messages that the brokers lost there."""
+"""Tested separately: within a span, a deletion of rows by the operator could balance the same number of messages lost
+by the brokers."""
 
 
 def content(world: BackfillWorld) -> Mapping[tuple[object, ...], int]:
-    """Of every row what is in it, and of every quarantined message where it was."""
+    """The content of every row, and the offset of every quarantined message."""
     found: Counter[tuple[object, ...]] = Counter(world.quarantined("orders"))
     for path in world._files("headrace", "orders"):
         with path.open("rb") as file:
@@ -115,7 +116,7 @@ def test_a_backfill_changes_no_row_after_some_histories(history: Acts, at: int) 
 @pytest.mark.simulation
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(PASTS, st.integers(0, 30))
-def test_a_backfill_changes_no_row_whatever_happened_before(history: Acts, at: int) -> None:
+def test_a_backfill_changes_no_row_after_any_history(history: Acts, at: int) -> None:
     backfill_after(history, at)
 
 
@@ -130,7 +131,7 @@ def backfill_after(history: Acts, at: int) -> None:
         before = content(past.world)
         past.backfill(at)
         after = content(past.world)
-        # Rows that a schema of before wrote have the fields of now, with their defaults.
+        # Rows written with an earlier schema have the present fields, with their defaults.
         assert after == before
         assert past.world.findings() == ()
         assert past.world.works() == frozenset()

@@ -1,4 +1,4 @@
-"""Which files are replaced together: against an oracle that compares every file with every other."""
+"""The files that must be replaced together, compared with an oracle that compares every file with every other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def histories(draw: st.DrawFn) -> list[LiveFile]:
     found = []
     for number in range(draw(st.integers(0, 14))):
         ranges = draw(st.lists(file_ranges(), min_size=1, max_size=3, unique_by=lambda one: one[0]))
-        # Names come again in other time partitions and kinds.
+        # Other time partitions and kinds have files with the same names.
         one = live(f"{number // 2}.avro", *ranges, time_partition=DAYS[number % 3], length=draw(st.integers(1, 50)))
         found.append(LiveFile(draw(st.sampled_from(FileKind)), one.time_partition, one.file))
     return list({one.key: one for one in found}.values())
@@ -49,7 +49,7 @@ def share(one: LiveFile, other: LiveFile) -> bool:
 
 
 def reached(chosen: Sequence[LiveFile], files: Sequence[LiveFile]) -> set[tuple[FileKind, str, str]]:
-    """By comparing all with all until nothing changes."""
+    """Compares all files with each other until no file is added."""
     taken = list(chosen)
     for one in taken:
         taken += [other for other in files if other not in taken and share(one, other)]
@@ -57,23 +57,23 @@ def reached(chosen: Sequence[LiveFile], files: Sequence[LiveFile]) -> set[tuple[
 
 
 @given(histories(), st.data())
-def test_all_that_share_an_offset_are_taken_and_no_others(files: list[LiveFile], data: st.DataObject) -> None:
+def test_closure_has_exactly_the_files_that_share_offsets(files: list[LiveFile], data: st.DataObject) -> None:
     chosen = [one for one in files if data.draw(st.booleans())]
     days = [(kind, day) for kind in FileKind for day in DAYS]
-    asked: Counter[tuple[FileKind, str]] = Counter()
+    reads: Counter[tuple[FileKind, str]] = Counter()
 
     def live_on(where: tuple[FileKind, str]) -> list[LiveFile]:
-        asked[where] += 1
+        reads[where] += 1
         return [one for one in files if (one.kind, one.time_partition) == where]
 
     found = closed(chosen, days, live_on)
     assert {one.key for one in found} == reached(chosen, files)
     assert len(found) == len({one.key for one in found})
-    assert all(asked[day] >= 1 for day in days), "a late message may lie on any day"
+    assert all(reads[day] >= 1 for day in days), "a late message may be in any day"
 
 
 @given(histories())
-def test_components_are_the_files_that_reach_each_other_with_all_of_their_offsets(files: list[LiveFile]) -> None:
+def test_components_are_files_connected_by_shared_offsets(files: list[LiveFile]) -> None:
     found = components(files)
     assert Counter(one.key for some in found for one in some.files) == Counter(one.key for one in files)
     for some in found:
@@ -81,8 +81,8 @@ def test_components_are_the_files_that_reach_each_other_with_all_of_their_offset
         offsets: set[tuple[int, int]] = set()
         for one in some.files:
             offsets |= {(number, at) for number, start, end in one.spans() for at in range(start, end)}
-        told = [(one.partition, at) for one in some.intervals for at in range(one.start, one.end)]
-        assert Counter(told) == Counter(offsets)
+        of_intervals = [(one.partition, at) for one in some.intervals for at in range(one.start, one.end)]
+        assert Counter(of_intervals) == Counter(offsets)
         for interval in some.intervals:
             inside = [
                 piece.records
@@ -94,14 +94,14 @@ def test_components_are_the_files_that_reach_each_other_with_all_of_their_offset
 
 
 @given(histories(), st.integers(1, 60))
-def test_pieces_hold_every_component_once_within_the_bound(files: list[LiveFile], bytes_max: int) -> None:
+def test_pieces_have_every_component_once_within_the_size_limit(files: list[LiveFile], bytes_max: int) -> None:
     found = components(files)
     groups = pieces(found, bytes_max)
     assert [one for group in groups for one in group] == found
     for group in groups:
         assert len(group) == 1 or sum(one.bytes for one in group) <= bytes_max
     for group, following in itertools.pairwise(groups):
-        assert sum(one.bytes for one in group) + following[0].bytes > bytes_max, "no more pieces than there must be"
+        assert sum(one.bytes for one in group) + following[0].bytes > bytes_max, "the number of pieces is minimal"
 
 
 def test_spans_that_only_touch_are_apart() -> None:
@@ -111,36 +111,36 @@ def test_spans_that_only_touch_are_apart() -> None:
     assert (one.intervals, other.intervals) == ((Interval(0, 0, 5, 5),), (Interval(0, 5, 10, 5),))
 
 
-def test_days_that_cannot_give_more_are_asked_once() -> None:
-    """The history of a topic is read once; only the day of a file that spans much is looked at again."""
+def test_days_without_further_files_are_read_once() -> None:
+    """The files of a topic are read once per day. Only a file with many offsets causes a second read of its day."""
     by_day = {
         day: [live(f"{number}-{part}.avro", (0, 10 * number + part, 10 * number + 5 + part, 6)) for part in range(2)]
         for number, day in enumerate(f"dt=2026-02-{day:02d}" for day in range(1, 29))
     }
-    asked: Counter[str] = Counter()
+    reads: Counter[str] = Counter()
 
     def live_on(day: str) -> Sequence[LiveFile]:
-        asked[day] += 1
+        reads[day] += 1
         return by_day[day]
 
     found = closed(by_day["dt=2026-02-14"][:1], list(by_day), live_on)
     assert found == by_day["dt=2026-02-14"]
-    assert set(asked.values()) == {1}
+    assert set(reads.values()) == {1}
 
 
-def test_a_day_is_asked_again_when_another_reaches_back_to_it() -> None:
-    """The first day is looked at before the last one leads back to it."""
+def test_a_day_is_read_again_when_a_later_day_extends_its_offsets() -> None:
+    """The first day is read before a file of the last day leads to its offsets."""
     early = live("early.avro", (0, 0, 5, 6))
     bridge = live("bridge.avro", (0, 4, 20, 10), time_partition=DAYS[2])
-    asked_for = live("asked.avro", (0, 18, 30, 5), time_partition=DAYS[1])
-    by_day = defaultdict(list, {DAYS[0]: [early], DAYS[1]: [asked_for], DAYS[2]: [bridge]})
-    assert {one.key for one in closed([asked_for], DAYS, by_day.__getitem__)} == {
-        one.key for one in (early, bridge, asked_for)
+    requested = live("asked.avro", (0, 18, 30, 5), time_partition=DAYS[1])
+    by_day = defaultdict(list, {DAYS[0]: [early], DAYS[1]: [requested], DAYS[2]: [bridge]})
+    assert {one.key for one in closed([requested], DAYS, by_day.__getitem__)} == {
+        one.key for one in (early, bridge, requested)
     }
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 30), st.integers(1, 8)), max_size=12))
-def test_what_is_covered_is_what_was_added(spans: list[tuple[int, int, int]]) -> None:
+def test_covered_offsets_are_those_that_were_added(spans: list[tuple[int, int, int]]) -> None:
     covered, offsets = Covered(), set[tuple[int, int]]()
     for number, start, length in spans:
         grows = not {(number, at) for at in range(start, start + length)} <= offsets
@@ -155,7 +155,7 @@ def test_what_is_covered_is_what_was_added(spans: list[tuple[int, int, int]]) ->
                 assert covered.shares(number, start, end) == inside
 
 
-def test_components_come_by_their_buckets() -> None:
+def test_components_are_ordered_by_time_partition() -> None:
     late, early = (
         live("z.avro", (0, 0, 1, 2), time_partition=DAYS[2]),
         live("a.avro", (0, 5, 6, 2), time_partition=DAYS[1]),
@@ -166,8 +166,8 @@ def test_components_come_by_their_buckets() -> None:
     assert Component((late, early), ()).bytes == 20
 
 
-def test_what_is_covered_already_is_no_news() -> None:
-    """Else days would be read again for nothing."""
+def test_adding_covered_offsets_returns_no_news() -> None:
+    """Otherwise days would be read again for no reason."""
     covered = Covered()
     covered.add(0, 5, 10)
     version = covered.version

@@ -1,4 +1,4 @@
-"""Messages that nobody wants leave the quarantine, and nothing else does."""
+"""`headrace quarantine discard` removes the chosen messages from the quarantine, and no others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CUT = BadMessage(QuarantineCode.MALFORMED, "it is cut", 7)
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Shelf:
-    """Offsets 0 to 9: 2 and 5 are of no known schema, 7 and 8 are cut; 5 and 7 are of one hour."""
+    """Offsets 0 to 9: 2 and 5 have an unknown schema, 7 and 8 are truncated; 5 and 7 are in one hour."""
     shelf = Shelf(tmp_path)
     shelf.load({FIVE: [(0, 0), (0, 1)]}, (0, None, 0, 3), quarantined={FIVE: [(0, 2)]})
     shelf.load({SIX: [(0, 3), (0, 4)]}, (0, 3, 3, 6), quarantined={SIX: [(0, 5)]})
@@ -64,7 +64,7 @@ def offsets_left(shelf: Shelf) -> list[tuple[int, str]]:
     return sorted(found)
 
 
-def test_all_messages_of_a_topic_go_and_the_decision_keeps_why(shelf: Shelf) -> None:
+def test_discard_removes_all_messages_and_commits_the_reason(shelf: Shelf) -> None:
     dry = discarded(shelf, is_dry=True)
     assert (dry.discarded, dry.left, dry.commit_number) == ({"absent_schema": 2, "malformed": 2}, {}, 0)
     assert len(offsets_left(shelf)) == 4
@@ -77,7 +77,7 @@ def test_all_messages_of_a_topic_go_and_the_decision_keeps_why(shelf: Shelf) -> 
     assert locate(shelf.log, FileIndex(shelf.log), shelf.storage.files, "orders", 0, 5).fate is OffsetFate.REMOVED
 
 
-def test_of_one_cause_they_go_and_the_others_stay_as_they_were(shelf: Shelf) -> None:
+def test_discard_by_code_removes_only_messages_with_this_code(shelf: Shelf) -> None:
     before = offsets_left(shelf)
     report = discarded(shelf, "malformed")
     assert (report.discarded, report.left) == ({"malformed": 2}, {"absent_schema": 2})
@@ -86,7 +86,7 @@ def test_of_one_cause_they_go_and_the_others_stay_as_they_were(shelf: Shelf) -> 
     assert discarded(shelf, "malformed").commit_number == 0
 
 
-def test_a_file_that_held_both_is_written_again(shelf: Shelf) -> None:
+def test_a_file_with_other_messages_is_rewritten(shelf: Shelf) -> None:
     together = CompactSettings(0, 1_000_000, 1_000, lambda topic: "deflate")
     files, staging = shelf.storage.files, shelf.storage.staging
     merging = dataclasses.replace(
@@ -104,15 +104,13 @@ def test_a_file_that_held_both_is_written_again(shelf: Shelf) -> None:
     assert (kept.fate, kept.detail) == (OffsetFate.QUARANTINED, "absent_schema: there is no schema 7")
 
 
-def test_messages_that_this_release_does_not_know_stay_beside_those_that_go(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_discard_leaves_messages_with_unknown_codes(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.loader.rewrite.discard.CODES", frozenset({"malformed"}))
     assert discarded(shelf, "absent_schema").discarded == {"absent_schema": 2}
     assert discarded(shelf).discarded == {"malformed": 2}
 
 
-def test_a_file_that_is_gone_stops_it_with_what_to_do(shelf: Shelf) -> None:
+def test_discard_stops_at_a_missing_file_with_a_remedy(shelf: Shelf) -> None:
     file = committed_files(shelf.log, "orders")[0]
     (shelf.warehouse / file.name).unlink()
     report = discarded(shelf)
@@ -125,7 +123,7 @@ def verified(shelf: Shelf) -> list[object]:
     return list(verify_topic(shelf.log, FileIndex(shelf.log), shelf.storage, "orders", checksums=True).findings)
 
 
-def test_the_command_says_what_went_and_refuses_without_a_reason(
+def test_discard_command_prints_the_result_and_requires_a_reason(
     shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["quarantine", "discard", "orders", "--data-dir", str(tmp_path), "--hive-executor", "print"]

@@ -1,11 +1,11 @@
-"""Every interleaving of a load, of compactions and of a retention that rewrite the time partition that it loads into.
+"""Every interleaving of a load with compactions and a retention that rewrite its time partition.
 
 The processes are the loader's own code, one call of the storage or the metastore at a time: they read the log, merge,
-offer, and follow with real appliers and cursors. Each may stop for ever after any call. A query never finds an offset
-twice, and what it could find it finds until that was taken away; but where a process puts the partition back to where
-it belonged when it fell asleep. From every state one more load makes the partition hold what was committed, in that
-case one a day later, which retires the replaced files. The rules that this rests on are taken away one by one to show
-that the model would notice.
+commit, and apply with the real appliers and cursors. Each may stop forever after any call. A query must never find an
+offset twice, and must find each offset until its removal is committed. The exception: a paused process may resume and
+switch the partition back to its earlier location. From every state one more load must restore the committed content of
+the partition; after that exception only the load a day later, which deletes the replaced files. Each rule that this
+depends on is removed in turn to show that the model detects its absence.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ SCHEMA = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]
 COMPACTION = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
 
 
-class RunDependencies:
-    """What a process reaches the world through."""
+class ProcessDependencies:
+    """The dependencies of a process on the simulated world."""
 
     def __init__(self, name: str, ask: Ask, prefix: Prefix = ()) -> None:
         self.log = ReadingLog(ask, prefix)
@@ -72,7 +72,7 @@ class RunDependencies:
 def _merged(ask: Ask, unit: MergeUnit) -> MergeResult:
     staged = ask("merge", unit.run_id, tuple(source.name for source in unit.sources))
     if staged is None:
-        return MergeResult(unit.task, (), "a source is gone")
+        return MergeResult(unit.task, (), "a source is missing")
     ranges = tuple(one for source in unit.sources for one in source.ranges)
     return MergeResult(
         unit.task,
@@ -80,15 +80,15 @@ def _merged(ask: Ask, unit: MergeUnit) -> MergeResult:
     )
 
 
-def plans(ask: Ask, _: None) -> Prefix:
+def reads_log(ask: Ask, _: None) -> Prefix:
     log = ReadingLog(ask)
     log.read_state()
     return log.prefix
 
 
 def loads(name: str, ask: Ask, prefix: Prefix) -> None:
-    """The next offset."""
-    ports = RunDependencies(name, ask, prefix)
+    """Loads the next offset."""
+    ports = ProcessDependencies(name, ask, prefix)
     before = ports.log.state.next_offset(TOPIC, 0)
     at = before or 0
     staged = staged_name((at,))
@@ -100,40 +100,40 @@ def loads(name: str, ask: Ask, prefix: Prefix) -> None:
 
 
 def compacts(name: str, ask: Ask, _: None) -> None:
-    compact(RunDependencies(name, ask).rewrites, [TOPIC], COMPACTION, is_dry=False)
+    compact(ProcessDependencies(name, ask).rewrites, [TOPIC], COMPACTION, is_dry=False)
 
 
-def retains(name: str, ask: Ask, _: None) -> None:
-    expire(RunDependencies(name, ask).rewrites, {TOPIC: 1}, is_dry=False)
+def expires(name: str, ask: Ask, _: None) -> None:
+    expire(ProcessDependencies(name, ask).rewrites, {TOPIC: 1}, is_dry=False)
 
 
-def follows(ask: Ask, _: None) -> None:
-    ports = RunDependencies("f", ask)
+def applies(ask: Ask, _: None) -> None:
+    ports = ProcessDependencies("f", ask)
     ports.engine.follow()
 
 
 def retires(ask: Ask, _: None) -> None:
-    """A day later, what was replaced goes."""
-    ports = RunDependencies("r", ask)
+    """A day later, deletes the replaced files."""
+    ports = ProcessDependencies("r", ask)
     ports.engine.follow()
     Retirement(ports.log, ports.index, ports.files, ports.partitions).retire(NOW_MS + READERS_MS)
 
 
 def load_of(name: str) -> Process:
-    return Process(name, (plans, functools.partial(loads, name)))
+    return Process(name, (reads_log, functools.partial(loads, name)))
 
 
-FOLLOW, RETIRE = Process("follow", (follows,)), Process("retire", (retires,))
+APPLY, RETIRE = Process("follow", (applies,)), Process("retire", (retires,))
 THIRD = load_of("w3")
 COMPACT = Process("k", (functools.partial(compacts, "k"),))
 AGAIN = Process("k2", (functools.partial(compacts, "k2"),))
-EXPIRE = Process("t", (functools.partial(retains, "t"),))
+EXPIRE = Process("t", (functools.partial(expires, "t"),))
 PREPARED = Warehouse(LogModel(packs=False, hints=("cursor/",)))
 
 
 @functools.cache
 def two_files() -> Warehouse:
-    """What every scenario begins with: two loads have published a file each."""
+    """The initial state of every scenario: two loads have published a file each."""
     engine = Interleavings()
     return engine.alone(engine.alone(PREPARED, load_of("w1")), load_of("w2"))
 
@@ -149,8 +149,8 @@ def commit_of(content: bytes) -> TopicCommit:
 
 
 @functools.cache
-def owed(committed: Prefix) -> Rows:
-    """The offsets of the files that belong to the topic, in order."""
+def live_offsets(committed: Prefix) -> Rows:
+    """The offsets of all live files, in order."""
     files: dict[str, Rows] = {}
     for one in map(commit_of, committed):
         for rewrite in one.rewrites:
@@ -160,72 +160,74 @@ def owed(committed: Prefix) -> Rows:
     return tuple(sorted(offset for rows in files.values() for offset in rows))
 
 
-def due_location(committed: Prefix) -> str:
-    """Where the newest commit has the partition point."""
+def committed_location(committed: Prefix) -> str:
+    """The location of the partition after the newest commit."""
     generation = max((one.generation for one in (commit_of(content) for content in committed)), default=0)
-    return time_partition_directory(TOPIC, FileKind.DATA, TIME_PARTITION, generation) if owed(committed) else ""
+    return time_partition_directory(TOPIC, FileKind.DATA, TIME_PARTITION, generation) if live_offsets(committed) else ""
 
 
-class Judge:
-    """Looks at every step, and once at what can become of each world."""
+class WorldChecker:
+    """Checks every step, and once per world whether it can be completed."""
 
     def __init__(self, engine: Interleavings) -> None:
         self._engine = engine
         self._seen: set[object] = set()
 
-    def look(self, step: Step) -> None:
+    def check(self, step: Step) -> None:
         for moment in step.moments:
             if moment.error is not None:
                 raise AssertionError(f"{moment.process.name} ended with {moment.error!r}")
         if (step.before, step.after) not in self._seen:
             self._seen.add((step.before, step.after))
-            self._shows_no_less(step.before, step.after, step.moment.call)
+            self._check_visible(step.before, step.after, step.moment.call)
         if step.after not in self._seen:
             self._seen.add(step.after)
-            self._can_be_mended(step.after)
+            self._check_completion(step.after)
 
-    def _shows_no_less(self, before: Warehouse, after: Warehouse, call: Call | None) -> None:
+    def _check_visible(self, before: Warehouse, after: Warehouse, call: Call | None) -> None:
         found, committed = after.visible(), after.paper.committed()
         assert set(found.values()) <= {1}, f"found twice: {found}"
-        gone = (before.visible().keys() - found.keys()) & set(owed(committed))
-        is_late = call is not None and call.name == "point" and after.location != due_location(committed)
-        assert is_late or not gone, f"not found any more after {call}: {gone}"
+        missing = (before.visible().keys() - found.keys()) & set(live_offsets(committed))
+        is_late = call is not None and call.name == "point" and after.location != committed_location(committed)
+        assert is_late or not missing, f"no longer found after {call}: {missing}"
 
-    def _can_be_mended(self, world: Warehouse) -> None:
-        """Whoever was at work has died: what one undisturbed process does now, and one a day later."""
+    def _check_completion(self, world: Warehouse) -> None:
+        """All other processes have died. Checks the result of one undisturbed process now, and of one a day later."""
         committed = world.paper.committed()
-        wanted = owed(committed)
+        wanted = live_offsets(committed)
         try:
-            now = self._engine.alone(world, FOLLOW)
+            now = self._engine.alone(world, APPLY)
             later = self._engine.alone(now, RETIRE)
         except Exception as error:
-            raise AssertionError(f"nobody can go on: {error}") from error
-        # Where a process that slept until the partition was elsewhere has put it back, that is seen a day later.
-        is_late = now.location != due_location(committed)
+            raise AssertionError(f"no process can continue: {error}") from error
+        # If a resumed process has switched the partition back, the load a day later detects it.
+        is_late = now.location != committed_location(committed)
         found = tuple(sorted(now.visible().elements()))
-        assert is_late or found == wanted, f"found are {found} and not {wanted}"
-        assert tuple(sorted(later.visible().elements())) == wanted, f"a day later {later.visible()} and not {wanted}"
+        assert is_late or found == wanted, f"expected {wanted}, found {found}"
+        assert tuple(sorted(later.visible().elements())) == wanted, (
+            f"a day later expected {wanted}, found {later.visible()}"
+        )
         left = {name for name, _ in later.files if name.rpartition("/")[0] != later.location}
         assert not left, f"replaced files are left: {left}"
 
 
 LOAD_AND_COMPACT, TWO_COMPACT = "a load and a compaction", "two compactions"
-SLEEPS_A_DAY = "a compaction that sleeps a day"
+PAUSED_A_DAY = "a compaction paused for a day"
 SCENARIOS: Mapping[str, tuple[Callable[[], Warehouse], tuple[Process, ...], int]] = {
     LOAD_AND_COMPACT: (two_files, (THIRD, COMPACT), 30_000),
     TWO_COMPACT: (two_files, (COMPACT, AGAIN), 20_000),
     "a compaction and a retention": (two_files, (COMPACT, EXPIRE), 20_000),
     "a load and a retention": (two_files, (THIRD, EXPIRE), 30_000),
-    "a load, and a day has passed": (compacted, (THIRD, RETIRE), 5_000),
-    SLEEPS_A_DAY: (two_files, (COMPACT, RETIRE), 4_000),
-    "a retention, and a day has passed": (compacted, (EXPIRE, RETIRE), 5_000),
+    "a load a day later": (compacted, (THIRD, RETIRE), 5_000),
+    PAUSED_A_DAY: (two_files, (COMPACT, RETIRE), 4_000),
+    "a retention a day later": (compacted, (EXPIRE, RETIRE), 5_000),
 }
-"""What there is at first, who is at work, and the least number of steps."""
+"""The initial state, the processes, and the least number of steps."""
 
 
 @pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of thousands of processes that find another one's cursor."""
+def no_cursor_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disables the log lines of thousands of processes that find the cursor of another one."""
     remember_results(monkeypatch)
     monkeypatch.setattr(logging.getLogger("headrace.loader.apply.engine"), "disabled", True)
 
@@ -233,9 +235,9 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 def explore(name: str) -> int:
     first, processes, _ = SCENARIOS[name]
     engine, count = Interleavings(), 0
-    judge = Judge(engine)
+    checker = WorldChecker(engine)
     for step in engine.steps(first(), processes):
-        judge.look(step)
+        checker.check(step)
         count += 1
     return count
 
@@ -243,59 +245,59 @@ def explore(name: str) -> int:
 @pytest.mark.parametrize(
     "name",
     [
-        SLEEPS_A_DAY,  # the small case for every hour
-        *(pytest.param(name, marks=pytest.mark.simulation) for name in SCENARIOS if name != SLEEPS_A_DAY),
+        PAUSED_A_DAY,  # the small case for every hour
+        *(pytest.param(name, marks=pytest.mark.simulation) for name in SCENARIOS if name != PAUSED_A_DAY),
     ],
 )
-def test_in_every_interleaving_queries_find_each_offset_once(name: str) -> None:
+def test_queries_find_each_offset_once_in_every_interleaving(name: str) -> None:
     assert explore(name) > SCENARIOS[name][2]
 
 
 RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
-    "of two rewrites the slower one is refused": (
+    "the slower of two rewrites is refused": (
         TWO_COMPACT,
         _topic_conflicts,
         "if wanted.rewrites and generation != wanted.generation_before:",
         "if False:",
     ),
-    "what lives on is brought to the new generation": (
+    "live files are copied to the new generation": (
         LOAD_AND_COMPACT,
         FilesApplier._wanted,
         "names = None if time_partition in rewritten else frozenset(added[time_partition])",
         "names = frozenset(added.get(time_partition, {}))",
     ),
-    "and is there before the partition is": (
+    "live files are copied before the partition moves": (
         LOAD_AND_COMPACT,
         FilesApplier._bring,
         "self.files.bring(topic, source, one.name)",
         "pass",
     ),
-    "what is added later goes to the newest generation": (
+    "later files are added to the newest generation": (
         LOAD_AND_COMPACT,
         _wanted_of,
         "newest = generation_at(indexed, step.commit_number)",
         "newest = 0",
     ),
-    "what was replaced is live no more": (
+    "replaced files are no longer live": (
         LOAD_AND_COMPACT,
         live_at,
         "(not file.until or file.until > commit_number)",
         "True",
     ),
-    "before files are removed the partition is looked at": (
+    "the partition is repaired before files are deleted": (
         LOAD_AND_COMPACT,
         Retirement._retire_topic,
         "self._mend_partitions(topic, committed, state)",
         "pass",
     ),
-    "files are removed only when all appliers have passed": (
-        SLEEPS_A_DAY,
+    "files are deleted only after all appliers": (
+        PAUSED_A_DAY,
         Retirement._retire_slot,
         "if not all(self._is_passed(topic, commit_number) for topic in topics):",
         "if False:",
     ),
 }
-BREAKS = "found twice|not found any more|found are|a day later|nobody can go on|are left|ended with"
+VIOLATIONS = "found twice|no longer found|expected|a day later|no process can continue|are left|ended with"
 
 
 @pytest.mark.simulation
@@ -305,5 +307,5 @@ def test_without_any_of_the_rules_an_interleaving_breaks(monkeypatch: pytest.Mon
     first = SCENARIOS[name][0]
     first()
     without_rule(monkeypatch, function, line, instead)
-    with pytest.raises(AssertionError, match=BREAKS):
+    with pytest.raises(AssertionError, match=VIOLATIONS):
         explore(name)

@@ -1,4 +1,4 @@
-"""Merged files hold the rows of their sources, byte for byte and in their order, and nothing damaged is taken over."""
+"""Merged files have the rows of their sources byte for byte and in order; damaged sources are refused."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def test_rows_keep_their_order_and_files_tell_what_is_in_them(bench: Bench) -> None:
+def test_merged_files_preserve_row_order_and_list_their_offsets(bench: Bench) -> None:
     bench.add([[1, 2], [3]])
     bench.add([[7], [8, 9]], codec="null", partition=1)
     bench.add([[4, 5]], codec="deflate")
@@ -96,7 +96,7 @@ def test_rows_keep_their_order_and_files_tell_what_is_in_them(bench: Bench) -> N
         assert len(list(reader)) == 1, "small blocks become one"
 
 
-def test_files_of_two_schemas_stay_two(bench: Bench) -> None:
+def test_files_of_two_schemas_are_not_merged(bench: Bench) -> None:
     bench.add([[1]])
     bench.add([[2]], schema=schema_text("Other"))
     bench.add([[3]])
@@ -105,7 +105,7 @@ def test_files_of_two_schemas_stay_two(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 40, -20, -1])
-def test_a_flipped_bit_is_never_given_a_good_checksum(bench: Bench, at: int) -> None:
+def test_a_source_with_a_flipped_bit_is_not_merged(bench: Bench, at: int) -> None:
     bench.add([[1, 2, 3]])
     damaged = bench.add([[4, 5, 6]])
     content = bytearray(damaged.read_bytes())
@@ -116,31 +116,31 @@ def test_a_flipped_bit_is_never_given_a_good_checksum(bench: Bench, at: int) -> 
     assert result.error == (f"{damaged} is damaged: its checksum is not the committed one; restore it from a backup")
 
 
-def test_a_source_that_is_gone_is_named(bench: Bench) -> None:
+def test_error_of_a_missing_source_has_its_path(bench: Bench) -> None:
     path = bench.add([[1]])
     path.unlink()
     assert bench.merge() == MergeResult(3, (), f"No such file or directory: {path}")
 
 
-def test_a_source_with_other_rows_than_decided_is_refused(bench: Bench) -> None:
+def test_a_source_with_another_row_count_than_committed_is_refused(bench: Bench) -> None:
     path = bench.add([[1, 2]])
     bench.sources = [dataclasses.replace(bench.sources[0], records=3)]
     assert bench.merge().error == f"{path} has 2 rows and should have 3"
 
 
-def test_what_is_no_avro_file_is_refused(bench: Bench) -> None:
+def test_a_source_that_is_no_avro_file_is_refused(bench: Bench) -> None:
     path = bench.add([[1]])
     path.write_bytes(b"hello")
     bench.sources = [dataclasses.replace(bench.sources[0], checksum=checksum_of(b"hello"))]
     assert bench.merge().error.startswith(f"{path} is no Avro file: ")
 
 
-def test_another_build_does_nothing(bench: Bench) -> None:
+def test_a_task_of_another_build_merges_nothing(bench: Bench) -> None:
     bench.add([[1]])
     assert bench.merge(build="other").error == f"task 3 runs {current_build()}, and the driver other"
 
 
-def test_a_staging_that_cannot_be_written_is_named(bench: Bench) -> None:
+def test_error_of_unwritable_staging_has_its_path(bench: Bench) -> None:
     bench.add([[1]])
     (bench.root / "file").write_text("in the way")
     assert bench.merge(staging=str(bench.root / "file")).error == f"cannot write to {bench.root}/file: Not a directory"
@@ -151,7 +151,7 @@ def test_a_staging_that_cannot_be_written_is_named(bench: Bench) -> None:
     sources=st.lists(st.lists(st.lists(st.integers(0, 10**6), max_size=30), max_size=5), min_size=1, max_size=6),
     block_bytes=st.integers(1, 3_000),
 )
-def test_every_row_comes_through(tmp_path: Path, sources: list[list[list[int]]], block_bytes: int) -> None:
+def test_merge_preserves_every_row(tmp_path: Path, sources: list[list[list[int]]], block_bytes: int) -> None:
     bench = Bench(tmp_path)
     for blocks in sources:
         bench.add(blocks)

@@ -1,4 +1,4 @@
-"""Files of an earlier log are found by the commits, through merges too, and no further back than needed."""
+"""Files of an earlier log are found by the commits, through merges too, and no older commit is read than necessary."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def diverged(start: int, end: int) -> CommittedRange:
     return dataclasses.replace(committed_range(0, end, start, end), diverged_at=start)
 
 
-def test_files_of_one_log_are_at_home_and_nothing_older_is_read() -> None:
+def test_files_of_the_current_log_are_not_foreign_and_no_older_commit_is_read() -> None:
     first, second = file("a"), file("b")
 
     def commits() -> Iterator[Told]:
@@ -64,7 +64,7 @@ def test_files_of_one_log_are_at_home_and_nothing_older_is_read() -> None:
     assert foreign([], iter(())) == {}
 
 
-def test_names_come_again_in_other_buckets_and_kinds() -> None:
+def test_equal_names_in_other_time_partitions_and_kinds_are_distinct() -> None:
     ours, other = file("a"), file("a", time_partition=OTHER)
     quarantined = dataclasses.replace(ours, kind=FileKind.QUARANTINE)
     history = [load(4, other), load(3, quarantined), load(2, topic_id_before="id-0"), load(1, ours)]
@@ -72,75 +72,77 @@ def test_names_come_again_in_other_buckets_and_kinds() -> None:
     assert foreign([live(other), live(quarantined)], history) == {}
 
 
-def test_what_was_loaded_before_a_topic_was_recreated_is_of_another_log() -> None:
+def test_files_from_before_a_recreation_are_foreign() -> None:
     old, new = file("old"), file("new")
     found = foreign([live(old), live(new)], [load(3, new, topic_id_before="id-0"), load(2, old)])
     assert found == {key(old): Foreign("commit 3 found the topic re-created after they were loaded", True)}
 
 
-def test_the_first_decision_of_a_topic_recreates_nothing() -> None:
+def test_the_first_commit_of_a_topic_is_no_recreation() -> None:
     one = file("a")
     commit_number, kind, committed = load(1, one)
     assert foreign([live(one)], [(commit_number, kind, dataclasses.replace(committed, topic_id_before=None))]) == {}
 
 
-def test_an_id_that_is_told_at_last_recreates_nothing() -> None:
+def test_an_id_that_is_first_reported_is_no_recreation() -> None:
     one = file("a")
     commit_number, kind, committed = load(2, topic_id_before="")
-    told = commit_number, kind, dataclasses.replace(committed, continues=True)
-    assert foreign([live(one)], [told, load(1, one)]) == {}
+    continued = commit_number, kind, dataclasses.replace(committed, continues=True)
+    assert foreign([live(one)], [continued, load(1, one)]) == {}
 
 
-def test_a_merge_of_old_and_new_is_of_neither() -> None:
+def test_a_merge_of_foreign_and_current_files_is_foreign() -> None:
     old, new, merged = file("old"), file("new"), file("merged")
     history = [rewrite(4, CommitKind.COMPACT, merged, old, new), load(3, new, topic_id_before="id-0"), load(2, old)]
     assert foreign([live(merged)], history)[key(merged)].is_whole is False
 
 
-def test_merges_are_followed_to_their_own_bucket_and_replays_to_all() -> None:
+def test_origins_of_merges_are_in_one_time_partition_and_of_replays_in_all() -> None:
     old, merged, beside = file("old"), file("merged"), file("beside", time_partition=OTHER)
     after = [load(3, topic_id_before="id-0"), load(2, old, beside)]
     made = rewrite(4, CommitKind.COMPACT, merged, beside)
-    assert foreign([live(merged)], [made, *after]) == {}, "what was merged into other files says nothing"
+    assert foreign([live(merged)], [made, *after]) == {}, "merges into other files do not matter"
     made = rewrite(4, CommitKind.REPLAY, merged, beside)
     assert key(merged) in foreign([live(merged)], [made, *after])
     twice = [rewrite(6, CommitKind.COMPACT, merged, file("mid")), rewrite(5, CommitKind.COMPACT, file("mid"), old)]
     assert key(merged) in foreign([live(merged)], [*twice, *after])
 
 
-def test_a_backfill_read_its_rows_itself() -> None:
+def test_files_of_a_backfill_originate_in_its_commit() -> None:
     old, made = file("old"), file("made")
     history = [rewrite(4, CommitKind.BACKFILL, made, old), load(3, topic_id_before="id-0"), load(2, old)]
     assert foreign([live(made)], history) == {}
     history = [load(5, topic_id_before="id-0"), rewrite(4, CommitKind.BACKFILL, made, old)]
-    assert foreign([live(made)], history)[key(made)].is_whole, "unless the topic was re-created since"
+    assert foreign([live(made)], history)[key(made)].is_whole, "foreign, because the topic was re-created since"
 
 
 @pytest.mark.parametrize(
     ("start", "end", "is_found"), [(0, 80, False), (70, 81, True), (99, 120, True), (100, 120, False)]
 )
-def test_only_offsets_that_the_log_lost_are_in_doubt(start: int, end: int, is_found: bool) -> None:
+def test_only_files_with_offsets_after_a_divergence_are_foreign(start: int, end: int, is_found: bool) -> None:
     old = file("old", start, end)
     found = foreign([live(old)], [load(3, ranges=[diverged(80, 100)]), load(2, old)])
     why = "commit 3 found offsets 80 to 99 of partition 0 to be others than those that were loaded"
     assert found == ({key(old): Foreign(why, False)} if is_found else {})
 
 
-def test_of_another_partition_nothing_is_in_doubt() -> None:
+def test_a_divergence_does_not_affect_other_partitions() -> None:
     old = file("old", 70, 90)
     elsewhere = dataclasses.replace(diverged(80, 100), partition=1)
     assert foreign([live(old)], [load(3, ranges=[elsewhere]), load(2, old)]) == {}
     taken_up = file("new", 80, 90)
-    assert foreign([live(taken_up)], [load(3, taken_up, ranges=[diverged(80, 100)])]) == {}, "these were read after it"
+    assert foreign([live(taken_up)], [load(3, taken_up, ranges=[diverged(80, 100)])]) == {}, (
+        "the file was read after the divergence"
+    )
 
 
-def test_the_newest_reason_is_told() -> None:
+def test_the_newest_reason_is_reported() -> None:
     old = file("old", 70, 90)
     history = [load(4, ranges=[diverged(85, 100)]), load(3, ranges=[diverged(80, 99)]), load(2, old)]
     assert "commit 4" in foreign([live(old)], history)[key(old)].why
 
 
-def test_what_no_decision_tells_of_is_not_believed() -> None:
+def test_files_in_no_commit_are_foreign() -> None:
     assert foreign([live(file("a"))], []) == {
         key(file("a")): Foreign("no commit tells where their rows are from", False)
     }

@@ -1,4 +1,4 @@
-"""Messages leave the quarantine once, whatever else happens to the topic meanwhile."""
+"""A replay moves messages from the quarantine to rows once, despite concurrent changes of the topic."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from support.loader.loader_samples import value_subject
 from support.loader.shelf import TIME_MS, Shelf
 
 FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
-RECORDED = "dt=2026-01-01/hr=00"  # the time partition of the records' own time
+RECORDED = "dt=2026-01-01/hr=00"  # the time partition of the record times
 POLICY = dataclasses.replace(ANY_POLICY, kafka_column="position", codec="deflate")
 SETTINGS = ReplaySettings(POLICY, block_bytes=1_000, file_bytes_target=1_000_000)
 
 
 def framed(schema_id: int) -> Callable[[int], bytes]:
-    """A value whose body is the id of an order, which is its offset."""
+    """A function that returns framed values; the body is the order's id, which is the offset."""
     return lambda offset: b"\x00" + schema_id.to_bytes(4, "big") + encode_long(offset)
 
 
 @pytest.fixture
 def registry() -> FakeRegistry:
-    """Orders, of which schema 7 is the one version; of schema 8 nobody knows."""
+    """A subject of orders with one version, schema 7. Schema 8 is not registered."""
     registry = FakeRegistry()
     registry.register("orders-value", 7, ORDER_V1)
     return registry
@@ -56,7 +56,7 @@ def registry() -> FakeRegistry:
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Shelf:
-    """Offsets 0 to 9: 2 and 5 in quarantine for the lack of schema 8, and 7, which is cut."""
+    """Offsets 0 to 9: 2 and 5 are quarantined because schema 8 is missing, and 7 because it is truncated."""
     shelf = Shelf(tmp_path)
     shelf.load({FIVE: [(0, 0), (0, 1)]}, (0, None, 0, 3), quarantined={FIVE: [(0, 2)]}, response_value=framed(8))
     shelf.load({SIX: [(0, n) for n in (3, 4)]}, (0, 3, 3, 6), quarantined={SIX: [(0, 5)]}, response_value=framed(8))
@@ -100,7 +100,7 @@ def _names(shelf: Shelf, kind: FileKind) -> list[str]:
 
 
 def rows(shelf: Shelf) -> list[int]:
-    """The offsets of all rows, as often as they are there."""
+    """The offsets of all rows, with duplicates."""
     found: list[int] = []
     for name in _names(shelf, FileKind.DATA):
         with shelf.storage.files.open(name) as file:
@@ -116,7 +116,7 @@ def quarantined(shelf: Shelf) -> list[QuarantinedRow]:
     return sorted(found, key=lambda row: row.offset)
 
 
-def test_what_can_be_loaded_now_is_loaded_and_the_rest_stays(shelf: Shelf, registry: FakeRegistry) -> None:
+def test_replay_loads_readable_messages_and_leaves_the_rest(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("", 8, ORDER_V1)
     before = {row.offset: row for row in quarantined(shelf)}
     report = replayed(shelf, registry)
@@ -132,17 +132,17 @@ def test_what_can_be_loaded_now_is_loaded_and_the_rest_stays(shelf: Shelf, regis
     assert verify_topic(shelf.log, FileIndex(shelf.log), shelf.storage, "orders", checksums=True).findings == ()
 
 
-def test_a_replay_says_what_its_catching_up_had_to_say(shelf: Shelf, registry: FakeRegistry) -> None:
-    told = "orders: published files of a time partition are gone"
+def test_replay_reports_the_warnings_of_its_catch_up(shelf: Shelf, registry: FakeRegistry) -> None:
+    expected = "orders: published files of a time partition are missing"
     world = ports(shelf)
     applied = world.engine.follow
-    answers = iter([(told,), ()])
+    answers = iter([(expected,), ()])
     world.engine.follow = lambda **also: dataclasses.replace(applied(**also), warnings=next(answers))  # type: ignore[method-assign]
     schemas = WriterSchemas(registry, shelf.log.storage, value_subject)  # type: ignore[arg-type]
-    assert replay(world, schemas, "orders", SETTINGS, is_dry=False).notes == (told,)  # type: ignore[arg-type]
+    assert replay(world, schemas, "orders", SETTINGS, is_dry=False).notes == (expected,)  # type: ignore[arg-type]
 
 
-def test_only_files_with_something_to_load_are_rewritten(shelf: Shelf, registry: FakeRegistry) -> None:
+def test_only_files_with_loadable_messages_are_rewritten(shelf: Shelf, registry: FakeRegistry) -> None:
     names = {one.name for one in committed_files(shelf.log, "orders")}
     registry.register("", 8, ORDER_V1)
     replayed(shelf, registry)
@@ -150,7 +150,7 @@ def test_only_files_with_something_to_load_are_rewritten(shelf: Shelf, registry:
     assert left.name.split("/")[-1] in {name.split("/")[-1] for name in names}
 
 
-def test_a_file_of_both_kinds_is_split(shelf: Shelf, registry: FakeRegistry) -> None:
+def test_a_file_with_loadable_and_bad_messages_is_split(shelf: Shelf, registry: FakeRegistry) -> None:
     values = {10: framed(8)(10), 11: b"\x00\x00\x00\x00\x09\x02", 12: framed(8)(12), 13: b"no frame"}
     shelf.load({}, (0, 10, 10, 14), quarantined={SIX: [(0, n) for n in values]}, response_value=values.__getitem__)
     registry.register("", 8, ORDER_V1)
@@ -164,7 +164,7 @@ def test_a_file_of_both_kinds_is_split(shelf: Shelf, registry: FakeRegistry) -> 
     assert verify_topic(shelf.log, FileIndex(shelf.log), shelf.storage, "orders", checksums=True).findings == ()
 
 
-def test_rows_are_those_that_a_load_would_have_made(shelf: Shelf, registry: FakeRegistry) -> None:
+def test_replayed_rows_equal_rows_of_a_load(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("", 8, ORDER_V1)
     replayed(shelf, registry)
     (name,) = (one for one in _names(shelf, FileKind.DATA) if RECORDED in one)
@@ -185,7 +185,7 @@ def test_a_second_replay_finds_nothing(shelf: Shelf, registry: FakeRegistry) -> 
     assert shelf.log.head() == head
 
 
-def test_a_dry_run_decides_nothing_and_says_the_same(shelf: Shelf, registry: FakeRegistry) -> None:
+def test_a_dry_run_commits_nothing_and_has_the_same_report(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("", 8, ORDER_V1)
     head, works = shelf.log.head(), shelf.storage.staging.works()
     dry = replayed(shelf, registry, is_dry=True)
@@ -194,21 +194,21 @@ def test_a_dry_run_decides_nothing_and_says_the_same(shelf: Shelf, registry: Fak
     assert (dry.loaded, dry.left) == (done.loaded, done.left)
 
 
-def test_as_long_as_the_cause_is_there_nothing_happens(shelf: Shelf, registry: FakeRegistry) -> None:
+def test_replay_does_nothing_while_the_cause_remains(shelf: Shelf, registry: FakeRegistry) -> None:
     head = shelf.log.head()
     report = replayed(shelf, registry)
     assert (report.loaded, report.left) == ({}, {"absent_schema": 2, "malformed": 1})
     assert shelf.log.head() == head
 
 
-def test_only_the_reason_that_was_asked_for_is_tried(shelf: Shelf, registry: FakeRegistry) -> None:
+def test_replay_is_limited_to_the_given_reason(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("", 8, ORDER_V1)
     report = replayed(shelf, registry, QuarantineCode.MALFORMED)
     assert (report.loaded, report.left) == ({}, {"absent_schema": 2, "malformed": 1})
 
 
-def test_what_is_no_message_is_never_taken_for_one(shelf: Shelf, registry: FakeRegistry) -> None:
-    """Raw bytes may begin as a framed message does."""
+def test_an_unframed_value_is_never_replayed(shelf: Shelf, registry: FakeRegistry) -> None:
+    """Raw bytes may begin like a framed message."""
     registry.register("", 8, ORDER_V1)
     unframed = BadMessage(QuarantineCode.FRAMING, "no magic byte")
     shelf.load({}, (0, 10, 10, 11), quarantined={SIX: [(0, 10)]}, response_value=framed(8), bad=unframed)
@@ -217,7 +217,7 @@ def test_what_is_no_message_is_never_taken_for_one(shelf: Shelf, registry: FakeR
     assert 10 not in rows(shelf)
 
 
-def test_messages_of_a_newer_release_are_left_as_they_are(
+def test_messages_quarantined_by_a_newer_release_are_unchanged(
     shelf: Shelf, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry.register("", 8, ORDER_V1)
@@ -225,7 +225,7 @@ def test_messages_of_a_newer_release_are_left_as_they_are(
     assert replayed(shelf, registry).left == {"absent_schema": 2, "malformed": 1}
 
 
-def test_of_two_replays_at_once_one_is_decided(shelf: Shelf, registry: FakeRegistry) -> None:
+def test_one_of_two_concurrent_replays_is_committed(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("", 8, ORDER_V1)
     late = dataclasses.replace(ports(shelf, "late"))
     try_commit = shelf.log.try_commit
@@ -243,7 +243,7 @@ def test_of_two_replays_at_once_one_is_decided(shelf: Shelf, registry: FakeRegis
     assert rows(shelf) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
 
 
-def test_a_load_beside_it_changes_nothing(shelf: Shelf, registry: FakeRegistry) -> None:
+def test_a_concurrent_load_does_not_change_the_result(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("", 8, ORDER_V1)
     try_commit = shelf.log.try_commit
 
@@ -259,7 +259,7 @@ def test_a_load_beside_it_changes_nothing(shelf: Shelf, registry: FakeRegistry) 
 
 
 @pytest.mark.parametrize("dies_at", ["write", "keep", "try_commit", "follow"])
-def test_killed_anywhere_it_is_done_once_in_the_end(shelf: Shelf, registry: FakeRegistry, dies_at: str) -> None:
+def test_a_replay_killed_at_any_call_is_completed_once(shelf: Shelf, registry: FakeRegistry, dies_at: str) -> None:
     registry.register("", 8, ORDER_V1)
     doomed = ports(shelf, "doomed")
 
@@ -288,7 +288,7 @@ def test_killed_anywhere_it_is_done_once_in_the_end(shelf: Shelf, registry: Fake
 
 
 class _With:
-    """Something with some of its methods replaced."""
+    """An object with some methods replaced."""
 
     def __init__(self, inner: object, methods: dict[str, object]) -> None:
         self._inner, self._methods = inner, methods
@@ -301,9 +301,7 @@ def _with(inner: object, **methods: object) -> object:
     return _With(inner, methods)
 
 
-def test_a_disk_that_is_full_leaves_nothing_behind(
-    shelf: Shelf, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_no_staging(shelf: Shelf, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     registry.register("", 8, ORDER_V1)
     works = shelf.storage.staging.works()
 
@@ -316,14 +314,14 @@ def test_a_disk_that_is_full_leaves_nothing_behind(
     assert shelf.storage.staging.works() == works
 
 
-def test_a_version_that_no_load_has_taken_up_comes_first(shelf: Shelf, registry: FakeRegistry) -> None:
+def test_a_version_that_no_load_has_folded_must_be_loaded_first(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("orders-value", 8, ORDER_V2)
     report = replayed(shelf, registry)
     (problem,) = report.problems
     assert "`headrace load`" in problem
 
 
-def test_a_registry_that_is_down_is_asked_again_later(shelf: Shelf, registry: FakeRegistry) -> None:
+def test_a_registry_outage_is_a_problem_without_a_commit(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.is_down = True
     works = shelf.storage.staging.works()
     assert len(replayed(shelf, registry).problems) == 1
@@ -331,7 +329,7 @@ def test_a_registry_that_is_down_is_asked_again_later(shelf: Shelf, registry: Fa
 
 
 @pytest.mark.parametrize("damage", ["removed", "changed"])
-def test_files_that_are_not_as_decided_are_not_replaced(shelf: Shelf, registry: FakeRegistry, damage: str) -> None:
+def test_files_that_differ_from_the_commit_are_not_replaced(shelf: Shelf, registry: FakeRegistry, damage: str) -> None:
     registry.register("", 8, ORDER_V1)
     path = shelf.warehouse / committed_files(shelf.log, "orders")[0].name
     content = path.read_bytes()
@@ -355,7 +353,7 @@ def test_replayed_messages_are_located_in_their_new_files(shelf: Shelf, registry
     assert locate(shelf.log, index, shelf.storage.files, "orders", 0, 3).fate is OffsetFate.ROW
 
 
-def test_a_column_that_the_settings_have_widened_is_told_to_the_table(shelf: Shelf, registry: FakeRegistry) -> None:
+def test_a_widened_kafka_column_is_added_to_the_table(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("", 8, ORDER_V1)
     schemas = WriterSchemas(registry, shelf.log.storage, value_subject)  # type: ignore[arg-type]
     wide = dataclasses.replace(SETTINGS, policy=dataclasses.replace(POLICY, kafka_column="full"))
@@ -366,7 +364,7 @@ def test_a_column_that_the_settings_have_widened_is_told_to_the_table(shelf: She
         assert [record["kafka"]["key"] for record in fastavro.reader(file)] == [b"k", b"k"]  # type: ignore[index,call-overload]
 
 
-def test_headers_are_put_back_as_the_log_had_them() -> None:
+def test_headers_are_restored_as_in_the_log() -> None:
     headers = ((VALUE_HEADER, b"\x00" * 17), ("empty", None), ("", b""))
     row = QuarantinedRow(0, 1, 2, "malformed", "r", 7, None, b"v", headers)
     expected = (
@@ -381,7 +379,7 @@ def test_headers_are_put_back_as_the_log_had_them() -> None:
 
 @pytest.fixture
 def wired(shelf: Shelf, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command with these ports in place of brokers, registry and metastore."""
+    """The command with these dependencies instead of brokers, registry and metastore."""
 
     @contextmanager
     def open_load(settings: object, log: object, output: object, *, is_dry: bool = False) -> Iterator[object]:
@@ -395,7 +393,7 @@ def wired(shelf: Shelf, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("wired")
-def test_the_command_says_what_was_loaded_and_what_stays(
+def test_replay_command_prints_loaded_and_remaining_messages(
     shelf: Shelf, registry: FakeRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     registry.register("", 8, ORDER_V1)
@@ -407,8 +405,12 @@ def test_the_command_says_what_was_loaded_and_what_stays(
     lines = capsys.readouterr().out.splitlines()
     assert re.findall(r"\d+", lines[-1]) == ["2"]
     assert run("--format", "json", "--reason", "absent_schema") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["loaded"], told["left"], told["commit_number"]) == ({"absent_schema": 2}, {"malformed": 1}, 4)
+    expected = json.loads(capsys.readouterr().out)
+    assert (expected["loaded"], expected["left"], expected["commit_number"]) == (
+        {"absent_schema": 2},
+        {"malformed": 1},
+        4,
+    )
     registry.is_down = True
     assert run() == 1
     assert "PROBLEM: orders: " in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""In which pieces rows of any order reach the files."""
+"""Rows in any order reach the files in ranges with growing offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from headrace.loader.work_unit import FileKind
 
 
 class Rows:
-    """Stands in for `RangeRows`, which wants growing offsets: what it was given, and how often it could make room."""
+    """Replaces `RangeRows`, which requires growing offsets. Records the offsets and the number of `limit_memory`
+    calls."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
@@ -25,8 +26,8 @@ class Rows:
         into.append(self.offsets)
 
 
-def test_an_offset_that_comes_again_begins_another_piece_and_room_is_made_behind_every_row() -> None:
-    """Files that were merged hold an offset of a log before and after it was cut back."""
+def test_a_repeated_offset_begins_another_range_and_buffers_are_flushed_after_each_row() -> None:
+    """Merged files may contain an offset twice: of the log before and after its truncation."""
     finished: list[list[int]] = []
     made: list[Rows] = []
 

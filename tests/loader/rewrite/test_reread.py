@@ -1,4 +1,4 @@
-"""What the brokers can give again, and whether it is what the files hold."""
+"""The offsets that the brokers still have, and the comparison of their messages with the files."""
 
 from __future__ import annotations
 
@@ -77,20 +77,18 @@ def found(start: int, end: int, *, shared_end: int | None = None, topic_id: str 
         ),
     ],
 )
-def test_offsets_that_cannot_be_read_are_named(
-    on_brokers: DiscoveredTopic, refused: list[tuple[int, int, str]]
-) -> None:
+def test_unreadable_offsets_are_reported(on_brokers: DiscoveredTopic, refused: list[tuple[int, int, str]]) -> None:
     expected = [Refused(0, *one) for one in refused]
     assert unreadable(component((0, 10, 20, 10)), on_brokers, known()) == expected
 
 
-def test_partitions_that_do_not_answer_are_named() -> None:
+def test_unavailable_partitions_are_reported() -> None:
     assert unreadable(component((1, 5, 6, 1)), found(0, 100), known()) == [Refused(1, 5, 6, "no leader")]
     absent = unreadable(component((7, 5, 6, 1)), found(0, 100), known())
     assert [(one.partition, one.start, one.end) for one in absent] == [(7, 5, 6)]
 
 
-def test_one_sentence_tells_of_a_partition_and_reason() -> None:
+def test_problems_are_grouped_by_partition_and_reason() -> None:
     refused = [Refused(0, 5, 9, "why"), Refused(1, 0, 3, "why"), Refused(0, 20, 30, "why"), Refused(0, 1, 2, "else")]
     expected = (
         r"partition 0: .*\b1\b.*\b1\b.*: else; ",
@@ -125,7 +123,7 @@ def result(partition: int, start: int, end: int, counts: RangeCounts, *passed: S
     return RangeResult(OffsetRange(TopicPartition("orders", partition), start, end), counts, skipped=passed)
 
 
-def test_as_many_messages_must_come_of_every_span_as_files_hold() -> None:
+def test_each_span_must_have_as_many_messages_as_its_files() -> None:
     piece = [component((0, 10, 20, 8), (1, 10, 20, 5)), component((0, 30, 40, 4))]
     whole = [
         result(0, 10, 15, RangeCounts(records=4, tombstones=1)),
@@ -140,13 +138,13 @@ def test_as_many_messages_must_come_of_every_span_as_files_hold() -> None:
     assert differing(piece, [*whole, result(0, 33, 35, RangeCounts(records=2))]) == {1: [Refused(0, 30, 40, more, 2)]}
 
 
-def test_too_many_here_are_not_taken_for_too_few_there() -> None:
+def test_surplus_of_one_span_does_not_balance_another() -> None:
     piece = [component((0, 0, 10, 5), (0, 20, 30, 5))]
     results = [result(0, 0, 10, RangeCounts(records=6)), result(0, 20, 30, RangeCounts(records=4))]
     assert [(one.start, one.messages) for one in differing(piece, results)[0]] == [(0, 1), (20, 1)]
 
 
-def test_only_what_was_asked_for_is_replaced_and_never_what_is_of_another_log() -> None:
+def test_only_requested_files_of_the_current_log_are_replaced() -> None:
     asked, beside, other = live("asked", 0, 0, 9), live("beside", 0, 5, 12), live("other", 0, 20, 29)
     old, mixed = live("old", 0, 0, 29), live("mixed", 0, 25, 40)
     files = [asked, beside, other, old]
@@ -162,7 +160,7 @@ def test_only_what_was_asked_for_is_replaced_and_never_what_is_of_another_log() 
     assert problem.startswith("1 file ")
 
 
-def test_what_failed_is_told_range_by_range_up_to_a_number() -> None:
+def test_failed_ranges_are_reported_up_to_a_limit() -> None:
     def failed(number: int, error: str, stop: CorruptBatchStop | None = None) -> RangeResult:
         at = OffsetRange(TopicPartition("orders", number), 5, 5)
         return RangeResult(at, RangeCounts(), error=error, corrupt_stop=stop)

@@ -1,5 +1,5 @@
-"""Time partitions are rewritten beside loads: nothing is lost or doubled for a reader of the tables, whoever is killed,
-late or faster, and what was replaced stays as long as somebody may read it."""
+"""Time partitions are rewritten during loads: readers of the tables see no loss or duplicate after a kill, pause or
+conflict, and replaced files stay as long as a query may read them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SETTINGS = CompactSettings(closed_ms=0, bytes_target=1_000_000, block_bytes=1_00
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """Three loads of a topic, each with a file for every partition."""
+    """Three loads of a topic, each with one file per topic partition."""
     made = World(tmp_path)
     made.registry.register("orders-value", 1, ORDER_V1)
     topic = made.topic("orders", [1, 1], [1])
@@ -42,14 +42,14 @@ def world(tmp_path: Path) -> World:
 
 
 def partition(world: World, time_partition: str = TIME_PARTITION, database: str = "headrace") -> Path | None:
-    """Where the metastore says that a time partition is."""
+    """The location of a time partition in the metastore."""
     values = tuple(part.partition("=")[2] for part in time_partition.split("/"))
     location = world.hive.parts.get((database, "orders"), {}).get(values)
     return Path(location.removeprefix("file://")) if location else None
 
 
 def queried(world: World) -> list[tuple[int, int]]:
-    """What a query of the table reads, by (partition, offset)."""
+    """The rows that a query of the table reads, as (partition, offset)."""
     directory = partition(world)
     names = sorted(directory.iterdir()) if directory and directory.exists() else []
     return sorted(tuple(json.loads(line)) for path in names for line in path.read_text().splitlines())
@@ -78,10 +78,10 @@ def test_compaction_makes_few_files_of_many_and_readers_see_the_same_rows(world:
     assert [path.name[:4] for path in directory.iterdir()] == ["1-5-"]
     known = world.log().read_state().topics["orders"]
     assert (known.data.files, known.data.records, known.generation) == (1, len(before), 1)
-    assert compacted(world).time_partitions == (), "one file is nothing to merge"
+    assert compacted(world).time_partitions == (), "a single file is not merged"
 
 
-def test_a_dry_run_decides_nothing(world: World) -> None:
+def test_a_dry_run_commits_nothing(world: World) -> None:
     before = world.log().head()
     ports = world.rewrites()
     assert compact(ports, ["orders"], SETTINGS, is_dry=True).time_partitions == compacted(world).time_partitions
@@ -92,7 +92,7 @@ def test_a_dry_run_decides_nothing(world: World) -> None:
     assert world.log().head() == before + 1
 
 
-def test_buckets_that_may_still_get_messages_are_left_alone(world: World) -> None:
+def test_time_partitions_that_may_get_messages_are_not_compacted(world: World) -> None:
     end = world.clock_ms - 3 * DAY_MS + 3_600_000
     late = dataclasses.replace(SETTINGS, closed_ms=world.clock_ms - end + 1)
     assert compact(world.rewrites(), ["orders"], late, is_dry=True).time_partitions == ()
@@ -100,7 +100,7 @@ def test_buckets_that_may_still_get_messages_are_left_alone(world: World) -> Non
     assert len(compact(world.rewrites(), ["orders"], just, is_dry=True).time_partitions) == 1
 
 
-def test_a_late_message_joins_the_bucket_where_it_is_now(world: World) -> None:
+def test_a_late_message_is_added_to_the_current_generation(world: World) -> None:
     compacted(world)
     world.cluster.topics["orders"].logs[0].append(1)
     run_load(world.ports(), world.settings)
@@ -110,7 +110,7 @@ def test_a_late_message_joins_the_bucket_where_it_is_now(world: World) -> None:
     assert partition(world) == world.warehouse / "orders" / "_g2" / TIME_PARTITION
 
 
-def test_what_was_replaced_stays_a_day_and_then_goes(world: World) -> None:
+def test_replaced_files_stay_for_a_day(world: World) -> None:
     old = world.warehouse / "orders" / TIME_PARTITION
     names = sorted(path.name for path in old.iterdir())
     compacted(world)
@@ -124,10 +124,10 @@ def test_what_was_replaced_stays_a_day_and_then_goes(world: World) -> None:
     assert queried(world) == world.produced("orders")
     world.cluster.topics["orders"].logs[0].append(1)
     run_load(world.ports(), world.settings)
-    assert world.log().read_state().rewrites == {}, "the next commit says that they are gone"
+    assert world.log().read_state().rewrites == {}, "the next commit removes them from the state"
 
 
-def test_what_is_gone_is_not_looked_at_again_and_what_cannot_be_looked_at_stays(world: World) -> None:
+def test_replaced_files_stay_while_the_metastore_is_unavailable(world: World) -> None:
     old = world.warehouse / "orders" / TIME_PARTITION
     compacted(world)
     world.clock_ms += READERS_MS
@@ -139,21 +139,21 @@ def test_what_is_gone_is_not_looked_at_again_and_what_cannot_be_looked_at_stays(
     assert not old.exists()
     looks = world.hive.looks
     run_load(world.ports(), world.settings)
-    assert world.hive.looks == looks, "an idle load leaves the metastore alone"
+    assert world.hive.looks == looks, "a load without news sends no metastore request"
 
 
-def test_nothing_goes_while_a_partition_cannot_be_looked_at(world: World) -> None:
+def test_a_partition_switched_back_by_a_resumed_driver_is_repaired_before_files_are_deleted(world: World) -> None:
     old = world.warehouse / "orders" / TIME_PARTITION
     compacted(world)
     world.clock_ms += READERS_MS
     back = f"file://{old}"
-    world.hive.parts["headrace", "orders"]["2026-01-01", "00"] = back  # a driver that woke up late switched it back
+    world.hive.parts["headrace", "orders"]["2026-01-01", "00"] = back  # a resumed driver switched it back
     run_load(world.ports(), world.settings)
     assert partition(world) == world.warehouse / "orders" / "_g1" / TIME_PARTITION
     assert queried(world) == world.produced("orders")
 
 
-def test_a_load_decided_while_files_are_merged_lives_on_beside_them(world: World) -> None:
+def test_a_load_committed_during_a_compaction_stays_visible(world: World) -> None:
     ports = world.rewrites()
     merge = ports.run_merges
 
@@ -170,7 +170,7 @@ def test_a_load_decided_while_files_are_merged_lives_on_beside_them(world: World
     assert directory is not None and len(list(directory.iterdir())) == 2
 
 
-def test_of_two_compactions_the_slower_one_is_refused_and_leaves_nothing(world: World) -> None:
+def test_the_slower_of_two_compactions_is_refused_and_leaves_no_staging(world: World) -> None:
     ports = world.rewrites()
     merge = ports.run_merges
 
@@ -185,7 +185,7 @@ def test_of_two_compactions_the_slower_one_is_refused_and_leaves_nothing(world: 
     assert queried(world) == world.produced("orders")
 
 
-def test_work_that_was_voided_while_files_were_merged_is_refused_and_said(world: World) -> None:
+def test_a_compaction_voided_during_the_merge_is_refused_and_reported(world: World) -> None:
     ports = world.rewrites()
     merge = ports.run_merges
 
@@ -200,7 +200,7 @@ def test_work_that_was_voided_while_files_were_merged_is_refused_and_said(world:
     assert queried(world) == world.produced("orders")
 
 
-def test_a_damaged_source_keeps_its_bucket_as_it_is(world: World) -> None:
+def test_a_time_partition_with_a_damaged_source_is_not_compacted(world: World) -> None:
     def damaged(units: Sequence[MergeUnit]) -> Sequence[MergeResult]:
         return [MergeResult(unit.task, (), "f.avro is damaged") for unit in units]
 
@@ -213,7 +213,7 @@ def test_a_damaged_source_keeps_its_bucket_as_it_is(world: World) -> None:
     assert queried(world) == world.produced("orders")
 
 
-def test_retention_takes_the_partition_and_later_the_files(world: World) -> None:
+def test_expire_removes_the_partition_and_later_the_files(world: World) -> None:
     assert expire(world.rewrites(), {"orders": 3}, is_dry=False).time_partitions == (), (
         "not old enough by a millisecond"
     )
@@ -229,7 +229,7 @@ def test_retention_takes_the_partition_and_later_the_files(world: World) -> None
     assert (known.data.files, known.data.records) == (0, 0)
 
 
-def test_a_message_for_a_day_that_is_gone_opens_it_again_without_the_old_rows(world: World) -> None:
+def test_a_message_for_an_expired_day_restores_it_without_the_old_rows(world: World) -> None:
     world.clock_ms += DAY_MS
     expire(world.rewrites(), {"orders": 3}, is_dry=False)
     world.cluster.topics["orders"].logs[0].append(1)
@@ -237,7 +237,7 @@ def test_a_message_for_a_day_that_is_gone_opens_it_again_without_the_old_rows(wo
     assert queried(world) == [world.produced("orders")[len(world.cluster.topics["orders"].logs[0]) - 1]]
 
 
-def test_files_that_are_gone_are_forgotten_by_a_decision(world: World) -> None:
+def test_accept_missing_commits_the_removal_of_missing_files(world: World) -> None:
     directory = world.warehouse / "orders" / TIME_PARTITION
     lost = sorted(directory.iterdir())[0]
     rows = len(lost.read_text().splitlines())
@@ -250,10 +250,10 @@ def test_files_that_are_gone_are_forgotten_by_a_decision(world: World) -> None:
         path.unlink()
     report_of_load = run_load(world.ports(), world.settings)
     assert not report_of_load.has_findings
-    assert not [note for note in report_of_load.notes if "headrace accept-missing" in note], "it was accepted"
+    assert not [note for note in report_of_load.notes if "headrace accept-missing" in note], "the loss was accepted"
 
 
-def test_an_hour_removed_by_hand_stalls_nothing_though_cursors_are_lost(world: World) -> None:
+def test_a_directory_deleted_by_users_stops_nothing_even_without_cursors(world: World) -> None:
     world.cluster.topics["orders"].logs[0].append(1)
     run_load(world.ports(), world.settings)
     for path in (world.warehouse / "orders" / TIME_PARTITION).glob("0-1-*"):
@@ -265,7 +265,7 @@ def test_an_hour_removed_by_hand_stalls_nothing_though_cursors_are_lost(world: W
     assert not report.has_findings
     assert [note for note in report.notes if "headrace accept-missing orders --time-partition" in note]
     after = run_load(world.ports(), world.settings)
-    assert not [note for note in after.notes if "headrace accept-missing" in note], "it is said once"
+    assert not [note for note in after.notes if "headrace accept-missing" in note], "it is reported once"
 
 
 @pytest.mark.parametrize(
@@ -275,9 +275,7 @@ def test_an_hour_removed_by_hand_stalls_nothing_though_cursors_are_lost(world: W
         lambda world: expire(world.rewrites(), {}, is_dry=False),
     ],
 )
-def test_a_rewrite_that_misses_files_says_so_since_nobody_will_again(
-    world: World, rewrite: Callable[[World], RewriteReport]
-) -> None:
+def test_a_rewrite_reports_missing_files(world: World, rewrite: Callable[[World], RewriteReport]) -> None:
     for path in (world.warehouse / "orders" / TIME_PARTITION).glob("0-1-*"):
         path.unlink()
     for path in (world.warehouse / "_headrace" / "cursor").iterdir():
@@ -287,7 +285,7 @@ def test_a_rewrite_that_misses_files_says_so_since_nobody_will_again(
 
 
 @pytest.mark.parametrize("lost", ["cursor", "index", "checkpoint"])
-def test_hints_that_are_lost_after_rewrites_change_nothing(world: World, lost: str) -> None:
+def test_hints_lost_after_rewrites_change_nothing(world: World, lost: str) -> None:
     compacted(world)
     world.cluster.topics["orders"].logs[0].append(1)
     run_load(world.ports(), world.settings)
@@ -304,7 +302,7 @@ def test_hints_that_are_lost_after_rewrites_change_nothing(world: World, lost: s
 
 @pytest.mark.parametrize("step", ["bring", "publish", "keep"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_compaction_killed_anywhere_is_finished_or_begun_again(
+def test_a_compaction_killed_at_any_call_is_finished_or_repeated(
     world: World, step: str, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.cluster.topics["orders"].logs[0].append(1)
@@ -333,7 +331,7 @@ def test_a_compaction_killed_anywhere_is_finished_or_begun_again(
     assert queried(world) == world.produced("orders")
 
 
-def test_a_disk_that_fails_while_merged_files_are_kept_decides_nothing(
+def test_a_disk_error_during_the_fsync_of_merged_files_commits_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ports = world.rewrites()

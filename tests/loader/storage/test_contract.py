@@ -1,4 +1,5 @@
-"""Every storage does what the loader rests on: here those that need no server; HDFS and S3A in tests/component."""
+"""All storages meet the contract that the loader requires. These need no server; HDFS and S3A are in
+tests/component."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class TestBucket(StorageContract):
         return hadoop_storage(FakeBucket(), "s3a://bucket/w")
 
 
-def test_a_bucket_that_takes_a_second_put_is_refused() -> None:
+def test_an_s3_bucket_without_conditional_put_is_refused() -> None:
     storage = hadoop_storage(FakeBucket(is_conditional=False), "s3a://bucket/w")
     with pytest.raises(NoPutIfAbsent, match="s3a://bucket/w/_headrace"):
         storage.commits.prepare()
@@ -58,7 +59,7 @@ def test_error_of_an_unwritable_file_system_has_its_path_and_reason(number: int,
     assert ("loader.warehouse" in str(refused.value)) is names_setting
 
 
-def test_what_killed_puts_left_is_swept() -> None:
+def test_temporary_files_of_killed_puts_are_deleted() -> None:
     files = FakeHdfs()
     commits = hadoop_storage(files, "hdfs://nn/w").commits
     commits.put_if_absent("log/1", b"1")
@@ -72,8 +73,8 @@ def test_what_killed_puts_left_is_swept() -> None:
 
 
 @pytest.mark.parametrize("is_copied", [False, True])
-def test_a_publisher_that_comes_second_finds_what_the_first_has_done(is_copied: bool) -> None:
-    """It looked at the staged file, and then another one published it, or has just made the copy."""
+def test_the_second_of_two_publishers_finds_the_file_of_the_first(is_copied: bool) -> None:
+    """After it has checked the staged file, another publisher moves it, or has just copied it."""
 
     class Overtaken(FakeBucket):
         def move(self, source: str, target: str) -> None:
@@ -89,14 +90,14 @@ def test_a_publisher_that_comes_second_finds_what_the_first_has_done(is_copied: 
     assert not is_staged(storage)
 
 
-def test_a_work_whose_files_are_all_published_is_as_old_as_its_directory() -> None:
+def test_age_of_staging_without_files_is_that_of_its_directory() -> None:
     storage = hadoop_storage(FakeHdfs(), "hdfs://nn/w")
     stage(storage)
     publish(storage)
     assert storage.staging.is_older("w", FOREVER_MS, 1000)
 
 
-def test_the_files_of_a_write_are_found_by_their_names() -> None:
+def test_staged_files_of_spark_are_found_by_name() -> None:
     files = FakeHdfs()
     storage = hadoop_storage(files, "hdfs://nn/w")
     directory = f"{storage.staging.location('w')}/5a"
@@ -105,8 +106,9 @@ def test_the_files_of_a_write_are_found_by_their_names() -> None:
     assert storage.staging.written(directory) == {"task-0-a.avro": "file=task-0-a.avro/part-00000-1.txt"}
 
 
-def test_what_somebody_else_has_done_is_settled_before_anything_rests_on_it() -> None:
-    """He may have been killed before he was told, and the NameNode before it had it on its disk."""
+def test_results_of_another_process_are_persisted_before_use() -> None:
+    """The other process may have been killed before it got the reply, and the NameNode before it had persisted the
+    change."""
     files = FakeHdfs()
     storage = hadoop_storage(files, "hdfs://nn/w")
     stage(storage)
@@ -126,8 +128,8 @@ def test_what_somebody_else_has_done_is_settled_before_anything_rests_on_it() ->
     assert files.done[:2] == [("persist", f"hdfs://nn/w/{NAME}"), ("delete", staged)]
 
 
-def test_a_lost_reply_costs_nothing() -> None:
-    """The client asks again and is refused by its own first try; the commit number says whose it is."""
+def test_a_put_with_a_lost_reply_succeeds() -> None:
+    """The client retries and its first attempt makes the second fail. The run id in the commit identifies the owner."""
     commits = CommitFiles(hadoop_storage(FakeBucket(drops_replies=True), "s3a://bucket/w").commits)
     assert commits.put(1, b"mine") == b"mine"
     assert commits.put(1, b"other") == b"mine"

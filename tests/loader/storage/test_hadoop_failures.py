@@ -27,8 +27,8 @@ SDK_CLIENT = "software.amazon.awssdk.core.exception.SdkClientException"
 
 @dataclass(eq=False)
 class Thrown:
-    """A Java exception as py4j shows it; `_target_id` and `_gateway_client` are what it asks of one. `remote` is the
-    class that a RemoteException had at the other end."""
+    """A Java exception as py4j presents it; py4j reads `_target_id` and `_gateway_client`. `remote` is the class of a
+    RemoteException at the server."""
 
     name: str
     message: str | None
@@ -37,7 +37,7 @@ class Thrown:
     _target_id: str = "o1"
     _gateway_client: object = None
 
-    def getClass(self) -> Thrown:  # Java's name, as those below
+    def getClass(self) -> Thrown:  # Java's name, as the methods below
         return self
 
     def getName(self) -> str:
@@ -168,11 +168,11 @@ PATH_FAILURES = [
     ),
     (Thrown("java.lang.NullPointerException", None), errno.EIO, "NullPointerException: "),
 ]
-"""What Java throws, the `errno` of its error, and what its reason contains."""
+"""The Java exception, the `errno` of its error, and a part of its reason."""
 
 
 def find_wrong_rows(rows: list[tuple[Thrown, int, str]], *, is_outage: bool) -> list[tuple[Thrown, OSError]]:
-    """Returns the rows whose error differs from what they state, each with that error."""
+    """Returns the rows whose error differs from the expected one, each with that error."""
     found = [(row, meant(row[0])) for row in rows]
     return [
         (thrown, error)
@@ -300,7 +300,7 @@ OUTAGES = [
     (Thrown("org.apache.hadoop.fs.s3a.AWSApiCallTimeoutException", NO_ANSWER), errno.EIO, "Unable to execute"),
     (Thrown("org.apache.hadoop.fs.s3a.AWSNoResponseException", "copyFile(a, b)"), errno.EIO, "copyFile"),
 ]
-"""The same of failures that do not depend on the path."""
+"""The same for failures that do not depend on the path."""
 
 
 def test_failure_of_the_whole_storage_is_storage_unavailable() -> None:
@@ -332,7 +332,7 @@ HOSTILE = (
     "No space available in any of the local directories",
     "java.net.UnknownHostException: nn",
 )
-"""Names that topics or the directories above them may have."""
+"""Names that topics or their parent directories may have."""
 
 
 DIRECTORIES = ("hdfs://nn:8020/w", "/w", "s3a://lake/w", "w")
@@ -353,10 +353,10 @@ FAILURES_OF_ANY_PATH = [
     ("java.io.IOException", "Could not rename {}", None, errno.EIO),
     (SDK, "Internal error at {} (Service: S3, Status Code: 500, Request ID: X)", None, errno.EIO),
 ]
-"""Class, message with the path as `{}`, cause, and the `errno` that it is whatever the path."""
+"""The class, the message with the path as `{}`, the cause, and the `errno`, which must not depend on the path."""
 
 
-def test_words_in_a_path_do_not_change_the_error() -> None:
+def test_path_does_not_change_the_error() -> None:
     wrong = []
     for directory, name, row in itertools.product(DIRECTORIES, HOSTILE, FAILURES_OF_ANY_PATH):
         class_name, message, cause, number = row

@@ -1,4 +1,4 @@
-"""The lease is held by one process at a time and ends with it."""
+"""One process at a time holds the lease, and the end of the process releases it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.loader.storage.local.lease import Lease, LeaseHolder
 from support.checkout import ROOT
 
 
-def test_the_second_is_told_who_holds_it(tmp_path: Path) -> None:
+def test_a_second_process_gets_the_holder_of_the_lease(tmp_path: Path) -> None:
     first, second = Lease(tmp_path / "lease.json"), Lease(tmp_path / "lease.json")
     assert first.acquire(1000) is None
     holder = second.acquire(2000)
@@ -25,7 +25,7 @@ def test_the_second_is_told_who_holds_it(tmp_path: Path) -> None:
     second.release()
 
 
-def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
+def test_a_killed_holder_releases_the_lease(tmp_path: Path) -> None:
     code = (
         "import sys, signal; from pathlib import Path; from headrace.loader.storage.local.lease import Lease; "
         "lease = Lease(Path(sys.argv[1])); assert lease.acquire(5) is None; print('held', flush=True); signal.pause()"
@@ -45,7 +45,7 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
     lease.release()
 
 
-def test_a_holder_that_has_not_yet_said_who_it_is(tmp_path: Path) -> None:
+def test_a_lease_without_a_written_holder(tmp_path: Path) -> None:
     path = tmp_path / "lease.json"
     first = Lease(path)
     assert first.acquire(1000) is None

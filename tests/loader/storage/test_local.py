@@ -1,4 +1,4 @@
-"""Put-if-absent has exactly one winner, whatever races; publishing may be repeated by anybody."""
+"""Put-if-absent has exactly one winner in any race; any process may repeat publishing."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ ROUNDS = 3000
 THREADS = 4
 
 
-def test_of_many_threads_exactly_one_puts_each_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # durability is not raced here, and 12,000 are slow
+def test_exactly_one_of_many_threads_puts_each_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: None
+    )  # these races do not depend on durability, and 12,000 fsyncs are slow
     storage = LocalCommitStorage(tmp_path)
     winners: list[list[int]] = [[] for _ in range(ROUNDS)]
     start = threading.Barrier(THREADS)
@@ -51,7 +53,7 @@ def _race_in_process(root: str, me: int, won: object) -> None:
     won.put(None)  # type: ignore[attr-defined]
 
 
-def test_of_several_processes_exactly_one_puts_each_name(tmp_path: Path) -> None:
+def test_exactly_one_of_several_processes_puts_each_name(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     won = context.Queue()
     processes = [context.Process(target=_race_in_process, args=(str(tmp_path), me, won)) for me in range(3)]
@@ -69,14 +71,14 @@ def test_of_several_processes_exactly_one_puts_each_name(tmp_path: Path) -> None
     assert all((tmp_path / "log" / str(number)).read_text() == str(me) for number, me in found)
 
 
-def test_a_name_that_is_taken_keeps_its_content(tmp_path: Path) -> None:
+def test_put_if_absent_does_not_change_an_existing_file(tmp_path: Path) -> None:
     storage = LocalCommitStorage(tmp_path)
     assert storage.put_if_absent("log/1", b"first")
     assert not storage.put_if_absent("log/1", b"second")
     assert storage.read("log/1") == b"first"
 
 
-def test_a_file_system_without_hard_links_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(source: object, target: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
@@ -93,14 +95,14 @@ def test_a_file_system_whose_links_replace_is_refused(tmp_path: Path, monkeypatc
     assert refused.value.path == str(tmp_path)
 
 
-def test_an_unwritable_warehouse_is_named(tmp_path: Path) -> None:
+def test_error_of_an_unwritable_warehouse_has_its_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UnwritableWarehouse) as refused:
         LocalCommitStorage(tmp_path / "file" / "warehouse").prepare()
     assert refused.value.path == str(tmp_path / "file" / "warehouse")
 
 
-def test_a_read_only_warehouse_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_read_only_warehouse_has_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
@@ -111,7 +113,7 @@ def test_a_read_only_warehouse_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     assert (refused.value.path, refused.value.reason) == (str(tmp_path), "Read-only file system")
 
 
-def test_a_full_disk_needs_room_and_no_other_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_full_disk_suggests_free_space_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -130,7 +132,7 @@ def test_preparing_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 class Warehouse:
-    """A storage and one committed file of it, `whole`, staged by work `w`."""
+    """A storage and one committed file, `whole`, staged by run `w`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -144,7 +146,7 @@ class Warehouse:
         self.staged.write_bytes(content)
 
     def publish(self) -> bool:
-        """Whether the file was found."""
+        """Returns whether the file was found."""
         checksum = checksum_of(b"whole")
         return not self.storage.files.publish([Publication("t", "w", "task-0/a.avro", self.name, 5, checksum)])
 
@@ -154,7 +156,7 @@ def warehouse(tmp_path: Path) -> Warehouse:
     return Warehouse(tmp_path)
 
 
-def test_publishing_moves_the_file_once_and_may_be_repeated(warehouse: Warehouse) -> None:
+def test_publishing_is_idempotent(warehouse: Warehouse) -> None:
     warehouse.stage()
     for _ in range(2):
         warehouse.publish()
@@ -162,7 +164,7 @@ def test_publishing_moves_the_file_once_and_may_be_repeated(warehouse: Warehouse
         assert not warehouse.staged.exists()
 
 
-def test_publishing_goes_on_after_a_crash_between_link_and_unlink(warehouse: Warehouse) -> None:
+def test_publishing_continues_after_a_crash_between_link_and_unlink(warehouse: Warehouse) -> None:
     warehouse.stage()
     warehouse.final.parent.mkdir(parents=True)
     os.link(warehouse.staged, warehouse.final)
@@ -170,35 +172,35 @@ def test_publishing_goes_on_after_a_crash_between_link_and_unlink(warehouse: War
     assert not warehouse.staged.exists()
 
 
-def test_a_file_that_is_nowhere_is_told(warehouse: Warehouse) -> None:
+def test_a_file_missing_in_staging_and_table_is_reported(warehouse: Warehouse) -> None:
     assert not warehouse.publish()
     warehouse.stage()
     assert warehouse.publish()
     assert warehouse.publish()
 
 
-def test_a_cut_file_is_never_published(warehouse: Warehouse) -> None:
+def test_a_truncated_file_is_never_published(warehouse: Warehouse) -> None:
     warehouse.stage(b"cut")
     with pytest.raises(PublishedFileLost, match=r"\bt\b"):
         warehouse.publish()
     assert not warehouse.final.exists()
 
 
-def test_a_published_file_that_was_cut_is_noticed(warehouse: Warehouse) -> None:
+def test_a_truncated_published_file_is_detected(warehouse: Warehouse) -> None:
     warehouse.final.parent.mkdir(parents=True)
     warehouse.final.write_bytes(b"cut")
     with pytest.raises(PublishedFileLost, match=r"\b3\b.*\b5\b"):
         warehouse.publish()
 
 
-def test_a_name_that_another_file_has_is_refused_and_nothing_is_lost(warehouse: Warehouse) -> None:
+def test_publishing_to_a_name_of_another_file_is_refused(warehouse: Warehouse) -> None:
     warehouse.stage()
     warehouse.final.parent.mkdir(parents=True)
     warehouse.final.write_bytes(b"other")
     with pytest.raises(PublishedFileLost, match=re.escape(str(warehouse.staged))):
         warehouse.publish()
     assert (warehouse.staged.read_bytes(), warehouse.final.read_bytes()) == (b"whole", b"other")
-    warehouse.final.write_bytes(b"whole")  # a copy of it, as a backup would bring
+    warehouse.final.write_bytes(b"whole")  # a copy, as restored from a backup
     warehouse.publish()
     assert not warehouse.staged.exists()
 
@@ -224,7 +226,7 @@ def test_threads_that_publish_the_same_file_all_succeed(warehouse: Warehouse) ->
     assert failures == []
 
 
-def test_publishing_beside_somebody_who_removes_empty_directories(warehouse: Warehouse) -> None:
+def test_publishing_while_empty_directories_are_removed(warehouse: Warehouse) -> None:
     files, done = warehouse.storage.files, threading.Event()
 
     def tidy() -> None:
@@ -243,7 +245,7 @@ def test_publishing_beside_somebody_who_removes_empty_directories(warehouse: War
         thread.join()
 
 
-def test_a_file_is_brought_to_a_second_name_and_both_live(warehouse: Warehouse) -> None:
+def test_bring_gives_a_file_a_second_name(warehouse: Warehouse) -> None:
     warehouse.stage()
     warehouse.publish()
     files = warehouse.storage.files
@@ -256,7 +258,7 @@ def test_a_file_is_brought_to_a_second_name_and_both_live(warehouse: Warehouse) 
         files.bring("t", warehouse.name, "t/_g2/dt=2026-01-01/hr=00/0-1-w-0-0.avro")
 
 
-def test_removing_takes_the_directories_that_are_empty(warehouse: Warehouse) -> None:
+def test_removing_files_removes_empty_directories(warehouse: Warehouse) -> None:
     warehouse.stage()
     warehouse.publish()
     files = warehouse.storage.files
@@ -266,7 +268,7 @@ def test_removing_takes_the_directories_that_are_empty(warehouse: Warehouse) -> 
     assert files.children(warehouse.name) == ()
 
 
-def test_putting_replaces_whole_files(warehouse: Warehouse) -> None:
+def test_put_replaces_files_atomically(warehouse: Warehouse) -> None:
     files = warehouse.storage.files
     for content in (b"1", b"1", b"22"):
         files.put("t/_schema/current.avsc", content)
@@ -287,7 +289,7 @@ def test_staged_files_are_checked(warehouse: Warehouse) -> None:
     staging.keep("nothing", [])
 
 
-def test_works_are_told_by_their_age(warehouse: Warehouse) -> None:
+def test_age_of_staged_runs(warehouse: Warehouse) -> None:
     staging = warehouse.storage.staging
     assert staging.works() == frozenset()
     warehouse.stage()
@@ -302,7 +304,7 @@ def test_works_are_told_by_their_age(warehouse: Warehouse) -> None:
     assert staging.works() == {"v"}
 
 
-def test_what_killed_puts_left_is_swept(tmp_path: Path) -> None:
+def test_temporary_files_of_killed_puts_are_deleted(tmp_path: Path) -> None:
     commits = LocalCommitStorage(tmp_path)
     commits.put_if_absent("log/1", b"1")
     left = tmp_path / "tmp" / ".left"
@@ -315,9 +317,7 @@ def test_what_killed_puts_left_is_swept(tmp_path: Path) -> None:
     assert commits.read("log/1") == b"1"
 
 
-def test_what_cannot_be_set_aside_is_where_it_was_and_nothing_is_left_of_the_try(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_set_aside_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = local_storage(tmp_path).files
     (tmp_path / "t" / "hr=00" / "sub").mkdir(parents=True)
     (tmp_path / "t" / "hr=00" / "x").write_bytes(b"mine")
@@ -334,10 +334,10 @@ def test_what_cannot_be_set_aside_is_where_it_was_and_nothing_is_left_of_the_try
 
 
 @pytest.mark.parametrize("is_there_again", [False, True])
-def test_setting_aside_takes_what_is_there_at_that_moment(
+def test_set_aside_moves_only_the_present_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there_again: bool
 ) -> None:
-    """Somebody else sets the file aside in between, and the next one of that name may be there already."""
+    """Another process moves the file in between, and a new file with the same name may exist."""
     files = local_storage(tmp_path).files
     source = tmp_path / "t" / "hr=00" / "x"
     source.parent.mkdir(parents=True)
@@ -349,7 +349,7 @@ def test_setting_aside_takes_what_is_there_at_that_moment(
         assert files.set_aside("t/hr=00/x", "t/_foreign/hr=00/x.1")
         if is_there_again:
             source.write_bytes(b"second")
-        rename(first, final)  # type: ignore[arg-type]  # as it is called
+        rename(first, final)  # type: ignore[arg-type]  # passed through
 
     monkeypatch.setattr(os, "rename", overtaken)
     assert files.set_aside("t/hr=00/x", "t/_foreign/hr=00/x") == is_there_again

@@ -1,7 +1,8 @@
-"""What the storage promises holds when power is lost at any moment from then on, and rests on every force.
+"""The promises of the storage hold after a loss of power at any later moment, and depend on every fsync.
 
-Each use of the storage is recorded, and of every moment what a loss of power may leave is looked at: nothing that was
-not forced, removals alone, or a mix. Then every force is left out, one at a time: some promise must break.
+Each use of the storage is recorded. For each moment, the possible disks after a loss of power are checked: without all
+changes that were not fsynced, with only their removals, or with a random mix. Then each fsync is omitted in turn: some
+promise must break.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from support.simulation.power_loss import Forced, Killed, OneByOne, Recorder, Su
 NAME = "orders/dt=2026-01-01/hr=00/0-1-a.avro"
 WHOLE = b"whole"
 SEED = 20260101
-MIXES = 4  # of each moment, beside the extremes
+MIXES = 4  # random mixes per moment, besides all and none
 
 
 @dataclass
 class Warehouse:
-    """In a new directory of `root`. `promises` are what must hold, each with the operation after which it was made."""
+    """A warehouse in a new directory of `root`. `promises` are the conditions that must hold, each from an operation
+    on."""
 
     root: Path
     recorder: Recorder
@@ -43,7 +45,7 @@ class Warehouse:
         self.storage = local_storage(self.directory)
         self.storage.commits.prepare()
 
-    def from_now_on(self, holds: Callable[[], bool]) -> None:
+    def promise(self, holds: Callable[[], bool]) -> None:
         self.promises.append((len(self.recorder.operations) - 1, holds))
 
     def is_whole(self, name: str) -> bool:
@@ -51,7 +53,7 @@ class Warehouse:
         return path.is_file() and path.read_bytes() == WHOLE
 
     def stage(self) -> list[Staged]:
-        """As a task does."""
+        """Stages a file as a task does."""
         task = LocalSink(self.storage.staging.location("w"), 1)
         task.append("000001.avro", WHOLE)
         task.finish(["000001.avro"])
@@ -64,8 +66,8 @@ class Warehouse:
 
 
 @contextmanager
-def killed_before_it_forces(names_of: ModuleType) -> Iterator[None]:
-    """The call inside ends where it would force the first name."""
+def killed_before_fsync(names_of: ModuleType) -> Iterator[None]:
+    """The call in this context is killed at its first fsync of a name."""
 
     def die(*_: object) -> None:
         raise Killed
@@ -75,135 +77,135 @@ def killed_before_it_forces(names_of: ModuleType) -> Iterator[None]:
         yield
 
 
-def a_slot_that_was_put(warehouse: Warehouse) -> None:
+def a_commit(warehouse: Warehouse) -> None:
     assert warehouse.storage.commits.put_if_absent("log/1", WHOLE)
-    warehouse.from_now_on(lambda: warehouse.is_whole("_headrace/log/1"))
+    warehouse.promise(lambda: warehouse.is_whole("_headrace/log/1"))
 
 
-def a_slot_in_a_directory_of_somebody_killed(warehouse: Warehouse) -> None:
-    with killed_before_it_forces(commit_storage):
+def a_commit_in_a_directory_of_a_killed_writer(warehouse: Warehouse) -> None:
+    with killed_before_fsync(commit_storage):
         warehouse.storage.commits.put_if_absent("log/1", WHOLE)
     assert warehouse.storage.commits.put_if_absent("log/2", WHOLE)
-    warehouse.from_now_on(lambda: warehouse.is_whole("_headrace/log/2"))
+    warehouse.promise(lambda: warehouse.is_whole("_headrace/log/2"))
 
 
-def a_slot_of_somebody_killed(warehouse: Warehouse) -> None:
-    with killed_before_it_forces(commit_storage):
+def a_commit_of_a_killed_writer(warehouse: Warehouse) -> None:
+    with killed_before_fsync(commit_storage):
         warehouse.storage.commits.put_if_absent("log/1", WHOLE)
     warehouse.storage.commits.keep("log/1")
-    warehouse.from_now_on(lambda: warehouse.is_whole("_headrace/log/1"))
+    warehouse.promise(lambda: warehouse.is_whole("_headrace/log/1"))
 
 
 def a_hint_that_is_replaced(warehouse: Warehouse) -> None:
     path = warehouse.directory / "_headrace" / "cursor" / "files.json"
-    warehouse.from_now_on(lambda: not path.exists() or path.read_bytes() in (b"old", b"new"))
+    warehouse.promise(lambda: not path.exists() or path.read_bytes() in (b"old", b"new"))
     warehouse.storage.commits.replace("cursor/files.json", b"old")
     warehouse.storage.commits.replace("cursor/files.json", b"new")
 
 
 def a_staged_file(warehouse: Warehouse) -> None:
     warehouse.storage.staging.keep("w", warehouse.stage())
-    warehouse.from_now_on(lambda: warehouse.is_whole(f"_headrace/staging/w/{warehouse.staged}"))
+    warehouse.promise(lambda: warehouse.is_whole(f"_headrace/staging/w/{warehouse.staged}"))
 
 
-def a_staged_file_of_another_work(warehouse: Warehouse) -> None:
+def a_staged_file_of_another_run(warehouse: Warehouse) -> None:
     found = warehouse.stage()
     warehouse.storage.staging.keep("w", found)
     warehouse.storage.staging.move("w", found, "w2")
-    warehouse.from_now_on(lambda: warehouse.is_whole(f"_headrace/staging/w2/{warehouse.staged}"))
+    warehouse.promise(lambda: warehouse.is_whole(f"_headrace/staging/w2/{warehouse.staged}"))
 
 
 def a_published_file(warehouse: Warehouse) -> None:
     warehouse.storage.staging.keep("w", warehouse.stage())
     staged = f"_headrace/staging/w/{warehouse.staged}"
-    warehouse.from_now_on(lambda: warehouse.is_whole(NAME) or warehouse.is_whole(staged))
+    warehouse.promise(lambda: warehouse.is_whole(NAME) or warehouse.is_whole(staged))
     warehouse.publish()
-    warehouse.from_now_on(lambda: warehouse.is_whole(NAME))
+    warehouse.promise(lambda: warehouse.is_whole(NAME))
 
 
-def a_file_that_somebody_killed_was_publishing(warehouse: Warehouse) -> None:
+def a_file_of_a_killed_publisher(warehouse: Warehouse) -> None:
     warehouse.storage.staging.keep("w", warehouse.stage())
     staged = f"_headrace/staging/w/{warehouse.staged}"
-    with killed_before_it_forces(files):
+    with killed_before_fsync(files):
         warehouse.publish()
-    warehouse.from_now_on(lambda: warehouse.is_whole(NAME) or warehouse.is_whole(staged))
+    warehouse.promise(lambda: warehouse.is_whole(NAME) or warehouse.is_whole(staged))
     warehouse.publish()
     warehouse.storage.staging.drop("w")
-    warehouse.from_now_on(lambda: warehouse.is_whole(NAME))
+    warehouse.promise(lambda: warehouse.is_whole(NAME))
 
 
-def a_file_that_was_brought(warehouse: Warehouse) -> None:
+def a_second_name(warehouse: Warehouse) -> None:
     a_published_file(warehouse)
     warehouse.promises.clear()
     target = f"_g1/{NAME}"
-    warehouse.from_now_on(lambda: warehouse.is_whole(NAME) or warehouse.is_whole(target))
+    warehouse.promise(lambda: warehouse.is_whole(NAME) or warehouse.is_whole(target))
     warehouse.storage.files.bring("orders", NAME, target)
     warehouse.storage.files.remove([NAME])
-    warehouse.from_now_on(lambda: warehouse.is_whole(target))
+    warehouse.promise(lambda: warehouse.is_whole(target))
 
 
-def a_file_that_somebody_killed_was_bringing(warehouse: Warehouse) -> None:
+def a_second_name_of_a_killed_process(warehouse: Warehouse) -> None:
     a_published_file(warehouse)
     warehouse.promises.clear()
     target = f"_g1/{NAME}"
-    with killed_before_it_forces(files):
+    with killed_before_fsync(files):
         warehouse.storage.files.bring("orders", NAME, target)
     warehouse.storage.files.bring("orders", NAME, target)
     warehouse.storage.files.remove([NAME])
-    warehouse.from_now_on(lambda: warehouse.is_whole(target))
+    warehouse.promise(lambda: warehouse.is_whole(target))
 
 
-def a_file_that_was_removed(warehouse: Warehouse) -> None:
+def a_removed_file(warehouse: Warehouse) -> None:
     a_published_file(warehouse)
     warehouse.promises.clear()
     name = NAME.replace("hr=00", "hr=01")
     warehouse.storage.files.bring("orders", NAME, name)
     warehouse.storage.files.remove([NAME])
-    warehouse.from_now_on(lambda: not (warehouse.directory / NAME).exists())
+    warehouse.promise(lambda: not (warehouse.directory / NAME).exists())
     warehouse.storage.files.remove([name])
-    warehouse.from_now_on(lambda: not (warehouse.directory / "orders").exists())
+    warehouse.promise(lambda: not (warehouse.directory / "orders").exists())
 
 
-def a_file_that_was_set_aside(warehouse: Warehouse) -> None:
+def a_file_set_aside(warehouse: Warehouse) -> None:
     a_published_file(warehouse)
     warehouse.promises.clear()
     target = "orders/_foreign/0-1-a.avro"
     assert warehouse.storage.files.set_aside(NAME, target)
-    warehouse.from_now_on(lambda: warehouse.is_whole(target))
-    warehouse.from_now_on(lambda: not (warehouse.directory / NAME).exists())
+    warehouse.promise(lambda: warehouse.is_whole(target))
+    warehouse.promise(lambda: not (warehouse.directory / NAME).exists())
 
 
-def a_schema_that_was_put(warehouse: Warehouse) -> None:
+def a_table_schema(warehouse: Warehouse) -> None:
     name = "orders/_schema/current.avsc"
     path = warehouse.directory / name
     warehouse.storage.files.put(name, b"old")
-    warehouse.from_now_on(lambda: path.is_file() and path.read_bytes() in (b"old", WHOLE))
+    warehouse.promise(lambda: path.is_file() and path.read_bytes() in (b"old", WHOLE))
     warehouse.storage.files.put(name, WHOLE)
-    warehouse.from_now_on(lambda: warehouse.is_whole(name))
+    warehouse.promise(lambda: warehouse.is_whole(name))
 
 
-def a_schema_that_somebody_killed_was_putting(warehouse: Warehouse) -> None:
-    with killed_before_it_forces(files):
+def a_table_schema_of_a_killed_writer(warehouse: Warehouse) -> None:
+    with killed_before_fsync(files):
         warehouse.storage.files.put("orders/_schema/current.avsc", WHOLE)
     warehouse.storage.files.put("orders/_schema/current.avsc", WHOLE)
-    warehouse.from_now_on(lambda: warehouse.is_whole("orders/_schema/current.avsc"))
+    warehouse.promise(lambda: warehouse.is_whole("orders/_schema/current.avsc"))
 
 
 USES = (
-    a_slot_that_was_put,
-    a_slot_in_a_directory_of_somebody_killed,
-    a_slot_of_somebody_killed,
+    a_commit,
+    a_commit_in_a_directory_of_a_killed_writer,
+    a_commit_of_a_killed_writer,
     a_hint_that_is_replaced,
     a_staged_file,
-    a_staged_file_of_another_work,
+    a_staged_file_of_another_run,
     a_published_file,
-    a_file_that_somebody_killed_was_publishing,
-    a_file_that_was_brought,
-    a_file_that_somebody_killed_was_bringing,
-    a_file_that_was_removed,
-    a_file_that_was_set_aside,
-    a_schema_that_was_put,
-    a_schema_that_somebody_killed_was_putting,
+    a_file_of_a_killed_publisher,
+    a_second_name,
+    a_second_name_of_a_killed_process,
+    a_removed_file,
+    a_file_set_aside,
+    a_table_schema,
+    a_table_schema_of_a_killed_writer,
 )
 Use = Callable[[Warehouse], None]
 
@@ -219,7 +221,7 @@ def record(root: Path, use: Use, without: str = "") -> Warehouse:
 
 
 def broken(warehouse: Warehouse) -> str:
-    """The first disk on which a promise does not hold, "" when there is none."""
+    """The first disk on which a promise does not hold, "" if all hold."""
     chance, survivors, seen = random.Random(SEED), Survivors(), set()
     for number, operation in enumerate(warehouse.recorder.operations):
         survivors.after(operation)
@@ -237,13 +239,13 @@ def broken(warehouse: Warehouse) -> str:
 
 
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
-def test_what_is_promised_survives_a_loss_of_power(memory_path: Path, use: Use) -> None:
+def test_promises_hold_after_a_loss_of_power(memory_path: Path, use: Use) -> None:
     warehouse = record(memory_path / "disk", use)
     assert warehouse.promises
     assert broken(warehouse) == ""
 
 
-def test_without_any_one_force_a_promise_breaks(memory_path: Path) -> None:
+def test_every_omitted_fsync_breaks_a_promise(memory_path: Path) -> None:
     root = memory_path / "disk"
     by_site: dict[str, list[Use]] = {}
     for use in USES:
@@ -261,11 +263,11 @@ def test_without_any_one_force_a_promise_breaks(memory_path: Path) -> None:
         else:
             unnoticed.append(site)
     assert unnoticed == []
-    assert {site.split()[0] for site in by_site} == set(functions_that_force()), "a force that no use reaches"
+    assert {site.split()[0] for site in by_site} == set(functions_with_fsync()), "an fsync that no use reaches"
 
 
-def functions_that_force() -> Iterator[str]:
-    """Those of the storage that force something themselves, as sites name them."""
+def functions_with_fsync() -> Iterator[str]:
+    """The functions of the storage that fsync directly, by their names in sites."""
     for path in Path(local_storage.__code__.co_filename).parent.glob("*.py"):
         for function in ast.walk(ast.parse(path.read_text())):
             if not isinstance(function, ast.FunctionDef):

@@ -1,4 +1,5 @@
-"""Which waiting Hadoop's own configuration has, and that ours takes its place only where nobody has chosen one."""
+"""Hadoop's default retry settings for closing a file, and that ours replace them only if the cluster configures
+none."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ SITE = f"<configuration><property><name>{DELAY}</name><value>7</value></property
 
 @pytest.fixture(scope="module", params=[""])
 def jvm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One of a cluster whose `hdfs-site.xml` is the parameter, if it has one."""
+    """The JVM of a cluster with the parameter as `hdfs-site.xml`, "" for none."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param:
             conf = tmp_path_factory.mktemp("conf")
@@ -34,33 +35,33 @@ def jvm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def waits_ms(first: int, times: int) -> int:
-    """In all, when each is twice the one before."""
+    """The total of waits that double each time."""
     return sum(first * 2**number for number in range(times))
 
 
-def test_it_asks_soon_and_for_no_less_time_than_hadoop(jvm: Any) -> None:
+def test_prompt_close_retries_sooner_and_as_long_as_hadoop(jvm: Any) -> None:
     assert prompt_close(jvm, jvm.org.apache.hadoop.conf.Configuration()) == SETTINGS
     keys = jvm.org.apache.hadoop.hdfs.client.HdfsClientConfigKeys.BlockWrite
     assert (keys.LOCATEFOLLOWINGBLOCK_INITIAL_DELAY_MS_KEY, keys.LOCATEFOLLOWINGBLOCK_RETRIES_KEY) == (DELAY, RETRIES)
-    hadoops = keys.LOCATEFOLLOWINGBLOCK_INITIAL_DELAY_MS_DEFAULT, keys.LOCATEFOLLOWINGBLOCK_RETRIES_DEFAULT
-    assert hadoops == (400, 5)
-    assert waits_ms(int(SETTINGS[DELAY]), int(SETTINGS[RETRIES])) >= waits_ms(*hadoops)
+    defaults = keys.LOCATEFOLLOWINGBLOCK_INITIAL_DELAY_MS_DEFAULT, keys.LOCATEFOLLOWINGBLOCK_RETRIES_DEFAULT
+    assert defaults == (400, 5)
+    assert waits_ms(int(SETTINGS[DELAY]), int(SETTINGS[RETRIES])) >= waits_ms(*defaults)
 
 
 @pytest.mark.parametrize("key", SETTINGS)
-def test_what_the_cluster_has_chosen_stays(jvm: Any, key: str) -> None:
+def test_configured_values_of_the_cluster_stay(jvm: Any, key: str) -> None:
     configuration = jvm.org.apache.hadoop.conf.Configuration()
     configuration.set(key, "7")
     assert prompt_close(jvm, configuration) == {}
 
 
 @pytest.mark.parametrize("jvm", [SITE], indirect=True)
-def test_so_does_what_its_file_says(jvm: Any) -> None:
+def test_values_of_hdfs_site_xml_stay(jvm: Any) -> None:
     configuration = jvm.org.apache.hadoop.conf.Configuration()
-    assert configuration.get(DELAY) is None, "nothing of HDFS was needed so far"
+    assert configuration.get(DELAY) is None, "no HDFS class has loaded the file yet"
     assert prompt_close(jvm, configuration) == {}
 
 
-def test_a_file_system_has_it(jvm: Any) -> None:
+def test_hdfs_file_system_uses_prompt_close(jvm: Any) -> None:
     opened = HdfsFileSystem(lambda: shared_jvm(Path(), {}), "hdfs://127.0.0.1:1/")._open()[1]
     assert {key: opened.getConf().get(key) for key in SETTINGS} == SETTINGS

@@ -1,4 +1,4 @@
-"""Container files made of encoded rows are what fastavro reads, block by block."""
+"""fastavro reads container files made of encoded rows, block by block."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def row(n: int) -> bytes:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_fastavro_reads_it(codec: str) -> None:
+def test_fastavro_reads_container_files(codec: str) -> None:
     form = ContainerFormat(SCHEMA, codec, SYNC)
     blocks = [form.block([row(n) for n in range(100)]), form.block([row(100)])]
     data = form.header({"headrace.run_id": "w", "headrace.task": "3"}) + b"".join(blocks)
@@ -33,17 +33,17 @@ def test_fastavro_reads_it(codec: str) -> None:
     assert [block.num_records for block in fastavro.block_reader(io.BytesIO(data))] == [100, 1]
 
 
-def test_a_file_without_blocks_is_empty_not_broken() -> None:
+def test_a_file_without_blocks_is_empty() -> None:
     assert list(fastavro.reader(io.BytesIO(ContainerFormat(SCHEMA, "snappy", SYNC).header({})))) == []
 
 
 def test_snappy_rows_carry_their_checksum() -> None:
-    # fastavro passes over it and Avro Java does not.
+    # fastavro ignores the checksum and Avro Java does not.
     block = ContainerFormat(SCHEMA, "snappy", SYNC).block([row(1), row(2)])
     assert block[-20:-16] == zlib.crc32(row(1) + row(2)).to_bytes(4, "big")
 
 
 @pytest.mark.parametrize(("codec", "sync", "wrong"), [("lz4", SYNC, "lz4"), ("null", b"short", r"\b16\b")])
-def test_formats_check_themselves(codec: str, sync: bytes, wrong: str) -> None:
+def test_container_formats_are_validated(codec: str, sync: bytes, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         ContainerFormat(SCHEMA, codec, sync)

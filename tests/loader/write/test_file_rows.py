@@ -1,4 +1,4 @@
-"""Rows, written one after the other with the sync marker behind each, are the files of a local sink byte for byte."""
+"""Rows with their sync markers, concatenated, equal the files of a local sink byte for byte."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SYNC = b"0123456789abcdef"
 
 
 def write(sink: BlockSink) -> list[str]:
-    """Three files of several blocks, by turns."""
+    """Writes three files of several blocks alternately."""
     files = TaskFiles(
         sink, lambda *_: ContainerFormat('"bytes"', "deflate", SYNC), {}, block_bytes=20, file_bytes_target=10**6
     )
@@ -31,7 +31,7 @@ def write(sink: BlockSink) -> list[str]:
     return [file.path for file in files.finish()]
 
 
-def test_rows_and_syncs_are_the_local_files(tmp_path: Path) -> None:
+def test_rows_with_sync_markers_equal_the_local_files(tmp_path: Path) -> None:
     local = LocalSink(str(tmp_path), 7)
     expected = [(tmp_path / path).read_bytes() for path in write(local)]
     rows: list[Row] = []
@@ -44,19 +44,19 @@ def test_rows_and_syncs_are_the_local_files(tmp_path: Path) -> None:
     assert not any(block.endswith(SYNC) for _, _, block in rows)
 
 
-def test_attempts_never_share_a_name() -> None:
+def test_file_names_of_attempts_differ() -> None:
     first, second = (RowSink(lambda row: None, SYNC, 4).directory for _ in "ab")
     assert first != second
     assert re.fullmatch(r"task-00004-[0-9a-f]{16}-000001\.avro", row_file(f"{first}/000001.avro"))
 
 
-def test_markers_are_text_and_differ() -> None:
+def test_sync_markers_are_text_and_differ() -> None:
     one, other = new_text_sync(), new_text_sync()
     assert one != other
     assert re.fullmatch(r"[A-Za-z0-9]{16}", one)
 
 
-def test_rows_come_in_order_and_few_wait(tmp_path: Path) -> None:
+def test_rows_are_in_order_and_few_are_buffered(tmp_path: Path) -> None:
     put_so_far = []
 
     def work(put: Callable[[Row], None]) -> None:
@@ -69,7 +69,7 @@ def test_rows_come_in_order_and_few_wait(tmp_path: Path) -> None:
         assert len(put_so_far) <= taken + ROWS_WAITING_MAX
 
 
-def test_what_the_work_raises_is_raised() -> None:
+def test_errors_of_the_task_are_raised() -> None:
     def work(put: Callable[[Row], None]) -> None:
         put(("a", 1, b""))
         raise ValueError("no")
@@ -80,7 +80,7 @@ def test_what_the_work_raises_is_raised() -> None:
         next(rows)
 
 
-def test_work_whose_rows_nobody_takes_ends() -> None:
+def test_a_task_ends_when_its_rows_are_not_consumed() -> None:
     ended = threading.Event()
 
     def work(put: Callable[[Row], None]) -> None:

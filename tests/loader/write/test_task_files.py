@@ -1,4 +1,4 @@
-"""Rows to files: nothing lost or mixed up whatever the limits, and nothing left of a dropped range."""
+"""Rows to files: with any limits no row is lost or misplaced, and a dropped range leaves none."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check(directory: Path, file: StagedFile) -> None:
     assert len(offsets_in(directory, file)) == file.records == sum(piece.records for piece in file.ranges)
 
 
-def test_one_file_per_kind_topic_and_bucket(tmp_path: Path) -> None:
+def test_one_file_per_kind_topic_and_time_partition(tmp_path: Path) -> None:
     files = files_of(tmp_path)
     for topic in ("t", "u"):
         rows = range_of(tmp_path, topic=topic)
@@ -84,7 +84,7 @@ def test_one_file_per_kind_topic_and_bucket(tmp_path: Path) -> None:
 
 
 def test_small_ranges_share_blocks_and_files(tmp_path: Path) -> None:
-    files = files_of(tmp_path, block_bytes=150)  # of twelve rows
+    files = files_of(tmp_path, block_bytes=150)  # twelve rows
     for partition in range(20):
         rows = range_of(tmp_path, partition)
         rows.add(FileKind.DATA, "dt=2013-01-01", 100 + partition, row(partition))
@@ -95,7 +95,7 @@ def test_small_ranges_share_blocks_and_files(tmp_path: Path) -> None:
     assert file.ranges == tuple(FileRange(partition, 100 + partition, 100 + partition, 1) for partition in range(20))
 
 
-def test_a_dropped_range_leaves_nothing(tmp_path: Path) -> None:
+def test_a_dropped_range_leaves_no_rows(tmp_path: Path) -> None:
     files = files_of(tmp_path)
     rows = range_of(tmp_path, bytes_max=2000)
     for offset in range(500):
@@ -107,14 +107,14 @@ def test_a_dropped_range_leaves_nothing(tmp_path: Path) -> None:
     assert list(directory.iterdir()) == []
 
 
-def test_a_range_without_room_moves_half_of_it_aside(tmp_path: Path) -> None:
-    with tempfile.TemporaryFile(dir=tmp_path) as aside:
-        rows = RangeRows("t", 0, formats, block_bytes=1000, bytes_max=10_000, scratch=lambda: aside)
+def test_a_full_buffer_spills_half_of_its_rows(tmp_path: Path) -> None:
+    with tempfile.TemporaryFile(dir=tmp_path) as spill:
+        rows = RangeRows("t", 0, formats, block_bytes=1000, bytes_max=10_000, scratch=lambda: spill)
         sizes = []
-        for offset in range(40):  # each is a block of its own, of 1,020 bytes
+        for offset in range(40):  # each row is a separate block of 1,020 bytes
             rows.add(FileKind.DATA, "dt=2013-01-01", offset, row(offset, 998))
             rows.limit_memory()
-            sizes.append(aside.seek(0, os.SEEK_END) // 1020)
+            sizes.append(spill.seek(0, os.SEEK_END) // 1020)
         assert sizes == [0] * 9 + [6] * 6 + [12] * 6 + [18] * 6 + [24] * 6 + [30] * 6 + [36]
         files = files_of(tmp_path)
         rows.finish_into(files)
@@ -122,7 +122,7 @@ def test_a_range_without_room_moves_half_of_it_aside(tmp_path: Path) -> None:
     assert offsets_in(tmp_path, file) == list(range(40))
 
 
-def test_rows_that_fill_no_block_are_moved_aside_too_those_of_the_fullest_buckets_first(tmp_path: Path) -> None:
+def test_rows_of_incomplete_blocks_are_spilled_from_the_fullest_time_partitions(tmp_path: Path) -> None:
     rows = range_of(tmp_path, bytes_max=3000)
     offset = itertools.count()
     for time_partition in range(1, 10):
@@ -145,7 +145,7 @@ def test_attempts_of_one_task_never_share_a_path(tmp_path: Path) -> None:
     assert LocalSink(str(tmp_path), 4).directory != LocalSink(str(tmp_path), 4).directory
 
 
-def test_a_file_that_grows_beyond_the_target_is_followed_by_another(tmp_path: Path) -> None:
+def test_a_file_beyond_the_target_size_is_followed_by_another(tmp_path: Path) -> None:
     files = files_of(tmp_path, file_bytes_target=3000)
     rows = range_of(tmp_path)
     for offset in range(300):
@@ -159,7 +159,7 @@ def test_a_file_that_grows_beyond_the_target_is_followed_by_another(tmp_path: Pa
         assert file.ranges[0].first == offsets_in(tmp_path, file)[0]
 
 
-def test_more_buckets_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_time_partitions_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink, "OPEN_FILES_MAX", 3)
     blocks = LocalSink(str(tmp_path), 4)
     files = files_of(tmp_path, blocks, waiting_bytes_max=5000)
@@ -176,7 +176,7 @@ def test_more_buckets_than_open_files(tmp_path: Path, monkeypatch: pytest.Monkey
         check(tmp_path, file)
 
 
-def test_a_full_disk_is_an_error_of_the_caller(tmp_path: Path) -> None:
+def test_a_full_disk_raises_oserror(tmp_path: Path) -> None:
     files = files_of(tmp_path)
     rows = range_of(tmp_path)
     rows.add(FileKind.DATA, "dt=2013-01-01", 0, row(0))
@@ -192,7 +192,7 @@ def test_a_full_disk_is_an_error_of_the_caller(tmp_path: Path) -> None:
     st.integers(1, 2_000),
     st.integers(100, 5_000),
 )
-def test_blocks_end_where_they_do_whether_rows_come_one_by_one_or_in_runs(
+def test_block_boundaries_do_not_depend_on_how_rows_are_added(
     batches: list[list[tuple[int, int]]], block: int, range_max: int
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -220,7 +220,7 @@ def test_blocks_end_where_they_do_whether_rows_come_one_by_one_or_in_runs(
 
 
 class Taken:
-    """What would be files: blocks, and rows that wait for one."""
+    """Records the blocks that would be written, and rows that wait for one."""
 
     def __init__(self) -> None:
         self.blocks: list[tuple[object, ...]] = []
@@ -242,7 +242,7 @@ class Taken:
     range_max=st.integers(100, 10_000),
     task_max=st.integers(100, 10_000),
 )
-def test_every_row_of_a_finished_range_is_in_one_file_of_its_bucket(
+def test_every_row_of_a_finished_range_is_in_one_file_of_its_time_partition(
     tmp_path: Path,
     ranges: list[tuple[list[tuple[int, int]], bool]],
     block: int,
