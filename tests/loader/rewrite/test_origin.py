@@ -122,7 +122,7 @@ def test_files_of_a_backfill_originate_in_its_commit() -> None:
 def test_only_files_with_offsets_after_a_divergence_are_foreign(start: int, end: int, is_found: bool) -> None:
     old = file("old", start, end)
     found = foreign([live(old)], [load(3, ranges=[diverged(80, 100)]), load(2, old)])
-    why = "commit 3 found offsets 80 to 99 of partition 0 to be others than those that were loaded"
+    why = "commit 3 found that offsets 80 to 99 of partition 0 changed since they were loaded"
     assert found == ({key(old): Foreign(why, False)} if is_found else {})
 
 
@@ -144,5 +144,5 @@ def test_the_newest_reason_is_reported() -> None:
 
 def test_files_in_no_commit_are_foreign() -> None:
     assert foreign([live(file("a"))], []) == {
-        key(file("a")): Foreign("no commit tells where their rows are from", False)
+        key(file("a")): Foreign("no commit states the origin of their rows", False)
     }

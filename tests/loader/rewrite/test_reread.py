@@ -65,15 +65,15 @@ def found(start: int, end: int, *, shared_end: int | None = None, topic_id: str 
         (found(0, 20), []),
         (found(11, 100), [(10, 11, "the log begins at 11 now, since older segments were deleted")]),
         (found(50, 100), [(10, 20, "the log begins at 50 now, since older segments were deleted")]),
-        (found(0, 19), [(10, 20, "the log is the one that was loaded only up to 19; `headrace load` says more")]),
+        (found(0, 19), [(10, 20, "the log diverged at 19; `headrace load` reports the details")]),
         (found(0, 100, shared_end=20), []),
         (
             found(0, 100, shared_end=19),
-            [(10, 20, "the log is the one that was loaded only up to 19; `headrace load` says more")],
+            [(10, 20, "the log diverged at 19; `headrace load` reports the details")],
         ),
         (
             found(0, 15, shared_end=50),
-            [(10, 20, "the log is the one that was loaded only up to 15; `headrace load` says more")],
+            [(10, 20, "the log diverged at 15; `headrace load` reports the details")],
         ),
     ],
 )
@@ -134,7 +134,7 @@ def test_each_span_must_have_as_many_messages_as_its_files() -> None:
     assert differing(piece, whole) == {}
     fewer = "fewer than their files hold: the brokers lost or compacted them since"
     assert differing(piece, whole[1:]) == {0: [Refused(0, 10, 20, fewer, 4)]}
-    more = "more than their files hold: some were removed with `headrace expire` or `accept-missing`, or were skipped"
+    more = "more than their files hold: some were skipped, or removed with `headrace expire` or `accept-missing`"
     assert differing(piece, [*whole, result(0, 33, 35, RangeCounts(records=2))]) == {1: [Refused(0, 30, 40, more, 2)]}
 
 

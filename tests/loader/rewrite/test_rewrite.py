@@ -196,7 +196,7 @@ def test_a_compaction_voided_during_the_merge_is_refused_and_reported(world: Wor
 
     report = compact(dataclasses.replace(ports, run_merges=voided), ["orders"], SETTINGS, is_dry=False)
     assert report.commit_number == 0
-    assert "the work was voided" in report.problems["orders"][0]
+    assert "the run was voided" in report.problems["orders"][0]
     assert queried(world) == world.produced("orders")
 
 
