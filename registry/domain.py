@@ -53,7 +53,8 @@ class SubjectVersion:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SchemaReference:
-    """A reference to a version of `subject`; `name` is the full name that the referring schema uses for it."""
+    """A reference to another schema: `name` is the full type name that the referring schema uses, `subject` and
+    `version` identify the version that defines the type."""
 
     name: str
     subject: str
@@ -85,7 +86,7 @@ class Metadata:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The inverse of `of`."""
+        """The JSON object from which `of` creates this metadata."""
         return {
             "properties": dict(self.properties),
             "tags": {path: list(names) for path, names in self.tags},
@@ -121,10 +122,11 @@ class SchemaContent:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """SHA-256 that finds an equal content in the database.
+        """SHA-256 of the content. The database finds an equal content by this hash.
 
-        It covers the text, and the references, metadata and rules as JSON. Each part is preceded by its length as
-        64 bits, so different contents never hash the same bytes. The database stores it: changing it needs a migration.
+        It covers the text, and the references, metadata and rules as JSON. Each part is preceded by its length as 64
+        bits, so different contents never hash the same bytes. The fingerprint is stored in the database: a change of
+        the algorithm needs a migration.
         """
         digest = hashlib.sha256()
         for part in self.parts:
@@ -176,7 +178,7 @@ class StoredSchema:
 
 @dataclass(frozen=True, slots=True)
 class StoredVersion:
-    """A version of a subject."""
+    """A version of a subject and its schema. `deleted` is True for a soft-deleted version."""
 
     subject: str
     version: int
@@ -190,8 +192,8 @@ class SchemaRequest:
     """A schema that a client registers, looks up or checks.
 
     `text` is None when the request changes only metadata. `version` is the version number that the client expects, None
-    without an expectation. `schema_id` is an id that the client imposes. `tags_to_add` are applied before
-    `tags_to_remove`. With `propagates_tags` the new version also has the tags of the previous version.
+    without an expectation. `schema_id` is the id that the schema must get; only imports set it. `tags_to_add` are
+    applied before `tags_to_remove`. With `propagates_tags` the new version also has the tags of the previous version.
     """
 
     text: str | None
@@ -229,7 +231,8 @@ class Mode(StrEnum):
     READWRITE = "READWRITE"
     READONLY = "READONLY"
     READONLY_OVERRIDE = "READONLY_OVERRIDE"
-    """Global only: overrides the modes of subjects. Other implementations dropped it; this one still accepts it."""
+    """Read-only for all enclosed subjects, including subjects with their own mode. Other implementations dropped this
+    mode; this registry still accepts it."""
     IMPORT = "IMPORT"
     """Schemas carry the ids and versions of their source registry. They are not checked for compatibility."""
     FORWARD = "FORWARD"
@@ -241,7 +244,7 @@ class Mode(StrEnum):
 
     @property
     def takes_ids(self) -> bool:
-        """Whether registration requests carry the schema id."""
+        """Whether registration requests must name the schema id, as in an import."""
         return self in (Mode.IMPORT, Mode.FORWARD)
 
 
@@ -259,7 +262,8 @@ def parse_mode(text: str) -> Mode:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """The configuration of one scope. None means inherited or not set."""
+    """The configuration that is set on one scope (a subject, a context or all contexts). None means inherited or not
+    set."""
 
     compatibility: str | None = None
     compatibility_policy: str | None = None
@@ -325,5 +329,5 @@ class ReplicationState:
         return self.promoted_ms is not None
 
     def lag_s(self, now_ms: int) -> float:
-        """Replication lag in seconds; the time since 1970 before the first copy."""
+        """Replication lag in seconds. Before the first copy it is the time since 1970."""
         return max(0, now_ms - self.as_of_ms) / 1000

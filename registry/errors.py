@@ -196,7 +196,8 @@ class DatabaseUnusable(StoreError):
 
 
 class DatabaseOutdated(DatabaseUnusable):
-    """An SQLite database is upgraded at the start, other databases by `headrace registry db upgrade`."""
+    """The tables are of an earlier migration. The server upgrades an SQLite database when it starts; other databases
+    are upgraded by `headrace registry db upgrade`."""
 
 
 class TokenKeysUnusable(RegistryError):
@@ -231,7 +232,7 @@ class RegistryUnavailable(RegistryError):
 
     def __init__(self, url: str, reason: str) -> None:
         self.url = url
-        super().__init__(f"{url} cannot be reached: {reason}")
+        super().__init__(f"{url or 'the registry'} cannot be reached: {reason}")
 
 
 INCONCLUSIVE_ERRORS = (RegistryUnavailable, ServiceError, StoreError)

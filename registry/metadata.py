@@ -41,7 +41,8 @@ def _overlaid(lower: Iterable[tuple[str, V]], upper: Iterable[tuple[str, V]]) ->
 
 
 def with_version_property(metadata: Metadata | None, version: int, *, always: bool) -> Metadata | None:
-    """Sets the version property if the metadata has one, or `always`."""
+    """Sets the version property to `version`. Without `always`, metadata that does not have the property is returned
+    unchanged."""
     if not always and _property(metadata, VERSION_PROPERTY) is None:
         return metadata
     metadata = metadata or Metadata()
@@ -89,7 +90,7 @@ def compatibility_group_of(metadata: Metadata | None, name: str) -> str | None:
 
 
 def reserved_fields(metadata: Metadata | None) -> tuple[str, ...]:
-    """Names that top-level fields may not have, in the order of the property."""
+    """The names in the reserved property, in its order. Top-level fields of the schema may not have these names."""
     names = (name.strip() for name in (_property(metadata, RESERVED_PROPERTY) or "").split(","))
     return tuple(dict.fromkeys(name for name in names if name))
 

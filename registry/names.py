@@ -2,6 +2,9 @@
 
 A context is a registry within the registry, with separate subjects and ids. Its name begins with a dot; `.` is the
 default context. The qualified name of a subject is `:.context:name`, or just `name` in the default context.
+
+A scope is the part of the registry to which a configuration or mode applies: a subject (its qualified name), a context
+(`:.context:`), the default context (None) or all contexts (`ALL_CONTEXTS_SCOPE`).
 """
 
 from __future__ import annotations
@@ -23,21 +26,22 @@ ALL_CONTEXTS_SCOPE: Final = ":.__GLOBAL:"
 
 EVERY_CONTEXT_PREFIX: Final = ":*:"
 NAME_BYTES_MAX: Final = 1_300
-"""For the name of a subject and of a context, in UTF-8. A PostgreSQL index entry, which has both, holds 2,700 bytes."""
+"""Longest name of a subject or of a context, in UTF-8. A PostgreSQL index entry contains both and holds at most 2,700
+bytes."""
 
 RESERVED_NAMES: Final = frozenset({"__GLOBAL", "__EMPTY"})
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectFilter:
-    """Subjects with a name prefix, in one context; `context` None means all contexts."""
+    """Selects subjects by a prefix of the name, in one context; `context` None means all contexts."""
 
     prefix: str = ""
     context: str | None = None
 
     @property
     def is_storable(self) -> bool:
-        """Whether the database can store such subjects."""
+        """Whether the database can store the prefix and the context. If it cannot, no subject matches the filter."""
         return is_storable(self.prefix) and is_storable(self.context or "")
 
     @classmethod
@@ -71,7 +75,8 @@ def context_scope(context: str) -> str | None:
 
 
 def scopes_of(scope: str | None) -> tuple[str | None, ...]:
-    """The scopes that determine the configuration and mode of a scope, nearest first.
+    """The scopes that determine the configuration and mode of a scope: the scope itself, its context, then all
+    contexts.
 
     The settings of the default context do not apply to other contexts.
     """
@@ -82,14 +87,14 @@ def scopes_of(scope: str | None) -> tuple[str | None, ...]:
 
 
 def filter_of_scope(scope: str | None) -> SubjectFilter:
-    """The subjects in the scope of a context, or of all contexts."""
+    """Selects the subjects of the context that a scope denotes, or all subjects for the scope of all contexts."""
     if scope == ALL_CONTEXTS_SCOPE:
         return ALL_SUBJECTS
     return SubjectFilter(context=DEFAULT_CONTEXT if scope is None else context_of(scope))
 
 
 def is_context_scope(scope: str | None) -> bool:
-    """Whether a scope is a context, or all contexts, and not a single subject."""
+    """Whether a scope is a context or all contexts, as opposed to a single subject."""
     return scope is None or (is_qualified(scope) and not split_subject(scope)[1])
 
 

@@ -34,7 +34,8 @@ class RuleMode(StrEnum):
 class Rule:
     """A rule. `tags` and `params` are sorted; optional texts are None when they are missing or empty.
 
-    `name` and `type` stay as the client sent them, because an empty value is another error than a missing one.
+    `name` and `type` may be empty, as the client sent them, because the error for an empty value differs from that for
+    a missing one.
     """
 
     name: str | None
@@ -163,7 +164,8 @@ def check_rule_set(rule_set: RuleSet) -> None:
 
 
 def _check_action(rule: Rule, action: str | None) -> None:
-    """Modes of two directions may have two actions, separated by a comma; other modes have one action."""
+    """Checks an action. Rules of the modes WRITEREAD and UPDOWN may have two actions, separated by a comma; others have
+    one."""
     if action is not None and "," in action and rule.mode not in (RuleMode.WRITEREAD, RuleMode.UPDOWN):
         raise InvalidRuleSet("Multiple actions only valid with WRITEREAD and UPDOWN")
 
@@ -186,7 +188,8 @@ def _checked_name(name: str | None) -> str:
 def merged_rules(*layers: RuleSet | None) -> RuleSet | None:
     """Merges rule sets from the weakest to the strongest layer; None if no layer has one.
 
-    A rule replaces a weaker rule of the same name in its list, and follows the remaining rules.
+    Within a list, a rule of a stronger layer replaces the rule with the same name. The rules of the stronger layer
+    follow the remaining rules of the weaker one.
     """
     merged: RuleSet | None = None
     for layer in layers:

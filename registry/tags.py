@@ -1,4 +1,4 @@
-"""Tags of records and fields, which a schema's text has as the property `confluent:tags`."""
+"""Tags of records and fields. In the text of a schema they are the property `confluent:tags` of the record or field."""
 
 from __future__ import annotations
 
@@ -106,13 +106,14 @@ def with_tags(text: str, add: Iterable[TaggedEntity], remove: Iterable[TaggedEnt
 
 
 def known_entities(text: str, entities: Iterable[TaggedEntity]) -> list[TaggedEntity]:
-    """The entities that a canonical text defines."""
+    """Returns the given entities without records and fields that the canonical text does not define."""
     defined = _defined(json.loads(text))
     return [entity for entity in entities if (entity.path, entity.kind) in defined]
 
 
 def _defined(value: Any) -> dict[tuple[str, EntityKind], dict[str, Any]]:
-    """The JSON objects of all records and fields by path. A path without namespace means the outermost match."""
+    """The JSON objects of all records and fields by path. If several records match a path without namespace, it means
+    the outermost one."""
     found: dict[tuple[str, EntityKind], dict[str, Any]] = {}
     pending: deque[tuple[Any, str]] = deque([(value, "")])
     while pending:

@@ -102,7 +102,7 @@ class UsersFile:
         return self._tokens is not None
 
     def cached_principal(self, authorization: str | None, certificate: str = "") -> Principal | None:
-        """The principal without waiting, or None if it takes `authenticate`.
+        """Returns the principal if it is known without waiting, or None if only `authenticate` can find it.
 
         Args:
             authorization: the value of the header.
@@ -285,7 +285,7 @@ class UsersFile:
 
 
 class _PolicyState:
-    """A version of the users file, and the cached results of checks against it."""
+    """One version of the users file, and the cached results of authentication with it."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -320,7 +320,8 @@ class _FairSemaphore:
         self._waiting_max = waiting_max
 
     def acquire(self, timeout_s: float) -> bool:
-        """False if too many threads wait, or after the timeout; otherwise the caller must `release`."""
+        """Waits for a permit. Returns False if too many threads wait, or after the timeout; after True the caller must
+        `release`."""
         with self._lock:
             if self._free:
                 self._free -= 1
@@ -356,7 +357,7 @@ def _check_password(state: _PolicyState, name: str, password: str) -> Authentica
 
 
 def _network(address: str) -> str:
-    """The key of a client address: the address, or for IPv6 its network."""
+    """The key under which a client address is counted: the IPv4 address, or the network of an IPv6 address."""
     try:
         found = ipaddress.IPv6Address(address)
     except ValueError:
@@ -367,7 +368,7 @@ def _network(address: str) -> str:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Changes when the file is written, replaced or removed."""
+    """A value that changes when the file is written, replaced or removed."""
     try:
         status = path.stat()
     except OSError as error:

@@ -47,7 +47,7 @@ DEFAULT_COST: Final = Cost()
 
 @dataclass(frozen=True, slots=True)
 class PasswordHash:
-    """Checked in constant time. `str()` gives the text for a users file."""
+    """A salted scrypt hash of a password. `str()` gives the text for a users file."""
 
     cost: Cost
     salt: bytes = field(repr=False)
@@ -78,7 +78,7 @@ class PasswordHash:
         try:
             salt, digest = (base64.b64decode(part + "=" * (-len(part) % 4)) for part in found.group(4, 5))
         except binascii.Error:
-            raise ValueError("salt or hash is not base64") from None
+            raise ValueError("salt or hash is not base64; copy the text that `headrace registry user` prints") from None
         if not 16 <= len(digest) <= 64:
             raise ValueError("the hash must have 16 to 64 bytes")
         return cls(cost, salt, digest)

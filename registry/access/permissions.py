@@ -79,7 +79,8 @@ class SubjectPattern:
 
     @classmethod
     def parse(cls, text: str) -> SubjectPattern:
-        """
+        """Parses the pattern of a grant.
+
         Raises:
             ValueError: the pattern is empty or its context has a star.
         """
@@ -103,7 +104,8 @@ class SubjectPattern:
         return len(self.pieces) > 1 and not any(self.pieces)
 
     def covers(self, target: Target) -> bool:
-        """Whether the pattern matches the whole target."""
+        """Whether the pattern matches the target. A target that is a context or everything needs a pattern that matches
+        all its subjects."""
         if self.context is not None and self.context != target.context:
             return False
         return self.matches_every_subject or (target.name is not None and self._matches(target.name))
@@ -146,7 +148,8 @@ class Permissions:
 
     @cached_property
     def key(self) -> str:
-        """Equal for equal grants, whatever the user. Part of the key of cached responses."""
+        """Part of the key of cached responses. Users with equal grants have equal keys, so they share cached
+        responses."""
         rows = sorted(f"{permission} {pattern.text}" for permission, pattern in self.grants)
         return hashlib.blake2b("\n".join(rows).encode(), digest_size=12).hexdigest()
 

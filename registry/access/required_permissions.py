@@ -29,7 +29,8 @@ class ResourceKind(Enum):
     CONTEXT = auto()
     """The context in the path."""
     SCHEMA = auto()
-    """A subject that uses the schema in the path, which is known once the schema is read; until then `ANY_SUBJECT`."""
+    """Any subject that uses the schema in the path. These subjects are known only after the schema was read; before
+    that the request is checked like `ANY_SUBJECT`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +105,14 @@ REQUIRED_PERMISSIONS: Final[Mapping[tuple[str, str], RequiredPermission]] = {
     # Paths with an invalid context name; they always return 404.
     **{(method, "/contexts/{context}/{_rest}"): READ_ANY_SUBJECT for method in ("GET", "POST", "PUT", "DELETE")},
 }
-"""By method and route; routes as `route_label` returns them."""
+"""The required permission of each method and route. Routes are spelled as `route_label` returns them."""
 
 ADMIN_ALL_CONTEXTS: Final = RequiredPermission(Permission.ADMIN, ResourceKind.CONTEXT)
-"""For requests that are not in the table, so that a forgotten route is never public."""
+"""Required for routes that are missing in the table, so that a forgotten route is never public."""
 
 _PARAMETER = re.compile(r"<(?:[^:<>]+:)?([^<>]+)>")
 _LABELS: Final = {"schema_id": "id"}
-"""Path parameters whose API name differs from the name in the views."""
+"""Path parameters whose name in the API differs from the name in the URL rule."""
 
 
 def route_label(rule: str) -> str:
@@ -128,7 +129,8 @@ def required_permission(method: str, route: str) -> RequiredPermission:
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """The error response to a denied request. Status 401 requests credentials, 403 means they do not suffice."""
+    """The error response to a denied request. Status 401: credentials are missing or wrong. Status 403: the client
+    lacks the permission."""
 
     status: int
     error_code: int
@@ -136,7 +138,7 @@ class Denial:
 
 
 NO_CREDENTIALS: Final = Denial(401, UNAUTHENTICATED, "Unauthorized: this request requires a user and password")
-WRONG_TOKEN: Final = Denial(401, UNAUTHENTICATED, "Unauthorized: the token is invalid here or expired")
+WRONG_TOKEN: Final = Denial(401, UNAUTHENTICATED, "Unauthorized: the token is expired or not valid for this registry")
 WRONG_CREDENTIALS: Final = Denial(401, UNAUTHENTICATED, "Unauthorized: unknown user or wrong password")
 TOO_BUSY: Final = Denial(429, 429, "Too many password checks at once; try again")
 
@@ -165,7 +167,7 @@ def authorize(
 
 
 def forbidden(principal: Principal, permission: Permission, target: Target | None) -> Denial:
-    """The denial for a principal whose permissions do not suffice."""
+    """The denial for a principal that lacks a permission on a target."""
     resource = "anything" if target is None else target
     return Denial(
         403, FORBIDDEN, f"User:{principal.name} is denied operation {permission.name.capitalize()} on {resource}"

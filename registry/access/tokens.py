@@ -39,7 +39,7 @@ ROLES_MAX: Final = 1000  # per token
 
 
 class TokenRejected(Exception):
-    """The message gives the reason, for the log. The client only learns that its token was rejected."""
+    """The token was rejected. The message gives the reason, for the log; the client does not receive it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,8 @@ class TokenKeys:
             self._read(clock())
 
     def key(self, key_id: str | None) -> jwt.PyJWK | None:
-        """The key with this id. A token without key id means the only key of the set."""
+        """Returns the key with this id, or None if the set does not have it. Without a key id, returns the only key of
+        the set."""
         with self._lock:
             age = self._clock() - self._read_at
             if age >= KEYS_AGE_S or (self._find(key_id) is None and age >= REFRESH_S):
@@ -153,7 +154,8 @@ class TokenVerifier:
 
 
 def _roles(claims: Mapping[str, Any], path: str) -> tuple[str, ...]:
-    """The roles: a list of texts, or one text of words like `scope`. Empty for other values."""
+    """Reads the roles from the claim at `path`: a list of texts, or one text of words separated by blanks, like
+    `scope`. Empty for other values."""
     found: Any = claims.get(path)
     if found is None:
         found = claims

@@ -40,7 +40,7 @@ _COMMENT = re.compile(r"(^|\s)#.*")
 
 
 class UsersFileInvalid(Exception):
-    """The message gives the line and the mistake; it never repeats a hash."""
+    """The users file has a mistake. The message gives the line and the mistake; it never repeats a hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Principal:
 
     @property
     def key(self) -> str:
-        """Principals with equal keys may receive the same cached response."""
+        """Key of cached responses: principals with equal keys share them."""
         return self.permissions.key
 
 

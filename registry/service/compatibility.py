@@ -30,13 +30,14 @@ from headrace.registry.service.schema_parser import CACHED_CHARS_MAX, Candidate,
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository
 
-# of computing for a compatibility check; a registration is limited by the number of compared pairs only
+# Time limit of a compatibility check. A registration has no time limit; only its number of compared pairs is limited.
 CHECK_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class CompatibilityVerdict:
-    """`is_final` is False after a timeout, when a later check may have another verdict."""
+    """The result of a check, with one message per incompatibility. After a timeout `is_final` is False: a later check
+    may have another verdict."""
 
     is_compatible: bool
     messages: tuple[str, ...] = ()
@@ -47,8 +48,8 @@ class CompatibilityVerdict:
 class Comparison:
     """Everything that determines a verdict, as values that another process with the same database can use.
 
-    `versions` are (number, closure key) of the subject's versions to compare with. `config` is the subject's effective
-    configuration. `text` and `targets` are the candidate's.
+    `versions` are (number, closure key) of the subject's versions to compare with; see `SchemaParser.closure_key`.
+    `config` is the subject's effective configuration. `content`, `text` and `targets` are those of the `Candidate`.
     """
 
     subject: str
@@ -67,7 +68,8 @@ class ComparisonResult:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonOffload:
-    """Defers slow comparisons to other processes. `comparison_result` is one that such a process has computed."""
+    """Makes the service defer slow comparisons to other processes. `comparison_result` is the result of a comparison
+    that was deferred earlier."""
 
     comparison_result: ComparisonResult | None = None
 
@@ -102,7 +104,8 @@ class Compatibility:
         candidate: Candidate,
         budget: ComparisonBudget | None = None,
     ) -> CompatibilityVerdict:
-        """Checks a candidate as a registration does: with the latest version, or with all at a transitive level."""
+        """Checks a candidate as a registration does: against the latest version, or at a transitive level against all
+        versions."""
         return self._compare(repository, settings, candidate, _compared_with(repository, settings), budget)
 
     def check_or_defer(
@@ -141,7 +144,7 @@ class Compatibility:
         )
 
     def _run_comparison(self, repository: Repository, comparison: Comparison) -> ComparisonResult | None:
-        # Not read again: the registration compares them with the current settings.
+        # The settings are not read again: the registration ignores the result if the current settings differ.
         settings = SubjectSettings(comparison.subject, comparison.config, Mode.READWRITE)
         request = SchemaRequest(comparison.text, references=comparison.content.references)
         # The text was already parsed strictly where that is required.
@@ -159,10 +162,10 @@ class Compatibility:
     def check_subject(
         self, subject: str, request: SchemaRequest, *, normalize: bool, verbose: bool
     ) -> CompatibilityVerdict:
-        """Runs `check` for a schema without registering it.
+        """Runs `check` for a schema that is not registered.
 
         Raises:
-            InvalidSchema: the schema is malformed; with `verbose` the error is a verdict instead.
+            InvalidSchema: the schema is malformed. With `verbose` this error is returned as a verdict instead.
         """
         return self._database.read(
             lambda repository: self._checked(repository, subject, None, request, normalize, verbose)
@@ -171,10 +174,11 @@ class Compatibility:
     def check_version(
         self, subject: str, version: int, request: SchemaRequest, *, normalize: bool, verbose: bool
     ) -> CompatibilityVerdict:
-        """Checks against one version only, at any level; compatible if the subject has no version.
+        """Checks a schema against one version only, even at a transitive level. If the subject has no version, the
+        schema is compatible with `LATEST`.
 
         Raises:
-            InvalidSchema: the schema is malformed; with `verbose` the error is a verdict instead.
+            InvalidSchema: the schema is malformed. With `verbose` this error is returned as a verdict instead.
             VersionNotFound: the version does not exist or is deleted.
         """
         return self._database.read(
@@ -252,7 +256,7 @@ def _compared_with(repository: Repository, settings: SubjectSettings) -> list[St
 
 
 def _logical_problems(report: Report) -> list[str]:
-    """Problems with logical types, of the newest version that has any."""
+    """Messages about logical types that are incompatible with the newest version for which there are any."""
     for earlier in report.compared:
         problems: list[str] = []
         for direction in LEVELS[report.level].directions:
@@ -274,7 +278,8 @@ def _metadata(stored: StoredVersion) -> Metadata | None:
 
 
 def _reserved_problems(candidate: Candidate, before: StoredVersion | None) -> list[str]:
-    """Reserved names that are no longer reserved, and reserved names that a top-level field has."""
+    """Messages about reserved names that the candidate no longer reserves, and about its top-level fields with a
+    reserved name."""
     reserved = reserved_fields(candidate.content.metadata)
     removed = [] if before is None else [name for name in reserved_fields(_metadata(before)) if name not in reserved]
     root = candidate.schema.root

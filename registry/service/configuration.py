@@ -21,12 +21,14 @@ logger = logging.getLogger(__name__)
 
 LOGICAL: Final = "LOGICAL"
 POLICIES: Final = ("STRICT", "LENIENT", LOGICAL)
-"""Strictness of the compatibility levels. For Avro schemas only LOGICAL differs from the others."""
+"""How strictly compatibility is checked. For Avro schemas STRICT and LENIENT are equal; LOGICAL also compares logical
+types."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectSettings:
-    """The effective configuration and mode of a subject, which is never an alias."""
+    """The effective configuration and mode of a subject. If the request named an alias, `subject` is the subject that
+    it refers to."""
 
     subject: str
     config: ConfigEntry
@@ -52,7 +54,8 @@ class ConfigChanged:
 
 @dataclass(frozen=True, slots=True)
 class ConfigRemoved:
-    """The removed configuration of a scope, or its effective one where `was_set` is False."""
+    """The removed configuration of a scope. If none was set, `was_set` is False and `entry` is the effective
+    configuration."""
 
     entry: ConfigEntry
     was_set: bool
@@ -66,17 +69,16 @@ INHERITED_KEYS: Final = (
     "compatibility_policy",
     "compatibility_group",
 )
-"""Keys that an entry inherits from the enclosing scopes. The other keys are those of the nearest entry, so that an
-entry without a level has the default level, as in the Confluent Schema Registry.
-"""
+"""Keys that an entry inherits from the enclosing scopes if it does not set them. All other keys come from the innermost
+scope that has an entry: if that entry has no level, the default level applies, as in the Confluent Schema Registry."""
 
 
 def effective_config(entries: Sequence[ConfigEntry | None], default_level: str) -> ConfigEntry:
     """The effective configuration of a scope.
 
     Args:
-        entries: the entries of the scope and of its enclosing scopes, the nearest first.
-        default_level: the level if the nearest entry has none.
+        entries: the entries of the scope and of its enclosing scopes, from the inside out.
+        default_level: the level if the innermost entry has none.
     """
     present = [entry for entry in entries if entry is not None]
     nearest = present[0] if present else ConfigEntry()
@@ -117,7 +119,7 @@ class Configuration:
         return effective_config([entries.get(scope) for scope in scopes], self._default_level.value)
 
     def read_scope(self, scope: str | None, *, in_effect: bool) -> ConfigEntry:
-        """The configuration of the scope itself, or with `in_effect` the effective one.
+        """The configuration that is set on the scope itself, or with `in_effect` the effective one.
 
         Raises:
             SubjectLevelNotConfigured: the scope has no entry; never raised for the default context.
@@ -175,7 +177,8 @@ class Configuration:
         # responses.
         unchanged = self._database.read(find_unchanged)
         if unchanged is not None:
-            # The request that made the change may still be waiting for writers or leases.
+            # Another request has made the change and may still be waiting for writers or leases. This one must wait as
+            # well.
             self._database.wait_for_change_in_effect()
             return ConfigChanged(change, unchanged, is_new=False)
         entry = self._database.write(write)
@@ -183,7 +186,7 @@ class Configuration:
         return ConfigChanged(change, entry, is_new=True)
 
     def reset(self, scope: str | None) -> ConfigRemoved:
-        """Removes an entry.
+        """Removes the entry of a scope.
 
         Raises:
             SubjectNotFound: the scope has no entry; never raised for the default context.
@@ -206,15 +209,16 @@ class Configuration:
 
 
 def resolve_alias(repository: Repository, subject: str) -> str:
-    """Returns the subject's alias, in the same context unless the alias names another, or the subject itself.
+    """Returns the subject that `subject` is an alias of, or `subject` itself if it is no alias.
 
-    An alias of an alias is not resolved, so that aliases cannot form a cycle.
+    An alias refers to a subject of its own context unless it names another context. If it refers to another alias, that
+    one is not resolved, so that aliases cannot form a cycle.
     """
     return alias_target(subject, repository.config(subject) or ConfigEntry())
 
 
 def alias_target(subject: str, config: ConfigEntry) -> str:
-    """Resolves the alias of a subject with a known configuration; see `resolve_alias`."""
+    """Like `resolve_alias`, for a subject whose configuration is already known."""
     if not config.alias or is_context_scope(subject):
         return subject
     return resolve_in_context(subject, config.alias)

@@ -133,7 +133,8 @@ class Deletion:
 
 
 def _claim(repository: Repository, subject: str, state: SubjectState, versions: Sequence[int]) -> None:
-    """Blocks new references to the versions until the transaction ends; queries after it see all existing ones."""
+    """Claims the subject for this transaction and blocks new references to the versions until it ends. Queries after
+    this call see all existing references."""
     repository.claim_subject(subject, state)
     repository.lock_versions(state.subject_id, versions)
 

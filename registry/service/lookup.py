@@ -57,7 +57,8 @@ class Lookup:
         self._configuration = configuration
 
     def identity(self) -> str:
-        """Identifies this registry: the same in all processes, another one for a recreated database."""
+        """The random name of this registry's database. It is the same in all processes; a recreated database has
+        another one."""
         return self._database.read(lambda repository: repository.identity())
 
     def contexts(self, *, prefix: str = "") -> list[str]:
@@ -70,7 +71,7 @@ class Lookup:
         )
 
     def resolve_alias(self, subject: str) -> str:
-        """The alias of the subject, or the subject itself."""
+        """The subject that `subject` is an alias of, or `subject` itself."""
         return self._database.read(lambda repository: resolve_alias(repository, subject))
 
     def versions(
@@ -97,11 +98,12 @@ class Lookup:
         return self._database.read(read)
 
     def version(self, subject: str, version: int, *, deleted: bool, other_contexts: bool = True) -> StoredVersion:
-        """One version, or the newest live one for `LATEST`; with `other_contexts` other contexts are searched too.
+        """One version, or the newest live one for `LATEST`. With `other_contexts` an unqualified subject is searched in
+        other contexts too.
 
         Raises:
             SubjectNotFound: the subject has no visible version.
-            VersionNotFound: the subject has other versions only.
+            VersionNotFound: the subject exists but has no such version.
         """
 
         def read(repository: Repository) -> StoredVersion:
@@ -191,7 +193,7 @@ class Lookup:
         """
 
         def read(repository: Repository) -> StoredVersion:
-            # Read first, because the same statement reads the revision of the configuration.
+            # The view is read first, because its statement also reads the revision of the configuration.
             repository.subject_view(subject)
             name = resolve_alias(repository, subject)
             found = self._find_version(repository, name, request, normalize, deleted)
@@ -263,7 +265,8 @@ class Lookup:
 
         Args:
             schema_id: the id.
-            subject: has the context of the id, and should have the schema.
+            subject: its context is the context of the id. The result has the newest version of this subject with the
+                schema.
             with_id_max: whether to return the highest id of the context.
 
         Raises:
@@ -296,7 +299,7 @@ class Lookup:
         return sorted((stored.context, stored.schema_id) for stored in found)
 
     def versions_using(self, schema_id: int, *, subject: str | None, deleted: bool) -> list[SubjectVersion]:
-        """The versions that use a schema; none if all are soft-deleted. The id is one of the context of `subject`.
+        """The versions that use a schema; none if all are soft-deleted. The id belongs to the context of `subject`.
 
         Raises:
             SchemaNotFound: no schema has the id.
@@ -344,8 +347,9 @@ class Lookup:
     ) -> tuple[StoredSchema | None, StoredVersion | None]:
         """Returns a schema by id in the context of a subject, and its newest version under that subject.
 
-        If the subject is qualified (`:.eu:orders`), a schema that it lacks is not found. A bare context (`:.eu:`)
-        permits every schema of that context. For an unqualified subject, its versions are only searched first.
+        A qualified subject (`:.eu:orders`) only finds the schemas that it has. A context alone (`:.eu:`) finds every
+        schema of that context. For an unqualified subject the search continues with subjects of the same name in other
+        contexts, and then with all schemas of the default context.
         """
         if not subject or is_context_scope(subject):
             return self._by_id_in(repository, context_of(subject or ""), schema_id), None
@@ -380,7 +384,7 @@ class Lookup:
 
 
 def _aliases(repository: Repository, subject_filter: SubjectFilter) -> dict[str, tuple[str, ...]]:
-    """The matching aliases by the subject that they stand for."""
+    """The aliases that match the filter, by the subject that they refer to."""
     found: dict[str, list[str]] = {}
     for scope, alias in repository.aliases().items():
         if scope is None or is_context_scope(scope) or not alias:

@@ -98,5 +98,8 @@ def _has_equivalent_content(requested: SchemaContent, stored: StoredVersion) -> 
 
 
 def _matches_references(requested: tuple[SchemaReference, ...], stored: tuple[SchemaReference, ...]) -> bool:
-    """A schema in one piece matches one that was split with references, but not vice versa."""
+    """Whether the references permit the schemas to be equal.
+
+    A requested schema without references may equal a stored schema that was split with references, but not vice versa.
+    """
     return not requested or sorted(requested) == sorted(stored)

@@ -34,7 +34,7 @@ FORWARD_GLOBAL_ONLY: Final = "Forward mode only supported on global level"
 
 @dataclass(frozen=True, slots=True)
 class ModeRemoved:
-    """The removed mode of a scope, or its effective one. `was_set` says whether any mode was removed."""
+    """The removed mode of a scope, or its effective mode if it had none. `was_set` is True if any mode was removed."""
 
     mode: Mode | None
     was_set: bool
@@ -48,10 +48,12 @@ class Modes:
         self._mutable = mutable
 
     def read_scope(self, scope: str | None, *, in_effect: bool) -> Mode:
-        """The mode of the scope itself or the one that overrides it; with `in_effect` the effective mode.
+        """The mode that is set on the scope, or READONLY_OVERRIDE if an enclosing scope has it; with `in_effect` the
+        effective mode.
 
         Raises:
-            SubjectModeNotConfigured: the scope has no mode; the default context is READWRITE then.
+            SubjectModeNotConfigured: the scope has no mode; never raised for the default context, which is READWRITE
+            then.
         """
 
         def read(repository: Repository) -> Mode:
@@ -72,7 +74,7 @@ class Modes:
             Whether anything changed.
 
         Raises:
-            InvalidMode: the mode is allowed for all contexts together only.
+            InvalidMode: FORWARD is set on a scope other than all contexts.
             OperationNotPermitted: modes cannot be changed, or IMPORT without `force` is set for a scope with schemas.
             ReferenceExists: a schema outside the scope refers to a soft-deleted version in it.
         """
@@ -101,7 +103,8 @@ class Modes:
     def reset(self, scope: str | None, *, recursive: bool) -> ModeRemoved:
         """Removes the mode of a scope.
 
-        With `recursive` also the modes of all subjects in it; then the scope itself need not have one.
+        With `recursive` the modes of all subjects in the scope are removed too; then the scope itself need not have a
+        mode.
 
         Raises:
             SubjectNotFound: the scope has no mode.
@@ -140,7 +143,8 @@ def _refuse_on_replica(repository: Repository) -> None:
 
 
 def effective_mode(modes: Sequence[Mode | None]) -> Mode:
-    """The effective mode of a scope, from the modes of itself and its enclosing scopes, the nearest first."""
+    """The effective mode of a scope, from its own mode and those of its enclosing scopes, ordered from the inside
+    out."""
     if Mode.READONLY_OVERRIDE in modes[1:]:
         return Mode.READONLY_OVERRIDE
     return next((mode for mode in modes if mode is not None), Mode.READWRITE)

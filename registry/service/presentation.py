@@ -18,7 +18,8 @@ QUALIFIED: Final = "qualified"
 
 @dataclass(frozen=True, slots=True)
 class PresentationOptions:
-    """The format of the text, the format of the references' subjects, and the tags to find."""
+    """The requested format of the schema's text, the requested format of the subjects in references, and the tags to
+    find."""
 
     text_format: str = ""
     reference_format: str = ""
@@ -31,7 +32,8 @@ class PresentationOptions:
 
 @dataclass(frozen=True, slots=True)
 class PresentedSchema:
-    """A text and references that replace the stored ones (None: unchanged), and the entities that have the tags."""
+    """The text and references for the response (None: as stored), and the records and fields that have the requested
+    tags."""
 
     text: str | None = None
     references: tuple[SchemaReference, ...] | None = None

@@ -1,10 +1,10 @@
 """Registers schemas, with checks in the order of the Confluent Schema Registry.
 
-A registration is decided on one view of the subject, outside any write transaction. It is written if the subject is
-unchanged since then, and otherwise decided again. Parsing and compatibility checks therefore hold no lock of the
-database. Of many concurrent clients each either registers first or sees the registration that was first. Within a
-process registrations of a subject are serialized by a lock. When several processes conflict on a subject, they are
-serialized by a lock of the database, and each decides after it has the lock.
+A registration reads the subject and decides, outside any write transaction, which version it adds. The version is
+written if the subject is unchanged since then; otherwise the registration decides again. Parsing and compatibility
+checks therefore hold no lock of the database. Of many concurrent clients each either registers first or sees the
+registration that was first. Within a process registrations of a subject are serialized by a lock. When several
+processes conflict on a subject, they are serialized by a lock of the database, and each decides after it has the lock.
 """
 
 from __future__ import annotations
@@ -52,21 +52,20 @@ from headrace.registry.storage.repository import ContentExists, ExpectedRevision
 logger = logging.getLogger(__name__)
 
 REGISTRATION_ATTEMPTS_MAX = 200
-"""Per registration. Every failed attempt means that another process registered under the same subject or the same
-schema.
-"""
+"""Attempts per registration. An attempt fails when another process has registered under the same subject or has
+registered the same schema."""
 
 LOCK_STRIPES = 8192  # subjects hash onto these; two subjects with the same lock are rarely written concurrently
 KNOWN_CONTENTS_MAX = 20_000  # contents that are known to have an id; some 5 MB
-SERIALIZED_ATTEMPTS = 20  # registrations of a subject by a process after one had two conflicts with other processes
+SERIALIZED_ATTEMPTS = 20  # attempts under the database's lock after a registration has conflicted twice
 
 
 @dataclass(frozen=True, slots=True)
 class _RegistrationPlan:
-    """A decided new version, not written yet.
+    """The decision to add a version, which is not written yet.
 
-    `imposed_id` is the id of an import. `known` is the schema if its context already has it; otherwise the schema gets
-    a new id. `revives` says that the version makes a soft-deleted schema or subject visible again.
+    `imposed_id` is the id that an import requires. `known` is the schema if its context already has it; otherwise the
+    schema gets a new id. `revives` is True if the version makes a soft-deleted schema or subject visible again.
     """
 
     subject: str
@@ -88,14 +87,15 @@ class _RegistrationPlan:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it adds only a version with a new schema, without references and without reviving anything."""
+        """Whether the plan only adds a version with a new schema, without references and without making anything
+        visible again."""
         return self.new_id is not None and not self.candidate.content.references and not self.revives
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrationResult:
-    """The registered version. `is_new` says whether this registration added it. `history` identifies the state of the
-    database: it changes when the database is restored."""
+    """The registered version. `is_new` is True if this registration added it. `history` is the database's history
+    number, which changes when the database returns to an earlier state; see `storage.revision`."""
 
     stored: StoredVersion
     is_new: bool
@@ -105,8 +105,9 @@ class RegistrationResult:
 class _LockStripe:
     """Serializes the registrations of the subjects that hash onto it, within this process.
 
-    While `serialized_attempts_left` is not 0, other processes register under the subjects too, and attempts also take
-    the database's lock. `had_conflict` says that the current registration has already failed an attempt.
+    While `serialized_attempts_left` is not 0, other processes are registering under these subjects too, and each
+    attempt also takes the database's lock. `had_conflict` is True if the current registration has already failed an
+    attempt.
     """
 
     __slots__ = ("had_conflict", "lock", "serialized_attempts_left")
@@ -148,17 +149,18 @@ class Registration:
     ) -> RegistrationResult:
         """Returns the version with the schema: an existing one if it is equal, else a new one.
 
-        Returns when no process serves a cached response from before the new version any more.
+        Does not return before all processes have stopped serving cached responses from before the new version.
 
         Args:
             subject: the subject; an alias is resolved.
             request: the schema.
             normalize: normalizes the schema's text, as the configuration may too; never in an import.
             force: skips the compatibility check.
-            offload: defers slow comparisons and has the result of one; None compares everything here.
+            offload: defers a slow comparison, or has the result of a deferred one; None runs every comparison here.
 
         Raises:
-            ComparisonDeferred: to be repeated with the result of `Compatibility.run_comparison`.
+            ComparisonDeferred: the comparison is slow. The caller runs `Compatibility.run_comparison` and then calls
+                `register` again with its result.
             InvalidRuleSet: the rules are invalid.
             InvalidSchema: the schema is malformed or empty, lacks a reference, or is not the version that the request
                 expects.
@@ -182,7 +184,8 @@ class Registration:
             raise StoreError(f"Register operation on subject '{subject}' timed out: too many concurrent changes")
         if registered.is_new:
             stored = registered.stored
-            # The next registration of the subject is compared with it, and other subjects may register it too.
+            # Cached, because the subject's next registration is compared with it, and other subjects may register it
+            # too.
             self._database.cache_schema(registered.history, stored.schema)
             self._remember_known(stored.schema.context, stored.schema.content)
             logger.info(
@@ -192,14 +195,14 @@ class Registration:
                 stored.schema.schema_id,
             )
         else:
-            # The request that revived the version may still be waiting for leases to expire.
+            # Another request may have just made the version visible again and be waiting for leases to expire.
             self._database.wait_out_leases_of_new_revision()
         return registered
 
     def _attempt(
         self, subject: str, decide: Callable[[Repository], StoredVersion | _RegistrationPlan], stripe: _LockStripe
     ) -> RegistrationResult | None:
-        """Decides and writes; returns None after a conflict."""
+        """Decides and writes once; returns None after a conflict."""
         try:
             if stripe.serialized_attempts_left:
                 stripe.serialized_attempts_left -= 1
@@ -218,7 +221,7 @@ class Registration:
         except ContentExists as error:
             self._remember_known(error.request.context, error.request.content)
         except WriteConflict:
-            # Not after the first conflict, which a change of configuration may have caused.
+            # Only after the second conflict: a change of configuration may have caused the first one.
             if stripe.had_conflict:
                 stripe.serialized_attempts_left = SERIALIZED_ATTEMPTS
             stripe.had_conflict = True
@@ -241,7 +244,7 @@ class Registration:
         normalize: bool,
         compare: Callable[[Repository, SubjectSettings, Candidate], None] | None,
     ) -> StoredVersion | _RegistrationPlan:
-        # Read first, because the same statement reads the revision of the configuration.
+        # The view is read first, because its statement also reads the revision of the configuration.
         repository.subject_view(subject)
         history, settings_revision = repository.history(), repository.settings_revision()
         settings = self._configuration.settings(repository, subject)
@@ -253,7 +256,7 @@ class Registration:
         tagged = self._with_requested_tags(repository, subject, request)
         request, is_tagged = tagged, tagged is not request
         candidate, problem = self._parse_request(repository, request, settings, normalize)
-        # A request for the next version number wants a new version, unless it imposes the id that the version has.
+        # A request with a version number requires a new version, unless it also imposes the id of the existing version.
         is_new = request.version not in (None, 0, LATEST) and request.schema_id is None
         if candidate is not None and not (is_new or is_tagged or adds_metadata_or_rules(config)):
             existing = find_matching_version(
@@ -306,9 +309,8 @@ class Registration:
         settings: SubjectSettings,
         normalize: bool,
     ) -> tuple[Candidate | None, InvalidSchema | None]:
-        """Returns the request's schema and the error that forbids it as a new version; an existing version may still
-        match it.
-        """
+        """Returns the request's schema, and the error that forbids it as a new version. Even then it may equal an
+        existing version."""
         if not has_schema_text(request):
             return None, None
         parse = partial(self._parser.parse_candidate, repository, settings.subject, request, normalize=normalize)

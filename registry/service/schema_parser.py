@@ -30,7 +30,7 @@ from headrace.registry.storage.revision import Revision
 from headrace.registry.tags import TaggedEntity, UnknownEntity, known_entities, tagged_entities, with_tags
 
 PARSED_SCHEMAS_MAX = 1000  # cached schemas; the Confluent registry's own cache size
-PARSED_REQUESTS_MAX = 400  # cached texts of requests, most of them in two spellings
+PARSED_REQUESTS_MAX = 400  # cached texts of requests; most are cached as sent and as stored
 CACHED_CHARS_MAX = 2_000_000  # in each cache; a parsed schema takes some 15 bytes per character
 REFERENCES_MAX = 1000  # direct and indirect references of a schema; more take seconds per request
 RESOLVED_FORMAT = "resolved"
@@ -41,8 +41,8 @@ SHOWN_TEXT_MAX = 500  # characters of an invalid schema that its error repeats
 class Candidate:
     """A parsed schema of a request. `lookup_key` is the same for schemas that differ only in spelling.
 
-    `text` is the request's own text, and `targets` are the closure keys of its references. Together they determine
-    `schema`.
+    `text` is the request's own text, and `targets` are the closure keys of its references (see
+    `SchemaParser.closure_key`). Together they determine `schema`.
     """
 
     content: SchemaContent
@@ -70,7 +70,8 @@ class _ParsedSchema:
     def of(
         cls, stored: StoredSchema, references: list[_ParsedSchema], key: bytes, revision: Revision, known: Schema | None
     ) -> _ParsedSchema:
-        """`known` is the parsed schema if it was parsed before."""
+        """Parses a stored schema with its references. `known` is its parsed text from an earlier call, None if there is
+        none."""
         row_keys = frozenset([stored.row_key]).union(*(reference.row_keys for reference in references))
         if known is None:
             schemas = [reference.schema for reference in references]
@@ -114,7 +115,7 @@ class SchemaParser:
 
         Args:
             repository: contains the referenced schemas.
-            subject: its context is that of unqualified references.
+            subject: references without a context refer to the context of this subject.
             request: the schema.
             normalize: normalizes the schema's text.
             strict: checks default values and namespaces.
@@ -164,12 +165,11 @@ class SchemaParser:
     def apply_tags(
         self, repository: Repository, subject: str, request: SchemaRequest, latest: StoredVersion | None
     ) -> SchemaRequest:
-        """Returns the request with its tags to add, to remove and to propagate from the latest version applied to its
-        text.
+        """Returns the request with changed tags in its text: propagated from the latest version, added and removed.
 
         Raises:
             InvalidSchema: the text is not an Avro schema, a reference does not exist, or a tagged record or field does
-                not.
+                not exist.
         """
         if not (request.tags_to_add or request.tags_to_remove or request.propagates_tags):
             return request
@@ -191,21 +191,25 @@ class SchemaParser:
         return replace(request, text=text, version=version, tags_to_add=(), tags_to_remove=(), propagates_tags=False)
 
     def format_text(self, repository: Repository, stored: StoredSchema, format_name: str) -> str:
-        """The schema's text. The format `resolved` contains every referenced type; other formats change nothing."""
+        """The schema's text in a requested format: `resolved` contains every referenced type; other formats change
+        nothing."""
         if format_name.lower() != RESOLVED_FORMAT:
             return stored.content.text
         return self_contained_text(self.parse_stored(repository, stored))
 
     def parse_stored(self, repository: Repository, stored: StoredSchema) -> Schema:
-        """Parses a stored schema leniently, because it may be older than today's rules.
+        """Parses a stored schema without strict checks, because it may have been registered before these checks
+        existed.
 
         Raises:
-            InvalidSchema: a referenced version no longer exists, as after an import without it.
+            InvalidSchema: a referenced version no longer exists. An import may leave it out.
         """
         return self._parsed_or_invalid(repository, stored).schema
 
     def closure_key(self, repository: Repository, stored: StoredSchema) -> bytes:
-        """A key that is the same in every process for as long as the schema and all its references are the same.
+        """A hash of a stored schema and of all schemas that it refers to, directly or indirectly.
+
+        All processes compute the same key while these schemas are unchanged.
 
         Raises:
             InvalidSchema: a referenced version no longer exists.
@@ -228,7 +232,10 @@ class SchemaParser:
             return None
 
     def is_equivalent(self, repository: Repository, candidate: Candidate, stored: StoredSchema) -> bool:
-        """Whether a schema with the candidate's `lookup_key` is equal except for spelling. MD5 keys can be forged."""
+        """Whether a stored schema with the candidate's `lookup_key` is equal except for spelling.
+
+        The key alone does not prove it, because MD5 can be forged.
+        """
         content = stored.content
         if (content.text, content.references) == (candidate.content.text, candidate.content.references):
             return True
@@ -279,7 +286,7 @@ def _closure_key(history: int, stored: StoredSchema, references: tuple[bytes, ..
 
 
 class _UnusableReference(Exception):
-    """A reference to a missing version, a circular reference, or too many references."""
+    """The references cannot be used: a version is missing, they are circular, or there are too many."""
 
     @classmethod
     def missing(cls, reference: SchemaReference) -> _UnusableReference:

@@ -30,9 +30,9 @@ class Tagging:
         Raises:
             ComparisonDeferred: see `Registration.register`.
             SubjectNotFound: the subject has no version.
-            VersionNotFound: the subject has other versions only.
+            VersionNotFound: the subject exists but has no such version.
             InvalidRuleSet: the rules are invalid.
-            InvalidSchema: a record or field does not exist, or the number is not the next version's.
+            InvalidSchema: a record or field does not exist, or the requested number is not that of the next version.
             IncompatibleSchema: the subject's compatibility level forbids the new version.
             OperationNotPermitted: the subject's mode forbids it.
         """
