@@ -1,8 +1,8 @@
-"""Runs migrations on the connection that `registry.storage.database` hands over, inside its transaction.
+"""Runs migrations on the connection that `registry.storage.database` passes, inside its transaction.
 
-The configuration is made by a program and there is no ini file, so that an installed wheel migrates the same way as
-a checkout. SQLite's data definition is transactional once the driver's own transaction handling is off, which the
-engine sees to; a migration that fails therefore leaves nothing behind.
+The configuration is created in Python and not read from an ini file, so that an installed wheel migrates like a
+checkout. SQLite changes tables within transactions once the driver's own transaction handling is off.
+`registry.storage.engines` turns it off, so a migration that fails changes nothing.
 """
 
 from alembic import context

@@ -35,7 +35,7 @@ def install(app: Flask, users: UsersFile) -> None:
     """Authenticates and authorizes every request before the app processes it."""
 
     def check_request() -> Response | None:
-        # Usually the front has found the principal already.
+        # Usually the ASGI front has already authenticated the client.
         result = request.environ.get(PRINCIPAL_KEY) or users.authenticate(
             request.headers.get("Authorization"), request.remote_addr or "", request.environ.get(CERTIFICATE_KEY, "")
         )

@@ -250,7 +250,7 @@ class AsgiFront:
         return response, False
 
     async def _run(self, scope: Any, body: Body | None, principal: Principal | None) -> AppResponse:
-        """Runs the application for a request; `body` None makes a preflight."""
+        """Runs the application for a request. `body` None makes it a preflight; see `hooks.PREFLIGHT_KEY`."""
         queue = self._unauthenticated if principal is None else self._authenticated
         if self._is_ending or queue.waiting >= WAITING_MAX:
             return error_response(503)
@@ -321,7 +321,7 @@ class AsgiFront:
         return response
 
     async def _unless_ending(self, work: Callable[[], Awaitable[AppResponse]]) -> AppResponse:
-        """Checks again after the wait in a client queue, because the threads may have ended meanwhile."""
+        """Runs `work` unless the shutdown has begun, which may happen while a request waits in a client queue."""
         return error_response(503) if self._is_ending else await work()
 
 
@@ -365,7 +365,8 @@ def error_response(status: int, message: str = "", retry_after_s: float = 1) -> 
 
 
 def _cache_key(scope: Any, key_headers: list[bytes], content: bytes) -> Hashable:
-    """Equal for requests that have the same response for equal permissions."""
+    """The key of a request in the response cache. Requests with equal keys have the same response for equal
+    permissions."""
     # NUL separates the parts unambiguously: only the digest can contain it, and only POST has one. HEAD uses GET's key.
     is_post = scope["method"] == "POST"
     digest = hashlib.blake2b(content, digest_size=16).digest() if is_post else b""

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-RUNNING_MAX: Final = 2  # at least two, so that one client with many large comparisons does not block the others
+RUNNING_MAX: Final = 2  # computations at once; with one, a client with many large comparisons would block the others
 CLIENT_WAITING_MAX: Final = 64  # queued computations per client; a build checks its schemas concurrently
 QUEUE_TIMEOUT_S: Final = 30.0  # clients usually time out by then
 
@@ -23,7 +23,7 @@ class ClientQueueFull(Exception):
 
 
 class ClientQueues:
-    """Belongs to one event loop."""
+    """The queues of all clients. Belongs to one event loop."""
 
     def __init__(self, running_max: int = RUNNING_MAX, queue_timeout_s: float = QUEUE_TIMEOUT_S) -> None:
         self._free = running_max

@@ -41,7 +41,7 @@ PARENT_POLL_S: Final = 0.5  # how often a process checks that its worker is aliv
 
 
 class ComputePool:
-    """Belongs to one event loop.
+    """The pool of processes. Belongs to one event loop.
 
     Args:
         make_application: picklable; called once in each process.

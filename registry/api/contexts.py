@@ -29,14 +29,14 @@ def delete_context(context: str) -> Response:
 
 @blueprint.get("/contexts/<segment:context>")
 def get_context(context: str) -> Response:
-    """The root of the API in a context: an empty object, like the root."""
+    """`GET /contexts/{context}`: an empty object, like the root of the API."""
     _context(context)
     return json_response({})
 
 
 @blueprint.route("/contexts/<segment:context>/<path:_rest>", methods=["GET", "POST", "PUT", "DELETE"])
 def reject_invalid_context(context: str, _rest: str) -> Response:
-    """Requests below an invalid context name. `registry.api.app` rewrites those with a valid name."""
+    """Rejects requests below an invalid context name. `registry.api.app` rewrites those with a valid name."""
     _context(context)
     raise BadRequest(404, "HTTP 404 Not Found")
 

@@ -18,7 +18,7 @@ def root() -> Response:
 
 @blueprint.get("/healthz")
 def alive() -> Response:
-    """Liveness. It does not depend on the database, because a restart would not repair that."""
+    """Liveness. It does not depend on the database, because restarting the registry would not repair the database."""
     return json_response({"status": "ok"})
 
 

@@ -1,7 +1,8 @@
 """Validates cached responses against the revisions in the database, with as few reads as possible.
 
-Requests that arrive during a read wait together for the next one. That read begins after their arrival, so a response
-that it validates is as current as one that the request itself would read.
+A lease is a short time after a read in which cached responses are served without another read; see
+`storage.dependencies`. Requests that arrive during a read wait together for the next one. That read begins after their
+arrival, so a response that it validates is as current as one that the request itself would read.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Leases:
-    """Belongs to one event loop. `Database.lease_s` of every process must be at least `lease_s`."""
+    """Validates cached responses. Belongs to one event loop. `Database.lease_s` of every process must be at least
+    `lease_s`."""
 
     def __init__(
         self, revision_reader: RevisionReader, clock: Callable[[], float] = clock_s, lease_s: float = LEASE_S

@@ -30,5 +30,5 @@ def _stored() -> tuple[Mapping[str, int] | None, ReplicationState | None]:
     try:
         return services().database.read(lambda repository: (repository.counts(), repository.replication_state()))
     except StoreError:
-        # The request metrics matter most while the database is down.
+        # The page then has only the request metrics, which matter most while the database is down.
         return None, None

@@ -50,7 +50,8 @@ class MtlsListener:
     authorities: Path
 
     def context(self) -> ssl.SSLContext:
-        """
+        """The TLS settings, which require a client certificate.
+
         Raises:
             OSError, ValueError: a file cannot be read or used.
         """

@@ -51,7 +51,8 @@ VALUES_MAX = 20_000
 _TOO_MANY_VALUES = re.compile(
     r"""(?:(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|[^",\[{]++)*+[,\[{])""" + f"{{{VALUES_MAX + 1}}}", re.DOTALL
 )
-"""Matches more than `VALUES_MAX` brackets and commas outside of texts. Possessive, so any body takes one pass."""
+"""Matches more than `VALUES_MAX` brackets and commas outside of texts. The quantifiers are possessive, so one pass
+suffices for any body."""
 
 _INT32 = validate.Range(-(2**31), VERSION_MAX, error="Expected a 32-bit number.")
 _STORABLE = validate.And(lambda text: _require_storable(text))
@@ -203,7 +204,7 @@ class TagChangePayload(_Payload):
 
 
 class ConfigPayload(_Payload):
-    """A change of configuration. Null clears a key; a missing key does not change."""
+    """A change of configuration. Null clears a key; a missing key leaves its value unchanged."""
 
     compatibility = fields.String(allow_none=True)
     compatibility_policy = fields.String(data_key="compatibilityPolicy", allow_none=True)

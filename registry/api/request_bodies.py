@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 STALLED_S: Final = 30.0  # without any data from the client
 BODY_S: Final = 60.0  # for the whole body
 HELD_BYTES_MAX: Final = 256 * 1024 * 1024  # of all bodies in memory
-SMALL_BYTES_MAX: Final = 16 * 1024  # on all connections of a worker such bodies use a quarter of `HELD_BYTES_MAX`
+SMALL_BYTES_MAX: Final = 16 * 1024  # one such body on each connection of a worker uses a quarter of `HELD_BYTES_MAX`
 PARTS_MAX: Final = 10_000  # packets or chunks of a body; each costs the event loop 0.1 ms, however small
 DISCARDED_BYTES_MAX: Final = 64 * 1024 * 1024  # of a rejected body; then the connection is closed
 
@@ -91,7 +91,8 @@ class Deadlines:
         self._is_scheduled = False
 
     async def wait(self, awaitable: Awaitable[T]) -> T:
-        """
+        """Waits for the awaitable within the time limit.
+
         Raises:
             TimeoutError: the wait exceeded the limit.
         """
@@ -142,8 +143,8 @@ class RequestBodies:
         """Receives the body.
 
         Raises:
-            BodyRefused: it stalls or takes too long (408), breaks off (400), has too many parts (413), or the bodies in
-                memory are too large together (503).
+            BodyRefused: the body stalls or takes too long (408), breaks off (400) or has too many parts (413), or
+                all bodies in memory together are too large (503).
         """
         if headers.length is not None and headers.length > self._bytes_max:
             return Body(b"", headers.length, has_unread=not headers.expects_continue)

@@ -9,11 +9,15 @@ from typing import Final
 
 BURST_S: Final = 10.0  # an idle client may send the requests of this many seconds at once
 CLOCK_S: Final = 1e-6  # rounding error of summed times
-CLIENTS_MAX: Final = 20_000  # clients in memory; a client that was evicted starts again without requests
+CLIENTS_MAX: Final = 20_000  # clients in memory; after its eviction a client may send a full burst again
 
 
 class RequestRates:
-    """Generic cell rate algorithm: one timestamp per client, when its requests are paid for. For one event loop."""
+    """Limits the requests of each client by the generic cell rate algorithm. For one event loop.
+
+    Each request costs its share of a second. The only state of a client is the time at which all its requests are paid
+    for.
+    """
 
     def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._cost_s = 1 / per_second

@@ -52,8 +52,8 @@ class ResponseCache:
     def put(self, request_key: Hashable, response: AppResponse) -> None:
         """Caches a response, unless it has no principal or no dependencies.
 
-        The key has the principal in the response, not that of the request: the application may only have found it
-        during the request, or the users file may have changed since.
+        The key contains the principal of the response, not that of the request: the application may have authenticated
+        the client only during the request, or the users file may have changed since.
         """
         if response.principal is None or response.dependencies is None:
             return

@@ -75,12 +75,12 @@ def _quality(name: str, ranges: list[tuple[str, str, float]]) -> float:
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """Serializes a value."""
+    """A response with a value as JSON."""
     return bytes_response(to_json(value), status)
 
 
 def error_response(status: int, error_code: int, message: str) -> Response:
-    """The error response that all clients of the API parse."""
+    """An error response in the JSON format that all clients of the API parse."""
     return json_response({"error_code": error_code, "message": message}, status)
 
 

@@ -59,9 +59,10 @@ class ServerCertificate:
     key: Path
 
     def check(self) -> None:
-        """
+        """Checks that the files can be used.
+
         Raises:
-            OSError, ValueError: they cannot be read, do not match, or the key is encrypted.
+            OSError, ValueError: the files cannot be read or do not match, or the key is encrypted.
         """
         # The empty password keeps OpenSSL from prompting for one on the terminal.
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self.certificate, self.key, lambda: "")

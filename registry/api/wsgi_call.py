@@ -20,7 +20,8 @@ ROUTE_KEY: Final = "registry.route"
 """WSGI environ key that the application sets to the matched URL rule, for metrics."""
 
 CACHEABLE_KEY: Final = "registry.cacheable"
-"""WSGI environ key that the application sets to whether the response may be cached while its dependencies hold."""
+"""WSGI environ key that the application sets to True if the response may be cached until one of its dependencies
+changes."""
 
 WsgiApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
 

@@ -1,6 +1,7 @@
 """Caches of one database within a process: schemas, versions of subjects, configurations and modes.
 
-Schemas never change. Everything else is cached together with the revision at which it was read.
+Schemas never change. Everything else is cached together with the registry's revision at which it was read; see
+`revision`.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ V = TypeVar("V")
 
 SCHEMA_CHARS_MAX = 8_000_000  # characters of all cached schemas' texts
 SCHEMA_OVERHEAD_CHARS = 500  # added to the length of a schema's text as its size in the cache
-VIEW_VERSIONS_MAX = 50_000  # of all cached subjects together, some 12 MB
+VIEW_VERSIONS_MAX = 50_000  # versions of all cached subjects together, some 12 MB
 VIEW_OVERHEAD_VERSIONS = 2  # added to a subject's number of versions as its size in the cache
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectState:
-    """A subject's row. Every change of its versions increases `revision`."""
+    """The id and revision of a subject's row. Every change of the subject's versions increases `revision`."""
 
     subject_id: int
     revision: int
@@ -68,9 +69,9 @@ class SubjectView:
 
 @dataclass(frozen=True, slots=True)
 class ScopeValues(Generic[T]):
-    """Rows of one table by scope; None marks a scope without a row.
+    """The cached rows of one table, configurations or modes, by scope. None marks a scope without a row.
 
-    `is_complete` says that all other scopes have no row.
+    If `is_complete` is True, all other scopes have no row either.
     """
 
     values: dict[str | None, T | None]
@@ -102,7 +103,7 @@ class NewestRevision:
         self._newest = Revision(0, -1), float("-inf")
 
     def record(self, revision: Revision) -> None:
-        """To be called after the read."""
+        """Records the revision that a read has seen. To be called after the read."""
         newest, _ = self._newest
         # The revision numbers of another history may be lower.
         if revision.history != newest.history or revision.number > newest.number:
@@ -172,7 +173,7 @@ class ViewAtRevision:
 class DatabaseCache:
     """Everything that a process caches of one database; schemas and versions only once they are committed.
 
-    Entries belong to one history of the database and are not found in another.
+    Entries belong to one history of the database (see `revision`) and are not found after it has changed.
     """
 
     def __init__(self) -> None:
@@ -190,7 +191,7 @@ class DatabaseCache:
         self._schemas.put((history, schema.row_key), schema, len(schema.content.text) + SCHEMA_OVERHEAD_CHARS)
 
     def view(self, subject: str) -> ViewAtRevision | None:
-        """Returns an earlier state of the subject, possibly of another history."""
+        """Returns the cached versions of a subject, which may be outdated or of another history."""
         return self._views.get(subject)
 
     def put_view(self, subject: str, view_at_revision: ViewAtRevision) -> None:

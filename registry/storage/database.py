@@ -49,8 +49,8 @@ logger = logging.getLogger(__name__)
 D = TypeVar("D")
 T = TypeVar("T")
 
-WRITE_ATTEMPTS_MAX = 20  # of one self-contained change; every failed attempt means that another change was made
-CONNECTION_ATTEMPTS_MAX = 3  # of one unit of work; every further attempt found another broken connection
+WRITE_ATTEMPTS_MAX = 20  # attempts of one change; an attempt fails only if another change was made meanwhile
+CONNECTION_ATTEMPTS_MAX = 3  # attempts of one read or write whose connection breaks
 SERIALIZATION_STATES = frozenset({"40001", "40P01"})  # serialization_failure, deadlock_detected
 TIMEOUT_STATES = frozenset({"57014", "55P03", "25P03"})  # query_canceled, lock_not_available, idle in transaction
 TABLE_WAIT_S = 5  # a migration's wait for a table that is in use
@@ -64,7 +64,7 @@ def sqlite_url(path: Path) -> str:
 
 
 class ConnectionLost(StoreError):
-    """The connection was lost. With `is_outcome_unknown` the transaction may have been committed."""
+    """The connection was lost. If `is_outcome_unknown` is True, the transaction may have been committed."""
 
     def __init__(self, detail: str, *, is_outcome_unknown: bool) -> None:
         super().__init__(detail)
@@ -76,8 +76,9 @@ class Database:
 
     Args:
         url: `sqlite:///PATH` or `postgresql://USER:PASSWORD@HOST/NAME`.
-        connections: the most connections to PostgreSQL open at once.
-        lease_s: the longest `lease_s` of any process that serves this database; 0 if none caches responses.
+        connections: maximum number of open connections to PostgreSQL.
+        lease_s: the longest time for which a process serves cached responses without reading the database again (see
+            `dependencies`); 0 if no process caches responses.
 
     Raises:
         DatabaseUnusable: the URL names no database that can be opened.
@@ -91,7 +92,7 @@ class Database:
             raise DatabaseUnusable(f"registry.database_url is not a usable database URL: {error}") from error
         self._is_sqlite = self._address.is_sqlite
         self._lease_s = lease_s
-        # A connection that a thread with a connection of `_engine` can wait for without a deadlock.
+        # A pool of its own: a thread that occupies a connection of `_engine` can wait for this one without a deadlock.
         self._reservation_engine = None if self._is_sqlite else open_engine(self._address, 1)
         self._write_lock = threading.Lock()
         self._cache = DatabaseCache()
@@ -132,7 +133,8 @@ class Database:
                 if attempt == CONNECTION_ATTEMPTS_MAX:
                     raise
             except WriteConflict as error:
-                # A migration locks tables that this read needs, and waits for a table that this read has locked.
+                # A deadlock with a migration, which locks a table that this read needs and needs one that this read has
+                # locked.
                 if attempt == CONNECTION_ATTEMPTS_MAX:
                     raise StoreError(f"Error in the registry's database: {error}") from error
         raise AssertionError("the last attempt returns or raises")
@@ -147,22 +149,19 @@ class Database:
     ) -> T:
         """Runs `work` in one write transaction and commits it; repeats it after a conflict.
 
-        Returns when no process serves a cached response from before the change any more.
+        Does not return before all processes have stopped serving cached responses from before the change.
 
         Args:
             work: makes the change; may run more than once.
-            attempts: the most runs.
-            new_id: the id that `work` will take. On PostgreSQL all registrations of a context update the row with its
-                counter.
-                The id is therefore reserved before the transaction begins, which locks the row for a moment and not
-                    until the
-                registration is on disk. An id that is not used leaves a gap.
+            attempts: maximum number of runs.
+            new_id: requests the id that `work` will take. On PostgreSQL all registrations of a context update the row
+                with its counter. The id is therefore reserved before the transaction begins: the row is locked only for
+                a moment, not until the registration is on disk. An id that is not used leaves a gap.
             in_one_statement: `work` changes the database by one statement or not at all, and reads nothing. On
-                PostgreSQL
-                this statement is then the whole transaction.
+                PostgreSQL this statement is then the whole transaction.
 
         Raises:
-            ContentExists: no new id is needed; on PostgreSQL only.
+            ContentExists: the content already has an id, so it needs no new one; on PostgreSQL only.
             WriteConflict: the only attempt met another change, or the connection broke, perhaps after the commit. With
                 more attempts this becomes a `StoreError`.
             StoreError: the database failed. Nothing was changed, unless the message says that this is unknown.
@@ -199,7 +198,7 @@ class Database:
         return result
 
     def wait_for_change_in_effect(self) -> None:
-        """Waits until a change of settings that was already made is in effect everywhere.
+        """Waits until a change of settings that was already made is in effect in all processes.
 
         Raises:
             StoreError: the database failed, or a writer has not ended in time.
@@ -208,10 +207,10 @@ class Database:
         wait_out_leases(self._lease_s)
 
     def wait_out_leases_of_new_revision(self) -> None:
-        """Waits until no process serves a cached response from before the versions that this process has read.
+        """Waits until no process serves a cached response that is older than the versions which this process has read.
 
-        The request that created the current revision may still be waiting for leases to expire. Once the revision has
-        been known here for the time of a lease, no lease of an older revision is left.
+        The request that created the current revision may still be waiting for leases to expire. Once this process has
+        known the revision for the duration of a lease, all leases of older revisions have expired.
         """
         if self._cache.newest.age_s() < self._lease_s * LEASE_MARGIN:
             wait_out_leases(self._lease_s)
@@ -238,12 +237,12 @@ class Database:
 
         Args:
             subject: the subject to lock.
-            decide: reads from the repository once the lock is taken.
-            work: carries the decision out.
-            new_id: the id that `work` will take.
+            decide: reads from the repository once the lock is taken, and returns the decision.
+            work: writes the decision.
+            new_id: requests the id that `work` will take, if the decision needs one.
 
         Raises:
-            ContentExists: no new id is needed; on PostgreSQL only.
+            ContentExists: the content already has an id, so it needs no new one; on PostgreSQL only.
             WriteConflict: the transaction met another change, or the connection broke, perhaps after the commit.
             StoreError: the database failed; nothing was changed.
         """
@@ -260,8 +259,8 @@ class Database:
         try:
             with self._write_slot(), self._transaction(Purpose.WRITE) as (connection, _):
                 if not self._is_sqlite:
-                    # Held until the transaction ends. Taken before all other locks, so that no transaction waits here
-                    # while holding one.
+                    # The lock is held until the transaction ends. It is taken before all others, so no transaction
+                    # waits here while holding one.
                     connection.execute(statements.LOCK_SUBJECT, {"key": zlib.crc32(subject.encode()) - 2**31})
                 decided = decide(Repository(connection, cache=self._cache))
                 reserved = self._reserve_id(new_id(decided))
@@ -270,7 +269,8 @@ class Database:
             raise WriteConflict(str(error)) from error
 
     def _reserve_id(self, request: IdRequest | None) -> ReservedIds:
-        """Reserves an id while another transaction of this thread, which has written nothing yet, is open."""
+        """Reserves an id on a connection of its own, while this thread has an open transaction that has written nothing
+        yet."""
         if request is None or self._reservation_engine is None:
             return {}
         with self._reservation_engine.connect().execution_options(**{PURPOSE: Purpose.AUTOCOMMIT_READS}) as connection:
@@ -288,8 +288,8 @@ class Database:
         self, purpose: Purpose, new_id: IdRequest | None = None
     ) -> Iterator[tuple[Connection, ReservedIds]]:
         with self._translating_errors() as commit_state, self._connected(Purpose.AUTOCOMMIT_READS) as connection:
-            # Reserved while the connection of the transaction is open: as long as it lives the server has not crashed,
-            # which could reset the counter. A transaction on disk also implies that the counter is on disk.
+            # Reserved on the transaction's own connection: while it is open the server has not crashed,
+            # and a crash could reset the counter. Once the transaction is on disk, the counter is on disk too.
             reserved = {} if new_id is None or self._is_sqlite else reserve_schema_id(connection, new_id)
             connection.commit()
             transaction = connection.execution_options(**{PURPOSE: purpose}).begin()
@@ -347,7 +347,8 @@ class Database:
                 # Migrating a large database takes long, and so may waiting for another upgrade. The wait for a table is
                 # limited, because requests of running registries queue behind it.
                 connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
-                # Held until the transaction ends, so that of several processes started together one migrates.
+                # The lock is held until the transaction ends, so only one of several processes started together
+                # migrates.
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
                 connection.execute(sa.text(f"SET LOCAL lock_timeout = '{TABLE_WAIT_S}s'"))
             before = self._revision(connection, script)
@@ -380,7 +381,7 @@ class Database:
             )
 
     def _revision(self, connection: Connection, script: ScriptDirectory) -> str | None:
-        """The migration of the tables; of tables that are newer but compatible, this version's newest migration."""
+        """The migration of the tables, or this version's newest migration if the tables are newer but compatible."""
         found: str | None = MigrationContext.configure(connection).get_current_revision()
         known = {row.revision for row in script.walk_revisions()}
         if found is None or found in known:
@@ -421,9 +422,9 @@ def _state(error: SQLAlchemyError) -> str | None:
 def _client_message(error: SQLAlchemyError, commit_state: _CommitState) -> str:
     """The message for clients: without the database's address and the SQL, which are in the log."""
     if isinstance(error, PoolTimeout):
-        return "Error in the registry's database: all connections are in use"
+        return "Error in the registry's database: all connections are in use; try again"
     if _state(error) in TIMEOUT_STATES:
-        return "Error in the registry's database: timed out"
+        return "Error in the registry's database: timed out; try again"
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         outcome = "; the change may or may not have been made" if commit_state.is_committing else ""
         return f"Error in the registry's database: the connection was lost{outcome}"
@@ -443,7 +444,10 @@ def _driver_message(error: SQLAlchemyError) -> str:
 
 
 def _serves_from(script: ScriptDirectory) -> str:
-    """The oldest migration after which all others only add to the tables; releases since then may serve them."""
+    """The oldest migration whose successors all only add to the tables.
+
+    Releases that have this migration can serve a database with the newest tables.
+    """
     head = script.get_current_head()
     assert head is not None
     found = script.get_revision(head)
@@ -457,7 +461,7 @@ def _serves_from(script: ScriptDirectory) -> str:
 def _migrations() -> ScriptDirectory:
     """The migrations: in this package in an installed wheel, in the top-level directory `alembic` of a checkout.
 
-    The editable install of a checkout finds packages only, and `alembic` is none.
+    The editable install of a checkout only finds packages, and `alembic` is a plain directory.
     """
     packaged = importlib.resources.files("headrace.registry.storage") / "migrations"
     checkout = Path(__file__).resolve().parent.parent.parent / "alembic"

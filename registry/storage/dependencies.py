@@ -54,21 +54,21 @@ class Dependencies:
 
 @dataclass(frozen=True, slots=True)
 class SubjectDependency:
-    """The versions of a subject were counted or searched."""
+    """The response depends on the versions of a subject, which were counted or searched."""
 
     name: str
 
 
 class RegistryDependency:
-    """Data was read that changes with the registry's revision only."""
+    """The response depends on data that changes with the registry's revision only."""
 
 
 class SubjectNamesDependency:
-    """Names of subjects were read, and whether all versions of a subject are deleted."""
+    """The response depends on the names of subjects, and on whether all versions of a subject are deleted."""
 
 
 class Uncacheable:
-    """Data was read that may grow with any registration."""
+    """The response must not be cached, because it depends on data that may grow with any registration."""
 
 
 Dependency = SubjectDependency | RegistryDependency | SubjectNamesDependency | Uncacheable
@@ -123,7 +123,7 @@ ReadMethod = Callable[Concatenate[N, P], T]
 def depends_on(
     dependency: Callable[..., Dependency], *, uncacheable_if_none: bool = False
 ) -> Callable[[ReadMethod[N, P, T]], ReadMethod[N, P, T]]:
-    """Declares the dependency of a method's result.
+    """Decorator that declares which revision the result of a `Repository` method depends on.
 
     Args:
         dependency: computes the dependency from the method's arguments.
@@ -171,7 +171,7 @@ class DependencyRecorder:
         self._is_cacheable = True
 
     def record(self, repository: RevisionSource, dependency: Dependency) -> None:
-        """Adds a dependency. To be called before the read."""
+        """Records the revision that a read will depend on. To be called before the read."""
         if self._revision is None:
             if isinstance(dependency, SubjectDependency):
                 # One statement reads the registry's revision and the subject's.
@@ -223,7 +223,8 @@ R = TypeVar("R", bound=RevisionedWrite)
 
 
 class WriteObserver:
-    """Remembers whether the last attempt of a write, which may have committed, increased the registry's revision."""
+    """Remembers whether the last attempt of a write increased the registry's revision. That attempt may have been
+    committed."""
 
     def __init__(self) -> None:
         self.has_bumped_revision = False

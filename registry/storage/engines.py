@@ -18,11 +18,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, make_url
 
-SQLITE_BUSY_TIMEOUT_S = 30  # a writer's wait for another process
+SQLITE_BUSY_TIMEOUT_S = 30  # longest wait of a writer for a writer in another process
 SQLITE_BUSY_POLL_S = 0.02
 SQLITE_CONNECTIONS = 32  # at least the server's threads, so that no request waits for a connection
 POSTGRES_CONNECTIONS = 10  # default per process; a PostgreSQL server allows 100 in all
-POSTGRES_CONNECTION_WAIT_S = 20  # a request's wait while all connections of its process are in use
+POSTGRES_CONNECTION_WAIT_S = 20  # longest wait of a request while all connections of its process are in use
 POSTGRES_CONNECT_TIMEOUT_S = 5
 POSTGRES_SETTINGS: Mapping[str, str] = {
     "statement_timeout": "30s",  # also limits the wait for a row lock
@@ -75,11 +75,11 @@ class DatabaseAddress:
         kind, _, driver = url.drivername.partition("+")
         if kind == "sqlite" and driver in ("", "pysqlite"):
             if url.database in (None, "", ":memory:"):
-                raise ValueError("names a database in memory, expected a file: sqlite:///PATH")
+                raise ValueError("it names an in-memory database, expected a file: sqlite:///PATH")
             return cls(url)
         if kind in ("postgresql", "postgres") and driver in ("", "psycopg"):
             return cls(url.set(drivername="postgresql+psycopg"))
-        raise ValueError(f"is of kind {url.drivername!r}, expected sqlite:///PATH or postgresql://USER@HOST/NAME")
+        raise ValueError(f"its scheme is {url.drivername!r}, expected sqlite:///PATH or postgresql://USER@HOST/NAME")
 
     @property
     def is_sqlite(self) -> bool:
@@ -122,7 +122,7 @@ def open_engine(address: DatabaseAddress, connections: int) -> Engine:
 
 
 def postgres_arguments(given: Mapping[str, Any]) -> dict[str, str]:
-    """libpq's parameters, without the ones in the URL."""
+    """The default parameters for libpq, except for parameters that the URL sets."""
     arguments = {
         "connect_timeout": str(POSTGRES_CONNECT_TIMEOUT_S),
         "application_name": "headrace-registry",

@@ -72,7 +72,7 @@ class IdentityRow(Base):
 
 
 class MigrationRow(Base):
-    """One row with a migration: releases with this or a newer one may serve these tables."""
+    """One row with the name of a migration. Every release that has this migration may serve these tables."""
 
     __tablename__ = "registry_migrations"
 
@@ -137,10 +137,11 @@ class SchemaRow(Base):
 
 
 class ReferenceRow(Base):
-    """Reference number `position` of a schema, by name instead of foreign key: an import may bring the two in any
-    order.
+    """A reference of a schema; `position` is its index in the schema's list of references.
 
-    `subject` is as the client wrote it, which is part of the schema's identity; `target` is the qualified subject.
+    The referenced version is stored by name instead of foreign key, because an import may add the two in any order.
+    `subject` is the name as the client wrote it, which is part of the schema's identity; `target` is the qualified
+    subject.
     """
 
     __tablename__ = "schema_references"

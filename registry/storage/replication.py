@@ -56,7 +56,7 @@ class ReplicatedSubject:
 
 @dataclass(frozen=True, slots=True)
 class ContextState:
-    """See `ContextRow`."""
+    """A context, with the columns of `ContextRow`."""
 
     name: str
     next_id: int
@@ -89,7 +89,7 @@ class ReplicationTables:
         return {row.name: SubjectState(row.id, row.revision) for row in rows}
 
     def replicated_subjects(self, names: Sequence[str]) -> dict[str, ReplicatedSubject]:
-        """The existing subjects among these."""
+        """Loads the named subjects; missing ones are omitted."""
         found: dict[str, ReplicatedSubject] = {}
         for part in batches(names):
             rows = self._connection.execute(VERSIONS_OF_SUBJECTS, {"names": part})
@@ -105,7 +105,7 @@ class ReplicationTables:
         return found
 
     def fingerprints(self, context: str, ids: Sequence[int]) -> dict[int, bytes]:
-        """The fingerprints of existing schemas among these, by id."""
+        """The fingerprints of the given schemas, by id; missing ones are omitted."""
         found: dict[int, bytes] = {}
         for part in batches(ids):
             query = sa.select(SchemaRow.id, SchemaRow.fingerprint).where(SchemaRow.context == context)

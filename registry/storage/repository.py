@@ -84,19 +84,20 @@ from headrace.registry.storage.rows import (
 T = TypeVar("T")
 
 WRITER_WAIT_S = 60  # limit for transactions in progress, which end much earlier
-WRITER_POLL_S = 0.010  # between two checks for them; most end after the first
+WRITER_POLL_S = 0.010  # pause before the next check; most transactions have ended by then
 
 
 ReservedIds = Mapping[str, SchemaId]
-"""By context: an id that was reserved before the transaction wrote anything. The context is listed already."""
+"""The id reserved in a context before the transaction wrote anything, by context. The reservation has also listed the
+context."""
 
 
 class WriteConflict(Exception):
-    """A concurrent transaction changed the data that this one was decided on; decide again."""
+    """A concurrent transaction changed the data on which this one was decided. The caller must decide again."""
 
 
 class ContentExists(WriteConflict):
-    """The context already has an id for the content for which a new id was requested."""
+    """A new id was requested for a content that already has an id in the context."""
 
     def __init__(self, request: IdRequest) -> None:
         super().__init__(f"context {request.context} already has this content")
@@ -145,11 +146,13 @@ class Repository:
         cache: DatabaseCache | None = None,
         recorder: DependencyRecorder | None = None,
     ) -> None:
-        """Args:
-        connection: has an open transaction.
-        reserved: ids that were reserved before the transaction.
-        cache: makes this a read; its transaction must see one snapshot.
-        recorder: collects the dependencies of the response.
+        """Creates the repository of a transaction.
+
+        Args:
+            connection: has an open transaction.
+            reserved: ids that were reserved before the transaction.
+            cache: the cache of the process, for reads only; None for writes.
+            recorder: collects the dependencies of the response.
         """
         self._connection = connection
         self._reserved = dict(reserved or {})
@@ -161,13 +164,13 @@ class Repository:
 
     @property
     def connection(self) -> Connection:
-        """For SQL of a single feature. A response that uses it is not cached."""
+        """The connection, for SQL that belongs to a single feature. A response that uses it is not cached."""
         if self._recorder is not None:
             self._recorder.mark_uncacheable()
         return self._connection
 
     def _cached(self, key: Hashable, read: Callable[[], T]) -> T:
-        """Caches a result for the rest of a read; a write computes it every time."""
+        """In a read, caches a result until the transaction ends. In a write, computes the result every time."""
         if self._cache is None:
             return read()
         if key not in self._results:
@@ -216,17 +219,21 @@ class Repository:
             writing &= self._writing()
 
     def _writing(self) -> set[tuple[int, str]]:
-        """The transactions that are writing versions. A statement takes its locks before it reads."""
+        """The transactions that are writing versions, recognized by their locks.
+
+        A transaction that has no such lock yet has not read anything yet, because a statement takes its locks before it
+        reads.
+        """
         return {(row.pid, row.virtualtransaction) for row in self._connection.execute(statements.WRITERS)}
 
     @depends_on(registry_revision)
     def settings_revision(self) -> int:
-        """Grows with every change of configuration and modes."""
+        """A number that grows with every change of configuration and modes."""
         return self._state().settings_revision
 
     @depends_on(registry_revision)
     def history(self) -> int:
-        """Changes when the database may have returned to an earlier state."""
+        """A number that changes when the database may have returned to an earlier state; see `revision`."""
         return self._state().revision.history
 
     @depends_on(registry_revision)
@@ -400,13 +407,14 @@ class Repository:
         return next(iter(self._schemas(statements.SCHEMA, {"context": context, "id": schema_id})), None)
 
     def schema_with_content(self, context: str, content: SchemaContent) -> StoredSchema | None:
-        """The schema with this content. Of several, which only imports create, returns the first."""
+        """The schema with this content. If imports have stored the content under several ids, returns the oldest
+        row."""
         found = self._schemas(statements.SCHEMA_OF, {"context": context, "fingerprint": content.fingerprint})
         same = (schema for schema in found if schema.content.parts == content.parts)
         return min(same, key=lambda schema: schema.row_key, default=None)
 
     def schemas_by_id(self, context: str, ids: Sequence[int]) -> list[StoredSchema]:
-        """The existing schemas among these, by id."""
+        """Loads the schemas with the given ids, sorted by id; missing ones are omitted."""
         found: list[StoredSchema] = []
         for part in batches(ids):
             found += self._schemas(statements.SCHEMAS_BY_ID, {"context": context, "ids": part})
@@ -490,7 +498,7 @@ class Repository:
         return found
 
     def referencing_schemas(self, subject: str, version: int, *, deleted: bool) -> list[StoredSchema]:
-        """Schemas that refer to a version, by id. Unless `deleted`, only those with a live version."""
+        """Schemas that refer to a version, sorted by id. Unless `deleted`, only those with a live version."""
         if not is_storable(subject):
             return []
         refers = sa.exists().where(
@@ -559,7 +567,7 @@ class Repository:
         return sorted(self._connection.scalars(query))
 
     def subjects_revision(self) -> int:
-        """Grows with every new subject while the registry's revision is unchanged."""
+        """A number that grows with every new subject, as long as the registry's revision is unchanged."""
         if self._connection.dialect.name == "sqlite":
             # Faster than counting. On PostgreSQL a row may become visible before rows with lower ids.
             return self._connection.scalar(sa.select(sa.func.max(SubjectRow.id))) or 0
@@ -569,7 +577,7 @@ class Repository:
         return self._connection.scalar(sa.select(sa.func.count()).select_from(SubjectRow)) or 0
 
     def stored_subjects(self, names: Sequence[str]) -> set[str]:
-        """The existing subjects among these, including soft-deleted ones."""
+        """The given names for which a subject exists, including soft-deleted subjects."""
         found: set[str] = set()
         for part in batches([name for name in names if is_storable(name)]):
             found.update(self._connection.scalars(sa.select(SubjectRow.name).where(SubjectRow.name.in_(part))))
@@ -606,7 +614,7 @@ class Repository:
         return current.view
 
     def _view_after(self, subject: str, known: ViewAtRevision | None) -> tuple[ViewAtRevision, bool]:
-        """Returns the versions, and whether they are complete. Versions in `known` are not read again."""
+        """Reads the versions that `known` does not have. Returns all versions, and whether they are complete."""
         parameters = {"name": subject, "known_revision": -1, "known_version": 0}
         if known is not None:
             parameters |= {"known_revision": known.revision.number, "known_version": known.view.entries[-1].version}
@@ -617,7 +625,7 @@ class Repository:
         if self._cache is not None:
             self._cache.newest.record(revision)
         if known is not None and known.revision.history != revision.history:
-            # The statement selected versions after one that has another meaning in this history.
+            # The statement omitted versions that are known only from another history, so it must run again.
             return ViewAtRevision(revision, SubjectView()), False
         if first.id is None:
             return ViewAtRevision(revision, SubjectView()), True
@@ -705,7 +713,7 @@ class Repository:
         return [SubjectVersion(*row) for row in self._connection.execute(query)]
 
     def load_versions(self, chosen: Sequence[SubjectVersion]) -> list[StoredVersion]:
-        """The existing versions among these, ordered by subject and version."""
+        """Loads the given versions, ordered by subject and version; missing ones are omitted."""
         found: list[StoredVersion] = []
         for part in batches(chosen):
             pairs = [(item.subject, item.version) for item in part]
@@ -825,8 +833,9 @@ class Repository:
             self._connection.execute(held.with_for_update())
 
     def lock_referenced_version(self, target: str, version: int, *, deleted: bool = False) -> bool:
-        """Locks a version against deletion until the transaction ends; False if it does not exist (`deleted`: not even
-        soft-deleted).
+        """Locks a version against deletion until the transaction ends.
+
+        Returns False if the version does not exist or, unless `deleted`, is soft-deleted.
         """
         query = (
             sa.select(VersionRow.version)
@@ -844,9 +853,8 @@ class Repository:
             self._connection.execute(sa.update(VersionRow).where(*chosen).values(deleted=True))
 
     def remove_versions(self, subject_id: int, versions: Iterable[int]) -> None:
-        """Deletes versions permanently, with schemas no longer used; with the last version, subject, configuration and
-        mode too.
-        """
+        """Deletes versions permanently, and schemas that no version uses any more. Once a subject has no versions, the
+        subject with its configuration and mode is deleted too."""
         for part in batches(sorted(versions)):
             chosen = (VersionRow.subject_id == subject_id, VersionRow.version.in_(part))
             schema_keys = list(self._connection.scalars(sa.select(VersionRow.schema_key).where(*chosen)))
@@ -867,11 +875,11 @@ class Repository:
 def reserve_schema_id(connection: Connection, request: IdRequest) -> ReservedIds:
     """Reserves the next id of a context in its own transaction of one statement. PostgreSQL only.
 
-    The statement does not wait for the disk. The transaction that uses the id commits later, which flushes all before
-    it.
+    The statement does not wait for the disk. The transaction that uses the id commits later and flushes this one as
+    well.
 
     Raises:
-        ContentExists: no id is needed.
+        ContentExists: the content already has an id, so it needs no new one.
     """
     parameters = {"context": request.context, "fingerprint": request.content.fingerprint}
     next_id = connection.execute(statements.RESERVE_ID, parameters).scalar()
@@ -900,5 +908,5 @@ def _matching(subject_filter: SubjectFilter) -> list[Any]:
 
 
 def _scope_values(rows: Mapping[str | None, T]) -> ScopeValues[T]:
-    """Wraps the first rows of a table, which mostly are all of them."""
+    """Wraps the first `CACHED_SCOPES_MAX` rows of a table. If there are fewer, they are all of the table."""
     return ScopeValues({**rows}, is_complete=len(rows) < statements.CACHED_SCOPES_MAX)

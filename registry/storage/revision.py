@@ -1,9 +1,8 @@
 """Detects that the database has returned to an earlier state: its history then has another number.
 
 A failover to a lagging standby, a point-in-time recovery and a restored snapshot or dump all assign revisions, row
-keys,
-ids and version numbers a second time, to other data. The tables cannot show it, because they went back too. The history
-number is therefore derived from:
+keys, ids and version numbers a second time, to other data. The tables cannot show it, because they are restored as
+well. The history number is therefore derived from:
 
 - PostgreSQL: the start time of the server, the file path of the table `registry_identity` (which also identifies the
   database) and the transaction that wrote its only row, which is never updated. Every start of the server begins a new

@@ -42,13 +42,13 @@ POSTGRES_REVISIONS: Final = (
     "SELECT id, revision, NULL FROM subjects WHERE id = ANY(%s) UNION ALL "
     "SELECT %s, (SELECT count(*) FROM subjects), NULL WHERE %s"
 )
-# afterwards the application handles the request, which can report an unavailable database
+# After this time the application handles the request without the cache, and reports a database that is unavailable.
 REVISION_CHECK_TIMEOUT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Revisions:
-    """Revisions at one point in time: the registry's, and those of the existing subjects by row id.
+    """All revisions at one point in time: the registry's, and those of the existing subjects by row id.
 
     The entry of `SUBJECT_LIST_ID` is `Repository.subjects_revision`.
     """
@@ -74,7 +74,7 @@ class RevisionReader(Protocol):
     """Reads revisions for one event loop."""
 
     async def read(self, subject_ids: Collection[int]) -> Revisions:
-        """Reads the revisions; the read begins after the call.
+        """Reads the revisions. The read begins after the call, so its result is never older than the call.
 
         Raises:
             StoreError: the database cannot be queried.

@@ -77,7 +77,7 @@ STATE: Final = sa.select(History().label("history"), StateRow.revision, StateRow
 CONFIGS: Final = sa.select(ConfigRow.__table__).where(ConfigRow.scope.in_(bindparam("scopes", expanding=True)))
 MODES: Final = sa.select(ModeRow.scope, ModeRow.mode).where(ModeRow.scope.in_(bindparam("scopes", expanding=True)))
 
-CACHED_SCOPES_MAX: Final = 200  # the cache reads all of them again after every change of the registry's revision
+CACHED_SCOPES_MAX: Final = 200  # rows that the cache reads at once, after every change of the registry's revision
 FIRST_CONFIGS: Final = sa.select(ConfigRow.__table__).limit(CACHED_SCOPES_MAX)
 FIRST_MODES: Final = sa.select(ModeRow.scope, ModeRow.mode).limit(CACHED_SCOPES_MAX)
 
@@ -93,7 +93,8 @@ VERSION: Final = {
     True: _OF_SUBJECT.where(VersionRow.version == bindparam("version")),
     False: _OF_SUBJECT.where(VersionRow.version == bindparam("version"), _LIVE),
 }
-"""One version of a subject. The key of this table and of the next says whether soft-deleted versions count."""
+"""One version of a subject. The keys of this table and of `LATEST_VERSION` are whether to include soft-deleted
+versions."""
 
 LATEST_VERSION: Final = {
     True: _OF_SUBJECT.order_by(VersionRow.version.desc()).limit(1),
@@ -137,7 +138,7 @@ WRITERS: Final = sa.text(
     "AND relation = 'subjects'::regclass "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
-"""Transactions that write rows of `subjects`, as every write of versions does. PostgreSQL only."""
+"""Selects the transactions that write rows of `subjects`, as every write of versions does. PostgreSQL only."""
 
 CONTEXT_LISTED: Final = sa.select(ContextRow.listed).where(ContextRow.name == bindparam("name"))
 
