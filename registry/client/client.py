@@ -44,7 +44,7 @@ class RegistryClient:
         url: such as `http://127.0.0.1:8081`, several URLs separated by commas, or a sequence. The servers are
             equivalent and the first is preferred. A URL may have a path and basic credentials
             (`https://user:password@host`).
-        timeout_s: of a connection attempt and of each wait for a response, in seconds.
+        timeout_s: time limit of a connection attempt and of each wait for a response, in seconds.
         auth: the credentials for servers without a user part in the URL.
         tls: trusted authorities and the client certificate, for HTTPS.
 
@@ -195,7 +195,7 @@ class RegistryClient:
         return self._cached(("guid", guid), fetch)
 
     def usages(self, schema_id: int) -> list[SubjectVersion]:
-        """The versions with a schema that are not deleted.
+        """The versions that have a schema, without deleted versions.
 
         Raises:
             SchemaNotFound: no schema has this id.
@@ -251,7 +251,7 @@ class RegistryClient:
         return list(self._call("GET", path, shape=list, query=_deleted(deleted), subject=subject))
 
     def version(self, subject: str, version: int | Literal["latest"]) -> RegisteredSchema:
-        """One version of a subject. By number it may be soft-deleted, and the result is cached.
+        """One version of a subject. A version requested by number may be soft-deleted, and the result is cached.
 
         Raises:
             SubjectNotFound: the subject has no versions.
@@ -282,7 +282,10 @@ class RegistryClient:
         references: Sequence[SchemaReference] = (),
         version: int | Literal["latest"] | None = None,
     ) -> tuple[bool, list[str]]:
-        """Whether a schema could be registered, or is compatible with one version, and the incompatibilities.
+        """Whether a schema is compatible with a subject, and the incompatibilities.
+
+        Args:
+            version: checks against this version only; None checks as a registration would.
 
         Raises:
             VersionNotFound: the version does not exist.
@@ -311,9 +314,10 @@ class RegistryClient:
         self.set_config({"compatibility": level}, subject)
 
     def config(self, subject: str | None = None, inherited: bool = True) -> dict[str, Any]:
-        """The configuration of a subject, or the global one, with the keys of the API.
+        """The configuration of a subject, or the global one.
 
-        Such as `compatibilityLevel`, `normalize`, `alias`, `compatibilityGroup` and `defaultMetadata`.
+        The result has the keys of the API, such as `compatibilityLevel`, `normalize`, `alias`, `compatibilityGroup` and
+        `defaultMetadata`.
 
         Raises:
             SubjectLevelNotConfigured: nothing is configured for the subject and `inherited` is False.
@@ -323,9 +327,9 @@ class RegistryClient:
         )
 
     def set_config(self, changes: Mapping[str, Any], subject: str | None = None) -> None:
-        """Changes the configuration. None clears a value; omitted values do not change.
+        """Changes the configuration of a subject, or the global one. None clears a value; omitted values do not change.
 
-        The key of the level is `compatibility` here.
+        The key of the compatibility level is `compatibility`, but `compatibilityLevel` in the result of `config`.
 
         Raises:
             InvalidCompatibilityLevel: the level does not exist.
@@ -356,10 +360,10 @@ class RegistryClient:
         """Sets the mode of a subject, or the global one.
 
         Args:
-            force: set IMPORT even if subjects exist, which imports may then overwrite.
+            force: sets IMPORT even if subjects exist, which imports may then overwrite.
 
         Raises:
-            OperationNotPermitted: the mode cannot be set now.
+            OperationNotPermitted: modes cannot be changed, or IMPORT without `force` is set where subjects exist.
         """
         query = {"force": "true"} if force else {}
         self._change("PUT", _scope("mode", subject), query=query, body={"mode": mode}, subject=subject or "")
@@ -406,7 +410,7 @@ class RegistryClient:
         return self._cache.get_or_make((self._path_prefix, *key), make)
 
     def _change(self, method: str, path: str, *, shape: type = object, **about: Any) -> Any:
-        """Sends a request that may invalidate cached results, even if it fails halfway."""
+        """Sends a change and clears the cache, even after an error: the server may have executed the request."""
         try:
             return self._call(method, path, shape=shape, **about)
         finally:
@@ -429,7 +433,7 @@ class RegistryClient:
 
 
 def _weight(key: Hashable, value: Any) -> int:
-    """Approximate number of characters of an entry."""
+    """The approximate number of characters of a cache entry."""
     texts = sum(len(part) for part in key if isinstance(part, str)) if isinstance(key, tuple) else 0
     held = len(value.text) if isinstance(value, RegisteredSchema) else PARSED_WEIGHT * texts
     return ENTRY_WEIGHT + texts + held
@@ -456,7 +460,7 @@ def _inherited(included: bool, subject: str | None) -> dict[str, str]:
 
 
 def _context_prefix(subject: str) -> str:
-    """`:.eu:` of `:.eu:orders-value`; "" for an unqualified subject."""
+    """The context part of a qualified subject: `:.eu:` of `:.eu:orders-value`; "" for an unqualified subject."""
     if not subject.startswith(":."):
         return ""
     context, colon, _ = subject[1:].partition(":")

@@ -24,7 +24,7 @@ PROXY_REFUSAL = "Tunnel connection failed: 4"  # begins the library's message fo
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """`location` is the target of a redirect, otherwise ""."""
+    """A response. `location` is the target of a redirect, otherwise ""."""
 
     status: int
     body: bytes
@@ -154,7 +154,7 @@ class Connections:
 
     @property
     def _origin(self) -> str:
-        """The server in the form for a request through a proxy."""
+        """Scheme, host and port of the server, which precede the path in a request through a proxy."""
         host = f"[{self._server.host}]" if ":" in self._server.host else self._server.host
         return f"http://{host}" + (f":{self._server.port}" if self._server.port else "")
 

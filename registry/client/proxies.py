@@ -21,7 +21,7 @@ PROXY_PORT = 80  # if the URL of the proxy has no port
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """`headers` are the headers for the proxy, such as its credentials."""
+    """An HTTP proxy. `headers` are sent to the proxy itself, such as its credentials."""
 
     host: str
     port: int

@@ -121,7 +121,7 @@ def response_value(
 
     Args:
         shape: the required type of the value: `dict`, `list`, …
-        subject, version, schema_id: the subject of the request, for errors.
+        subject, version, schema_id: taken from the request, for the fields of errors.
 
     Raises:
         RegistryError: the error in the response, or `ServiceError` for an unknown error.
@@ -140,7 +140,8 @@ def response_value(
         raise ServiceError("the proxy requires other credentials (HTTP 407); set them in HTTP_PROXY", status=407)
     if not isinstance(value, dict) or not isinstance(value.get("error_code"), int):
         raise ServiceError(
-            f"the response is not one of a schema registry (HTTP {response.status})", status=response.status
+            f"the response is not one of a schema registry (HTTP {response.status}); check the URL",
+            status=response.status,
         )
     message = str(value.get("message", ""))
     if response.status == 401:

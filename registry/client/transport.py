@@ -38,18 +38,18 @@ from headrace.registry.errors import RegistryUnavailable
 logger = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 7  # per request: about 3.5 seconds of pauses, enough for a restart, and short for a dead registry
-TIMEOUTS_MAX = 3  # per request: no attempt starts after this much time; a restarting server refuses connections at once
+TIMEOUTS_MAX = 3  # timeouts per request, after which no attempt starts; a restarting server refuses connections at once
 PAUSE_FIRST_S = 0.2
 PAUSE_MAX_S = 2.0  # also limits Retry-After
-DOWN_S = 30.0  # how long a failed server is only used if no other is left
+DOWN_S = 30.0  # how long a failed server is used only if all others fail
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 NOT_DONE_STATUSES: Final = frozenset({408, 429})
-PERMANENT_STATUSES: Final = frozenset({501, 505})  # among the 5xx
+PERMANENT_STATUSES: Final = frozenset({501, 505})  # the 5xx statuses that a retry does not change
 
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """A request of the API. `path` is percent-encoded; for `is_repeatable` see the module."""
+    """A request of the API. `path` is percent-encoded; the module explains which requests are repeatable."""
 
     method: str
     path: str
@@ -66,7 +66,7 @@ class ApiCall:
         body: Any = None,
         is_repeatable: bool | None = None,
     ) -> ApiCall:
-        """`is_repeatable` None means every request except deletions."""
+        """Creates a request. With `is_repeatable` None every request is repeatable except a deletion."""
         return cls(
             method,
             path,
@@ -204,7 +204,8 @@ class Transport:
             self._mark_down(server, reason)
 
     def _choose_server(self, attempts: _Attempts) -> Server:
-        """The server with the fewest failures for this request, then one that is not down, then the first."""
+        """Chooses the server with the fewest failures for this request. Among equals it prefers servers that are not
+        down, then the order of the list."""
         now = self._clock()
         usable = [server for server in self.servers if server not in attempts.permanent]
         return min(

@@ -19,7 +19,7 @@ HEADERS: Final = {b"user-agent": "agent", b"x-request-id": "request_id", b"x-for
 
 
 class AccessLog:
-    """Used by one thread."""
+    """Writes the access log. To be used by one thread only."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class AuditLog:
-    """Thread-safe."""
+    """Writes the audit log. Thread-safe."""
 
     def __init__(self, target: str, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
         """

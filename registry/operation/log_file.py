@@ -21,14 +21,15 @@ REOPEN_S: Final = 1.0
 
 
 class LogFile:
-    """Thread-safe."""
+    """An open log file, or standard error. Thread-safe."""
 
     def __init__(self, target: str, name: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """
+        """Opens the log.
+
         Args:
+            target: a file, or "-" for standard error.
             name: the name of the log in error messages.
             clock: for the checks whether the file was rotated.
-            clock: for looking whether the file was moved.
 
         Raises:
             OSError: the file cannot be opened.
@@ -42,7 +43,7 @@ class LogFile:
         self._descriptor = 2 if self._path is None else _open(self._path)
 
     def write_line(self, line: bytes) -> bool:
-        """Whether the line was written. The registry continues without a log rather than stop."""
+        """Writes a line and returns whether that succeeded. The registry continues without a log rather than stop."""
         with self._lock:
             try:
                 self._reopen_if_rotated()

@@ -32,7 +32,7 @@ RequestKey = tuple[str, str, str, str]
 
 
 class RequestMetrics:
-    """Request counts in shared memory, of one process and thread; see `SharedCounts`."""
+    """The request counts of one process and thread, in shared memory; see `SharedCounts`."""
 
     def __init__(self, counts: SharedCounts) -> None:
         self._counts = counts
@@ -145,7 +145,7 @@ class MetricsPage:
 
 
 class _Collected:
-    """The collector interface of prometheus_client."""
+    """Adapts a list of metrics to the collector interface of prometheus_client."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics

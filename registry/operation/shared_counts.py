@@ -25,7 +25,7 @@ WORD_BYTES: Final = 8
 
 
 class SharedCounts:
-    """Numbers by label."""
+    """Counters by label, in memory that several processes share."""
 
     def __init__(self, slots: int, columns: int) -> None:
         """
@@ -53,7 +53,7 @@ class SharedCounts:
         return True
 
     def numbers(self) -> memoryview:
-        """All numbers of this process's slot. The numbers of a row begin at its `row_offset`."""
+        """All numbers of this process's slot. The numbers of one label begin at its `row_offset`."""
         assert self._slot is not None, "claim() must succeed first"
         start = self._slot * self._slot_bytes
         return memoryview(self._memory)[start : start + self._slot_bytes].cast("Q")

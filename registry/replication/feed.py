@@ -23,7 +23,7 @@ FORMAT: Final = 1
 SUBJECTS_MAX: Final = 500  # per request, because the number of values in a body is limited
 SCHEMAS_MAX: Final = 500
 SCHEMAS_PER_QUERY: Final = 20  # per query of the database
-# characters of the schemas in a response with more than one schema; the replica requests the remaining ones again
+# limit of all schemas in a response, unless it has only one schema; the replica requests the remaining ones again
 RESPONSE_CHARS_MAX: Final = 8 * 1024 * 1024
 
 
@@ -68,7 +68,7 @@ class ReplicatedSettings:
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedSchema:
-    """A schema and the key by which equal schemas with other spelling are found."""
+    """A schema and its lookup key, which is the same for schemas that differ only in spelling."""
 
     schema: StoredSchema
     lookup_key: bytes

@@ -36,7 +36,7 @@ from headrace.registry.storage.repository import Repository
 
 logger = logging.getLogger(__name__)
 
-# longer than a round, except the first ones, whose work a second process may repeat in vain
+# longer than a round, except for the first ones, which copy everything; a second process may repeat their work
 HOLDER_TIMEOUT_MS: Final = 5_000
 REFERENCE_PASSES_MAX: Final = 10  # per round; chains of references to subjects added during the round are rarely longer
 
@@ -57,7 +57,7 @@ class ReplicationSource(Protocol):
 
 
 class ReplicationCaller(Protocol):
-    """The used part of `registry.client.RegistryClient`."""
+    """The methods of `registry.client.RegistryClient` that replication uses."""
 
     @property
     def url(self) -> str: ...
@@ -178,7 +178,9 @@ class Replica:
 
         def write(repository: Repository) -> None:
             if repository.identity() == response.source:
-                raise ReplicationStopped(f"{self._source.url} is a registry on this database; name another registry")
+                raise ReplicationStopped(
+                    f"{self._source.url} is a registry on this same database; name another source registry"
+                )
             repository.bump_revision(of_settings=True)
             repository.lock_out_writers()
             count = repository.subject_count()
@@ -286,7 +288,7 @@ class Replica:
         return {name for name in missing if targets[name] - _numbers(subjects.get(name)) - _numbers(local.get(name))}
 
     def _write_update(self, polled_ms: int, update: ReplicationUpdate | None) -> RoundResult | None:
-        """Applies an update and records the time of the poll; returns the reason if it could not."""
+        """Applies an update and records the time of the poll. If the update cannot be applied, returns the reason."""
 
         def write(repository: Repository) -> RoundResult | None:
             tables = ReplicationTables(repository)
@@ -312,7 +314,7 @@ class Replica:
 
 
 def promote(database: Database, now_ms: int) -> ReplicationState:
-    """Makes a replica writable, immediately and for good, and returns its last state.
+    """Makes a replica writable, immediately and permanently. Returns its last state as a replica.
 
     Raises:
         ReplicationStopped: the database is not a replica.

@@ -65,7 +65,10 @@ def read_target(remote: RemoteRegistry, snapshot: Snapshot, steps: ProgressCallb
 
 
 def plan_importable(snapshot: Snapshot, target: TargetContent) -> tuple[Snapshot, ImportPlan, list[ImportProblem]]:
-    """Plans an import without the versions that the target cannot take; returns the rest, its plan, and the omitted."""
+    """Plans an import without the versions that the target cannot take.
+
+    Returns the snapshot without these versions, its plan, and the problems of the omitted versions.
+    """
     skipped: list[ImportProblem] = []
     while True:
         plan = plan_import(snapshot, target)
@@ -81,11 +84,11 @@ def plan_importable(snapshot: Snapshot, target: TargetContent) -> tuple[Snapshot
 def execute_actions(
     remote: RemoteRegistry, actions: Sequence[ImportAction], steps: ProgressCallback, *, skip_rejected: bool
 ) -> ImportResult:
-    """Runs actions in order, those on versions in parallel.
+    """Runs actions in order. Consecutive actions on versions run in parallel as far as their references permit.
 
-    Versions that the target rejects are skipped, with those that refer to them. Unless `skip_rejected`, configurations
-    and modes are then left to the next import: the target stays in IMPORT mode, in which no other client takes the
-    missing ids.
+    Versions that the target rejects are skipped, together with the versions that refer to them. Unless `skip_rejected`,
+    configurations and modes are then not set, so that a later import can complete the content: the target stays in
+    IMPORT mode, in which no other client takes the missing ids.
 
     Raises:
         RegistryError: an error that does not concern a single version.
@@ -177,7 +180,7 @@ class _VersionImporter:
 
     def _missing_target(self, action: VersionAction) -> str:
         cause = next((target for target in action.version.targets if target in self.rejected), None)
-        return "" if cause is None else f"refers to {describe_version(cause)}"
+        return "" if cause is None else f"refers to {describe_version(cause)}, which was not imported"
 
 
 def _set(remote: RemoteRegistry, action: ImportAction) -> None:

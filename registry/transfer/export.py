@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 ATTEMPTS_MAX: Final = 3  # to read a list of versions that does not change meanwhile
 Value = TypeVar("Value")
 ProgressCallback = Callable[[str, int, int], None]
-"""Receives the name of a step, the finished part, and the total (0: unknown)."""
+"""Reports progress. Receives the name of a step, the number of finished items, and their total (0: unknown)."""
 
 
 def read_registry(remote: RemoteRegistry, selection: Selection, steps: ProgressCallback) -> Snapshot:

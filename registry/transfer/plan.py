@@ -4,10 +4,10 @@ An interrupted import is finished by planning again: content that the target alr
 
 The order of the actions, and its reasons:
 
-1. Remove aliases of subjects that are written to, because the API would resolve them.
+1. Remove the aliases of subjects that are written to. With an alias the API would write to another subject.
 2. Set IMPORT mode: on a whole context if it is empty, so that no other client takes its ids; otherwise on each subject
-   that is written to, so that the others stay writable. With `force` the target keeps its content; without it the
-   target deletes soft-deleted versions permanently, so it is omitted only if the scope has none.
+   that is written to, so that the others stay writable. `force` is set except for an empty context, because without it
+   the target would permanently delete soft-deleted versions.
 3. Register versions after those that they refer to. Then soft-delete versions, referring versions first, because a
    referenced version cannot be deleted. If a live version refers to a deleted one, the deleted version is deleted
    before any version that refers to it is registered.
@@ -114,7 +114,7 @@ ImportAction = SetMode | SetConfig | RegisterVersion | SoftDeleteVersion
 
 @dataclass(frozen=True, slots=True)
 class ImportProblem:
-    """Why something cannot be imported. `key` is the version, if the problem concerns one."""
+    """A problem that prevents the import. `key` is the version, if the problem concerns only one."""
 
     sentence: str
     key: SubjectVersion | None = None
@@ -265,7 +265,7 @@ def _content_actions(snapshot: Snapshot, target: TargetContent) -> list[Register
     }
     before: dict[RegisterVersion | SoftDeleteVersion, list[RegisterVersion | SoftDeleteVersion]] = defaultdict(list)
     for key, removal in deleted.items():
-        # Registering a version again under its id would remove a deleted version before it.
+        # The registration of a later version with the same id removes soft-deleted versions, so it must come first.
         again = same_id[key.subject, removal.version.schema_id]
         before[removal] += [registered[item] for item in again if item in registered]
         for item in removal.version.targets:
@@ -301,7 +301,8 @@ def _needed_actions(
 
 
 class _Scopes:
-    """Configurations and modes, both after the actions planned so far and in the snapshot."""
+    """Plans the changes of configurations and modes. Knows the state after the actions planned so far, and the desired
+    one."""
 
     def __init__(self, snapshot: Snapshot, target: TargetContent) -> None:
         self._snapshot = snapshot

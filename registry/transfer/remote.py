@@ -31,11 +31,11 @@ from headrace.registry.transfer.snapshot import DEFAULT_SCOPE, ExportedVersion, 
 UNSUPPORTED_STATUSES: Final = (404, 405)  # for calls that a server does not support
 PAGE_VERSIONS: Final = 1000  # versions per request; the API's maximum
 Progress = Callable[[int], None]
-"""Receives the number of further finished items."""
+"""Reports progress. Receives the number of items finished since the last call."""
 
 
 class ApiCaller(Protocol):
-    """The used part of `registry.client.RegistryClient`."""
+    """The methods of `registry.client.RegistryClient` that export and import use."""
 
     @property
     def url(self) -> str: ...

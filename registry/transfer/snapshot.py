@@ -25,7 +25,7 @@ class CircularReferences(ValueError):
 
     def __init__(self, nodes: Sequence[Any]) -> None:
         self.nodes = nodes
-        super().__init__("nodes wait for each other")
+        super().__init__("nodes depend on each other in a circle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,8 @@ def _sort_key(key: SubjectVersion) -> tuple[str, str, int]:
 def topological_order(
     nodes: Collection[Node], before: Mapping[Node, Collection[Node]], rank: Callable[[Node], Any]
 ) -> list[Node]:
-    """Orders nodes after those in their `before`; among the possible next nodes takes the lowest rank.
+    """Orders nodes so that each follows the nodes in its `before`. Of several possible next nodes takes the one with
+    the lowest rank.
 
     Raises:
         CircularReferences: nodes depend on each other.
