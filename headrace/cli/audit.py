@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     report = verbs.add_parser(
         "report",
-        help="compare what producers, log and tables counted",
+        help="compare the counts of producers, log and tables",
         description="Reads the new counts of the audit topic and compares the tiers of every topic.",
         epilog=examples(
             "audit report",
@@ -88,7 +88,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     action = accept.add_mutually_exclusive_group(required=True)
     action.add_argument("--reason", metavar="TEXT", help="the reason that the report shows")
     action.add_argument("--withdraw", action="store_true", help="turn accepted findings into findings again")
-    accept.add_argument("--dry-run", action="store_true", help="show what would be accepted, without storing it")
+    accept.add_argument("--dry-run", action="store_true", help="show the findings without accepting them")
     _add_flags(accept)
     accept.set_defaults(run=accept_findings)
 

@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         )
         + EXIT_CODES
     )
-    parser.add_argument("topic", metavar="TOPIC", help="the topic whose files are rewritten")
+    parser.add_argument("topic", metavar="TOPIC", help="topic to rewrite")
     parser.add_argument(
         "--from",
         dest="first",

@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "files orders --time-partition dt=2026-01-31/hr=07",
         "files orders --from 2026-01-01 --to 2026-02-01 --format paths",
     )
-    parser.add_argument("topic", metavar="TOPIC", help="the topic whose files are listed")
+    parser.add_argument("topic", metavar="TOPIC", help="topic of the files")
     parser.add_argument(
         "--time-partition", metavar="TIME_PARTITION", default="", help="only dt=2026-01-31/hr=07, or all of a dt"
     )

@@ -114,7 +114,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(metavar="VERB")
     plan = verbs.add_parser(
         "plan",
-        help="show what the next load would do",
+        help="show the ranges and table changes of the next load",
         description="Shows what the next load would read and change. Changes nothing.",
         epilog=examples("load plan", "load plan --format json"),
     )

@@ -91,7 +91,7 @@ def _configure_validate(parser: argparse.ArgumentParser) -> None:
 
 def _configure_register(parser: argparse.ArgumentParser) -> None:
     add_source_flags(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show what would be registered, without registering it")
+    parser.add_argument("--dry-run", action="store_true", help="show the registrations without making them")
     _add_registry_flags(parser)
     parser.set_defaults(run_verb=run_register)
 
