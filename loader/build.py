@@ -1,4 +1,5 @@
-"""Identifies the installation: drivers put it into their work units, and tasks compare it with their own."""
+"""Identifies the installation of Headrace: drivers put this text into their work units, and tasks compare it with their
+own, because another version could produce other rows."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ PACKAGES: tuple[ModuleType, ...] = (audit, avro_codec, avro_schema, kafka_wire, 
 
 
 def current_build() -> str:
-    """Returns release, checksum of the sources, Python version and codec of this process: everything that determines
-    rows. The driver and its tasks compare it, because rows must not depend on the machine."""
+    """Returns everything that determines rows as one text: release, checksum of the sources, Python version and
+    codec."""
     try:
         release = importlib.metadata.version("headrace")
     except importlib.metadata.PackageNotFoundError:
@@ -28,8 +29,8 @@ def current_build() -> str:
 
 @functools.cache
 def _sources() -> str:
-    """Returns eight digits that differ if any module differs, to distinguish two installations of one release, such as
-    a checkout and an archive packed from it last week."""
+    """Returns eight digits of a checksum over all modules, to distinguish two installations of one release, such as a
+    checkout and an archive packed from it last week."""
     digest = hashlib.sha256()
     for package in PACKAGES:
         (directory,) = map(Path, package.__path__)
@@ -40,7 +41,7 @@ def _sources() -> str:
 
 
 def why_slow() -> tuple[str, ...]:
-    """Returns a warning if the C core is missing, else nothing."""
+    """Returns a warning if the C core is missing, else ""."""
     if avro_codec.core_library() is not None:
         return ()
     return (

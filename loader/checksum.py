@@ -1,8 +1,8 @@
 """Checksums of files, stored in commits to detect changed files.
 
-The algorithm is XXH3 with 128 bits (specification: github.com/Cyan4973/xxHash). It is computed over every byte that a
-task writes; SHA-256 took a twelfth of a task's time. It does not protect against somebody with write access to the
-warehouse, who could write commits too. A checksum begins with the name of its algorithm; without a name it is a
+The algorithm is XXH3 with 128 bits (specification: github.com/Cyan4973/xxHash). Every byte that a task writes passes
+through it; SHA-256 took a twelfth of a task's time. XXH3 gives no protection against an attacker with write access to
+the warehouse, who could write commits too. A checksum begins with the name of its algorithm; without a name it is
 SHA-256.
 """
 
@@ -17,7 +17,7 @@ import xxhash
 READ_BYTES = 1 << 20
 XXH3, SHA_256 = "xxh3-128:", ""
 ALGORITHMS: Mapping[str, Callable[[], Any]] = {XXH3: xxhash.xxh3_128, SHA_256: hashlib.sha256}
-"""By the prefix of the checksum."""
+"""Hash constructors by the prefix of the checksum."""
 
 
 class Checksum:
@@ -35,7 +35,7 @@ class Checksum:
 
 
 def checksum_as(committed: str, file: IO[bytes]) -> str:
-    """Returns the checksum of a file, by the algorithm of the committed checksum."""
+    """Computes the checksum of a file with the algorithm of the committed checksum, so that the two can be compared."""
     checksum = Checksum(XXH3 if committed.startswith(XXH3) else SHA_256)
     while piece := file.read(READ_BYTES):
         checksum.update(piece)

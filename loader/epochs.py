@@ -2,8 +2,8 @@
 
 A leader stamps each batch with its epoch, and a new leader has a higher one. After an unclean election, or after a disk
 was restored from a copy, the log may have other batches at the same offsets, with another epoch. The loader stores the
-epochs that it has read, with their start offsets, and compares them with the end offsets that the leader reports for
-each epoch (KIP-101, KIP-320). This finds the last offset up to which the log is unchanged.
+epochs that it has read, with their start offsets, and compares them with the end offset that the leader reports for
+each epoch (KIP-101, KIP-320). This gives the offset up to which the log is unchanged.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 STARTS_MAX = 8
-"""Epochs stored per partition. If the log diverged before the oldest of them, it is read from its start. There are
-rarely more than two elections after the last shared batch."""
+"""Number of epochs stored per partition. If the log diverged before the oldest of them, it is read again from its
+start. There are rarely more than two elections after the last shared batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ReadEpochs:
         return ReadEpochs(starts, min(self.end, offset)) if starts else ReadEpochs()
 
     def newest_first(self) -> Sequence[tuple[int, int]]:
-        """Yields each epoch with the offset after its last batch."""
+        """Yields each epoch with its end offset, newest first."""
         ends = [*(start for _, start in self.starts[1:]), self.end]
         return [(epoch, end) for (epoch, _), end in zip(self.starts, ends, strict=False)][::-1]
 

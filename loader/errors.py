@@ -1,4 +1,4 @@
-"""Errors of a load. `kafka_wire.errors` has the brokers' errors.
+"""Errors of a load. Errors of the brokers are in `kafka_wire.errors`.
 
     LoaderError
     ├── StorageError                the file system of the warehouse
@@ -7,7 +7,7 @@
     │       └── NoHardLinks         a local file system without hard links
     ├── CommitLogError              the commits cannot be read
     │   ├── CorruptCommit           a commit with a wrong checksum or content
-    │   ├── LogReplaced             the log is another one than was read before
+    │   ├── LogReplaced             the log is not the one that was read before
     │   └── UnsupportedFormat       written by a newer release
     ├── PublishedFileLost           a committed file is neither in staging nor in its place
     ├── SchemaReplaced              the registry has another schema under an id than before
@@ -15,7 +15,7 @@
     ├── EarlierWarehouse            the load would read again the topics of another warehouse
     └── PoolFailed                  the tasks could not run
 
-The failure of one file system call is an `OSError`; `StorageUnavailable` means that no call succeeds.
+The failure of one file system call is an `OSError`; its subclass `StorageUnavailable` means that every call fails.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class StorageUnavailable(OSError):
 
 
 class UnwritableWarehouse(StorageError):
-    """`remedy` is the remedy if the caller knows a better one; "" if the reason includes it."""
+    """The warehouse cannot be created or written.
+
+    `remedy` replaces the default remedy; "" if the reason includes one.
+    """
 
     def __init__(self, path: str, reason: str, *, is_full: bool = False, remedy: str | None = None) -> None:
         if remedy is None:
@@ -89,10 +92,12 @@ class CorruptCommit(CommitLogError):
 
 
 class LogReplaced(CommitLogError):
-    """The log is another one than was read before: a copy was restored in its place."""
+    """The log is not the one that was read before: a copy was restored in its place."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"the commit {path} is another one than was read before: the log was replaced; load again")
+        super().__init__(
+            f"the commit {path} has changed since it was read: the log was replaced by another copy; load again"
+        )
         self.path = path
 
 
@@ -114,12 +119,12 @@ class PublishedFileLost(LoaderError):
 
 
 class SchemaReplaced(LoaderError):
-    """`path` is the file with the schema that the id had before."""
+    """The registry has another schema under an id than before. `path` is the file with the earlier schema."""
 
     def __init__(self, schema_id: int, path: str) -> None:
         super().__init__(
             f"schema {schema_id} in the registry differs from {path}: the registry was created again or restored from "
-            "an older copy, and the schema of a message is ambiguous; restore"
+            "an older copy, so it is unknown which of the two a message has; restore"
             " the registry that had it (headrace registry import keeps ids), or exclude the topic with "
             "loader.topics_exclude"
         )
@@ -144,10 +149,12 @@ class NoSuchTopic(LoaderError):
 
 
 class EarlierWarehouse(LoaderError):
-    """Args:
-    topics: topics of the other warehouse.
-    known: a clause that names the evidence.
-    otherwise: the remedy if a second warehouse is intended.
+    """The first load of a new warehouse would read topics again that another warehouse contains.
+
+    Args:
+        topics: the topics that the other warehouse contains.
+        known: a clause that names the evidence.
+        otherwise: the remedy if a second warehouse is intended.
     """
 
     def __init__(self, warehouse: str, topics: Sequence[str], *, known: str, otherwise: str) -> None:

@@ -1,7 +1,7 @@
-"""Runs work units on Spark, one per partition of an RDD, without a shuffle. The only module that imports pyspark.
+"""Runs work units on Spark, one per partition of an RDD, without a shuffle. Only this module imports pyspark.
 
-A task returns its files in its result, so if Spark runs several attempts, only the files of the accepted one count. No
-directory is listed to find staged files.
+A task returns the names of its files in its result. If Spark runs several attempts of a task, only the files of the
+accepted attempt are committed. Staged files are found by these names, not by listing directories.
 
 On a local file system the tasks write the files. On other storage they return the blocks of their files as rows, and
 Spark's text sink writes them, with Spark's delegation tokens, encryption and committer. The task's result is then an
@@ -46,12 +46,13 @@ REASON_CHARS_MAX = 300  # Spark's own message repeats the whole Python traceback
 
 
 def run_units(context: Any, units: Sequence[WorkUnit]) -> list[UnitResult]:
-    """Reads the ranges of work units, see `run_on_pool`."""
+    """Runs the work units of a load whose tasks write the files. See `run_on_pool`."""
     return run_on_pool(context, run_work_unit, units, f"headrace load {units[0].run_id}" if units else "")
 
 
 class Results(AccumulatorParam):  # type: ignore[misc]  # pyspark says nothing of its types here
-    """Results of tasks, each a tuple; their sum is one tuple, in any order."""
+    """An accumulator of task results. Each result is a tuple, and the accumulator's value is their concatenation in any
+    order."""
 
     def zero(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
         return ()
@@ -65,18 +66,18 @@ class Results(AccumulatorParam):  # type: ignore[misc]  # pyspark says nothing o
 def write_units(
     session: Any, units: Sequence[WorkUnit], written: Callable[[str], Mapping[str, str]]
 ) -> list[UnitResult]:
-    """Reads the ranges of the work units of one run and writes their files through Spark.
+    """Runs the work units of a load, and writes their files through Spark.
 
     Args:
         session: a SparkSession.
         written: returns the paths of the files that Spark wrote, see `HadoopStaging.written`.
 
     Raises:
-        PoolFailed: Spark gave up a task, or could not write.
+        PoolFailed: a task failed in all its attempts, or Spark could not write.
     """
     if not units:
         return []
-    # A directory per write, because the end of a write deletes the temporary files in its directory.
+    # Every write has its own directory, because Spark deletes temporary files in the directory when a write ends.
     below = secrets.token_hex(8)
     directory = f"{units[0].settings.staging}/{below}"
     sync = new_text_sync()
@@ -102,12 +103,12 @@ def write_units(
         ) from error
     paths = written(directory)
     results = {result.task: _placed(result, below, paths) for result in accumulator.value}
-    accumulator.value = ()  # pyspark keeps every accumulator for as long as the process lives
+    accumulator.value = ()  # pyspark references every accumulator until the process ends
     return [results[unit.task] for unit in units]
 
 
 def write_rows(session: Any, rows: Any, sync: str, directory: str) -> None:
-    """Writes an RDD of `Row` through Spark into a directory, one file per name."""
+    """Writes an RDD of `Row` (file, number, block) into a directory through Spark, one file per `file`."""
     frame = session.createDataFrame(rows, "file string, number int, block binary", verifySchema=False)
     texts = frame.sortWithinPartitions("file", "number").selectExpr("file", "cast(block as string) as value")
     options = dict(SINK_OPTIONS)
@@ -121,8 +122,8 @@ def _row_sink(put: Callable[[Row], None], sync: bytes, _location: str, task: int
 
 
 def _placed(result: UnitResult, below: str, paths: Mapping[str, str]) -> UnitResult:
-    """Returns the result with the paths that Spark gave its files. A missing file keeps its name, and the check of
-    staged files finds that it is missing."""
+    """Returns the result with the paths under which Spark wrote the files. A file that Spark did not write keeps its
+    name, so that the later check of staged files reports it as missing."""
     files = tuple(
         dataclasses.replace(file, path=f"{below}/{paths.get(row_file(file.path), file.path)}") for file in result.files
     )
@@ -130,18 +131,18 @@ def _placed(result: UnitResult, below: str, paths: Mapping[str, str]) -> UnitRes
 
 
 def run_merges(context: Any, units: Sequence[MergeUnit]) -> list[MergeResult]:
-    """Merges files, see `run_on_pool`."""
+    """Runs the merge units of a compaction. See `run_on_pool`."""
     return run_on_pool(context, run_merge_unit, units, f"headrace compact {units[0].run_id}" if units else "")
 
 
 def run_on_pool(context: Any, run: Callable[[T], R], units: Sequence[T], description: str) -> list[R]:
-    """Runs every unit in a separate task. Returns the results in the order of the units.
+    """Calls `run` for every unit in a separate Spark task. Returns the results in the order of the units.
 
     Args:
         context: a SparkContext.
 
     Raises:
-        PoolFailed: Spark gave up a task.
+        PoolFailed: a task failed in all its attempts.
     """
     if not units:
         return []
@@ -160,7 +161,7 @@ def run_on_pool(context: Any, run: Callable[[T], R], units: Sequence[T], descrip
 
 
 def _reason(error: Exception) -> str:
-    """Returns the informative line: the last of a Python traceback, the first of a Java one."""
+    """Returns the informative line of an error: the last of a Python traceback, the first of a Java stack trace."""
     try:
         text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
     except Exception:  # the JVM has died

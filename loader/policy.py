@@ -1,4 +1,4 @@
-"""The settings in force for one topic, as one value for plan, tasks and checks."""
+"""The settings in force for one topic, as one value that the plan, the tasks and the checks use."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class TopicPolicy:
     future_ms_max: int | None  # largest time of a message after its arrival; None for no limit
 
     def with_table(self, partition_by: str, kafka_column: str) -> TopicPolicy:
-        """Returns the policy for a topic that has a table. Its files keep their layout, and its `kafka` column may grow
-        but not shrink, because existing rows would lose fields.
+        """Returns the policy for a topic that has a table. The partitioning of the table stays, and its `kafka` column
+        may be widened but not narrowed, because existing rows would lose fields.
 
         Args:
-            kafka_column: of the table; "" if there is no commit yet.
+            kafka_column: variant in the table; "" if there is no commit yet.
         """
         return dataclasses.replace(
             self, partition_by=partition_by, kafka_column=wider_column(kafka_column, self.kafka_column)

@@ -1,4 +1,4 @@
-"""The result of a run, as values that can be printed. Exit codes follow from them."""
+"""The result of a run, as values that the command line prints and from which it derives the exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.loader.work_unit import FileKind, UnitResult
 
 @dataclass(frozen=True, slots=True)
 class TopicLoaded:
-    """The changes of one commit to one topic. `bytes_read` were fetched, `bytes_written` went to files. `changes`
+    """The effect of one commit on one topic. `bytes_read` were fetched, `bytes_written` went to files. `changes`
     describe changed columns of an existing table. `by_reference` counts messages that the C core left to Python."""
 
     topic: str
@@ -44,12 +44,12 @@ class TopicLoaded:
 class RunReport:
     """The result of one run.
 
-    `commit_number` is its newest commit, 0 for none; `conflict` is the reason why its work was discarded. `waiting` are
-    topics without a problem that are not loaded yet, with the reason; `problems` are sentences by topic that need
-    action; `notes` need none. `registry_outage` is the reason why the registry was unavailable; topics with cached
-    schemas were loaded anyway. `imbalance` is the heaviest task's share over the mean, as planned (bytes) and as
-    measured (time). `read_ms` is the time of the slowest task. `held_back` counts offsets that the brokers had at the
-    start and that are in no commit.
+    `commit_number` is the newest commit of the run, 0 for none. `conflict` is the reason why the run's work was
+    discarded. `waiting` are topics that are not loaded yet although nothing is wrong, with the reason. `problems` are
+    sentences by topic that need action; `notes` need none. `registry_outage` is the reason why the registry was
+    unavailable; topics with cached schemas were loaded anyway. `imbalance_planned` and `imbalance_measured` are the
+    heaviest task's share divided by the mean: of the bytes in the plan, and of the measured time. `read_ms` is the time
+    of the slowest task. `held_back` counts offsets that the brokers had at the start and that are in no commit.
     """
 
     commit_number: int = 0
@@ -76,7 +76,7 @@ class RunReport:
 def with_commits(
     report: RunReport, plan: LoadPlan, reconciled: Mapping[str, ReconciledTopic], commit_results: Sequence[CommitResult]
 ) -> RunReport:
-    """Adds the commits of the run, or the conflicts that rejected them."""
+    """Returns the report with the commits of the run, or with the conflicts that rejected them."""
     for commit_result in commit_results:
         report = _with_commit(report, plan, reconciled, commit_result)
     return report
@@ -162,8 +162,8 @@ def _topic_loaded(topic: str, committed: TopicCommit, work: TopicWork, one: Reco
 
 
 def with_applied(report: RunReport, *applied: Applied) -> RunReport:
-    """Adds the results of the appliers. The last result of each topic counts: a failure while catching up may have been
-    resolved."""
+    """Returns the report with the results of the appliers, newest first. Failures are those of the newest run only,
+    since it may have resolved failures of the run before the load; warnings are those of all runs."""
     failures = {topic: (str(failure.message),) for topic, failure in applied[0].failures.items()}
     warnings = {warning: None for one in applied for warning in one.warnings}
     return dataclasses.replace(

@@ -1,7 +1,7 @@
-"""One run of the loader: catch up, plan, read, validate, commit, apply, clean.
+"""One run of the loader: apply earlier commits, plan, read, validate, commit, apply, clean.
 
-Before its commit a run may be killed, overtaken or repeated at any point, and the only effect is files in its own
-staging directory. After the commit, any later run can finish the work, because it follows from the log alone.
+Until its commit a run may be killed, overtaken or repeated at any point without effect, except for files in its own
+staging directory. After the commit, any later run can finish the work from the log alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """`task` is a template: its staging directory and layout are set per run and unit. `topics_only` limits the run to
+    """Settings of a run. `task` is a template: its staging directory is set per run. `topics_only` limits the run to
     these topics; empty for all. `may_begin` permits a new warehouse although there are tables with files in another
     one."""
 
@@ -55,9 +55,9 @@ class RunSettings:
 class RunDependencies:
     """The interfaces that a run uses.
 
-    `run_units` runs the work units on the pool; `tables_are_open` returns whether comparing tables is cheap now,
-    because a Spark session is open. `now_ms` is the wall clock; it is used for messages, the age of staging and
-    `headrace.complete_until` only.
+    `run_units` runs work units on the pool of tasks. `tables_are_open` returns whether a Spark session is open, so that
+    comparing tables costs little. `now_ms` is the wall clock; it is used for messages, the age of staging directories
+    and `headrace.complete_until` only.
     """
 
     cluster: Cluster
@@ -75,10 +75,11 @@ class RunDependencies:
 
 
 def plan_load(ports: RunDependencies, settings: RunSettings) -> LoadPlan:
-    """Plans the next run. Only reads.
+    """Plans the next run without writing anything.
 
     Raises:
-        KafkaUnavailable, CorruptCommit.
+        KafkaUnavailable: no broker answers.
+        CorruptCommit: a commit cannot be read.
         NoSuchTopic: a topic named by the user is missing on the brokers or excluded by the settings.
     """
     logger.info("phase_started phase=plan")
@@ -87,7 +88,9 @@ def plan_load(ports: RunDependencies, settings: RunSettings) -> LoadPlan:
     only = settings.topics_only
     for topic in only:
         if not is_wanted(topic, settings.topics_include, settings.topics_exclude):
-            raise NoSuchTopic(topic, "is not loaded here: loader.topics_include or topics_exclude leave it out")
+            raise NoSuchTopic(
+                topic, "is excluded by loader.topics_include or loader.topics_exclude; change them to load it"
+            )
     include = tuple(map(re.escape, only)) or settings.topics_include
     discovery = discover(ports.cluster, include, settings.topics_exclude, state)
     for topic in only:
@@ -107,17 +110,17 @@ def plan_load(ports: RunDependencies, settings: RunSettings) -> LoadPlan:
 
 
 def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
-    """Runs once.
+    """Performs one run and returns its report.
 
     Raises:
         EarlierWarehouse: there is no commit yet, and a table has its files in another warehouse.
-        LoaderError, OSError: the run failed; earlier commits stand, and the next run continues.
+        LoaderError, OSError: the run failed. What was committed before stays, and the next run continues.
     """
     started_ms = ports.now_ms()
     logger.info("phase_started phase=catch_up")
     caught_up = ports.engine.follow()
     if caught_up.outage is not None:
-        raise caught_up.outage  # reading needs the storage too, and would wait for the same timeout
+        raise caught_up.outage  # reading needs the storage too, and would wait for the same timeouts
     retired = ports.retirement.retire(ports.now_ms())
     plan = plan_load(ports, settings)
     report = RunReport(
@@ -149,7 +152,8 @@ def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
 def _finish(
     ports: RunDependencies, settings: RunSettings, plan: LoadPlan, *, failed: frozenset[str]
 ) -> tuple[str, ...]:
-    """Sets the completeness of tables and deletes old staging. A later run can do this too.
+    """Sets the property `headrace.complete_until` of tables, and deletes old staging directories. If this fails, a
+    later run does it.
 
     Returns:
         Warnings.
@@ -172,7 +176,7 @@ def _finish(
 def _execute(
     ports: RunDependencies, settings: RunSettings, plan: LoadPlan, report: RunReport, retired: frozenset[int]
 ) -> RunReport:
-    """Reads, validates and commits the plan."""
+    """Reads, validates and commits the plan. Returns the report with the results."""
     ports.staging.note(plan.run_id, "plan.json", plan_for_people(plan))
     logger.info("phase_started phase=read run_id=%s tasks=%d", plan.run_id, len(plan.units))
     reading = read_units(plan.units, ports.run_units, ports.schemas)
@@ -200,7 +204,7 @@ def _execute(
 
 
 def _commit_plan(ports: RunDependencies, run_id: str, proposal: Commit) -> list[CommitResult]:
-    """Commits in parts of limited size. Each part is independent of the next."""
+    """Commits in parts of limited size. A conflict of one part does not affect the others."""
     logger.info("phase_started phase=commit run_id=%s topics=%d", run_id, len(proposal.topics))
     if not proposal.topics:
         ports.staging.drop(run_id)  # no commit will contain its files

@@ -1,9 +1,10 @@
-"""Writes a line of JSON per load, for monitoring: appended in one write under a lock, limited in size.
+"""Appends a line of JSON per load to a file, for monitoring: in one write, under a lock, limited in size.
 
     <path>      the newest lines
     <path>.1    the lines before; each file holds at most `BYTES_MAX`
 
-A line that was truncated by a full disk is ignored: the next line begins with a line feed of its own.
+A full disk may truncate a line. Every line therefore begins with a line feed, so that the next line is intact, and
+readers ignore the truncated one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from headrace.loader.report import RunReport
 logger = logging.getLogger(__name__)
 
 BYTES_MAX: Final = 4 * 1024 * 1024
-"""Size of one file: some 8,000 loads, eight weeks of a load every ten minutes."""
+"""Maximum size of one file: some 8,000 loads, eight weeks of a load every ten minutes."""
 
 TOPICS_NAMED_MAX: Final = 20
 SENTENCE_CHARS_MAX: Final = 1_000
@@ -32,11 +33,11 @@ SENTENCE_CHARS_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
-    """One load. Times are in milliseconds, `started_at_ms` since 1970.
+    """The line of one load. Times are in milliseconds, `started_at_ms` since 1970.
 
-    `outcome` is `committed` (rows or table changes), `nothing` (no news), `refused` (another load was faster),
+    `outcome` is `committed` (rows or table changes), `nothing` (no new messages), `refused` (another load was faster),
     `yielded` (another load is running) or `failed`, with the reason in `error`. `imbalance` is the slowest task's time
-    over the mean. `problem_topics` are the first of `problems` topics.
+    divided by the mean. `problem_topics` are the first of the topics with problems, whose number is `problems`.
     """
 
     started_at_ms: int
@@ -118,7 +119,7 @@ def newest_lines(path: Path, count: int) -> tuple[RunLine, ...]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[int]:
-    """Yields the file, open for appending and locked. Renames a full file first."""
+    """Yields the file, open for appending and locked. If the file is full, renames it to `<path>.1` first."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:

@@ -1,13 +1,13 @@
-"""One task of the pool: reads ranges, projects messages and writes staged files. Returns errors as values.
+"""One task of the pool: reads ranges, converts messages to rows and writes staged files. Returns errors as values.
 
 Does not depend on Spark. `read.range_reader` passes batches to `project.messages`, which converts each body to a row
-for `write.range_rows`; when the range is complete, its rows go to the files of the task. Every offset of a range is
-classified: records, tombstones, control records, aborted records, gaps and quarantined messages add up to the offsets
-read.
+for `write.range_rows`. When the range is complete, its rows are added to the files of the task. Every offset of a range
+is classified: records, tombstones, control records, aborted records, gaps and quarantined messages add up to the
+offsets read.
 
-If a range fails in the middle, the prefix before the failure is returned. It is complete, because messages are
-processed in offset order and each is counted when its row is added. A failure that makes the whole range unreliable
-(the topic was re-created, a file cannot be written) drops all of it.
+If a range fails in the middle, the part before the failure is returned. It is complete, because messages are processed
+in offset order and each is counted when its row is added. If a failure makes the whole range unreliable (the topic was
+re-created, a file cannot be written), nothing of it is returned.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from headrace.loader.write.time_partitions import TimePartitions
 logger = logging.getLogger(__name__)
 
 UNKNOWN_IDS_MAX = 1_000  # per range: limits the size of the result
-LOOK_AHEAD_BYTES_MAX = 64 * 1024 * 1024  # read again later
+LOOK_AHEAD_BYTES_MAX = 64 * 1024 * 1024  # read only to find unknown ids, so read again later
 
 
 NewSink = Callable[[str, int], BlockSink]
@@ -74,9 +74,10 @@ NewSink = Callable[[str, int], BlockSink]
 
 
 def run_work_unit(unit: WorkUnit, new_sink: NewSink = LocalSink, sync: bytes = b"") -> UnitResult:
-    """Reads the ranges of a unit and stages their files. Never raises for failures outside this process.
+    """Reads the ranges of a unit and stages their files. Failures of brokers, disks or data are returned in the result.
 
     Args:
+        new_sink: creates the sink for the files.
         sync: the sync marker of the files, 16 bytes; random by default.
     """
     started = time.monotonic()
@@ -117,7 +118,7 @@ def _nothing(offsets: OffsetRange, error: str) -> RangeResult:
 
 @dataclass(frozen=True, slots=True)
 class _Stop:
-    """The reason why reading stopped; nothing is set at the end of the range."""
+    """The reason why reading of a range stopped. No field is set if it reached the end of the range."""
 
     error: str = ""
     unknown_ids: tuple[int, ...] = ()
@@ -125,7 +126,7 @@ class _Stop:
 
 
 class _Task:
-    """Shared by the ranges of one unit: connections, projections by topic, files."""
+    """State shared by the ranges of one unit: broker connections, projections by topic, open files."""
 
     def __init__(self, unit: WorkUnit, new_sink: NewSink, sync: bytes) -> None:
         self._unit = unit
@@ -147,7 +148,7 @@ class _Task:
         self._finished: list[StagedFile] = []
 
     def finish(self) -> tuple[StagedFile, ...]:
-        """Returns the files of all ranges, fsynced.
+        """Fsyncs and returns the files of all ranges.
 
         Raises:
             OSError: they cannot be written.
@@ -168,12 +169,12 @@ class _Task:
         )
 
     def run(self, offsets: OffsetRange, following: OffsetRange | None = None) -> RangeResult:
-        """Processes one range.
+        """Reads one range and adds its rows to files.
 
         Args:
             following: the next range. Its first fetch is sent while the last messages of this range are processed; with
             many
-                small partitions, waiting for fetches would take as long as the processing.
+                small partitions, waiting for fetches would otherwise take as long as the processing.
 
         Raises:
             OSError: the files cannot be written.
@@ -182,7 +183,7 @@ class _Task:
         where = f"topic {topic_partition.topic} partition {topic_partition.partition}"
         try:
             projection = self._projection(topic_partition.topic)
-            self._format(FileKind.DATA, topic_partition.topic)  # before rows of several topics are buffered
+            self._format(FileKind.DATA, topic_partition.topic)  # raises here if the load schema is invalid
         except (AvroSchemaError, KeyError) as error:
             return _nothing(offsets, f"{where} offset {offsets.start}: the load schema cannot be read: {error}")
         rows = RangeRows(
@@ -229,7 +230,7 @@ class _Task:
     def _through_core(
         self, policy: TopicPolicy, partition: int, time_partitions: TimePartitions, clamp: Clamp | None, rows: RangeRows
     ) -> ThroughCore | None:
-        """Returns the C core for one range, None if it is not built."""
+        """Returns the conversion by the C core for one range, None if the core is not built."""
         if self._core is None:
             return None
         limits = None if clamp is None else (clamp.future_ms_max, clamp.now_ms)
@@ -237,9 +238,8 @@ class _Task:
         return ThroughCore(made, time_partitions.period_ms, rows.add_run)
 
     def _keep(self, offsets: OffsetRange, rows: RangeRows) -> None:
-        """Adds the rows of a range to files. If the preceding range may still fail in another task, the range gets
-        separate files: a range that is not committed takes its files with it, including ranges of healthy partitions.
-        """
+        """Adds the rows of a range to files. A range whose predecessor is read by another task gets separate files: if
+        the predecessor fails, the range cannot be committed, and neither could the other ranges in the same file."""
         if not offsets.follows_another:
             rows.finish_into(self._files)
             return
@@ -259,8 +259,8 @@ class _Task:
         tally: Tally,
         following: OffsetRange | None,
     ) -> _Stop:
-        """Reads until the end, a message with an unknown schema, a corrupt batch or a broker error, and returns the
-        reason."""
+        """Reads to the end of the range, to a message with an unknown schema, to a corrupt batch or to a broker error.
+        Returns the reason."""
         fate = self._unit.topics[offsets.topic_partition.topic].policy.corrupt_batches
         try:
             pass_over = None if fate == FAIL else partial(messages.pass_corrupt, fate)
@@ -321,11 +321,11 @@ class _Task:
     def _ids_from_here_on(
         self, offsets: OffsetRange, projection: TopicProjection, position: int, first: int
     ) -> tuple[int, ...]:
-        """Returns the unknown schema ids from this position on. Requested together, they stop the range once and not
-        once each."""
+        """Returns the unknown schema ids from this position on. They are looked up together, so that the range stops
+        only once."""
         ahead = Tally(position)
         ids = UnknownIds(first, projection, ahead, ids_max=UNKNOWN_IDS_MAX, bytes_max=LOOK_AHEAD_BYTES_MAX)
-        with contextlib.suppress(Enough, KafkaError):  # the next read raises the error again
+        with contextlib.suppress(Enough, KafkaError):  # if the error persists, the next read raises it again
             self._read(offsets, ids.take, ahead)
         return ids.found
 

@@ -22,8 +22,8 @@ class OffsetRange:
     """Offsets [start, end) of one topic partition.
 
     `topic_id` is the topic's id ("" if the broker reports none) and `leader_epoch` the epoch at planning (-1 if
-    unknown). `bytes_estimate` is the planner's weight in bytes. `follows_another` means that the preceding offsets are
-    another range of the same run: this range is committed only if that one is complete, so it shares no file with other
+    unknown). `bytes_estimate` is the planner's estimate of the size. `follows_another` means that another range of the
+    same run ends at `start`: this range is committed only if that one is complete, so it shares no file with other
     ranges.
     """
 
@@ -47,7 +47,7 @@ class TopicPlan:
     `load_schema` is the text of the files' Avro schema without the `kafka` column, which the writer appends according
     to `policy`. `writer_schemas` maps schema ids to self-contained schema texts; `absent_ids` are ids that the registry
     does not have: their messages are quarantined. `time_property` is the subject's metadata property `headrace.time`,
-    or "". `routes` maps the schema ids of the subject's versions to the routes with which they were folded in.
+    or "". `routes` maps the schema ids of the subject's versions to their stored routes from fields to columns.
     """
 
     topic: str
@@ -67,7 +67,7 @@ class TaskSettings:
     """The settings of a task, except those of each topic. Sizes are in bytes."""
 
     bootstrap_servers: str
-    staging: str  # `Staging.location` of the run; each task attempt writes files with names of its own below it
+    staging: str  # `Staging.location` of the run; each task attempt writes to a separate directory below it
     file_bytes_target: int
     security: KafkaSecurity = UNSECURED
     block_bytes: int = BLOCK_BYTES
@@ -78,7 +78,8 @@ class TaskSettings:
 
 @dataclass(frozen=True, slots=True)
 class WorkUnit:
-    """The ranges of one task. `build` is the driver's, which the task compares with its own."""
+    """The ranges of one task, with its inputs. `build` identifies the driver's installation, which the task compares
+    with its own."""
 
     run_id: str
     task: int
@@ -141,8 +142,8 @@ class RangeCounts:
 
 @dataclass(frozen=True, slots=True)
 class SkippedOffsets:
-    """Offsets `[start, end)` that were deliberately not read: a corrupt batch, as the topic's policy says, or a range
-    named by `headrace offsets skip`.
+    """Offsets `[start, end)` that were deliberately not read: a corrupt batch, which the topic's policy says to skip,
+    or offsets that an operator skipped with `headrace offsets skip`.
 
     `reason` is a sentence. `is_kept` means that the bytes of the batch are one row of the topic's quarantine.
     """
@@ -155,8 +156,7 @@ class SkippedOffsets:
 
 @dataclass(frozen=True, slots=True)
 class CorruptBatchStop:
-    """The range stopped at `offset`, because the batch there is corrupt. `next_offset` is the offset after it, -1 if
-    unknown."""
+    """The corrupt batch at `offset` at which a range stopped. `next_offset` is the offset after it, -1 if unknown."""
 
     offset: int
     next_offset: int
@@ -207,14 +207,14 @@ class OddTimes:
 class RangeResult:
     """The result of one range.
 
-    `done` is the contiguous prefix that was read completely, empty (start == end) if nothing can be committed. `error`
-    is the reason why the rest was not read, "" if all was. `unknown_ids` is not empty if the range stopped before a
-    message with a writer schema that the plan does not know: its id, then further unknown ids from later offsets.
-    `time_sources` counts the sources of message times (`header.time`, `timestamp`, `record`, …), and `odd_times` the
-    implausible ones. `skipped` are corrupt batches that did not stop the range, `corrupt_stop` is one that did.
-    `bytes_read` were fetched. `gaps` are missing offsets, the first thousand ranges; `counts.gaps` counts all of them.
-    `epochs` are of the batches in `done`. `by_reference` counts messages that the C core left to Python; their rows are
-    the same.
+    `done` is the contiguous part from its start that was read completely, empty (start == end) if nothing can be
+    committed. `error` is the reason why the rest was not read, "" if all was. `unknown_ids` is not empty if the range
+    stopped before a message with a writer schema that the plan does not know: its id, then further unknown ids from
+    later offsets. `time_sources` counts the messages by the source of their time (`header.time`, `timestamp`, `record`,
+    …), and `odd_times` are the implausible times. `skipped` are corrupt batches that did not stop the range,
+    `corrupt_stop` is the one that did. `bytes_read` is the size of all fetch responses. `gaps` are ranges of missing
+    offsets, at most a thousand; `counts.gaps` counts all missing offsets. `epochs` are the leader epochs of the batches
+    in `done`. `by_reference` counts messages that the C core left to Python, which gives the same rows.
     """
 
     done: OffsetRange
@@ -236,9 +236,9 @@ class RangeResult:
 class UnitResult:
     """The result of a task.
 
-    `error` is set if the task could not run for a reason that applies to the whole load (another build); it ends the
-    load. `disk_error` is set if its files could not be written: none of its ranges counts as read, and other tasks are
-    committed.
+    `error` is set if the task could not run for a reason that applies to the whole load, such as another build; it ends
+    the load. `disk_error` is set if the task's files could not be written: none of its ranges counts as read, and the
+    other tasks are committed.
     """
 
     task: int

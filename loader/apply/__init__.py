@@ -1,4 +1,5 @@
 """Appliers carry out commits, in commit order: table schema, files, partitions, audit, group offsets.
 
-`engine` runs them topic by topic. Each applier has a position of its own, and applying a commit again changes nothing.
+`engine` runs them topic by topic. Each applier stores how far it has applied the commits, and applying a commit again
+changes nothing.
 """

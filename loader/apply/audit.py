@@ -1,6 +1,6 @@
-"""Adds the counts of a commit to the audit, once the counted rows can be queried.
+"""Adds the message counts of a commit to the audit, once the counted rows can be queried in Hive.
 
-The position of this applier is in the audit's database and changes in the transaction that adds the rows.
+The position of this applier is in the audit's database and changes in the transaction that adds the counts.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from headrace.loader.work_unit import SkippedOffsets
 APPLICATION = "headrace-load"
 
 OUTCOMES = {"": AuditOutcome.STORED, "written": AuditOutcome.WRITTEN, "quarantined": AuditOutcome.QUARANTINED}
-"""The audit outcome of a count; "" is the broker's, which counts the messages in its log."""
+"""The audit outcome by `CountSeries.outcome`; "" is the count of the messages in the broker's log."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditApplier:
-    """`store` opens the audit's database; `sha256` returns the checksum of a commit. Topics in `unaudited` are not
-    counted: the audit's own topic would count itself forever."""
+    """Writes the counts to the audit's database, which `store` opens. `sha256` returns the checksum of a commit. Topics
+    in `unaudited` are not counted: counting the audit's own topic would create further messages in it forever."""
 
     store: Callable[[], AuditStore]
     sha256: Callable[[int], str]
@@ -69,7 +69,8 @@ def audit_rows(topic: str, commit: Commit, host: str) -> Iterator[AuditRow]:
 def _skipped_row(
     topic: str, commit: Commit, committed: TopicCommit, offsets: CommittedRange, passed: SkippedOffsets, host: str
 ) -> AuditRow:
-    """Counts skipped offsets in the window of the commit, because their messages, if any, are unknown."""
+    """Returns the row of offsets that were skipped. It is in the window of the commit time, because the messages at
+    these offsets, and thus their event times, are unknown."""
     start_ms = window_start(commit.committed_at_ms)
     tier, outcome, partition, log_id = Tier.LOADER, AuditOutcome.SKIPPED, offsets.partition, _log_id(committed, offsets)
     return AuditRow(
@@ -92,8 +93,8 @@ def _skipped_row(
 
 
 def _log_id(committed: TopicCommit, offsets: CommittedRange) -> str:
-    """Returns the id of the log that was read. Offsets read again after the log was truncated are other messages and
-    are counted separately."""
+    """Returns the id of the broker log that was read. After a log was truncated and grew again, its offsets hold other
+    messages, which are counted under another id."""
     return f"{committed.topic_id}/{offsets.incarnation}" if offsets.incarnation else committed.topic_id
 
 

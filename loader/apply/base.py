@@ -1,4 +1,5 @@
-"""The interface of appliers: each keeps one part of the world in the state that the commits of a topic describe."""
+"""The interface of appliers. An applier maintains one result of loading (table schemas, files, partitions, audit counts
+or group offsets) as the commits of each topic describe it."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ class Step:
     """The commits of one topic that an applier applies in one call.
 
     `commits` are the topic's next commits after `since`, oldest first; if there are many, later steps have the rest.
-    `state` is the topic as of the newest commit of the log, `commit_number`. `works` are ids of committed runs that may
-    still have files in staging. `rewind` resets another applier, whose cursor the engine stores, to the topic's first
-    commit; it is fsynced on return, and raises `OSError` otherwise. `warn` adds a sentence to the report.
+    `state` is the topic as of the newest commit of the log, `commit_number`. `works` are the run ids of commits that
+    may have unpublished files in staging. `rewind` makes the applier with the given name begin again at the topic's
+    first commit; it raises `OSError` if that cannot be fsynced. `warn` adds a sentence to the report.
     """
 
     topic: str
@@ -31,14 +32,14 @@ class Step:
 
 
 class Applier(Protocol):
-    """Applying a step twice, or in two processes at once, has the same result as applying it once."""
+    """Applies commits. Applying a step twice, or in two processes at once, has the same result as applying it once."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def is_advisory(self) -> bool:
-        """Whether a failure is only a warning and holds nothing back."""
+        """Whether a failure is only a warning, so that the later appliers continue."""
         ...
 
     def apply(self, step: Step) -> None:
@@ -48,7 +49,7 @@ class Applier(Protocol):
 
 @runtime_checkable
 class AppliesTogether(Protocol):
-    """An applier whose calls are round trips, so that it gets the steps of many topics at once.
+    """An applier whose calls are round trips to a server. It gets the steps of many topics in one call.
 
     Applying them twice has the same result as applying them once.
     """
@@ -60,12 +61,13 @@ class AppliesTogether(Protocol):
     def is_advisory(self) -> bool: ...
 
     def apply_together(self, steps: Sequence[Step]) -> Mapping[str, str]:
-        """Returns, by topic, the problem that stops it. An exception stops all of them."""
+        """Applies the steps. Returns the failed topics with their errors. An exception means that all of them
+        failed."""
         ...
 
 
 class Position(NamedTuple):
-    """The newest applied commit and its checksum."""
+    """The newest commit that an applier has applied to a topic, and the commit's checksum."""
 
     commit_number: int
     sha256: str
@@ -75,15 +77,13 @@ class Position(NamedTuple):
 class KeepsPositions(Protocol):
     """An applier that stores its positions in the same place as its results and changes both in one transaction.
 
-    If those results are lost or restored from a backup, the positions are too, so the applier knows which commits it
-    lacks.
+    If the results are lost or restored from a backup, so are the positions, and the missing commits are applied again.
     """
 
     def positions(self) -> Mapping[str, Position]:
-        """Returns the positions by topic; a topic that is not listed is at its beginning. Raises if they cannot be
-        read."""
+        """Returns the positions by topic; a missing topic has no applied commit. Raises if they cannot be read."""
         ...
 
     def forget(self) -> None:
-        """Resets all topics to their beginning. Raises if that fails."""
+        """Deletes all positions, so that every topic begins again at its first commit. Raises if that fails."""
         ...

@@ -1,5 +1,5 @@
-"""The appliers of a warehouse in their safe order: an applier that makes something visible comes after the appliers
-that create its prerequisites."""
+"""Builds the appliers of a warehouse in a safe order: an applier that makes data visible comes after the appliers that
+create its prerequisites."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from headrace.loader.storage.protocols import Storage
 
 @dataclass(frozen=True, slots=True)
 class IndexApplier:
-    """Maintains the index of live files. It comes first, because later appliers look up the directories of files in
-    it."""
+    """Maintains the index of live files. It is the first applier, because later ones find a file's directory in the
+    index."""
 
     files: FileIndex
     name: str = "index"
@@ -34,7 +34,7 @@ class IndexApplier:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The engine, and the appliers that other commands than loads use."""
+    """The engine that runs all appliers, and those of its parts that commands other than `load` use."""
 
     engine: ApplierEngine
     index: FileIndex

@@ -1,18 +1,18 @@
 """Sets the table property `headrace.complete_until`: the time up to which the table is complete.
 
-The property is an instant, a whole hour in UTC. Every message that the brokers had before it has been read, and its row
-can be queried (or it is counted as quarantined, as a tombstone, or in a gap). The instant comes from the loader's
-clock, not from the messages: a message that is sent later may have an earlier time, and goes to that time partition.
-The property only moves back if it is in the future, because then the clock was wrong.
+The property is an instant, a whole hour in UTC. Every message that the brokers had before that instant has been read,
+and its row can be queried (or it is counted as quarantined, as a tombstone, or in a gap). The instant comes from the
+loader's clock, not from the messages: a message that is sent later may have an earlier event time, and goes to that
+time partition. The property moves back only if it lies in the future, because then the clock was wrong.
 
-A load fetches the log end offsets of the partitions at some instant. Once everything before these offsets is committed
-and applied, the table is complete up to that instant. If that takes more than one load (a backlog, a failing partition,
-an open transaction), the offsets are stored and no newer ones are fetched until they are reached.
+A load notes the time and fetches the log end offsets of the partitions. Once all offsets before these are committed and
+applied, the table is complete up to that time. If this takes more than one load (a backlog, a failing partition, an
+open transaction), the end offsets are stored and no newer ones are fetched until they are reached.
 
-    complete.json   by topic: the instant reached, the instant in the table, and the offsets to reach. A hint: if it is
+    complete.json   by topic: the instant reached, the instant in the table, and the offsets to reach. If the file is
                     lost, the next load of each topic restores it, and the table keeps its property.
 
-Nothing is committed here, so the property also advances while no messages arrive. Tables are altered at most once an
+Setting the property is not a commit, so it also advances while no messages arrive. Tables are altered at most once an
 hour.
 """
 
@@ -39,18 +39,19 @@ logger = logging.getLogger(__name__)
 
 COMPLETE_PATH: Final = "complete.json"
 STEP_MS: Final = 3_600_000
-"""Of the property: an hour is the smallest time partition, and each step is a call of the metastore for each table."""
+"""The property is a multiple of this. An hour is the smallest time partition, and each step costs a metastore call per
+table."""
 
 TABLES_PER_RUN_MAX: Final = 500
-"""Some ten seconds of calls. Further tables are altered by the next runs."""
+"""Tables altered per run, which takes some ten seconds. Later runs alter the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicCompleteness:
-    """Instants in ms since 1970, 0 for none. The table is complete up to `until_ms`; its property says `told_ms`.
+    """Completeness of one topic. Instants are in ms since 1970, 0 for none.
 
-    `refused_ms` is the last value that could not be set. `ends` are the log end offsets at `asked_ms`, if they have not
-    been reached yet.
+    The table is complete up to `until_ms`, and its property was last set to `told_ms`. `refused_ms` is the last value
+    that could not be set. `ends` are the log end offsets that the partitions had at `asked_ms`, until all are reached.
     """
 
     topic_id: str
@@ -74,9 +75,10 @@ def advanced(
     *,
     is_followed: bool,
 ) -> TopicCompleteness:
-    """Returns the time up to which the table of a topic is complete after a run. Pure.
+    """Returns the completeness of a topic after a run. Pure.
 
     Args:
+        before: the completeness after the previous run, None if unknown.
         found: the topic's offsets on the brokers, fetched after `asked_ms`; None if they were not fetched.
         is_followed: whether all committed rows of the topic can be queried.
     """
@@ -98,10 +100,10 @@ def advanced(
 
 
 def _ends(found: DiscoveredTopic | None) -> Mapping[int, int] | None:
-    """Returns the log end offsets of the partitions with messages, None if not all were fetched."""
+    """Returns the log end offset of each partition that has messages, None if any offset could not be fetched."""
     if found is None or found.errors:
         return None
-    # Messages of an open transaction are not visible yet, but they were there.
+    # Up to the high watermark: messages of an open transaction are not readable yet, but they count as present.
     ends = {one.partition: max(one.high_watermark, one.start) for one in found.partitions}
     return {one.partition: ends[one.partition] for one in found.partitions if ends[one.partition] > one.start}
 
@@ -118,7 +120,7 @@ def _until(known: TopicCompleteness, instant_ms: int) -> TopicCompleteness:
 
 
 def instant_text(instant_ms: int) -> str:
-    """Formats the property, such as `2026-01-31T07:00:00Z`. Later instants compare greater as text."""
+    """Formats an instant as in the property: `2026-01-31T07:00:00Z`. The texts sort by time."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(instant_ms / 1000))
 
 
@@ -133,7 +135,7 @@ def read_completeness(storage: CommitStorage) -> Completeness:
 
 @dataclass(frozen=True, slots=True)
 class CompleteUntil:
-    """Maintains the property of the tables in `database`; `head` returns the newest commit number."""
+    """Sets `headrace.complete_until` on the tables in `database`. `head` returns the newest commit number."""
 
     executor: Callable[[], Executor]
     storage: CommitStorage
@@ -149,14 +151,15 @@ class CompleteUntil:
         failed: frozenset[str],
         run_id: str,
     ) -> tuple[str, ...]:
-        """Advances the completeness of each topic and alters the tables.
+        """Advances the completeness of each topic and sets the property of its table.
 
         Args:
+            found: by topic, the offsets on the brokers, fetched after `asked_ms`.
             failed: topics with committed rows that cannot be queried yet.
-            run_id: of this run.
+            run_id: becomes part of the revision of the altered tables.
 
         Returns:
-            Warnings. Nothing depends on the property, and the next run tries again.
+            Warnings. A failure has no other effect, and the next run tries again.
         """
         before = read_completeness(self.storage)
         topics = {
@@ -165,7 +168,7 @@ class CompleteUntil:
             )
             for topic, known in state.topics.items()
         }
-        # Tables that could not be altered come after the others, so that they do not delay them.
+        # Tables that could not be altered in earlier runs come last, so that they do not delay the others.
         due = sorted(
             (max(one.told_ms, one.refused_ms), topic) for topic, one in topics.items() if one.until_ms > one.told_ms
         )
@@ -179,19 +182,24 @@ class CompleteUntil:
                 try:
                     is_told = self._tell(topic, state.topics[topic], known.until_ms, asked_ms, run_id)
                 except (MetastoreUnavailable, SessionFailed):
-                    raise  # every further table would wait for as long
+                    raise  # the metastore is unavailable: each further table would wait for a timeout
                 except Exception as error:
                     logger.debug("complete_until_failed topic=%s", topic, exc_info=True)
-                    refused.append(f"topic {topic}: {error}")  # concerns this table only
+                    refused.append(f"topic {topic}: {error}")  # the other tables are not affected
                 told_ms, refused_ms = (known.until_ms, 0) if is_told else (known.told_ms, known.until_ms)
                 topics[topic] = dataclasses.replace(known, told_ms=told_ms, refused_ms=refused_ms)
         # The files are published, so any failure here is only a warning.
         except Exception as error:
             logger.debug("complete_until_failed", exc_info=True)
-            warnings = (f"headrace.complete_until of {len(due)} tables is not up to date: {error}",)
+            warnings = (
+                f"headrace.complete_until of {len(due)} tables was not set: {error}; the next load tries again",
+            )
         else:
             if refused:
-                warnings = (f"headrace.complete_until of {len(refused)} tables is not up to date: {refused[0]}",)
+                warnings = (
+                    f"headrace.complete_until of {len(refused)} tables was not set: {refused[0]}; "
+                    "the next load tries again",
+                )
         after = Completeness(topics)
         if after != before:
             try:
@@ -201,7 +209,7 @@ class CompleteUntil:
         return warnings
 
     def _tell(self, topic: str, state: TopicState, until_ms: int, now_ms: int, run_id: str) -> bool:
-        """Whether the table has the property now, or another process set a newer one."""
+        """Sets the property. Returns whether the table has this value or a later one now."""
         executor = self.executor()
         table = executor.table(self.database, state.table)
         if table is None or table.topic != topic:
@@ -210,8 +218,8 @@ class CompleteUntil:
         if text <= table.properties.get(COMPLETE_UNTIL, "") <= instant_text(now_ms):
             return True
         if state.commit_number < _slot(table.revision) <= self.head():
-            return False  # set by a later load of this log
-        # Two changes must not have the same revision, and the schema's change has the run id alone.
+            return False  # a later load has altered the table
+        # Two changes must not have the same revision; the revision of a schema change ends with the run id.
         changes = ((COMPLETE_UNTIL, text), (REVISION, f"{state.commit_number}-{run_id}-complete"))
         try:
             executor.execute(SetProperties(self.database, state.table, table.revision, changes, (), ()))

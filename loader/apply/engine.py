@@ -1,10 +1,10 @@
-"""Brings every applier up to the newest commit, topic by topic.
+"""Runs the appliers until all have applied the newest commit, topic by topic.
 
-The order ensures safety: index, table schema, files, partitions, audit, group offsets. A file becomes visible only when
-its table can read it. A topic stops at the first applier that fails for it and continues there in the next run; other
-topics are not affected. The positions are hints in `cursor/<applier>.json`: if one is lost or old, commits are applied
-again, which changes nothing. An applier whose results can be lost separately from the log stores its positions itself
-(`KeepsPositions`).
+Their order ensures safety: index, table schema, files, partitions, audit, group offsets. A file becomes visible only
+when its table can read it. A topic stops at the first applier that fails for it and continues there in the next run;
+other topics are not affected. The positions of the appliers are in `cursor/<applier>.json`: if a cursor file is lost or
+old, commits are applied again, which changes nothing. An applier whose results can be lost separately from the log
+stores its positions together with the results (`KeepsPositions`).
 
 If the storage as a whole is unavailable, the run stops at once: a thousand topics would each wait for Hadoop's retries.
 The remaining topics are held back with the same reason, and no cursor is written.
@@ -31,18 +31,19 @@ from headrace.loader.storage.protocols import CommitStorage, Staging
 logger = logging.getLogger(__name__)
 
 SCHEMA = "schema"
-"""The applier that can find its table changed although nothing was committed."""
+"""Name of the applier that also compares a table when no commit is pending, because others may have altered it."""
 
 FILES = "files"
-"""The applier after which a work's staging holds nothing more that is needed."""
+"""Name of the applier that publishes files. After it, the staging directory of a run is no longer needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """All commits up to `upto` are applied, except for the topics in `behind`, which are at their own commit numbers.
+    """The positions of one applier: all commits up to `upto` are applied, except for the topics in `behind`, which have
+    the commit numbers given there.
 
     `sha256` is the checksum of commit `upto`. If the log was restored from a backup, it may have other commits with
-    these numbers, and without the checksum their files would never be published.
+    these numbers; the differing checksum shows that they are not applied yet.
     """
 
     upto: int = 0
@@ -65,8 +66,8 @@ class TopicFailure:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """`failures` by topic; `warnings` are sentences; `topics` had commits to apply; `outage` is the reason why the rest
-    was not tried, None if everything was."""
+    """The result of a run of the appliers. `failures` are the reasons by topic; `warnings` are sentences; `topics` had
+    commits to apply. `outage` is the error that stopped the whole run, None if every topic was tried."""
 
     commit_number: int
     topics: tuple[str, ...]
@@ -80,7 +81,7 @@ def cursor_path(applier: str) -> str:
 
 
 def read_cursor(storage: CommitStorage, applier: str) -> Cursor:
-    """Returns the cursor, or the beginning if it is lost or damaged."""
+    """Returns the stored cursor of an applier; the cursor before the first commit if the file is lost or damaged."""
     content = storage.read(cursor_path(applier))
     if content is None:
         return Cursor()
@@ -108,7 +109,7 @@ class ApplierEngine:
         """Applies all pending commits.
 
         Args:
-            also: topics whose table is compared even if nothing is pending.
+            also: topics whose table is compared with its schema even if no commit is pending.
         """
         state = self._log.read_state()
         cursors, unread = self._cursors(state)
@@ -127,7 +128,7 @@ class ApplierEngine:
         return Applied(state.commit_number, tuple(sorted(behind)), run.failures, tuple(run.warnings), run.outage)
 
     def _cursors(self, state: LoaderState) -> tuple[dict[str, Cursor], dict[str, str]]:
-        """Returns the cursors by applier, and the reasons why stored positions could not be read."""
+        """Returns the cursors by applier, and by applier the reasons why its stored positions could not be read."""
         cursors: dict[str, Cursor] = {}
         unread: dict[str, str] = {}
         for applier in self._appliers:
@@ -145,7 +146,7 @@ class ApplierEngine:
 
     def _cursor(self, name: str, state: LoaderState) -> Cursor:
         cursor = read_cursor(self._log.storage, name)
-        # It may be ahead of the state if another process has committed since: then everything up to the state is
+        # The cursor is ahead of the state if another process has committed since: then everything up to the state is
         # applied.
         if self._is_of_this_log(cursor):
             return cursor
@@ -156,24 +157,25 @@ class ApplierEngine:
         if not state.topics:
             return Cursor()
         cursor = cursor_of(applier.positions(), state.topics)
-        # Commits are a chain: if the newest position belongs to this log, so do the older ones. It may be ahead of the
-        # state if another process has committed since.
+        # Commits are a chain: if the newest position belongs to this log, so do the older ones. A position is ahead of
+        # the state if another process has committed since.
         if self._is_of_this_log(cursor):
             return cursor
         logger.warning("positions_forgotten reason=of another log")
-        applier.forget()  # first: if this process dies now, no topic keeps a position of the other log
+        applier.forget()  # before applying: if this process dies now, no position of the other log remains
         return Cursor()
 
     def _is_of_this_log(self, cursor: Cursor) -> bool:
         return not cursor.upto or cursor.sha256 == self._log.sha256(cursor.upto)
 
     def _remove_staging(self, run: _Run) -> None:
-        """Deletes staging of completely published runs, before the cursor is written."""
+        """Deletes the staging directories of runs whose files are all published, before the cursor is written."""
         if FILES not in run.cursors:
             return
         published = {run_id for run_id, topics in run.met.items() if all(run.passed(FILES, topic) for topic in topics)}
         if all(run.passed(FILES, topic) for topic in run.state.topics):
-            # A power loss may restore staging that was deleted before the cursor passed its commit.
+            # A power loss may restore a staging directory if the cursor file was written before its deletion was
+            # durable.
             published |= self._staging.works() & run.state.works
         for run_id in sorted(published):
             self._staging.drop(run_id)
@@ -197,7 +199,7 @@ def _applied(applier: Applier, step: Step) -> Exception | None:
 
 
 def _advised(message: str) -> str:
-    """Adds the remedy to a message that has none."""
+    """Appends to a message without remedy that the next load continues."""
     if message.endswith("load again"):
         return message
     return f"{message}; the messages are committed, and the next load continues"
@@ -214,9 +216,11 @@ def _by_topic(commits: Sequence[Commit], positions: Mapping[str, int]) -> dict[s
 
 
 class _Run:
-    """One pass over the appliers. `topics` are those with pending commits for any applier; `met` maps run ids to
-    topics, for runs that may have files in staging and that any applier had to apply. `outage` is the error of an
-    unavailable storage."""
+    """One pass over the appliers.
+
+    `topics` are those with pending commits for any applier. `met` maps the run ids of pending commits that may have
+    files in staging to their topics. `outage` is the error that made the storage unavailable.
+    """
 
     def __init__(
         self,
@@ -241,7 +245,7 @@ class _Run:
 
     def apply(self, applier: Applier | AppliesTogether, *, also: frozenset[str]) -> None:
         if applier.name in self.unread:
-            # The positions are unknown, so no topic counts as applied.
+            # The positions could not be read, so every topic is reported as not applied.
             for topic in sorted(self.state.topics.keys() - self.failures.keys()):
                 self._fail(applier, topic, self.unread[applier.name])
             return
@@ -284,7 +288,7 @@ class _Run:
         )
 
     def _apply_steps(self, applier: Applier | AppliesTogether, steps: Sequence[Step]) -> None:
-        """Applies the steps. A failure stops one topic only; its message goes to the report."""
+        """Applies the steps, and records failures for the report. A failure stops one topic only."""
         refused: Mapping[str, str] = {}
         if isinstance(applier, AppliesTogether):
             try:
@@ -300,11 +304,11 @@ class _Run:
                 self._fail(applier, step.topic, refused[step.topic])
 
     def _refused(self, applier: Applier, steps: Sequence[Step]) -> Mapping[str, str]:
-        """Returns the problems by topic."""
+        """Applies the steps. Returns the errors of the topics that failed."""
         refused = {}
         for step in steps:
             if self.outage is not None and not step.commits:
-                continue  # nothing is pending, its table was only to be compared
+                continue  # no commit is pending; the run only compares the table of the topic
             error = self.outage or _applied(applier, step)
             if isinstance(error, StorageUnavailable):
                 self.outage = error
@@ -315,7 +319,8 @@ class _Run:
     def _hold_back(
         self, applier: Applier | AppliesTogether, positions: Mapping[str, int], outage: StorageUnavailable
     ) -> None:
-        """Holds back the remaining topics. Advisory appliers are tried again later without a message."""
+        """Leaves the remaining topics at their positions and reports the outage for each. Advisory appliers report
+        nothing."""
         for topic, position in sorted(positions.items()):
             if (
                 not applier.is_advisory

@@ -1,4 +1,5 @@
-"""Gives committed files their final names, in the directory of the newest generation of their time partition."""
+"""Gives committed files their final names, in the directory of the newest generation of their time partition. (A
+rewrite of a time partition begins a new generation.)"""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ from headrace.loader.work_unit import FileKind
 
 TimePartition = tuple[FileKind, str]
 Added = Mapping[str, tuple[str, CommittedFile]]
-"""By name the files that a step adds to a time partition, each with the work that staged it."""
+"""By name, the files that a step adds to a time partition, each with the id of the run that staged it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A file that must exist at `name`: published from staging (`publication`), or linked from an earlier
-    generation."""
+    """A file that must exist at the path `name`. It is published from staging (`publication`), or linked from the path
+    that it had in an earlier generation."""
 
     time_partition: TimePartition
     name: str
@@ -37,8 +38,8 @@ class FilesApplier:
     """Publishes staged files. If a time partition was rewritten, links its live files into the directory of the new
     generation.
 
-    Only the final location counts: commits may be applied again after their files were rewritten, moved or deleted. A
-    published file that no longer exists was deleted by somebody; that is reported and holds nothing back.
+    A file counts as published if its final path exists, because commits may be applied again after their files were
+    rewritten, moved or deleted. A published file that no longer exists is reported, and the topic continues.
     """
 
     files: WarehouseFiles
@@ -58,8 +59,8 @@ class FilesApplier:
             step.warn(_gone_by_hand(step.topic, time_partition, files))
 
     def _wanted(self, step: Step) -> Iterator[_Wanted]:
-        """Returns the live files of every time partition that the step changes. For a time partition that was not
-        rewritten, returns only the files that the step adds, because the rest is in place."""
+        """Returns the files that must exist after the step. For a time partition that the step rewrites these are all
+        its live files; otherwise only the files that the step adds, because earlier steps published the rest."""
         rewritten = {
             (rewrite.kind, rewrite.time_partition)
             for commit in step.commits
@@ -72,18 +73,21 @@ class FilesApplier:
             yield from _wanted_of(step, time_partition, indexed, added.get(time_partition, {}), names)
 
     def _bring(self, topic: str, one: _Wanted) -> bool:
-        """Links the file to its name, if necessary from an earlier generation. Returns False if it does not exist."""
+        """Ensures that the file exists under its name, if necessary by a link from an earlier generation. Returns
+        whether a source was found."""
         for source in (one.name, *one.earlier):
             if self.files.length(source) is not None:
-                # Also if it exists: the process that linked it may have been killed before the fsync, and the files of
-                # earlier generations are deleted a day later.
+                # Also if the name exists: the process that linked it may have been killed before the fsync, and the
+                # files of earlier generations are deleted a day later.
                 self.files.bring(topic, source, one.name)
                 return True
         return False
 
     def _refuse_undelivered(self, step: Step, one: _Wanted) -> None:
-        """Raises:
-        PublishedFileLost: the file was never published, as far as is known.
+        """Raises an error for a missing file, unless the run's files are known to have been published.
+
+        Raises:
+            PublishedFileLost: the file was never published, as far as is known.
         """
         if one.publication is not None and one.publication.run_id in step.works:
             raise PublishedFileLost(step.topic, self.files.describe(one.name), "nor is it in staging")
@@ -108,7 +112,7 @@ def _wanted_at_first(step: Step) -> Iterator[_Wanted]:
 def _wanted_of(
     step: Step, time_partition: TimePartition, indexed: IndexedTimePartition, added: Added, names: frozenset[str] | None
 ) -> Iterator[_Wanted]:
-    """Returns the live files of a time partition, all or those with these names. Excludes files of later commits."""
+    """Returns the live files of a time partition as of the step's last commit, limited to `names` if given."""
     kind, where = time_partition
     upto = step.commits[-1].commit_number
     newest = generation_at(indexed, step.commit_number)

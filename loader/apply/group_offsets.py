@@ -15,17 +15,19 @@ from headrace.loader.apply.base import Step
 GROUP: Final = "headrace-loader"
 
 OFFSETS_AT_ONCE: Final = 1_000
-"""Partitions per commit request, which is one batch in the brokers' log: with the longest names it has some 400 KB."""
+"""Partitions per commit request. A request becomes one batch in the brokers' log; with the longest names it has 400 KB.
+"""
 
 
 class OffsetCommitter(Protocol):
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
-        """Returns the reasons, for the partitions that were refused."""
+        """Commits the offsets for the group. Returns the brokers' reasons for the partitions that they refused."""
         ...
 
 
 class GroupOffsetsApplier:
-    """Commits the next offsets of the partitions that changed, as of the newest commit. Never moves an offset back."""
+    """Commits the next offsets of the changed partitions, as of the newest commit. Never commits a lower offset than
+    before."""
 
     name = "group_offsets"
     is_advisory = True
@@ -36,7 +38,7 @@ class GroupOffsetsApplier:
 
     def apply_together(self, steps: Sequence[Step]) -> Mapping[str, str]:
         if self._failure is not None:
-            raise self._failure  # one time-out is enough for a run
+            raise self._failure  # an earlier request of this run timed out; do not wait again
         offsets = [moved for step in steps for moved in _moved(step)]
         refused: dict[TopicPartition, str] = {}
         try:
@@ -45,7 +47,10 @@ class GroupOffsetsApplier:
         except KafkaError as error:
             self._failure = error
             raise
-        return {tp.topic: f"the offset of partition {tp.partition} was refused: {why}" for tp, why in refused.items()}
+        return {
+            tp.topic: f"the brokers refused the group offset of partition {tp.partition}: {why}"
+            for tp, why in refused.items()
+        }
 
 
 def _moved(step: Step) -> list[tuple[TopicPartition, int]]:

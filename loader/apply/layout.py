@@ -17,7 +17,7 @@ QUARANTINE_DIRECTORY = "_quarantine"
 QUARANTINE_DATABASE_SUFFIX = "_quarantine"
 
 PARTITION_COLUMNS: Mapping[str, tuple[str, ...]] = {"hour": ("dt", "hr"), "day": ("dt",)}
-"""By the setting `loader.partition_by`."""
+"""The partition columns of Hive tables, by the setting `loader.partition_by`."""
 
 
 def topic_directory(directory: str, kind: FileKind) -> str:

@@ -1,4 +1,5 @@
-"""Finds tables with files in another warehouse, before a first load reads all messages again."""
+"""Finds tables whose files are in another warehouse, before the first load of a new warehouse reads all their messages
+again."""
 
 from __future__ import annotations
 
@@ -20,14 +21,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TablesOfOtherWarehouse:
-    """Reads one table per topic, and is used only by the load that creates a warehouse."""
+    """The check for such tables. Only the load that creates a warehouse uses it; it reads one table definition per
+    topic."""
 
     executor: Callable[[], Executor]
     files: WarehouseFiles
     database: str
 
     def refuse(self, works: Mapping[str, TopicWork]) -> None:
-        """Rejects the load if such a table exists.
+        """Raises an error if a table of these topics has its files in another warehouse.
 
         Raises:
             EarlierWarehouse: there is such a table.
@@ -46,8 +48,9 @@ class TablesOfOtherWarehouse:
         )
 
     def _found(self, works: Mapping[str, TopicWork]) -> Mapping[str, str]:
-        """Returns the locations of such tables by topic; none if the metastore is unavailable, because loads continue
-        without it. A table that cannot be read is reported later, when it is brought up to date."""
+        """Returns, by topic, the locations of tables in another warehouse; nothing if the metastore is unavailable,
+        because loads continue without it. A table that cannot be read is left out; the schema applier reports it later.
+        """
         found: dict[str, str] = {}
         try:
             executor = self.executor()

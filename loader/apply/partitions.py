@@ -1,4 +1,5 @@
-"""Adds the time partitions of published files to their tables, and drops those without files."""
+"""Adds the time partitions of published files to their Hive tables, and drops the partitions whose files were all
+removed."""
 
 from __future__ import annotations
 
@@ -39,12 +40,11 @@ class PartitionsApplier:
         commit_number: int,
         since: int = -1,
     ) -> None:
-        """Brings the table's partitions to the state of a commit.
+        """Changes the table's partitions to those of a commit.
 
         Args:
-            since: the commit whose state they have now. A time partition without files at `since` has no partition yet,
-            so none
-                is looked up; one that exists anyway, because this runs twice, is left unchanged.
+            since: the commit whose partitions the table has now. A time partition that had no files at `since` is added
+                without checking whether it exists; adding an existing one changes nothing.
         """
         if not time_partitions:
             return
@@ -75,7 +75,8 @@ class PartitionsApplier:
 
 
 def _time_partitions(step: Step, kind: FileKind) -> set[str]:
-    """Returns the time partitions of the pending commits, or of all commits if the topic begins again."""
+    """Returns the time partitions that the pending commits changed, or those of all commits if the topic begins
+    again."""
     committed = [commit.topics[step.topic] for commit in step.commits]
     files = {file.time_partition for one in committed for file in one.files if file.kind is kind}
     return files | {rewrite.time_partition for one in committed for rewrite in one.rewrites if rewrite.kind is kind}

@@ -1,7 +1,7 @@
-"""The commits that appliers have yet to apply, in portions, oldest first.
+"""Reads the commits that appliers have yet to apply, in portions, oldest first.
 
-Usually these are the few commits of the last run, read once for all appliers. But after a lost cursor or a lost audit
-database an applier begins with the first commit, and the commits of a year do not fit into memory.
+Usually these are the few commits of the last run, read once for all appliers. But after a cursor or the audit database
+was lost, an applier begins with the first commit, and the commits of a year do not fit into memory.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from headrace.loader.commit.document import Document
 from headrace.loader.commit.state import LoaderState
 
 BYTES_TOGETHER = 64 * 1024 * 1024
-"""Size of the commit files in memory at a time. In memory they take some ten times as much."""
+"""Limit of a portion: the size of its commit files. Parsed commits need some ten times as much memory."""
 
 
 class PendingCommits:
-    """Commits of the topics given to `add`, as of `state`.
+    """The pending commits of the topics passed to `add`, up to the newest commit of `state`.
 
     Raises:
         CorruptCommit, UnsupportedFormat: a commit cannot be read. Applies to all methods.
@@ -33,7 +33,7 @@ class PendingCommits:
         self.add(since)
 
     def add(self, since: Mapping[str, int]) -> None:
-        """Adds the commits after the given commit numbers, by topic."""
+        """Adds topics. `since` maps each to the last commit that was applied."""
         for found in self._log.back_of(since, self._state):
             commit_number = found.value.commit_number
             self._commits.add(commit_number)
@@ -42,7 +42,7 @@ class PendingCommits:
                 self._kept_bytes += found.length
 
     def after(self, commit_number: int) -> Iterator[Sequence[Commit]]:
-        """Yields the later commits in portions that fit into memory."""
+        """Yields the commits after this number in portions that fit into memory."""
         portion: list[Commit] = []
         size = 0
         for later in sorted(one for one in self._commits if one > commit_number):

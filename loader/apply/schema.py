@@ -20,14 +20,15 @@ from headrace.loader.work_unit import FileKind
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS_MAX = 3  # a table that changes this often within a second is being changed by a loop, not by a race
+ATTEMPTS_MAX = 3  # more concurrent changes within a second are not a race: some process changes the table in a loop
 CURRENT_SCHEMA = "current.avsc"
 
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """`table_schema` returns the schema of a topic's table, with the `kafka` column; `quarantine_schema` is the same
-    for all topics. `latest_view` returns the view for a topic's newest schema, None if there is to be none."""
+    """Settings of the tables. `table_schema` returns the schema of a topic's table, with the `kafka` column;
+    `quarantine_schema` is the same for all topics. `latest_view` returns the view that reads as the topic's newest
+    schema, None if no view is to be created."""
 
     files: WarehouseFiles
     database: str
@@ -38,7 +39,8 @@ class TableSettings:
 
 
 class SchemaApplier:
-    """Creates and evolves the table of a topic, and of its quarantine once it has files.
+    """Creates the table of a topic, adds its new columns, and creates the quarantine table once a message is
+    quarantined.
 
     Each change is a compare-and-set on the table's revision, `<commit_number>-<run id>`. A table with a newer commit
     number is left unchanged: the load schema only widens, so the newer schema also reads the older files.
@@ -65,7 +67,7 @@ class SchemaApplier:
             self._bring_view(view, step)
 
     def _bring(self, wanted: TableState, step: Step) -> bool:
-        """Returns whether the table has a newer commit number and was left unchanged."""
+        """Creates or alters the table. Returns whether it was left unchanged because it has a newer commit number."""
         executor = self._executor()
         if wanted.database not in self._databases:
             executor.ensure_database(wanted.database)
@@ -103,13 +105,13 @@ class SchemaApplier:
             step.warn(f"topic {step.topic}: its view {view.database}.{view.name} was not created: {error.reason}")
 
     def _is_late(self, current: TableState, commit_number: int) -> bool:
-        """Whether the table has a newer commit number of this log. A commit number that the log does not have belongs
-        to a lost log."""
+        """Whether the table has a newer commit number of this log. A number above the log's newest commit belongs to a
+        log that was lost, and is ignored."""
         return commit_number < _slot(current.revision) <= self._head()
 
 
 def publish_schema(topic: str, state: TopicState, settings: TableSettings) -> None:
-    """Writes the schema next to the data: for Pig, for people, and for tables with `avro.schema.url`."""
+    """Writes the schema to a file next to the data, for Pig and for tables with `avro.schema.url`."""
     text = settings.table_schema(topic, state)
     directory = f"{topic_directory(state.directory, FileKind.DATA)}/{SCHEMA_DIRECTORY}"
     for name in (schema_file_name(text), CURRENT_SCHEMA):

@@ -1,8 +1,9 @@
 """Deletes staging directories of runs that can no longer commit.
 
-Age proves nothing: a driver may be paused for longer, and a clock may jump. Cleaning is therefore a commit. It voids
-the runs whose staging it wants to delete: they can no longer commit, and the cleaning itself conflicts if one of them
-has committed in the meantime. Only voided staging is deleted; age only decides when to void.
+The age of a staging directory does not prove that its run is dead: a driver may be paused for longer, and a clock may
+jump. Cleaning is therefore a commit. It voids the runs whose staging is to be deleted, so that they can no longer
+commit; the cleaning itself is rejected if one of them has committed in the meantime. Only staging of voided runs is
+deleted; the age only decides which runs are voided.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """Ids of the runs whose staging was deleted."""
+    """Result of `clean`: the ids of the runs whose staging was deleted."""
 
     works: tuple[str, ...]
 
 
 def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: int, age_ms: int) -> Cleaned:
-    """Voids uncommitted runs whose staging is older than `age_ms`, and deletes all voided staging.
+    """Voids the uncommitted runs whose staging is older than `age_ms`, and deletes the staging of all voided runs.
 
     Args:
-        run_id: of the cleaning itself.
+        run_id: id of the cleaning, which is a run itself.
 
     Raises:
         CorruptCommit, StorageError, OSError: see `CommitLog.try_commit`.
     """
     staged = staging.works()
     state = log.read_state()
-    # Listed before the commit: a run that commits in between makes the cleaning conflict.
+    # Staging is listed before the commit. If a listed run commits in between, the cleaning is rejected.
     uncommitted = {work for work in staged - state.works if not state.is_voided(work)}
     old = frozenset(work for work in uncommitted if staging.is_older(work, now_ms, age_ms))
     if old:
@@ -57,9 +58,10 @@ def _voiding(works: frozenset[str], run_id: str, build: str, now_ms: int, planne
 
 
 def published_works(log: CommitLog, staging: Staging) -> frozenset[str]:
-    """Returns committed runs that have nothing left in staging, to be listed in the next commit.
+    """Returns the committed runs whose staging directories no longer exist. The next commit lists them, so that the
+    state can forget them.
 
-    Reads the state before staging: a run stages its files before it commits.
+    Reads the state before listing staging: a run stages its files before it commits.
     """
     works = log.read_state().works
     return works - staging.works()

@@ -1,11 +1,12 @@
 """A commit: one small, immutable file that records the result of one run.
 
 A commit holds, for each topic partition, the offsets `[start, end)` that were read, the files with their rows, a change
-of the load schema, the counts per audit window, and declared gaps. It holds only what changed, so it stays small.
+of the load schema, the counts per audit window, and gaps (offsets that were skipped). It states only what changed, so
+it stays small.
 
 A run writes its commit with the number after the newest commit, by put-if-absent. If another run has taken that number,
 `loader.commit.conflict` compares the two: without a conflict the run tries the next number, with a conflict its work is
-discarded. Nothing is reserved in advance, so a retry, a second driver and a driver that resumes late are the same case.
+discarded. Nothing is reserved in advance, so a retry, a second driver and a driver that resumes late are handled alike.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class CommitKind(StrEnum):
 class CommittedFile:
     """A file that belongs to the topic from this commit on.
 
-    `name` is the final name in the directory of `time_partition`; in a commit without a number yet, the part after the
-    number. `staged` is the path below `staging/<run id>/`. `length` is in bytes.
+    `name` is the final name in the directory of `time_partition`; while the commit has no number yet, only the part
+    after the number. `staged` is the path below `staging/<run id>/`. `length` is in bytes.
     """
 
     kind: FileKind
@@ -70,17 +71,17 @@ class TimePartitionRewrite:
 
 @dataclass(frozen=True, slots=True)
 class CommittedRange:
-    """The outcome of the offsets `[start, end)` of one topic partition.
+    """The result of reading the offsets `[start, end)` of one topic partition.
 
-    `previous` is the next offset that the plan found in the log, None for a new partition. It differs from `start` in
-    three cases: data was lost before it was read, or offsets were skipped (`[previous, start)` is then among `gaps`);
-    or a chosen start offset lies after the log start of a partition that was never read. `skipped` are the offsets that
-    were deliberately not read, within the range or before it.
+    `previous` is the partition's next offset when the run was planned, None for a new partition. It differs from
+    `start` if retention deleted offsets before they were read, if offsets were skipped (`[previous, start)` is then
+    among `gaps`), or if a start offset after the log start was chosen for a new partition. `skipped` are the offsets
+    that were deliberately not read, within the range or before it.
 
     If the broker's log has diverged from the log that was read earlier, reading resumed at `diverged_at`. Then `start`
     is below `previous` (or `[diverged_at, start)` is among `gaps`), and `replaced` are the offsets whose rows came from
-    the log that no longer exists. `incarnation` counts these divergences, including this one. An offset is committed
-    once per incarnation. `epochs` are the leader epochs of the batches that were read.
+    the former log. `incarnation` counts these divergences, including this one. An offset is committed once per
+    incarnation. `epochs` are the leader epochs of the batches that were read.
     """
 
     partition: int
@@ -98,15 +99,16 @@ class CommittedRange:
 
     @property
     def replaced(self) -> tuple[int, int] | None:
-        """The offsets `[from, to)` read from a log that no longer exists, None if the log is the same."""
+        """The offsets `[from, to)` whose rows came from the log before a divergence, None if the log did not
+        diverge."""
         if self.diverged_at is None or self.previous is None:
             return None
         return self.diverged_at, self.previous
 
 
 class WindowCount(NamedTuple):
-    """Messages of one ten-minute window. `fingerprint` is a sum modulo 2**64. Stored as a JSON list, because a load of
-    old events may touch all windows of a year."""
+    """Messages of one ten-minute window of event time. `fingerprint` is the sum of the messages' hashes modulo 2**64.
+    Stored as a JSON list, because a load of old messages may touch all windows of a year."""
 
     window_start_ms: int
     messages: int
@@ -116,7 +118,7 @@ class WindowCount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CountSeries:
-    """The counts of one tier and topic partition, ordered by window.
+    """The message counts of one topic partition in one tier (stage of the pipeline), ordered by window.
 
     `outcome` is `written` or `quarantined` for the tier `loader`, "" for the tier `broker`. `hash` names the hash of
     the fingerprints.
@@ -131,11 +133,11 @@ class CountSeries:
 
 @dataclass(frozen=True, slots=True)
 class LoadSchema:
-    """The schema of a topic's files, after the versions folded in so far.
+    """The load schema of a topic: the schema of its files, derived from all subject versions seen so far.
 
-    `fold` is the state of the fold as canonical JSON, `text` the Avro schema of the files. `revision` counts the
-    changes from 1. `version` is the newest subject version folded in, `writer_ids` are the schema ids of all of them.
-    `time_property` is the subject's metadata property `headrace.time`, or "".
+    `version` is the newest of these subject versions, `writer_ids` are the schema ids of all. `text` is the load schema
+    as Avro schema, and `fold` the data from which the next version continues, as canonical JSON. `revision` counts the
+    changes from 1. `time_property` is the subject's metadata property `headrace.time`, or "".
     """
 
     revision: int
@@ -151,15 +153,15 @@ class LoadSchema:
 class TopicCommit:
     """The part of a commit that concerns one topic.
 
-    `topic_id_before` and `revision_before` are the values that the plan found in the log (None and 0 for a new topic);
-    the files were written under them. `load_schema` is set if it changes; a new topic always has it. `table`,
-    `directory` and `partition_by` repeat the choice of the topic's first commit. `kafka_column` is the variant of the
-    `kafka` column in its files. `foreign_ids` are registered schema ids that the plan did not know.
+    `topic_id_before` and `revision_before` are the topic id and load schema revision for which the run was planned
+    (None and 0 for a new topic). `load_schema` is set if it changes; a new topic always has it. `table`, `directory`
+    and `partition_by` are chosen by the topic's first commit and repeated by later ones. `kafka_column` is the variant
+    of the `kafka` column in its files. `foreign_ids` are registered schema ids that the plan did not know.
     `previous_commit_number` is the topic's previous commit and `previous_quarantine_commit_number` its previous commit
     with quarantine files, 0 for none: readers follow these links and read no other topic's commits.
 
-    `continues` means that the partitions continue although the topic id changed: it is the same topic, whose id the
-    brokers did not report before or no longer report.
+    `continues` means that the next offsets remain valid although the topic id changed: it is the same topic, whose id
+    the brokers did not report before or no longer report.
 
     `rewrites` begin the next generation of their time partitions, `generation_before + 1`. Files of these time
     partitions, of this commit and of later ones, are stored in the directories of that generation.
@@ -186,18 +188,19 @@ class TopicCommit:
 
     @property
     def starts_again(self) -> bool:
-        """Whether the topic was re-created, so that no offset of its partitions is committed yet."""
+        """Whether the topic was re-created, so that the offsets committed before do not apply to its partitions."""
         return self.topic_id_before not in (None, self.topic_id) and not self.continues
 
     @property
     def generation(self) -> int:
-        """The generation in the names of the added files: 0 for files of loads."""
+        """The generation in the names of the added files: 0 for files of loads, above 0 for files of rewrites."""
         return self.generation_before + 1 if self.rewrites else 0
 
 
 @dataclass(frozen=True, slots=True)
 class StartOffset:
-    """The offset at which the first load of a topic partition begins. The topic may have no table yet."""
+    """The offset at which the first load of a topic partition begins, set by `headrace offsets`. The topic may have no
+    table yet."""
 
     topic: str
     partition: int
@@ -208,12 +211,12 @@ class StartOffset:
 class Commit:
     """One commit. `commit_number` is 0 until the log assigns one.
 
-    `voided` are ids of runs that can no longer commit (kind clean). `published` are ids of committed runs with nothing
-    left in staging, so the state can drop them. `previous` is the checksum of the preceding commit, "" for commit 1:
-    commits form a chain, which reveals a commit from another log. `retired` are numbers of rewrites whose replaced
-    files have been deleted. `reason` is the operator's reason (kind offsets), and `starts` are start offsets of
-    partitions without a load. `planned_after` is the newest commit that the plan had read; None for a commit without a
-    plan.
+    `voided` are ids of runs that can no longer commit (kind clean). `published` are ids of committed runs whose staging
+    is deleted, so the state can forget them. `previous` is the checksum of the preceding commit, "" for commit 1:
+    commits form a chain, which reveals a commit from another log. `retired` are the numbers of rewrite commits whose
+    replaced files have been deleted. `reason` is the operator's reason (kind offsets), and `starts` are start offsets
+    of partitions that were never loaded. `planned_after` is the newest commit when the run was planned; None for a
+    commit without a plan.
     """
 
     commit_number: int

@@ -4,8 +4,9 @@
     archive/000000100.jsonl     the `ARCHIVE_COMMITS` commits up to that number, one per line, byte for byte
 
 A year has fifty thousand commits, so older ones are packed into archives. An archive is written by put-if-absent, and
-only then are its single files deleted. A driver that was paused since before then finds its file name free again, and
-its write does not count. A single file is therefore valid only if no archive exists after the file was read or written.
+only then are its single files deleted. A driver that was paused meanwhile may find the number of an archived commit
+free and write its own commit there. Such a file must not count. A single file is therefore valid only if no archive of
+its number exists after the file was read or written.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from headrace.loader.storage.protocols import CommitStorage
 logger = logging.getLogger(__name__)
 
 ARCHIVE_COMMITS = 100
-LOOSE_COMMITS_MIN = 200  # the newest commits stay single files: appliers and late drivers read these
-ARCHIVE_BYTES_MAX = 64 * 1024 * 1024  # a pack of larger commits stays as it is: its files are few for their size
-PUT_ATTEMPTS_MAX = 3  # per number, if the storage refuses the put and then shows no file
+LOOSE_COMMITS_MIN = 200  # number of newest commits that stay single files, because appliers read them often
+ARCHIVE_BYTES_MAX = 64 * 1024 * 1024  # larger groups of commits are not archived, since few files hold much data
+PUT_ATTEMPTS_MAX = 3  # per number, if the storage reports an existing file and then does not find it
 LOG_DIRECTORY = "log"
 
 
@@ -31,7 +32,7 @@ def commit_path(commit_number: int) -> str:
 
 
 def archive_path(commit_number: int) -> str:
-    """The archive that holds this commit. It is named by its last commit number."""
+    """Returns the path of the archive that holds this commit. An archive is named by its last commit number."""
     return f"archive/{_pack_end(commit_number):09d}.jsonl"
 
 
@@ -45,7 +46,7 @@ class CommitFiles:
         self._newest_archive: tuple[int, list[bytes]] = (0, [])
 
     def path(self, commit_number: int) -> str:
-        """The file that holds a commit, for messages."""
+        """Returns the path of the file that holds a commit, for messages."""
         archived = not self._storage.exists(commit_path(commit_number)) and self._storage.exists(
             archive_path(commit_number)
         )
@@ -55,7 +56,7 @@ class CommitFiles:
         return self._storage.exists(commit_path(commit_number)) or self._storage.exists(archive_path(commit_number))
 
     def read(self, commit_number: int) -> bytes | None:
-        """Returns the content of a commit, None if it does not exist.
+        """Returns the content of a commit, from its single file or its archive; None if it does not exist.
 
         Raises:
             CorruptCommit: its archive is truncated.
@@ -76,12 +77,12 @@ class CommitFiles:
                 self._storage.keep(path)
 
     def put(self, commit_number: int, content: bytes) -> bytes:
-        """Writes the content if the number is free. Returns the content of that number: this one, or that of a faster
-        writer. Either is fsynced.
+        """Writes the content if the number is free. Returns the content that has the number now: this one, or that of
+        another process that was faster. Either is fsynced.
 
         Raises:
-            StorageError: the storage neither takes the content nor shows the file that prevents it.
-            OSError: the storage failed, and it is unknown whether the content was taken.
+            StorageError: the storage reports that the file exists, but it cannot be read.
+            OSError: the storage failed, and it is unknown whether the content was written.
         """
         path = commit_path(commit_number)
         failure: OSError | None = None
@@ -91,7 +92,7 @@ class CommitFiles:
                 made = self._storage.put_if_absent(path, content)
                 failure = None
             except OSError as error:
-                # The file may exist although the call failed, so read it.
+                # The file may have been written although the call failed, so read it.
                 failure = error
             found = content if made else self._storage.read(path)
             archived = self._archived(commit_number)
@@ -105,7 +106,9 @@ class CommitFiles:
                 return found
         if failure is not None:
             raise failure
-        raise StorageError(f"{self._storage.describe(path)} is refused as taken but cannot be found")
+        raise StorageError(
+            f"{self._storage.describe(path)} exists according to the storage, but cannot be read; load again"
+        )
 
     def pack(self, head: int) -> int:
         """Archives the commits that are older than the newest `LOOSE_COMMITS_MIN`, and deletes their single files.
@@ -128,7 +131,7 @@ class CommitFiles:
             contents = [self._storage.read(commit_path(commit_number)) or b"" for commit_number in commits]
             content = b"".join(contents)
             if len(content) > ARCHIVE_BYTES_MAX or not all(map(_is_whole, contents)):
-                return 0  # a damaged commit stays a single file, which can be restored alone
+                return 0  # one of the commits is damaged: as a single file it can be restored from a backup
             self._storage.put_if_absent(archive_path(end), content)
         # The writer of the archive may have been killed before it fsynced the directory.
         self._storage.keep(archive_path(end))

@@ -128,7 +128,7 @@ class CommitLog:
             raise CorruptCommit(path, str(error)) from error
         needed = found.write_min if writing else found.read_min
         if needed > FORMAT:
-            raise UnsupportedFormat(path, f"it has format {needed} and this release knows format {FORMAT}")
+            raise UnsupportedFormat(path, f"it needs format {needed}, and this release knows only format {FORMAT}")
         return found
 
     def head(self) -> int:

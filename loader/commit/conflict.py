@@ -1,6 +1,6 @@
 """Decides whether a commit may follow the commits before it. Pure; exactly-once depends on these rules.
 
-Safety depends only on these rules and on put-if-absent, not on a lease, a clock or cleaning.
+Exactly-once needs nothing else than these rules and put-if-absent: no lease, no clock, no cleaning.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ def _topic_conflicts(topic: str, state: LoaderState, wanted: TopicCommit) -> Ite
         yield Conflict(ConflictRule.LOAD_SCHEMA_MOVED, f"{topic} from {wanted.revision_before} to {revision}")
     generation = known.generation if known else 0
     if wanted.rewrites and generation != wanted.generation_before:
-        # One number per topic, not the set of live files: the state must not grow with history.
+        # A generation number stands for the set of live files, which would make the state grow with history.
         yield Conflict(
             ConflictRule.FILES_REPLACED, f"{topic} from generation {wanted.generation_before} to {generation}"
         )
-    # A re-created topic starts again: no offset of its partitions is committed.
+    # The partitions of a re-created topic are new: none of their offsets is committed.
     starts_again = topic_id != wanted.topic_id and not wanted.continues
     for offsets in wanted.ranges:
         next_offset = None if known is not None and starts_again else state.next_offset(topic, offsets.partition)

@@ -1,10 +1,11 @@
-"""Files of the log (commits, checkpoints, cursors) as documents: a body, its format, and a checksum.
+"""The file format of commits, checkpoints and cursors. Such a file is called a document: a body, its format, and a
+checksum.
 
     {"body": …, "format": 1, "needs": ["…"], "sha256": "…"}
 
-A later release may add fields to a body. An older release ignores fields that it does not know, except those that the
-writer lists in `needs`: without them it would misread the rest, so it refuses the document. A missing field has its
-default. The checksum is the SHA-256 of the canonical document without the checksum.
+A later release may add fields to a body. An older release ignores unknown fields. But if it would misread the rest
+without a field, the writer lists that field in `needs`, and the older release refuses the document. A missing field has
+its default. The checksum is the SHA-256 of the canonical document without the checksum.
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ from headrace.loader.commit.json_values import canonical, dataclasses_in, from_j
 T = TypeVar("T")
 
 FORMAT = 1
-"""The format that this release writes. It reads every format that needs no unknown field."""
+"""The format that this release writes. This release reads every document that needs no unknown field."""
 
 BODY, FORMAT_KEY, NEEDS, CHECKSUM = "body", "format", "needs", "sha256"
 
 MATTERS = {"matters": True}
-"""Metadata of a dataclass field that a reader must know if its value is not the default."""
+"""Metadata of a dataclass field that is listed in `needs` if its value is not the default."""
 
 
 class FieldNotKnown(ValueError):
     """A document needs a field that this release does not know."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        super().__init__(f"it needs {', '.join(names)}, which this release does not know")
+        super().__init__(f"its fields {', '.join(names)} are unknown to this release")
         self.names = names
 
 
 @dataclass(frozen=True, slots=True)
 class Document(Generic[T]):
-    """A document that was read. `sha256` identifies it in other documents, `format` is its writer's, `length` is in
-    bytes."""
+    """A document that was read. `value` is its body. `sha256` is its checksum, by which other documents refer to it.
+    `format` is the format in the document. `length` is its size in bytes."""
 
     value: T
     sha256: str
@@ -51,7 +52,7 @@ class Document(Generic[T]):
 
 
 def write_document(value: Any) -> bytes:
-    """Returns the content of a file with this dataclass."""
+    """Returns the document of a dataclass as bytes."""
     needs = sorted(set(_needs(value))) if _may_need(typing.cast(Any, type(value))) else []
     document = {BODY: to_json(value), FORMAT_KEY: FORMAT, NEEDS: needs}
     return canonical({**document, CHECKSUM: _sha256(document)}) + b"\n"
@@ -62,7 +63,7 @@ def read_document(content: bytes, wanted: type[T]) -> Document[T]:
 
     Raises:
         FieldNotKnown: only a newer release can read it.
-        ValueError: it is no such document, or its checksum is wrong; the message has the reason.
+        ValueError: the content is no document of this type, or its checksum is wrong; the message has the reason.
     """
     try:
         document = json.loads(content)
@@ -82,7 +83,7 @@ def read_document(content: bytes, wanted: type[T]) -> Document[T]:
 
 
 def said_sha256(content: bytes) -> str:
-    """Returns the checksum at the end of a document, without reading the rest."""
+    """Returns the checksum stated at the end of a document, without parsing or verifying the document."""
     return content.rstrip()[-66:-2].decode("ascii", "replace")
 
 
@@ -97,13 +98,14 @@ def _sha256(value: Any) -> str:
 
 @functools.cache
 def _may_need(kind: Any) -> bool:
-    """Whether values of this type have fields that a reader must know."""
+    """Whether values of this type have fields with `MATTERS`."""
     return any(field.metadata.get("matters") for inner in dataclasses_in(kind) for field in dataclasses.fields(inner))
 
 
 @functools.cache
 def _looked_at(kind: Any) -> tuple[tuple[dataclasses.Field[Any], bool], ...]:
-    """Returns the fields of a dataclass that matter or may contain such fields, and whether they may contain them."""
+    """Returns the fields of a dataclass that have `MATTERS` or may contain such fields, each with whether it may
+    contain them."""
     hints = typing.get_type_hints(kind)
     fields = [(field, _may_need(hints[field.name])) for field in dataclasses.fields(kind)]
     return tuple((field, leads_on) for field, leads_on in fields if leads_on or field.metadata.get("matters"))

@@ -1,13 +1,13 @@
-"""Reads and writes the index files, next to the commits they are folded from.
+"""Reads and writes the index files, which list a topic's live files by time partition.
 
     index/<directory>/days.json                     the days of a topic, and the newest commit they cover
     index/<directory>/data/dt=2026-01-31.json       the time partitions of a day
     index/<directory>/quarantine/dt=2026-01-31.json
 
-Invariant: a day's index file is written before the `days.json` that lists it, so an index file older than `days.json`
-states was lost, or overwritten by a driver that resumed late. A missing, damaged, stale or foreign index file is folded
-again from the topic's commits. The index files are therefore not fsynced: the load of a year would wait for hundreds of
-them.
+Invariant: a day's index file is written before the `days.json` that lists it. If an index file is older than
+`days.json` states, it was lost, or overwritten by a driver that resumed late. A missing, damaged, stale or foreign
+index file is rebuilt from the topic's commits. The index files are therefore not fsynced: the load of a year would wait
+for hundreds of fsyncs.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ T = TypeVar("T")
 
 
 def index_directory(directory: str) -> str:
-    """The directory of a topic's index, below the directory of the log.
+    """Returns the directory of a topic's index, below the directory of the log.
 
     Args:
-        directory: of the topic's files.
+        directory: directory of the topic's files.
     """
     return f"{INDEX_DIRECTORY}/{directory}"
 
@@ -67,8 +67,11 @@ class _Change:
 
 @dataclass(slots=True)
 class _Topic:
-    """The index of a topic. `days` is the content of its index files, `missing` the changes that they lack, by day and
-    in order. `commit_number` and `sha256` are of the newest commit, `loaded` are the days read so far."""
+    """The index of a topic as far as it was read.
+
+    `days` is the content of `days.json`. `missing` are the changes of later commits, by day and in order.
+    `commit_number` and `sha256` are those of the topic's newest commit, `loaded` are the days read so far.
+    """
 
     days: IndexedDays
     commit_number: int
@@ -118,7 +121,7 @@ class FileIndex:
         return known.loaded[key]
 
     def day_once(self, topic: str, kind: FileKind, day: str) -> DayIndex:
-        """As `day`, but not cached: for callers that iterate over the days of a long history."""
+        """Returns a day without caching it, for callers that iterate over the days of a long history."""
         found = self.day(topic, kind, day)
         self._topics[topic].loaded.pop(day_key(kind, day), None)
         return found
@@ -137,15 +140,15 @@ class FileIndex:
     def live(
         self, topic: str, kind: FileKind, time_partition: str, commit_number: int | None = None
     ) -> tuple[IndexedFile, ...]:
-        """Returns the files of a time partition as of a commit, by default the newest. For commits before a rewrite
-        whose replaced files have been deleted, the result lacks those files."""
+        """Returns the files of a time partition as of a commit, by default the newest. Before a rewrite, the result
+        lacks the files that the rewrite replaced if these have been deleted."""
         return live_at(
             self.time_partition(topic, kind, time_partition),
             self._log.state.commit_number if commit_number is None else commit_number,
         )
 
     def bring_up(self, topic: str, commits: Sequence[Commit] = ()) -> None:
-        """Brings the index files of a topic up to the newest commit. Rebuilds all of them if one was lost.
+        """Updates the index files of a topic to the newest commit. Rebuilds all of them if one was lost.
 
         Args:
             commits: the topic's newest commits, oldest first, if the caller has already read them.
@@ -187,7 +190,7 @@ class FileIndex:
         return [_change(one.value, topic, one.sha256) for one in found][::-1]
 
     def _folded(self, topic: str, known: _Topic, kind: FileKind, day: str) -> DayIndex | None:
-        """Returns the index of one day with all its commits applied, None if the index file of the day is unusable."""
+        """Returns one day with the changes of all commits applied, None if the index file of the day is unusable."""
         key = day_key(kind, day)
         index: DayIndex | None = DayIndex(kind, day)
         if key in known.days.days:
@@ -207,7 +210,8 @@ class FileIndex:
         return without_dead(index, gone) if gone else index
 
     def _write(self, topic: str, known: _Topic) -> bool:
-        """Writes the index files that miss commits, then `days.json`. Returns False if one of them is unusable."""
+        """Writes the index files of the days with missing changes, then `days.json`. Returns False if one of them is
+        unusable."""
         commits = dict(known.days.days)
         for key in known.missing:
             kind, _, day = key.partition("/")
@@ -264,7 +268,8 @@ def _known(days: IndexedDays, changes: Sequence[_Change]) -> _Topic:
 
 
 def _follow(days: IndexedDays, changes: Sequence[_Change], newest: int) -> bool:
-    """Whether these are all the changes that the days lack. The index files may be ahead of the state that was read."""
+    """Whether `changes` are all the changes after `days`, up to commit `newest` at least. The index files may be ahead
+    of the state that was read."""
     if not changes:
         return days.commit_number >= newest
     return changes[0].previous_commit_number == days.commit_number

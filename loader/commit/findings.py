@@ -1,8 +1,8 @@
-"""Problems and notes about a topic that is committed anyway: bad messages and implausible times. Pure.
+"""Adds problems and notes to the report of a topic that is committed anyway: bad messages and implausible times. Pure.
 
-Findings hold no topic back; only `revalidate` rejects a topic with too many bad messages. A share of bad messages over
-the limit is a problem in every run, however few messages the run read. No state is needed to notice many small bad
-runs.
+Findings do not hold a topic back; only `revalidate` rejects a topic with too many bad messages. A share of bad messages
+over the limit is a problem in every run, even if the run read few messages, so that a long series of small runs with
+bad messages is noticed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from headrace.loader.project.topic_projection import FUTURE_TIME, RECORD_TIME
 from headrace.loader.work_unit import OddTimes, SkippedOffsets, TimeOddity
 
 SLOW_MIN = 10_000
-"""Fewer slow messages are not reported. The first message of each schema in a range is always slow."""
+"""Messages that the C core leaves to Python ("slow") are reported from this number on. The first message of each schema
+in a range is always slow."""
 UNIT_NAMES = {"seconds": "seconds", "millis": "milliseconds", "micros": "microseconds", "nanos": "nanoseconds"}
 
 
 def with_findings(
     reconciled: Mapping[str, ReconciledTopic], policies: Mapping[str, TopicPolicy]
 ) -> dict[str, ReconciledTopic]:
-    """Adds the findings to the topics. More bad messages than the topic's policy allows are a problem, fewer are a
-    note."""
+    """Adds the findings to the topics. A share of bad messages above `quarantine_ratio_max` of the topic's policy is a
+    problem, a lower one is a note."""
     return {
         topic: _with_findings(topic, one, policies[topic].quarantine_ratio_max) for topic, one in reconciled.items()
     }
@@ -40,7 +41,7 @@ def _with_findings(topic: str, one: ReconciledTopic, share_max: float) -> Reconc
         problems.append(
             f"{counts.quarantined:,} of {count_text(messages, 'message')} cannot be loaded, more than "
             f"loader.quarantine_ratio_max ({share_max:.0%}) allows; the others were loaded, and these are in the "
-            f"quarantine: repair the causes that `headrace quarantine list {topic}` shows, or raise the limit"
+            f"quarantine: remove the causes that `headrace quarantine list {topic}` shows, or raise the limit"
         )
     problems += [_skipped_problem(offsets.partition, passed) for offsets in one.ranges for passed in offsets.skipped]
     for odd in one.odd_times:
@@ -95,9 +96,10 @@ def _what_is_odd(odd: OddTimes) -> str:
 
 
 def _mend(odd: OddTimes, unit: str) -> str:
-    """The remedy for a wrong unit. The logical type of the field states the unit, and Avro has none for seconds."""
+    """Returns the remedy for a time in a wrong unit: the logical type that states the unit. Avro has none for
+    seconds."""
     if odd.source == RECORD_TIME:
-        return "its producer must give milliseconds"
+        return "change the producer to set timestamps in milliseconds"
     if not unit:
         return f"repair its producer, or {_another_field(odd)}"
     if unit == "seconds":
@@ -107,5 +109,5 @@ def _mend(odd: OddTimes, unit: str) -> str:
 
 def _another_field(odd: OddTimes) -> str:
     if odd.source == RECORD_TIME:
-        return "have its producer give none"
+        return "change the producer to set no timestamp"
     return "name another field in the subject's metadata property headrace.time"

@@ -1,8 +1,9 @@
 """Converts frozen dataclasses to canonical JSON and back, strictly.
 
-A value of the wrong type is a `ValueError`, and so is a missing key, unless the field has a default (later releases add
-such fields). Unknown keys are ignored (`document` lists those that must not be). Canonical means one spelling per value
-(sorted keys, no spaces, ASCII), so equal values are equal bytes and can be compared by checksum.
+Reading raises `ValueError` for a value of the wrong type, and for a missing key unless the field has a default (later
+releases add such fields). Unknown keys are ignored here; `document` refuses those that must be known. Canonical JSON
+has one spelling per value (sorted keys, no spaces, ASCII), so equal values are equal bytes and can be compared by
+checksum.
 
 Supported: bool, int, str, StrEnum, dataclasses, NamedTuples (as lists), `X | None`, `tuple[X, ...]`, `tuple[X, Y]`,
 `frozenset[X]`, `Mapping[str, X]` and `Mapping[int, X]`. Floats are excluded, because they have several spellings.
@@ -23,7 +24,7 @@ T = TypeVar("T")
 
 
 def canonical(value: Any) -> bytes:
-    """Returns the canonical spelling of a JSON value."""
+    """Returns a JSON value as canonical bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 
 
@@ -49,7 +50,7 @@ def from_json(value: Any, wanted: type[T], where: str = "") -> T:
     """Converts a JSON value to the given type.
 
     Raises:
-        ValueError: the value does not fit; the message has its JSON pointer.
+        ValueError: the value does not have this type; the message has its JSON pointer, relative to `where`.
     """
     try:
         return typing.cast(T, _reader(typing.cast(Any, wanted))(value))
@@ -62,7 +63,8 @@ Reader = Callable[[Any], Any]
 
 
 class _Misfit(ValueError):
-    """A value that does not fit its type. `path` is built from the inside out, only on failure."""
+    """Raised for a value that does not fit its type. `path` is its JSON pointer, collected while the error passes the
+    readers of the enclosing values."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -184,7 +186,7 @@ def _field_types(wanted: type) -> Mapping[str, Any]:
 
 @functools.cache
 def dataclasses_in(wanted: Any) -> frozenset[type]:
-    """Returns the dataclasses in values of a type, itself included."""
+    """Returns the dataclasses that values of a type may contain, including the type."""
     is_dataclass: bool = dataclasses.is_dataclass(wanted)
     inner = _field_types(wanted).values() if is_dataclass else typing.get_args(wanted)
     found = {kind for argument in inner if argument is not ... for kind in dataclasses_in(argument)}

@@ -1,8 +1,8 @@
-"""The live files of each time partition, folded from the commits by day. Pure.
+"""Computes the live files of each time partition from the commits, one day at a time. Pure.
 
-The state holds no files, since it must not grow with history. Each topic therefore has an index: one index file per day
-and kind of files, and one that lists the days. The index is a cache: any of them may be deleted and is folded
-again from the commits.
+The loader's state holds no files, since it must not grow with history. Each topic therefore has an index: one index
+file per day and kind of files, and one that lists the days. The index is a cache: any index file may be deleted and is
+rebuilt from the commits.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class IndexedFile:
 
 @dataclass(frozen=True, slots=True)
 class IndexedTimePartition:
-    """`generations` are the commits that rewrote the time partition, each with the generation that began there; `files`
-    are in commit order. Both only grow."""
+    """The files of a time partition, live and removed, in commit order. `generations` are the commits that rewrote the
+    time partition, each with the generation that began there. Both only grow, except by `without_dead`."""
 
     generations: tuple[tuple[int, int], ...] = ()
     files: tuple[IndexedFile, ...] = ()
@@ -44,7 +44,7 @@ NO_FILES = IndexedTimePartition()
 
 @dataclass(frozen=True, slots=True)
 class DayIndex:
-    """The time partitions of one day as of `commit_number`, the newest commit that changed one of them. `sha256` is the
+    """The time partitions of one day. `commit_number` is the newest commit that changed one of them, and `sha256` the
     checksum of that commit, which identifies the log."""
 
     kind: FileKind
@@ -56,11 +56,11 @@ class DayIndex:
 
 @dataclass(frozen=True, slots=True)
 class IndexedDays:
-    """The days of a topic, each with the commit number of its index file: `data/dt=2026-01-31` or
+    """The days of a topic with the commit numbers of their index files. The keys are `data/dt=2026-01-31` or
     `quarantine/dt=2026-01-31`.
 
     Covers all commits of the topic up to `commit_number`, whose checksum is `sha256`. A day that is not listed has no
-    files, and an index file older than listed here is stale.
+    files. An index file with a lower commit number than listed here is stale.
     """
 
     commit_number: int
@@ -72,7 +72,7 @@ NO_DAYS = IndexedDays(0, "", {})
 
 
 def day_of(time_partition: str) -> str:
-    """`dt=2026-01-31` of `dt=2026-01-31/hr=07`."""
+    """Returns the day of a time partition: `dt=2026-01-31` of `dt=2026-01-31/hr=07`."""
     return time_partition.partition("/")[0]
 
 
@@ -81,8 +81,8 @@ def day_key(kind: FileKind, day: str) -> str:
 
 
 def by_day(committed: TopicCommit) -> dict[tuple[FileKind, str], TopicCommit]:
-    """Splits a topic's commit by the days whose time partitions it changes. Done once for all days, because the load of
-    a year has thousands of files."""
+    """Splits a topic's commit by the days whose time partitions it changes. Handles all days in one pass, because the
+    load of a year has thousands of files."""
     files, rewrites = defaultdict(list), defaultdict(list)
     for file in committed.files:
         files[file.kind, day_of(file.time_partition)].append(file)
@@ -96,8 +96,8 @@ def by_day(committed: TopicCommit) -> dict[tuple[FileKind, str], TopicCommit]:
 
 
 def apply(index: DayIndex, committed: TopicCommit, commit_number: int, sha256: str) -> DayIndex:
-    """Returns the day after one more commit of its topic. Unchanged if the commit is already applied or concerns other
-    days.
+    """Returns the index of a day after one more commit of its topic. Returns it unchanged if the commit is already
+    applied or concerns other days.
 
     Args:
         sha256: checksum of the commit.
@@ -129,8 +129,7 @@ def generation_at(time_partition: IndexedTimePartition, commit_number: int) -> i
 
 
 def live_at(time_partition: IndexedTimePartition, commit_number: int) -> tuple[IndexedFile, ...]:
-    """Returns the files of the topic as of a commit. Files replaced by a rewrite are known only until
-    `without_dead`."""
+    """Returns the files that were live as of a commit, as far as the index still lists them (see `without_dead`)."""
     return tuple(
         file
         for file in time_partition.files
@@ -139,7 +138,8 @@ def live_at(time_partition: IndexedTimePartition, commit_number: int) -> tuple[I
 
 
 def without_dead(index: DayIndex, commits: Collection[int]) -> DayIndex:
-    """Returns the day without the files that these commits removed, after those files have been deleted."""
+    """Returns the index of the day without the files that these commits removed, after those files have been
+    deleted."""
     time_partitions = {
         name: dataclasses.replace(
             time_partition, files=tuple(file for file in time_partition.files if file.until not in commits)
@@ -150,7 +150,7 @@ def without_dead(index: DayIndex, commits: Collection[int]) -> DayIndex:
 
 
 def commits_with_deleted_files(index: DayIndex) -> frozenset[int]:
-    """Returns the commits with replaced files that the index still lists."""
+    """Returns the commits that removed files which the index still lists."""
     return frozenset(file.until for file in _files(index) if file.until)
 
 

@@ -1,8 +1,8 @@
 """Builds the commit of a load from its reconciled topics, and splits a large one. Pure.
 
-A week's backlog of ten thousand partitions would otherwise be one commit of a gigabyte. Every process that catches up
-reads a commit as a whole, so its size costs each of them memory and time. A commit is split between topics: files mix
-the partitions of one topic, never topics. Each part is an ordinary commit of a run of its own.
+A week's backlog of ten thousand partitions would otherwise be one commit of a gigabyte, and each process that reads a
+commit holds it in memory. A commit is split between topics, because a file contains several partitions but only one
+topic. Each part becomes an ordinary commit with its own run id.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.loader.storage.protocols import Staged
 
 COMMIT_BYTES_MAX = 16 * 1024 * 1024  # read and folded in about half a second; an ordinary run takes a tenth of it
 
-# Bytes of each in a commit, measured on real commits and rounded up.
+# Bytes that each element takes in a commit, measured on real commits and rounded up.
 TOPIC_BYTES, RANGE_BYTES, FILE_BYTES, FILE_RANGE_BYTES, WINDOW_BYTES = 800, 350, 350, 70, 60
 
 
@@ -29,11 +29,11 @@ def new_load_commit(
     now_ms: int,
     build: str,
 ) -> Commit:
-    """Builds the commit of a load, with changes only.
+    """Builds the commit of a load.
 
     Args:
         registered_ids: by topic, schema ids that the plan did not know and the registry has.
-        published: ids of committed runs with nothing left in staging.
+        published: ids of committed runs whose staging is deleted.
     """
     topics = {}
     for topic, work in plan.works.items():
@@ -88,12 +88,12 @@ def split_commit(proposal: Commit, new_run_id: Callable[[], str]) -> list[Commit
 
 
 def staged_files(chunk: Commit) -> list[Staged]:
-    """Returns the files of a part, for the move to the staging directory of the part's run."""
+    """Returns the staged files of a part, so that they can be moved to the staging directory of the part's run."""
     return [Staged(file.staged, file.length) for committed in chunk.topics.values() for file in committed.files]
 
 
 def estimated_bytes(committed: TopicCommit) -> int:
-    """Estimates the size of a topic in a commit, in bytes."""
+    """Estimates how many bytes a topic takes in a commit."""
     schema = committed.load_schema
     return (
         TOPIC_BYTES

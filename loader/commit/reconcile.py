@@ -1,8 +1,8 @@
-"""Reduces the results of the tasks to what can be committed. Pure.
+"""Determines which part of the tasks' results can be committed. Pure.
 
-Of each topic partition, the contiguous prefix of completely read ranges can be committed. Files mix partitions: if a
-range cannot be committed, its files cannot either, nor can the other ranges in these files, and so on until nothing
-changes.
+A commit must contain the offsets of a partition without holes, so only the ranges before the first incomplete range of
+a partition can be committed. A file contains rows of several partitions: if one of its ranges cannot be committed, the
+file is discarded, and so are the other ranges in it. This is repeated until nothing changes.
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ SPACE_NEEDED = "its messages were not loaded; free space there or repair the dis
 
 @dataclass(frozen=True, slots=True)
 class ReconciledTopic:
-    """The part of a topic's work that can be committed. `problems` need action, `notes` do not. `by_reference` counts
-    the messages that the C core left to Python."""
+    """The part of a topic's work that can be committed.
+
+    `problems` need an action by the operator, `notes` do not. `by_reference` counts the messages that the C core left
+    to Python.
+    """
 
     ranges: tuple[CommittedRange, ...] = ()
     files: tuple[CommittedFile, ...] = ()
@@ -60,7 +63,7 @@ class ReconciledTopic:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A planned range as one task had it, and the task's result."""
+    """A range as one task was to read it, with the task's result."""
 
     task: int
     planned: OffsetRange
@@ -122,7 +125,7 @@ def reconcile(
 
 
 def _pieces(unit: WorkUnit, result: UnitResult | None) -> Iterator[tuple[_Piece, str]]:
-    """Yields the ranges of a unit with their results, and a problem where there is no result, "" otherwise."""
+    """Yields the ranges of a unit with their results, each with the reason why the result is missing or ""."""
     disk_error = result.disk_error if result else ""
     returned = {(one.done.topic_partition, one.done.start): one for one in result.ranges} if result else {}
     for offsets in unit.ranges:
@@ -189,17 +192,17 @@ def _reconcile_topic(
 
 
 def _advice(piece: _Piece) -> str:
-    """The remedy for a range that stopped."""
+    """Returns the remedy for a range that was not read to its end."""
     stop = piece.result.corrupt_stop
     if stop is None:
         return TRIED_AGAIN
     at = piece.planned.topic_partition
     skip = f"headrace offsets skip {at.topic} {at.partition} {stop.offset}"
-    replica = "nothing behind it is read. Let another replica lead, whose copy may be whole; else"
+    replica = "no later offset is read. Elect another replica as leader, whose copy may be intact; else"
     if stop.next_offset < 0:
-        return f"{replica} find where to go on, and pass over it: {skip} --to OFFSET --reason TEXT"
+        return f"{replica} find the next readable offset, and skip the batch: {skip} --to OFFSET --reason TEXT"
     return (
-        f"{replica} set loader.corrupt_batches for the topic, or pass over this one: "
+        f"{replica} set loader.corrupt_batches for the topic, or skip this batch: "
         f"{skip} --to {stop.next_offset} --reason TEXT"
     )
 
@@ -232,8 +235,8 @@ def _whole(
 
 
 def _accounting(pieces: Sequence[_Piece], files: Sequence[_TaskFile]) -> str:
-    """Returns "" if the files hold exactly the records that the ranges report, by task and partition, else the
-    problem."""
+    """Compares the records in the files with the records that the ranges report, by task and partition. Returns the
+    difference as a sentence, "" if there is none."""
     for kind in FileKind:
         expected: dict[tuple[int, int], int] = defaultdict(int)
         for piece in pieces:
@@ -296,11 +299,11 @@ def _committed_files(files: Sequence[_TaskFile]) -> tuple[CommittedFile, ...]:
 
 
 def _series(pieces: Sequence[_Piece]) -> tuple[tuple[CountSeries, ...], Mapping[int, int]]:
-    """Returns the counts by tier, partition and window. Beyond the limit of windows, those with the fewest messages are
-    merged.
+    """Returns the counts by tier, partition and window, and the number of messages by window that were moved to the
+    window "scattered".
 
-    Also returns the number of merged messages by window. The tasks apply the same limit, but a commit merges the
-    windows of up to a thousand ranges.
+    The audit limits the windows of a commit: beyond the limit, those with the fewest messages are merged into
+    "scattered". The tasks apply the same limit, but a commit merges the windows of up to a thousand ranges.
     """
     read: dict[int, int] = defaultdict(int)
     for piece in pieces:
@@ -326,8 +329,8 @@ def _series(pieces: Sequence[_Piece]) -> tuple[tuple[CountSeries, ...], Mapping[
 def _odd_times(
     pieces: Sequence[_Piece], scattered: Mapping[int, int], time_sources: Mapping[str, int]
 ) -> tuple[OddTimes, ...]:
-    """Sums the notes of the ranges. Windows merged because of the limit are attributed to the most frequent time
-    source."""
+    """Sums the odd times of the ranges. Adds the messages that `_series` moved to the window "scattered", under the
+    time source that most messages have."""
     notes = [one for piece in pieces for one in piece.result.odd_times]
     if scattered:
         fields = [name for name in time_sources if name not in TIMES_OF_RECORDS]

@@ -1,7 +1,7 @@
 """Checks, between reading and committing, whether the results may still be committed.
 
-`fetch_changes` finds topics and partitions that changed on the brokers; a partition with a new leader only loses its
-own ranges. `revalidate` then drops whole topics.
+`fetch_changes` finds topics and partitions that changed on the brokers during the read. A partition with a new leader
+only loses the ranges read from it. `revalidate` then drops topics that must not be committed at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.loader.storage.protocols import Staged, Staging
 if TYPE_CHECKING:
     from headrace.kafka_wire.cluster import TopicMetadata
 
-QUARANTINED_MIN = 100  # fewer bad messages never hold back a topic; `findings` reports them
+QUARANTINED_MIN = 100  # fewer bad messages do not hold back a topic; `findings` reports them
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Changes:
 
 
 def fetch_changes(plan: LoadPlan, cluster: Cluster) -> Changes:
-    """Fetches the metadata of the topics that the plan reads, and compares it with the plan.
+    """Fetches the metadata of the topics that the plan reads, and compares them with the plan.
 
     Raises:
         KafkaUnavailable: no broker answers.
@@ -61,10 +61,10 @@ def revalidate(
     changes: Changes,
     staging: Staging,
 ) -> dict[str, ReconciledTopic]:
-    """Drops the topics that must not be committed, with the reason.
+    """Replaces the topics that must not be committed by the reason.
 
     Args:
-        staging: holds the files, which are checked and fsynced there.
+        staging: the store with the tasks' files, which are checked and fsynced there.
     """
     checked = {}
     for topic, one in reconciled.items():

@@ -1,6 +1,6 @@
-"""The sum of all commits up to a commit number. Pure; a checkpoint is this value in a file.
+"""The loader's state after all commits up to a commit number. Pure; a checkpoint is this value in a file.
 
-The state can always be folded again from the commits, so any checkpoint may be deleted.
+The state can always be computed from the commits again, so any checkpoint may be deleted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from headrace.loader.work_unit import FileKind
 BYTES_PER_KILO_OFFSET_UNSEEN = 1024 * 1024  # assumes 1 KiB per message in a partition that was never read
 STAGES_NOTHING = frozenset({CommitKind.CLEAN, CommitKind.OFFSETS, CommitKind.EXPIRE})
 PLAN_COMMITS_MAX = 10_000  # two months of a commit every ten minutes
-"""An older plan can no longer be committed, so the ids of voided runs need not be stored for longer."""
+"""A plan that is older than this number of commits can no longer be committed, so the ids of voided runs need not be
+stored for longer."""
 SMOOTHING = 4  # the newest run has the weight 1/4: follows changes, and one odd run has little effect
 
 
@@ -26,9 +27,9 @@ SMOOTHING = 4  # the newest run has the weight 1/4: follows changes, and one odd
 class PartitionState:
     """State of a topic partition. `next_offset` is the next offset to load.
 
-    `bytes_per_kilo_offset` is a moving average over the runs. `leader_epoch` is the leader's at the last commit;
-    `epochs` are the leader epochs of the batches read, as far as stored. `incarnation` counts the divergences of the
-    log.
+    `bytes_per_kilo_offset` is a moving average over the runs. `leader_epoch` is that of the leader at the last commit;
+    `epochs` are the leader epochs of the batches read, limited to the newest ones. `incarnation` counts the divergences
+    of the log.
     """
 
     next_offset: int
@@ -38,13 +39,14 @@ class PartitionState:
     incarnation: int = field(default=0, metadata=MATTERS)
 
     def has_rows_from(self, offset: int) -> bool:
-        """Whether messages at `offset` or later may have been read. Offsets after the last batch hold no messages."""
+        """Whether messages at `offset` or later may have been loaded. Offsets after the last batch read hold no
+        messages."""
         return offset < (self.epochs.end if self.epochs.starts else self.next_offset)
 
 
 @dataclass(frozen=True, slots=True)
 class FileTotals:
-    """Totals of a topic's files of one kind."""
+    """Sums over a topic's live files of one kind."""
 
     files: int = 0
     records: int = 0
@@ -53,12 +55,12 @@ class FileTotals:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """State of a topic. `commit_number` is the newest commit of this topic, `quarantine_commit_number` the newest with
-    quarantine files of it, 0 for none.
+    """State of a topic. `commit_number` is the newest commit of this topic, `quarantine_commit_number` its newest
+    commit with quarantine files, 0 for none.
 
-    `foreign_ids` are registered schema ids in its messages that need not be versions of its subject; every plan looks
-    them up by id. `kafka_column` is the widest variant in any of its files, and so the table's. `generation` counts the
-    rewrites of its time partitions.
+    `foreign_ids` are registered schema ids in the topic's messages that need not be versions of its subject; every plan
+    reads them by id. `kafka_column` is the widest variant of that column in any of its files, and the one of its table.
+    `generation` counts the rewrites of its time partitions.
     """
 
     topic_id: str
@@ -78,13 +80,13 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class LoaderState:
-    """The size depends on the number of topics and partitions, not on history.
+    """State of the loader after commit `commit_number`, whose checksum `sha256` identifies the log. Its size depends on
+    the number of topics and partitions, not on history.
 
     `works` are ids of committed runs that may still have files in staging. `voided` are ids of runs that can no longer
     commit, `voided_before` those voided before the newest commit number that is a multiple of `PLAN_COMMITS_MAX`.
-    `sha256` is the checksum of the commit `commit_number` and identifies the log. `rewrites` are commits whose replaced
-    files may still be on the disk, with the time of each in ms. `starts` are the start offsets of partitions without a
-    load, by topic and partition.
+    `rewrites` are commits whose replaced files may still exist, with the time of each in ms. `starts` are the start
+    offsets of partitions that were never loaded, by topic and partition.
     """
 
     commit_number: int = 0
@@ -98,8 +100,7 @@ class LoaderState:
     voided_before: frozenset[str] = frozenset()
 
     def is_voided(self, run_id: str) -> bool:
-        """Whether a run can no longer commit because it was voided. Forgets runs whose plan is too old to be committed
-        anyway."""
+        """Whether a cleaning has voided this run. Forgets runs whose plan is too old to be committed anyway."""
         return run_id in self.voided or run_id in self.voided_before
 
     def next_offset(self, topic: str, partition: int) -> int | None:
@@ -113,7 +114,7 @@ EMPTY = LoaderState()
 
 
 def fold(state: LoaderState, commit: Commit, sha256: str = "") -> LoaderState:
-    """Returns the state after one more commit, which must have the next number and no conflict with the state.
+    """Returns the state after one more commit. The commit must have the next number and no conflict with the state.
 
     Args:
         sha256: checksum of the commit.
@@ -150,7 +151,7 @@ def _rewrites(state: LoaderState, commit: Commit) -> dict[int, int]:
 def _fold_starts(
     starts: Mapping[str, Mapping[int, int]], commit: Commit, topics: Mapping[str, TopicState]
 ) -> Mapping[str, Mapping[int, int]]:
-    """Returns the start offsets in force after the commit."""
+    """Returns the start offsets that apply after the commit."""
     if not (starts or commit.starts):
         return starts
     wanted = {topic: dict(offsets) for topic, offsets in starts.items()}
@@ -168,8 +169,8 @@ def _fold_starts(
 
 
 def place(proposal: Commit, state: LoaderState) -> Commit:
-    """Returns the commit as the successor of this state: with its number, its predecessor's checksum and its topics'
-    links."""
+    """Returns the commit as successor of this state: with its number, its predecessor's checksum and, for each topic,
+    the number of the topic's previous commit."""
     placed = proposal.at(state.commit_number + 1, state.sha256)
     topics = {}
     for topic, committed in placed.topics.items():
@@ -182,8 +183,8 @@ def place(proposal: Commit, state: LoaderState) -> Commit:
 
 
 def _staged_work(commit: Commit) -> frozenset[str]:
-    """Returns the run id if the run has files in staging. Cleaning, `headrace offsets` and `headrace expire` stage
-    nothing."""
+    """Returns the run id if the run has files in staging, as a set. Cleaning, `headrace offsets` and `headrace expire`
+    stage nothing."""
     return frozenset() if commit.kind in STAGES_NOTHING else frozenset({commit.run_id})
 
 

@@ -1,1 +1,1 @@
-"""Read-only reports for operators, from the commit log and the files."""
+"""Read-only reports for operators about the state of the loader, from the commit log and the files."""

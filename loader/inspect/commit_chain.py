@@ -17,7 +17,7 @@ TimePartition = tuple[FileKind, str]
 
 @dataclass(frozen=True, slots=True)
 class ChainFile:
-    """A committed file, with its commit number and run id."""
+    """A committed file, with the number and run id of the commit that added it."""
 
     commit_number: int
     run_id: str
@@ -26,8 +26,12 @@ class ChainFile:
 
 @dataclass(slots=True)
 class Chain:
-    """All commits of a topic: `live` are the files as of `commit_number`, `later` the files of newer commits, which are
-    not published yet. `generations` are of rewritten time partitions, as of `commit_number`."""
+    """The result of `read_chain` for one topic.
+
+    `live` are the files as of `commit_number`, `later` the files of newer commits, which are not published yet.
+    `generations` are the generations of rewritten time partitions, as of `commit_number`. `findings` are
+    contradictions.
+    """
 
     commit_number: int
     commits: int = 0
@@ -39,8 +43,10 @@ class Chain:
 
 
 def read_chain(log: CommitLog, topic: str, commit_number: int) -> Chain:
-    """Args:
-    commit_number: the newest commit whose files are published.
+    """Reads all commits of a topic and compares them.
+
+    Args:
+        commit_number: the newest commit with published files.
     """
     known = log.state.topics[topic]
     chain = Chain(commit_number)
@@ -87,26 +93,30 @@ def _take_files(chain: Chain, commit: Commit, committed: TopicCommit, replaced: 
 def _compare(
     topic: str, commit: Commit, committed: TopicCommit, ends: dict[int, int | None]
 ) -> Iterator[VerifyFinding]:
-    """Yields the contradictions within one commit, and with the next newer commits of its partitions.
+    """Yields contradictions within one commit, and between it and the next newer commits of its partitions.
 
     Args:
-        ends: by partition, where the newer commits begin; None if they state that there was no earlier commit. Updated.
+        ends: by partition, the first offset of the newer commits; None if they state that there was no earlier commit.
+            Updated.
     """
     rows = _rows_by_partition(committed, FileKind.DATA), _rows_by_partition(committed, FileKind.QUARANTINE)
     for offsets in committed.ranges:
         where = f"{topic}-{offsets.partition}"
-        said = f"commit {commit.commit_number} has offsets {offsets.start} to before {offsets.end}"
+        said = f"commit {commit.commit_number} has offsets [{offsets.start}, {offsets.end})"
         if offsets.partition in ends and offsets.end != (end := ends[offsets.partition]):
             later = f"begin at {end}" if end is not None else "state that there was no earlier commit"
-            yield VerifyFinding(topic, ConsistencyCheck.COMMITS, where, f"{said}, and the later ones {later}")
+            yield VerifyFinding(topic, ConsistencyCheck.COMMITS, where, f"{said}, but the later commits {later}")
         if offsets.counts.total != offsets.end - offsets.start:
-            message = f"{said}, and counts {offsets.counts.total} of them"
+            message = f"{said}, but accounts for {offsets.counts.total:,} of them"
             yield VerifyFinding(topic, ConsistencyCheck.COMMITS, where, message)
-        kept = sum(one.is_kept for one in offsets.skipped)  # each a row of the quarantine for a whole batch
+        kept = sum(one.is_kept for one in offsets.skipped)  # each is one quarantine row with the bytes of a batch
         counted = (offsets.counts.records, offsets.counts.quarantined + kept)
         found = (rows[0][offsets.partition], rows[1][offsets.partition])
         if commit.kind is CommitKind.LOAD and counted != found:
-            message = f"{said}, of which {counted[0]} are rows and {counted[1]} quarantined, and its files have {found}"
+            message = (
+                f"{said}, of which {counted[0]:,} are rows and {counted[1]:,} quarantined, but its files have "
+                f"{found[0]:,} and {found[1]:,}"
+            )
             yield VerifyFinding(topic, ConsistencyCheck.COMMITS, where, message)
         yield from _undeclared(topic, commit, offsets)
         ends[offsets.partition] = offsets.previous
@@ -115,7 +125,8 @@ def _compare(
 
 
 def _undeclared(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator[VerifyFinding]:
-    """Yields offsets that were left out after the previous commit, or after the log diverged."""
+    """Yields offsets between two commits, or after a divergence of the log, that are neither read nor recorded as a
+    gap."""
     since = offsets.previous if offsets.diverged_at is None else offsets.diverged_at
     if since is None or since >= offsets.start:
         return
@@ -130,7 +141,7 @@ def _undeclared(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator
 def _begin_nowhere(topic: str, ends: dict[int, int | None]) -> Iterator[VerifyFinding]:
     for partition, end in sorted(ends.items()):
         if end is not None:
-            message = f"the oldest commit begins at offset {end}, which no earlier commit explains"
+            message = f"the oldest commit expects an earlier one up to offset {end}, which does not exist"
             yield VerifyFinding(topic, ConsistencyCheck.COMMITS, f"{topic}-{partition}", message)
 
 
@@ -144,7 +155,7 @@ def _rows_by_partition(committed: TopicCommit, kind: FileKind) -> Counter[int]:
 
 
 def _added(totals: tuple[int, int], committed: TopicCommit, kind: FileKind) -> tuple[int, int]:
-    """Returns the totals including one more commit."""
+    """Adds the files of one commit to the totals, a pair of files and rows."""
     added = [file.records for file in committed.files if file.kind is kind]
     taken = [rewrite for rewrite in committed.rewrites if rewrite.kind is kind]
     return (

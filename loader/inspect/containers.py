@@ -1,4 +1,4 @@
-"""Reads Avro container files to check them: by their blocks, and by the origin of their rows."""
+"""Reads Avro container files to check them: counts the rows in their blocks, and reads the offsets of the rows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ LONG_BYTES_MAX = 10  # of a varint of 64 bits
 
 
 def count_rows(file: IO[bytes], length: int) -> int:
-    """Returns the number of rows stated by the blocks of a container file of this length. Skips the rows.
+    """Returns the number of rows of a container file with this length, as stated by its blocks. Does not decode the
+    rows.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
         ValueError: it is no container file, or it is truncated.
     """
     sync = _skip_header(file)
@@ -24,7 +25,7 @@ def count_rows(file: IO[bytes], length: int) -> int:
     while (begin := file.tell()) < length:
         count, size = _read_long(file), _read_long(file)
         if count <= 0 or size < 0 or file.tell() + size + SYNC_BYTES > length:
-            raise ValueError(f"the block at byte {begin:,} is cut or no block")
+            raise ValueError(f"the block at byte {begin:,} is truncated or damaged")
         file.seek(size, 1)
         if file.read(SYNC_BYTES) != sync:
             raise ValueError(f"the block at byte {begin:,} does not end with the file's sync marker")
@@ -33,15 +34,15 @@ def count_rows(file: IO[bytes], length: int) -> int:
 
 
 def positions(file: IO[bytes]) -> Iterator[tuple[int, int]] | None:
-    """Returns partition and offset of every row of a data file, None if it has no `kafka` column.
+    """Returns the Kafka partition and offset of every row of a data file, None if the file has no `kafka` column.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no such file.
+        OSError: the file cannot be read.
+        ValueError: it is no Avro container file of the loader.
     """
     schema = fastavro.reader(file).writer_schema
     file.seek(0)
-    # The column is the last one. Its name depends on the other columns; the name of its record is unique.
+    # The kafka column is the last one. Its name depends on the other columns; the name of its record is unique.
     column = schema["fields"][-1] if isinstance(schema, dict) and schema.get("fields") else {}
     record = next((one for one in column.get("type", ()) if isinstance(one, dict)), {})
     if not str(record.get("name", "")).startswith("headrace.load.kafka_position"):
@@ -57,11 +58,11 @@ def _positions(file: IO[bytes], schema: dict[str, object], column: str) -> Itera
 
 
 def _skip_header(file: IO[bytes]) -> bytes:
-    """Skips the metadata and returns the sync marker."""
+    """Skips the header of a container file and returns the file's sync marker."""
     if file.read(len(MAGIC)) != MAGIC:
-        raise ValueError("it does not begin as an Avro container file")
+        raise ValueError("it does not begin with the magic bytes of an Avro container file")
     while (pairs := _read_long(file)) != 0:
-        if pairs < 0:  # then their size in bytes follows
+        if pairs < 0:  # a negative count is followed by the size of the pairs in bytes
             file.seek(_read_long(file), 1)
             continue
         for _ in range(2 * pairs):
@@ -81,4 +82,4 @@ def _read_long(file: IO[bytes]) -> int:
         number |= (byte[0] & 0x7F) << 7 * place
         if byte[0] < 0x80:
             return (number >> 1) ^ -(number & 1)
-    raise ValueError(f"there is no number before byte {file.tell():,}")
+    raise ValueError(f"the number that ends at byte {file.tell():,} is too long")

@@ -1,4 +1,4 @@
-"""Findings where a topic's commits, its files and its log on the brokers disagree."""
+"""Contradictions between a topic's commits, its files and its log on the brokers."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from enum import StrEnum
 
 
 class ConsistencyCheck(StrEnum):
-    """The compared property."""
+    """The property that was compared."""
 
     COMMITS = "commits"  # offsets without holes, every offset accounted for
     INDEX = "index"  # the index of files agrees with the commits
-    PLACE = "place"  # committed files are visible to readers
+    PLACE = "place"  # committed files are where queries find them
     LENGTH = "length"
     CHECKSUM = "checksum"
     ROWS = "rows"  # the file can be read, and has the committed number of rows
-    FOREIGN = "foreign"  # files in no commit, visible to readers
+    FOREIGN = "foreign"  # queries read no file that is in no commit
     OFFSETS = "offsets"  # next offsets agree with the brokers
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyFinding:
-    """`where` is a file below the warehouse or a partition, "" for the whole topic; `message` is for the user."""
+    """A contradiction. `where` is a file below the warehouse or a partition, "" for the whole topic; `message` is a
+    sentence for the user."""
 
     topic: str
     check: ConsistencyCheck
@@ -31,7 +32,7 @@ class VerifyFinding:
 
 @dataclass(frozen=True, slots=True)
 class TopicVerified:
-    """The result for one topic; `waiting` files are committed and will be published by the next load."""
+    """The result for one topic. `waiting` counts committed files that the next load will publish."""
 
     topic: str
     commits: int

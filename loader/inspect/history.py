@@ -12,7 +12,8 @@ from headrace.loader.load_schema import column_changes
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """The changes of a table in one commit; `version` is the newest version of the subject that it folded in."""
+    """The changes of a table by one commit. `version` is the newest subject version in the load schema after the
+    commit."""
 
     revision: int
     commit_number: int
@@ -25,11 +26,11 @@ class TableChange:
 def table_history(log: CommitLog, topic: str) -> tuple[TableChange, ...]:
     """Returns the changes of a topic's table, oldest first.
 
-    Reads every commit of the topic, which takes a while after years of loads every ten minutes.
+    Reads every commit of the topic, which takes long after years of loads every ten minutes.
 
     Args:
-        log: after `read_state`.
-        topic: one with a commit.
+        log: a log whose `read_state` was called.
+        topic: a topic with a commit.
 
     Raises:
         CorruptCommit, UnsupportedFormat: a commit cannot be read.

@@ -1,4 +1,5 @@
-"""The view of a table by its newest schema: its fields under their own names, regardless of earlier versions.
+"""Defines a view that shows a topic's table in the form of its newest schema: every field under the field's own name,
+regardless of earlier versions.
 
 Values in sibling columns (`note`, `note__int`) are merged where plain values can be cast, and nulls stay null. Times
 that Spark shows as numbers are cast. The doc of a field is the comment of its column. The expressions are Spark SQL.
@@ -40,7 +41,7 @@ CASTABLE: Final = frozenset(
         PrimitiveType.STRING,
     }
 )
-"""Types without a logical type that `try_cast` converts to each other."""
+"""Types without a logical type whose values `try_cast` converts into each other."""
 
 _LOCAL: Final = "timestampadd({unit}, {value}, timestamp_ntz'1970-01-01 00:00:00')"
 TIMES: Final[Mapping[str, str]] = MappingProxyType(
@@ -56,7 +57,7 @@ TIMES: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def newest_id(state: TopicState) -> int | None:
-    """Returns the schema id of the newest version in the topic's table, None before the first."""
+    """Returns the schema id of the newest version in the topic's load schema, None before the first."""
     fold = LoadState.from_json(json.loads(state.load_schema.fold))
     return next(iter(fold.routes)) if fold.newest is None and len(fold.routes) == 1 else fold.newest
 
@@ -64,13 +65,13 @@ def newest_id(state: TopicState) -> int | None:
 def latest_view(
     topic: str, state: TopicState, kafka_column: str, database: str, newest_id: int, text: str
 ) -> ReplaceView | None:
-    """Returns the view of a topic's table by its newest version, None for a version that was not folded in.
+    """Returns the view of a topic's table, None if the load schema does not contain the version `newest_id`.
 
     Args:
-        state: of the topic.
-        kafka_column: if the state has none.
-        newest_id: of that version.
-        text: its schema.
+        state: state of the topic.
+        kafka_column: the variant of the `kafka` column if the state has none.
+        newest_id: schema id of the newest version.
+        text: schema of that version.
     """
     fold = LoadState.from_json(json.loads(state.load_schema.fold))
     if newest_id not in fold.routes:
@@ -85,7 +86,7 @@ def latest_view(
 
 
 def _columns(load: Record, newest: Record, route: StoredRoute) -> Iterator[tuple[str, str, str]]:
-    """Yields (name, expression, comment) for the fields of the newest version, and for the `kafka` column."""
+    """Yields (name, expression, comment) for each field of the newest version, and for the `kafka` column."""
     names: set[str] = set()
     for field, place in zip(newest.fields, route_places(route, len(newest.fields)), strict=True):
         column = load.fields[place.column]
@@ -98,7 +99,8 @@ def _columns(load: Record, newest: Record, route: StoredRoute) -> Iterator[tuple
 
 
 def _siblings(load: Record, column: Field, name: str) -> list[Field]:
-    """Returns further columns with this field's values from earlier versions that can be cast to this column's type."""
+    """Returns the other columns with values of this field, from earlier versions, that can be cast to this column's
+    type."""
     if not _is_castable(column.type):
         return []
     return [

@@ -1,7 +1,7 @@
-"""Finds the file and the commit of the message at one offset: from the commits, and from files only if necessary.
+"""Finds the file and the commit of the message at one offset, from the commits and, if necessary, from the files.
 
-A load reads offsets in order but files rows by their own time, so several files may span an offset. Those are read,
-which takes time.
+A load reads offsets in order but distributes the rows to files by event time, so several files may span an offset. In
+that case the files are read, which takes longer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
 
 
 class OffsetFate(StrEnum):
-    """What happened to an offset."""
+    """What happened to the message at an offset."""
 
     ROW = "a row"
     QUARANTINED = "in quarantine"
@@ -37,9 +37,11 @@ class OffsetFate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LocatedMessage:
-    """`files` are paths below the warehouse: the file with the message, or those that may have it. `detail` is a
-    sentence. `commit_number` is the commit that loaded the offsets from `start` to before `end`, among them this one; 0
-    for none."""
+    """The result of `locate`.
+
+    `files` are paths below the warehouse: the file with the message, or the files that may have it. `detail` is a
+    sentence. `commit_number` is the commit that loaded the offsets `[start, end)`, which include this one; 0 for none.
+    """
 
     topic: str
     partition: int
@@ -56,7 +58,8 @@ class LocatedMessage:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A file whose offsets span the wanted one; `is_sure` if they have no holes."""
+    """A file whose offset range includes the wanted offset. `is_sure` means that the range has no holes, so the file
+    must have it."""
 
     kind: FileKind
     path: str
@@ -66,12 +69,14 @@ class _Candidate:
 def locate(
     log: CommitLog, index: FileIndex, files: WarehouseFiles, topic: str, partition: int, offset: int
 ) -> LocatedMessage:
-    """Args:
-        topic: one with a commit.
+    """Returns the location of the message at an offset.
+
+    Args:
+        topic: a topic with a commit.
 
     Raises:
         CorruptCommit, UnsupportedFormat: a commit cannot be read.
-        OSError, ValueError: a file that must be read cannot be.
+        OSError, ValueError: a file that must be read cannot be read.
     """
     known = log.state.topics[topic].partitions.get(partition)
     answer = LocatedMessage(
@@ -83,7 +88,7 @@ def locate(
         return replace(answer, detail=f"the next offset to load is {known.next_offset}")
     found = _commit_on(log, topic, partition, offset)
     if found is None:
-        return replace(answer, fate=OffsetFate.PASSED, detail="the first load of the partition began after it")
+        return replace(answer, fate=OffsetFate.PASSED, detail="the first load of the partition began after this offset")
     commit, offsets, later = found
     answer = replace(
         answer,
@@ -101,11 +106,11 @@ def locate(
         first = locate(log, index, files, topic, partition, passed.start)
         return replace(first, offset=offset)
     if any(start <= offset < end for start, end in offsets.gaps):
-        return replace(answer, fate=OffsetFate.GAP, detail="the brokers no longer had it when it was due")
+        return replace(answer, fate=OffsetFate.GAP, detail="the brokers had deleted it before it was read")
     time_partitions = later | _time_partitions(commit, topic, partition, offset)
     candidates = list(_candidates(log, index, topic, commit, time_partitions, partition, offset))
     if not candidates and time_partitions:
-        return replace(answer, fate=OffsetFate.REMOVED, detail="its file was taken away by a later commit")
+        return replace(answer, fate=OffsetFate.REMOVED, detail="a later commit removed its file")
     return _among(answer, candidates, files, offsets.counts)
 
 
@@ -115,8 +120,9 @@ TimePartition = tuple[FileKind, str]
 def _commit_on(
     log: CommitLog, topic: str, partition: int, offset: int
 ) -> tuple[Commit, CommittedRange, set[TimePartition]] | None:
-    """Returns the newest commit with the offset, since the topic was last re-created, and the time partitions in which
-    later commits added files that span it: a replay adds rows to other time partitions than the quarantine's."""
+    """Returns the newest commit with the offset, and the time partitions in which later commits added files that span
+    it (a replay moves rows from the quarantine to other time partitions). Does not look behind a re-creation of the
+    topic."""
     state = log.state
     later: set[TimePartition] = set()
     for document in log.back(topic, state):
@@ -158,7 +164,7 @@ def _candidates(
     partition: int,
     offset: int,
 ) -> Iterator[_Candidate]:
-    """Returns the live files that span the offset: those of the commit, or their replacements."""
+    """Yields the live files that span the offset: files of the commit, or files that replaced them."""
     state = log.state.topics[topic]
     if not state.generation:
         for file in commit.topics[topic].files:
@@ -166,13 +172,13 @@ def _candidates(
                 path = f"{time_partition_directory(state.directory, file.kind, file.time_partition, 0)}/{file.name}"
                 yield _Candidate(file.kind, path, _is_dense(file.ranges, partition, offset))
         return
-    # A file that is not published yet is still in its former place.
+    # A file that is not published yet is still in the directory of the former generation.
     commit_number = max(commit.commit_number, applied_commit_number(log, topic))
     for kind in FileKind:
         wanted = {time_partition for found, time_partition in time_partitions if found is kind}
         for placed in published_files(index, log, topic, kind, commit_number, wanted.__contains__) if wanted else ():
             if placed.file.since >= commit.commit_number and _spans(placed.file.ranges, partition, offset):
-                # The span of a merged file, possibly from several logs, is no evidence.
+                # A merged file may have rows of several logs, so its offset range does not prove that it has the row.
                 is_sure = placed.file.since == commit.commit_number and _is_dense(placed.file.ranges, partition, offset)
                 yield _Candidate(kind, placed.path, is_sure)
 
@@ -195,13 +201,14 @@ def _among(
             fate = OffsetFate.QUARANTINED if one.kind is FileKind.QUARANTINE else OffsetFate.ROW
             return replace(answer, fate=fate, detail=detail or "", files=(one.path,))
     if unsure:
-        detail = "one of these files may hold it; they are not published yet, or their rows have no kafka column"
+        detail = "one of these files may have it; they are not published yet, or their rows have no kafka column"
         return replace(answer, fate=OffsetFate.UNCLEAR, detail=detail, files=tuple(unsure))
     return _of_no_row(answer, counts)
 
 
 def _look(answer: LocatedMessage, candidate: _Candidate, files: WarehouseFiles) -> str | None:
-    """Returns a sentence if the file has the message, "" if not, None if unknown."""
+    """Returns a sentence if the file has the message, "" if not, None if that cannot be determined. A file that has it
+    surely gives ""."""
     wanted = (answer.partition, answer.offset)
     if candidate.is_sure and candidate.kind is FileKind.DATA:
         return "" if files.length(candidate.path) is not None else None
@@ -217,15 +224,19 @@ def _look(answer: LocatedMessage, candidate: _Candidate, files: WarehouseFiles) 
 
 
 def _of_no_row(answer: LocatedMessage, counts: RangeCounts) -> LocatedMessage:
-    """Describes an offset without a row from the counts of its range."""
+    """Explains an offset that has no row, from the counts of its range."""
     words = {
         "tombstones (no value)": counts.tombstones,
         "transaction markers": counts.control,
         "messages of aborted transactions": counts.aborted,
-        "offsets that the log did not hold": counts.gaps,
+        "offsets without a message": counts.gaps,
         "offsets of batches that could not be read": counts.corrupt,
     }
     among = " and ".join(f"{number:,} {word}" for word, number in words.items() if number)
     if not among:
-        return replace(answer, fate=OffsetFate.UNCLEAR, detail="no file of its commit holds it: run `headrace verify`")
-    return replace(answer, fate=OffsetFate.NO_ROW, detail=f"it is one of {among} of its range")
+        return replace(answer, fate=OffsetFate.UNCLEAR, detail="no file of its commit has it: run `headrace verify`")
+    return replace(
+        answer,
+        fate=OffsetFate.NO_ROW,
+        detail=f"no row is made of it; its range [{answer.start}, {answer.end}) has {among}",
+    )

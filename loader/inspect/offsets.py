@@ -1,4 +1,4 @@
-"""The next offset of every partition, from the commit log, with the brokers' offsets if they are available."""
+"""Lists the next offset of every partition from the commit log, with the brokers' offsets if they are available."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from headrace.loader.plan.discover import Discovery, PartitionOffsets
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """`next_offset` is None if the first load will begin at the log start offset. `is_loaded` distinguishes a next
-    offset from a start offset set for a partition without loaded offsets. `leader_epoch` is -1 if unknown; `log_start`,
-    `log_end` and `lag` are None if the brokers are unavailable."""
+    """The offsets of one partition.
+
+    `next_offset` is the offset at which the next load begins, None if that is the log start offset. `is_loaded` is
+    False for a partition without loaded offsets; its `next_offset` is then one set by the operator. `leader_epoch` is
+    -1 if unknown; `log_start`, `log_end` and `lag` are None if the brokers are unavailable.
+    """
 
     topic: str
     partition: int
@@ -27,7 +30,7 @@ class PartitionStatus:
 def partition_statuses(
     state: LoaderState, discovery: Discovery | None, topic: str | None = None
 ) -> tuple[PartitionStatus, ...]:
-    """Returns the partitions in the commit log or on the brokers, of one topic or of all."""
+    """Returns the partitions known to the commit log or the brokers, of one topic or of all."""
     in_logs = {
         (name, found.partition): found
         for name, topic_found in (discovery.topics.items() if discovery else ())

@@ -21,22 +21,22 @@ SIGNATURES: Final[Mapping[bytes, str]] = {
     b"\x04\x22\x4d\x18": "lz4: this producer compresses values itself",
     b"PAR1": "a Parquet file: this producer sends files instead of messages",
 }
-"""By the first bytes of a value."""
+"""The format and the producer's mistake, by the first bytes of a value."""
 
 _JSON: Final = re.compile(rb'\s*(\{\s*("|\})|\[\s*([\[{"\]0-9tfn-]))')
 _XML: Final = re.compile(rb"\s*<[?!A-Za-z]")
 
 
 def producer_hint(value: bytes | None, code: str) -> str:
-    """Returns the format of the value and the producer's mistake, "" if unknown.
+    """Returns the format of a value and the producer's mistake, "" if unknown.
 
     Args:
-        code: the reason of the quarantine.
+        code: the code of the reason for which the message was quarantined.
     """
     if code == QuarantineCode.CORRUPT_BATCH or value is None:
         return ""
     if not value:
-        return "an empty value, which is no tombstone: a tombstone has none"
+        return "an empty value, which is no tombstone: a tombstone has a null value"
     if value[0] == 0 and len(value) >= FRAME_BYTES:
         return _behind_an_id(value[FRAME_BYTES : FRAME_BYTES + BYTES_LOOKED_AT], code)
     head = value[:BYTES_LOOKED_AT]
@@ -48,9 +48,9 @@ def producer_hint(value: bytes | None, code: str) -> str:
 def _behind_an_id(body: bytes, code: str) -> str:
     text = _text(body)
     if text in ("JSON", "XML"):
-        return f"{text} behind a schema id: this producer has a serializer of another format than Avro"
+        return f"{text} behind a schema id: this producer's serializer writes another format than Avro"
     if code == QuarantineCode.ABSENT_SCHEMA:
-        return "a message of another registry: this producer registers its schemas elsewhere"
+        return "a schema id of another registry: this producer registers its schemas elsewhere"
     return ""
 
 
@@ -60,7 +60,7 @@ def _text(head: bytes) -> str:
     if _XML.match(head):
         return "XML"
     try:
-        # Ignores a character that may have been truncated.
+        # The last character may have been truncated.
         text = codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < BYTES_LOOKED_AT)
     except UnicodeDecodeError:
         return ""

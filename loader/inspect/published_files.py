@@ -1,4 +1,4 @@
-"""The live files of a topic with their paths."""
+"""Lists the live files of a topic with their paths."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class PublishedFile:
 
 @dataclass(frozen=True, slots=True)
 class TimePartitionFilter:
-    """Selects time partitions: `time_partition` is one or all of a day, else those in `[since, until)`; "" is no limit.
+    """Selects time partitions: `time_partition` is one time partition or a day; without it, all in `[since, until)`. ""
+    means no limit.
 
     The limits are days or hours: `2026-01-31` or `2026-01-31T07`.
     """
@@ -42,7 +43,7 @@ class TimePartitionFilter:
             and not time_partition.startswith(self.time_partition + "/")
         ):
             return False
-        # A time partition of a day sorts before its hours: 2026-01-31 is before 2026-01-31T00.
+        # A day sorts before its hours: 2026-01-31 is before 2026-01-31T00.
         # (Plain text comparison gives this order.)
         return (not self.since or _begin(time) >= _begin(self.since)) and (
             not self.until or _begin(time) < _begin(self.until)
@@ -57,7 +58,7 @@ def _begin(time: str) -> str:
 
 
 def applied_commit_number(log: CommitLog, topic: str) -> int:
-    """Returns the newest commit whose files are published; the newest commit of the topic if the cursor was lost."""
+    """Returns the newest commit with published files. If the cursor was lost, returns the topic's newest commit."""
     newest = log.state.topics[topic].commit_number
     return min(newest, read_cursor(log.storage, FILES).position(topic) or newest)
 

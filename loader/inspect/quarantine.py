@@ -18,7 +18,7 @@ from headrace.loader.work_unit import FileKind
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedRow:
-    """A row of a quarantine file; the timestamp is in milliseconds."""
+    """A row of a quarantine file: a message that could not be loaded. The timestamp is in milliseconds."""
 
     partition: int
     offset: int
@@ -35,7 +35,7 @@ def read_rows(file: IO[bytes]) -> Iterator[QuarantinedRow]:
     """Yields the rows of one quarantine file, in file order.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
         ValueError: it is not an Avro file of quarantined messages.
     """
     for record in fastavro.reader(file, reader_schema=json.loads(SCHEMA)):
@@ -53,8 +53,8 @@ class QuarantineFile:
 
 
 def committed_files(log: CommitLog, topic: str | None = None) -> list[QuarantineFile]:
-    """Returns the quarantine files of all topics or of one, by topic and time partition. A file may not be published
-    yet.
+    """Returns the quarantine files of one topic or of all, ordered by topic and time partition. Some may not be
+    published yet.
 
     Raises:
         CorruptCommit: see `CommitLog.read_state`.

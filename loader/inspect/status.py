@@ -15,16 +15,19 @@ from headrace.loader.run_log import RunLine
 
 AUDIT = "audit"
 APPLIERS = ("index", "schema", "files", "partitions", AUDIT, "group_offsets")
-"""In their order."""
+"""Names of the appliers, in the order in which they run."""
 
 ADVISORY = frozenset({"group_offsets"})
 
 
 @dataclass(frozen=True, slots=True)
 class TopicStatus:
-    """`lag` is in offsets, None if the brokers are unavailable or lack the topic. `file_bytes_mean` is None without
-    files. `complete_until` is the table's property, "" for none. `pending` names the appliers that have not applied the
-    topic's newest commit."""
+    """Status of one topic.
+
+    `lag` is in offsets, None if the brokers are unavailable or lack the topic. `file_bytes_mean` is None without files.
+    `complete_until` is the table's property, "" for none. `pending` names the appliers that have not applied the
+    topic's newest commit.
+    """
 
     topic: str
     table: str
@@ -42,8 +45,8 @@ class TopicStatus:
 
 @dataclass(frozen=True, slots=True)
 class LoadStatus:
-    """`waiting` are topics on the brokers without a commit; `note` is the reason for missing lags. `runs` are the
-    newest lines of the run log, oldest first. `notes` concern this installation."""
+    """Status of the loader. `waiting` are topics on the brokers without a commit; `note` is the reason for missing
+    lags. `runs` are the newest lines of the run log, oldest first. `notes` concern this installation."""
 
     commit_number: int
     committed_at_ms: int
@@ -56,7 +59,8 @@ class LoadStatus:
 
     @property
     def has_pending(self) -> bool:
-        """Whether a commit is not in its table yet; appliers for lag tools do not count."""
+        """Whether rows of a commit are not in their table yet. Pending group offsets, which only lag tools show, do not
+        count."""
         return any(set(topic.pending) - ADVISORY for topic in self.topics)
 
 
@@ -68,10 +72,12 @@ def load_status(
     runs: tuple[RunLine, ...] = (),
     notes: tuple[str, ...] = (),
 ) -> LoadStatus:
-    """Args:
-        counted: the audit's positions, which the audit stores itself.
-        discovery: None if the brokers are unavailable; `note` then has the reason.
-        notes: about this installation.
+    """Collects the status.
+
+    Args:
+        discovery: the topics on the brokers, None if the brokers are unavailable; `note` then has the reason.
+        counted: the positions of the audit applier, which are in the audit's database.
+        notes: remarks about this installation.
 
     Raises:
         CorruptCommit: see `CommitLog.read_state`.
@@ -95,7 +101,7 @@ def load_status(
     )
     waiting = tuple(sorted(set(discovery.topics) - set(state.topics))) if discovery else ()
     positions = {name: cursors[name].oldest for name in APPLIERS}
-    # Positions exist for topics only, and a topic's position is at most its own newest commit.
+    # A topic's position is at most the number of the topic's newest commit.
     positions[AUDIT] = min(
         (cursors[AUDIT].position(one.topic) for one in topics if AUDIT in one.pending), default=state.commit_number
     )

@@ -1,7 +1,7 @@
-"""Compares files, commits and brokers. Changes nothing, and returns findings.
+"""Compares the commits with each other, with the files and with the brokers. Changes nothing, and returns findings.
 
-Safe while loads run: later commits are left to the next run of the command, and files that are not published yet count
-as waiting.
+Safe while loads run: commits that are newer than the state read at first are ignored, and files that are not published
+yet count as waiting.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def verify_topic(
     *,
     checksums: bool,
 ) -> TopicVerified:
-    """Compares one topic as of the state that the log has read.
+    """Verifies one topic as of the state that the log has read.
 
     Args:
         discovered: the topic on the brokers, None to skip that comparison.
-        checksums: also reads every byte of every file.
+        checksums: whether every byte of every file is read to compare checksums.
     """
     chain = read_chain(log, topic, applied_commit_number(log, topic))
     findings = list(chain.findings)
@@ -73,7 +73,7 @@ def _name(log: CommitLog, topic: str, chain: Chain, committed: ChainFile) -> str
 
 
 def _check_waiting(topic: str, storage: Storage, name: str, committed: ChainFile) -> Iterator[VerifyFinding]:
-    """Checks that an unpublished file can be published."""
+    """Checks that a file that is not published yet is complete in staging."""
     try:
         storage.staging.keep(committed.run_id, [Staged(committed.file.staged, committed.file.length)])
     except (StorageError, OSError) as error:
@@ -85,7 +85,7 @@ def _check_waiting(topic: str, storage: Storage, name: str, committed: ChainFile
 def _check_file(
     topic: str, files: WarehouseFiles, name: str, committed: ChainFile, checksums: bool
 ) -> Iterator[VerifyFinding]:
-    """Yields the first problem of a file."""
+    """Yields the first problem of a published file, if any."""
     file, by = committed.file, f"committed in {committed.commit_number}"
     try:
         length = files.length(name)
@@ -150,14 +150,14 @@ def _names(files: Iterable[ChainFile]) -> dict[TimePartition, set[str]]:
 
 
 def _foreign(log: CommitLog, topic: str, files: WarehouseFiles, chain: Chain) -> Iterator[VerifyFinding]:
-    """Yields files in no commit that readers of the topic find."""
+    """Yields files that queries of the topic read although no commit contains them."""
     later = _names(chain.later)
     for (kind, time_partition), names in sorted(_names(chain.live).items()):
         generation = chain.generations.get((kind, time_partition), 0)
         directory = time_partition_directory(log.state.topics[topic].directory, kind, time_partition, generation)
         for name in files.children(directory):
             if not name.startswith(HIDDEN) and name not in names and name not in later.get((kind, time_partition), ()):
-                message = "no commit contains this file, and readers find it: move it away"
+                message = "no commit contains this file, and queries read it: move it away"
                 yield VerifyFinding(topic, ConsistencyCheck.FOREIGN, f"{directory}/{name}", message)
 
 

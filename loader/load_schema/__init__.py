@@ -1,10 +1,11 @@
 """The load schema: the schema of a topic's files, which its Hive table declares.
 
-It is a fold over the versions of the topic's subject, `fold(state, version, schema) -> state`. A column never changes
-its meaning, and every earlier file stays readable, by Avro resolution and by Hive's deserializer, which also looks up
-fields in the file's own schema. A row is written with the text of the load schema and the route of its message's
-version (`stored_route`). Versions may use one name for two things and two names for one thing, so the text alone does
-not determine the columns of a version's fields; a stored route never changes.
+It is computed from the versions of the topic's subject, one after the other: `fold(state, version, schema) -> state`.
+"To fold in a version" means such a step; "the fold" is the whole computation. A column never changes its meaning, and
+every earlier file stays readable, by Avro resolution and by Hive's deserializer, which also finds fields in the file's
+own schema. A row is written with the text of the load schema and the route of its message's version (`stored_route`),
+which states the column of each writer field. Versions may use one name for two things and two names for one thing, so
+the text alone does not determine the columns of a version's fields; a stored route never changes.
 
 **Sources of columns.** When a version is folded in, its record is matched with a load record column by column, in the
 order of the load record, at the top level and in nested records. A column takes the first of its sources that the

@@ -1,7 +1,9 @@
-"""Matches a writer's record with load columns: the column of each field, and the changes of the columns.
+"""Matches the fields of a writer's record with load columns: finds the column of each field, and changes the columns
+where necessary.
 
-The same code matches writer schemas that are not versions of the subject (`growing=False`). Versions keep the route
-that is found here.
+A field "feeds" the column in which its values are stored. When a version of the subject is folded in (`growing=True`),
+columns are changed and added, and the route found here is stored. The same code matches writer schemas that are not
+versions of the subject, without changing columns (`growing=False`).
 """
 
 from __future__ import annotations
@@ -48,18 +50,18 @@ from headrace.loader.load_schema.types import (
 )
 
 WHOLE_MESSAGE_COLUMN = "value"
-"""The column of messages that are not records."""
+"""The name of the column for messages that are not records."""
 
 
 class FeedingField(NamedTuple):
-    """The writer field that feeds a column, and the route inside."""
+    """The writer field that feeds a column, and the route from the parts of the field to the parts of the column."""
 
     field: Field
     route: StoredRoute
 
 
 class Folding(TypeFolding):
-    """Folds one writer schema into a load schema."""
+    """Folds one writer schema into a load schema, including its records (`TypeFolding` handles other types)."""
 
     def fold_record(
         self,
@@ -71,7 +73,8 @@ class Folding(TypeFolding):
         is_new: bool = False,
         reserved: Container[str] = (),
     ) -> tuple[Record, StoredRoute]:
-        """Folds a writer's record into a load record: columns are fed, widened, unfed or added."""
+        """Folds a writer's record into a load record. Each field of the writer feeds an existing column, which may be
+        widened, or a new column. Columns that no field feeds become nullable."""
         within = within | {node.name}
         columns = load.fields
         if self.growing and not is_new:
@@ -94,7 +97,7 @@ class Folding(TypeFolding):
     def feed(
         self, columns: Sequence[Field], node: Record, path: str, within: frozenset[Name]
     ) -> tuple[list[FeedingField | None], list[Field]]:
-        """Returns the writer field of each column, if any, and the columns after the change."""
+        """Returns, by column, the writer field that feeds it or None, and the columns after their changes."""
         present = {field.name: field for field in node.fields}
         fed: list[FeedingField | None] = [None] * len(columns)
         folded = list(columns)
@@ -106,7 +109,7 @@ class Folding(TypeFolding):
                 if fed[i] is not None or name is None:
                     continue
                 laid = self.try_merge(column, present[name], path, within)
-                # With growing=False, a column that would have to grow takes nothing: the name may have meant another
+                # With growing=False, a column that would have to change is not fed: the name may have meant another
                 # column.
                 if laid is not None and (self.growing or laid.type == column.type):
                     fed[i] = FeedingField(present.pop(name), laid.route)
@@ -128,7 +131,8 @@ class Folding(TypeFolding):
             return None
 
     def unfed(self, column: Field, path: str, *, is_lacking: bool) -> Field:
-        """Returns a column that this version does not feed: null in its rows, so nullable from now on."""
+        """Returns a column as it must be if no field of this version feeds it: nullable, because it is null in the
+        version's rows."""
         inner, is_nullable = split(column.type)
         has_value = column.has_default and column.default is not None
         if not self.growing and (is_nullable or column.has_default):
@@ -153,10 +157,11 @@ class Folding(TypeFolding):
     def renamed(
         self, columns: Sequence[Field], node: Record, path: str, within: frozenset[Name], reserved: Container[str]
     ) -> Sequence[Field]:
-        """Returns the columns after the renames by alias in this version."""
+        """Returns the columns after this version's renames: a field with the old name of a column as alias renames the
+        column."""
         present = {field.name for field in node.fields}
         columns = list(columns)
-        # Renames add names of present fields to these, which later renames do not look up.
+        # Not updated by renames: they add names of present fields, which later renames do not look up.
         holders = holders_by_source(columns)
         names = ColumnNames(columns, reserved)
         for field in node.fields:
@@ -174,8 +179,8 @@ class Folding(TypeFolding):
         path: str,
         within: frozenset[Name],
     ) -> None:
-        """Lets a field feed the columns of `group`, which its old name fed, and gives its name to the first that can
-        hold it."""
+        """Carries out one rename. The field becomes a source of all columns in `group`, which its old name fed, and the
+        first of them that can hold the field gets the field's name."""
         mark = len(self.notes)
         first = next((i for i in group if self.try_merge(columns[i], field, path, within) is not None), None)
         del self.notes[mark:]
@@ -198,11 +203,12 @@ class Folding(TypeFolding):
     def retired(
         self, columns: list[Field], fed: Sequence[FeedingField | None], holders: Sequence[int], name: str, path: str
     ) -> Sequence[Field]:
-        """Returns the columns without `name` as a source; a column that this version feeds by a newer name keeps it as
-        a former source.
+        """Removes `name` as a source of the columns that this version feeds by a newer name; `name` becomes a former
+        source there. Returns the other columns with the source `name`.
 
         Args:
-            holders: positions of the columns with that source.
+            columns: all columns; changed.
+            holders: positions of the columns with the source `name`.
         """
         beside: list[Field] = []
         for i in holders:
@@ -227,8 +233,11 @@ class Folding(TypeFolding):
         is_new: bool,
         reserved: Container[str],
     ) -> tuple[Field, StoredRoute]:
-        """Returns a column for a writer field that no column can hold, including those of its name (`beside`), and the
-        route into it."""
+        """Returns a new column for a writer field that no existing column can hold, and the route into it.
+
+        Args:
+            beside: existing columns with this field as source, whose sibling the new column becomes.
+        """
         if not path:
             self.nodes = 0
         base = field.name or WHOLE_MESSAGE_COLUMN
@@ -263,7 +272,7 @@ class Folding(TypeFolding):
         return spelled_default(inner, field.default)
 
     def shape_or_text(self, node: Type, path: str, within: frozenset[Name]) -> FoldedType:
-        """Returns a load type, or text if no column can hold the writer's type."""
+        """Returns the load type for a writer's type; a string for Avro-JSON text if no column can hold the type."""
         try:
             return self.shape(node, path, within)
         except NotAColumn as refused:
@@ -274,7 +283,7 @@ class Folding(TypeFolding):
             return FoldedType(rejoin(text, self.branches(node)[1]), STRAIGHT)
 
     def sibling_rule(self, column: Field, field: Field) -> str:
-        """Returns the rule by which a writer's type gets a sibling column."""
+        """Returns the rule by which a field gets a sibling of its present column."""
         inner, _ = split(column.type)
         branches, _ = self.branches(field.type)
         if len(branches) != 1:
@@ -292,7 +301,7 @@ class Folding(TypeFolding):
 
 
 def holders_by_source(columns: Sequence[Field]) -> dict[str, list[int]]:
-    """Returns the positions of the columns by the writer field names that feed them."""
+    """Returns, by writer field name, the positions of the columns that the name feeds."""
     holders: dict[str, list[int]] = {}
     for i, column in enumerate(columns):
         for source in sources(column):

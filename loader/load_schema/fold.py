@@ -1,4 +1,4 @@
-"""Folds the versions of a subject into a load schema, and records the reason for each change."""
+"""Folds the versions of a subject into a load schema, and records the rule that was applied for each change."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ RULES: Final[Mapping[str, str]] = {
     "reserved-name": "the name belongs to a partition column, to Hive or to the loader, so it gets a suffix",
     "not-a-record": "messages that are not records are one column",
 }
-"""Every rule of the fold with its reason."""
+"""The rules of the fold by name, each with its reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedRule:
-    """A rule that folding a version applied to a column (a dotted path)."""
+    """A rule that was applied to a column (a dotted path) when a version was folded in."""
 
     version: int
     column: str
@@ -59,9 +59,9 @@ class LoadState:
     """The load schema of a topic: its text, the versions folded into it, and the rules applied.
 
     `text` is a self-contained Avro record without the `kafka` column; "" before the first version. `routes` are the
-    routes of the versions by schema id; they determine the columns of their messages permanently. `comments` are by
-    column position, which never changes: the doc of the field in the last version that feeds the column. `newest` is
-    the schema id of the last version folded in.
+    routes of the versions by schema id; they determine the columns of each version's messages permanently. `comments`
+    are by column position, which never changes: the doc of the field in the last version that feeds the column.
+    `newest` is the schema id of the last version folded in.
     """
 
     text: str = ""
@@ -92,15 +92,16 @@ EMPTY: Final = LoadState()
 
 
 def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None = None) -> LoadState:
-    """Returns the load schema after a further version; the same state if the version is already in it.
+    """Folds a further version into the load schema. Returns the same state if the version is already in it.
 
-    Versions are folded in ascending order. The fold is deterministic, so two drivers get the same result. A version
-    number that occurs again with another id belongs to a subject that was permanently deleted and registered again: it
+    Versions are folded in ascending order. The fold is deterministic, so two drivers get the same result. If a subject
+    was permanently deleted and registered again, a version number occurs a second time, with another schema id; it
     counts as a further version.
 
     Args:
-        schema_id: of messages with this version; without it no route is stored. An id that occurs again, with a version
-            that was deleted and registered again, keeps its route, because older messages have it too.
+        schema_id: id in messages with this version; without it no route is stored. An id that was folded in before
+        keeps
+            its route, because older messages have the id too.
 
     Raises:
         LoadSchemaTooLarge: no load schema can hold this version and those before it.
@@ -111,7 +112,7 @@ def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None =
     is_new = not state.text
     load = Record(load_name(writer.name), ()) if is_new else load_record(state.text)
     folding = Folding(schema, type_names(load))
-    # From the second version on, files hold the `kafka` column under the name that the first version left free.
+    # From the second version on, the name that the `kafka` column got with the first version is reserved.
     reserved = set(RESERVED_COLUMNS) if is_new else {*RESERVED_COLUMNS, kafka_name(load)}
     grown, route = folding.fold_record(load, writer, "", frozenset(), is_new=is_new, reserved=reserved)
     routes = state.routes if schema_id is None else {schema_id: route, **state.routes}

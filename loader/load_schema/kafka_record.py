@@ -1,4 +1,5 @@
-"""The `kafka` column, last in a load schema: the origin of each row. `loader.project.kafka_column` encodes it."""
+"""The `kafka` column, the last column of a load schema: topic partition, offset and timestamp of the row's message.
+`loader.project.kafka_column` encodes its values."""
 
 from __future__ import annotations
 
@@ -7,17 +8,17 @@ from headrace.loader.load_schema.text import load_record, load_text
 from headrace.loader.load_schema.types import type_names
 
 KAFKA_COLUMNS = ("none", "position", "full")
-"""Values of the setting `loader.kafka_column`. Each includes the fields of the one before, and its files can be read as
-any later one."""
+"""Values of the setting `loader.kafka_column`, from narrow to wide. Each variant includes the fields of the one before,
+and files with it can be read with the schema of a wider one."""
 
 
 def wider_column(one: str, other: str) -> str:
-    """Returns the wider of two variants; "" if none was chosen."""
+    """Returns the wider of two variants. "" means that none was chosen."""
     return max(one, other, key=("", *KAFKA_COLUMNS).index)
 
 
 def load_schema_with_kafka(text: str, kafka_column: str) -> str:
-    """Returns the full schema of files and table: the load schema and the `kafka` column.
+    """Returns the load schema with the `kafka` column: the schema of the files.
 
     Args:
         text: a load schema, as `LoadState.text`.
@@ -33,7 +34,7 @@ def load_schema_with_kafka(text: str, kafka_column: str) -> str:
 
 
 def kafka_name(load: Record) -> str:
-    """Returns the name of the `kafka` column, which no column has or had, so it never changes."""
+    """Returns the name of the `kafka` column. No other column has or had this name, so it never changes."""
     taken = {name.lower() for field in load.fields for name in (field.name, *field.aliases)}
     name = "kafka" if "kafka" not in taken else "kafka__position"
     while name in taken:
@@ -47,7 +48,7 @@ def _position_record(name: Name, *, is_full: bool) -> Record:
     fields = [
         Field("partition", Primitive(PrimitiveType.INT)),
         Field("offset", Primitive(long)),
-        # Null if the record has an implausible time: readers of timestamps overflow.
+        # Null if the record's time is implausible, because it would overflow in readers of timestamps.
         Field("timestamp", Union((null, millis)), None),
     ]
     if is_full:

@@ -1,7 +1,7 @@
-"""Converts a writer's type to a load type, and widens a load type for a further writer.
+"""Converts a writer's type to a load type, and widens a load type so that it also holds a further writer's type.
 
-`shape` creates a load type; `merge` widens one, or returns None if the old column cannot hold the new type. Both also
-return the route for values of the writer's type. `loader.load_schema.columns` handles the columns of a record.
+`shape` creates a load type; `merge` widens one, or returns None if the existing column cannot hold the new type. Both
+also return the route for values of the writer's type. `loader.load_schema.columns` handles the columns of a record.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from headrace.loader.load_schema.types import (
 
 
 class NotAColumn(Exception):
-    """A type that no Hive column can hold; `rule` is the reason. It becomes its Avro-JSON text."""
+    """Raised for a type that no Hive column can hold; its values become Avro-JSON text. `rule` names the reason."""
 
     def __init__(self, rule: str) -> None:
         super().__init__(rule)
@@ -78,7 +78,7 @@ class LoadSchemaTooLarge(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """An applied rule: the column (a dotted path), and the details of this case."""
+    """An applied rule: the column (a dotted path), the rule, and details."""
 
     column: str
     rule: str
@@ -89,9 +89,9 @@ class TypeFolding(ABC):
     """Folds one writer schema into load types.
 
     Args:
-        writer: resolves the writer's references.
-        taken: full names of types in the load schema; grows as types are created.
-        growing: False only checks whether types can hold the writer's; columns without a source then stay unchanged.
+        writer: the writer schema, which resolves references to its named types.
+        taken: full names of types in the load schema; created types are added.
+        growing: False only checks whether the existing types can hold the writer's types, and changes nothing.
     """
 
     def __init__(self, writer: Schema, taken: set[str], *, growing: bool = True) -> None:
@@ -107,18 +107,18 @@ class TypeFolding(ABC):
         self.notes.append(Note(column, rule, detail))
 
     def branches(self, node: Type) -> tuple[list[Type], bool]:
-        """Returns the writer's non-null branches, and whether null is one."""
+        """Returns the non-null branches of the writer's type, and whether it allows null."""
         node = self.writer.resolve(node)
         every = [self.writer.resolve(b) for b in node.branches] if isinstance(node, Union) else [node]
         rest = [b for b in every if not (isinstance(b, Primitive) and b.type is PrimitiveType.NULL)]
         return rest, len(rest) < len(every)
 
     def shape(self, node: Type, path: str, within: frozenset[Name]) -> FoldedType:
-        """Returns the load type of a writer's type.
+        """Returns a new load type for a writer's type.
 
         Raises:
-            NotAColumn: the type is one of those in `within` (recursive), or too large.
-            LoadSchemaTooLarge: together with the types created before.
+            NotAColumn: the type contains itself (it is in `within`), or it is too large.
+            LoadSchemaTooLarge: this type and those created before exceed the limit of a version.
         """
         branches, is_nullable = self.branches(node)
         if not branches:
@@ -178,13 +178,14 @@ class TypeFolding(ABC):
         return FoldedType(merged, route)
 
     def named(self, node: Record | Enum | Fixed) -> tuple[Name, Props]:
-        """Returns a name for a load type, and a property with the writer's name if another type already has it."""
+        """Returns a name for a load type. If another type already has the writer's name, also returns a property that
+        states it."""
         name = self.free_type_name(node.name)
         return name, () if name.name == node.name.name else ((NAMES, [node.name.name]),)
 
     def free_type_name(self, wanted: Name) -> Name:
         name = wanted = load_name(wanted)
-        # Names are never released, so all numbers up to the last one are taken: a type may have many thousand uses.
+        # Continues after the last number used, without testing the smaller ones: a type may have many thousand uses.
         n = self._last_numbers.get(wanted.full, 1)
         while name.full in self.taken:
             n += 1
@@ -196,7 +197,8 @@ class TypeFolding(ABC):
     def merge(
         self, load: Type, node: Type, path: str, within: frozenset[Name], default: JsonValue = NO_DEFAULT
     ) -> FoldedType | None:
-        """Returns the load type that also holds the writer's type, or None if it needs a separate column."""
+        """Returns the load type widened so that it also holds the writer's type, None if the writer's type needs a
+        separate column."""
         mark = len(self.notes)
         inner, was_nullable = split(load)
         branches, is_nullable = self.branches(node)
@@ -226,7 +228,7 @@ class TypeFolding(ABC):
         return FoldedType(rejoin(laid.type, was_nullable or is_nullable, default), laid.route)
 
     def is_text(self, node: Type, path: str, within: frozenset[Name]) -> bool:
-        """Whether a column can hold a writer's type only as its Avro-JSON text."""
+        """Whether a column holds values of a writer's type as Avro-JSON text, because no Hive type fits."""
         trial = type(self)(self.writer, set())
         trial.shaped = self.shaped
         try:
@@ -293,7 +295,7 @@ class TypeFolding(ABC):
         return Primitive(node.type, props=with_prop((), WIDENED, rounding or None))
 
     def merge_decimal(self, inner: Primitive, node: Primitive, path: str) -> Primitive | None:
-        """Decimals of one scale have the same bytes, so more digits only widen the column."""
+        """Widens a decimal to more digits. Decimals of the same scale have the same bytes."""
         its = node.logical
         if node.type is not inner.type or its is None or its.name != "decimal":
             return None
@@ -315,7 +317,7 @@ class TypeFolding(ABC):
         return Primitive(inner.type, wider, logical_props(wider))
 
     def merge_fixed(self, inner: Fixed, node: Fixed) -> Fixed | None:
-        # Columns from before the size limit of decimals stay as they are.
+        # Columns that were created before decimals had a size limit are not changed.
         same = inner.size == node.size and inner.logical in (node.logical, hive_logical(node))
         return inner if same else None
 
@@ -332,8 +334,8 @@ class TypeFolding(ABC):
     def merge_members(
         self, load: Record, branches: Sequence[Type], path: str, within: frozenset[Name]
     ) -> tuple[Record, StoredRoute]:
-        """Returns a record of members with every branch in the first member of its name that can hold it, else in a new
-        one."""
+        """Returns a record of members that holds every branch. A branch goes to the first member of its name that can
+        hold it, else to a new member."""
         fields = list(load.fields)
         used: dict[int, StoredRoute] = {}  # in the order of the branches
         for branch in branches:

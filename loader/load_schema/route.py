@@ -1,7 +1,7 @@
 """Routes the parts of a writer's message to the columns of a load schema.
 
-A version of the topic's subject uses its stored route. Any other writer schema is routed by the present names and types
-of the columns.
+A version of the topic's subject uses the route stored when it was folded in. Any other writer schema is routed by the
+present names and types of the columns.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from headrace.loader.load_schema.types import ABSENT, BRANCH, branch_names, prop
 
 @dataclass(frozen=True, slots=True)
 class Enclosing:
-    """The enclosing nodes, by which the fold decides whether a node becomes text.
+    """The records and columns that enclose a node of a schema. They decide whether the node becomes text.
 
     `records` are the names of the writer's enclosing records, outermost included: a type inside itself is recursive.
-    `path` is the column's path in the fold; its length is the depth.
+    `path` is the column's path in the load schema; its length is the depth.
     """
 
     records: frozenset[Name] = frozenset()
     path: str = ""
 
     def column(self, name: str, record: Name | None = None) -> Enclosing:
-        """Returns the enclosing nodes of a column of this record, or of a member."""
+        """Returns the `Enclosing` for the nodes of a column of this record, or of a member."""
         return Enclosing(self.records if record is None else self.records | {record}, joined(self.path, name))
 
     def items(self) -> Enclosing:
@@ -42,9 +42,9 @@ TOP_LEVEL: Final = Enclosing()
 
 @dataclass(frozen=True, slots=True)
 class RoutedColumn:
-    """A column and the writer field that feeds it; without one the row has null or the column's default (`absent`).
+    """A column and the writer field that feeds it. Without a field the row has null or the column's default (`absent`).
 
-    `inside` is the stored route inside the field, None if there is none.
+    `inside` is the stored route from the parts of the field to those of the column, None if no route is stored.
     """
 
     column: Field
@@ -53,7 +53,7 @@ class RoutedColumn:
 
     @property
     def absent(self) -> Any:
-        """The JSON default of a row without a source."""
+        """The value of the column, as JSON, in rows of messages that have no field for it."""
         if prop(self.column.props, ABSENT) == "null" or not self.column.has_default:
             return None
         return self.column.default
@@ -63,8 +63,8 @@ class RoutedColumn:
 class Route:
     """The columns for the fields of a writer's record, in the order of the load record.
 
-    `unplaced` names writer fields without a column, and columns that need a value and have no source: such messages do
-    not belong to the history of this topic and cannot be loaded.
+    `unplaced` names writer fields without a column, and columns that require a value but get none. If it is not empty,
+    messages of this writer do not fit this topic and cannot be loaded.
     """
 
     columns: tuple[RoutedColumn, ...]
@@ -72,7 +72,7 @@ class Route:
 
 
 def route_by_stored(load: Record, record: Record, kept: StoredRoute) -> Route:
-    """Returns the route of a writer's record as it was when its version was folded in."""
+    """Returns the route of a writer's record from the stored route of its version."""
     taken = {
         place.column: (field, place.inside)
         for field, place in zip(record.fields, route_places(kept, len(record.fields)), strict=True)
@@ -82,13 +82,13 @@ def route_by_stored(load: Record, record: Record, kept: StoredRoute) -> Route:
 
 
 def route_fields(load: Record, writer: Schema, record: Record, enclosing: Enclosing = TOP_LEVEL) -> Route:
-    """Returns the route of a writer's record by the names and types of the columns.
+    """Returns the route of a writer's record by the present names and types of the columns.
 
     Args:
-        load: a record of the load schema (not one of members).
-        writer: the writer's schema, to resolve its references.
-        record: the writer's record, `root_record(writer)` at the top.
-        enclosing: of both records.
+        load: a record of the load schema (not a record of members).
+        writer: the writer's schema, which resolves references.
+        record: the writer's record; at the top this is `root_record(writer)`.
+        enclosing: the nodes that enclose both records.
     """
     folding = Folding(writer, set(), growing=False)
     fed, folded = folding.feed(load.fields, record, enclosing.path, enclosing.records | {record.name})
@@ -107,7 +107,7 @@ def route_fields(load: Record, writer: Schema, record: Record, enclosing: Enclos
 
 
 def route_branch(members: Record, writer: Schema, branch: Type, enclosing: Enclosing = TOP_LEVEL) -> Field | None:
-    """Returns the member for a writer's non-null branch, None without a match."""
+    """Returns the member that holds a writer's non-null branch, None if there is none."""
     branch = writer.resolve(branch)
     for member in members.fields:
         if prop(member.props, BRANCH) not in branch_names(branch):

@@ -1,14 +1,17 @@
-"""The route of a version, as the state of the fold stores it: the column of each writer field.
+"""The route of a version as stored with the load schema: the column of each writer field.
 
-Names and types do not determine it later: a name may have been given to another field, and both columns may hold the
-type. Only the position of a column in its record never changes, because columns are renamed, widened and appended but
-never moved or removed. A route therefore has, for each field of a writer's record in order, the position of its column,
+Names and types do not determine the route later: a name may have been given to another field, and two columns may hold
+the type. But the position of a column in its record never changes, because columns are renamed, widened and appended,
+never moved or removed. For each field of a writer's record, in order, a route therefore has the position of its column,
 and the same for nested types. The non-null branches of a union are routed to members like fields to columns; a type
-that is no union is its only branch. A list or map has the route of its items or values; types without parts have none.
+that is no union counts as its only branch. A list or map has the route of its items or values; types without parts have
+no route.
 
-    {"3": 7, "5": [5, {"0": 1}]}    field 3 goes to column 7; field 5 to column 5, and its own field 0 to column 1.
-                                    An unlisted field goes to the column after that of the previous field, the first
-                                    to the first, and so on inside. `STRAIGHT` is a record in the order of the columns.
+    {"3": 7, "5": [5, {"0": 1}]}    field 3 goes to column 7; field 5 goes to column 5, where its own field 0 goes to
+                                    column 1. An unlisted field goes to the column after that of the previous field;
+                                    an unlisted first field goes to the first column.
+
+`STRAIGHT` is the route of a record whose fields are in the order of the columns.
 """
 
 from __future__ import annotations
@@ -24,21 +27,23 @@ STRAIGHT: Final[StoredRoute] = {}
 
 
 class RoutePlace(NamedTuple):
-    """The position of the column for a writer's field, and the route inside."""
+    """The position of the column for a writer's field, and the route from the parts of the field to those of the
+    column."""
 
     column: int
     inside: StoredRoute
 
 
 class FoldedType(NamedTuple):
-    """A load type that can hold a writer's type, and the route from one to the other."""
+    """A load type that can hold a writer's type, and the route from the parts of the writer's type to those of the load
+    type."""
 
     type: Type
     route: StoredRoute
 
 
 def stored_route(route_places: Iterable[RoutePlace]) -> StoredRoute:
-    """Returns the route of a record or union with these places for its fields or branches."""
+    """Returns the stored form of a record's or union's route, from the places of its fields or branches."""
     kept: dict[str, JsonValue] = {}
     straight = 0
     for number, (column, inside) in enumerate(route_places):
@@ -51,7 +56,7 @@ def stored_route(route_places: Iterable[RoutePlace]) -> StoredRoute:
 
 
 def route_places(route: StoredRoute, count: int) -> Iterator[RoutePlace]:
-    """Returns the places of `count` fields or branches; the inverse of `stored_route`."""
+    """Returns the places of `count` fields or branches. The inverse of `stored_route`."""
     column = -1
     for number in range(count):
         said = route.get(str(number), column + 1)
@@ -60,6 +65,6 @@ def route_places(route: StoredRoute, count: int) -> Iterator[RoutePlace]:
 
 
 def member_of(members: Record, route: StoredRoute) -> tuple[Field, StoredRoute]:
-    """Returns the member for values of one branch, and the route inside."""
+    """Returns the member that holds the only branch of a route, and the route inside it."""
     (place,) = route_places(route, 1)
     return members.fields[place.column], place.inside

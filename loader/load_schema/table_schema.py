@@ -1,4 +1,5 @@
-"""The schema that a topic's table declares: the files' schema, with a type for columns that have none."""
+"""The schema that a topic's Hive table declares: the schema of its files, but with a type for columns that are always
+null."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from headrace.loader.load_schema.text import load_record, load_text
 from headrace.loader.load_schema.types import NULL, nullable
 
 UNTYPED = nullable(Primitive(PrimitiveType.STRING))
-"""The table's type of a field that is null in every version. HiveServer2 4.0 refuses every query of a table with a
-column without a type, at any depth. The files have no type for it, so they can be read as any type of a later version.
+"""The table's type of a field that has the type null in every version. HiveServer2 4.0 refuses every query of a table
+with a column of type null, at any depth. The files have type null for it, which every type of a later version can read.
 """
 
 
@@ -26,7 +27,7 @@ def table_schema(text: str, kafka_column: str, comments: Mapping[int, str] = Map
 
     Args:
         text: a load schema, as `LoadState.text`.
-        kafka_column: of the files, as in `load_schema_with_kafka`.
+        kafka_column: variant in the files, as in `load_schema_with_kafka`.
         comments: as `LoadState.comments`; Hive's deserializer and Spark use a field's doc as the column's comment.
     """
     of_files = load_schema_with_kafka(text, kafka_column)
@@ -39,8 +40,8 @@ def table_schema(text: str, kafka_column: str, comments: Mapping[int, str] = Map
 
 
 def commented_table_schema(text: str, kafka_column: str, fold: str, literal_chars_max: int) -> str:
-    """Returns the table's schema with the comments of a fold, or without if the comments would make it too long for a
-    table property or for the parser.
+    """Returns the table's schema with the comments of a fold. Omits the comments if they would make the schema too long
+    for a table property or for the parser.
 
     Args:
         text, kafka_column: as in `table_schema`.

@@ -1,4 +1,4 @@
-"""Converts load schemas to text and back, and returns the record of a message."""
+"""Converts load schemas to text and back, and returns the root record of a writer's schema."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.avro_schema import Field, Name, Record, Schema, parse_schema, self
 
 
 def root_record(schema: Schema) -> Record:
-    """Returns the root record; a message that is no record is wrapped in a record with one field ""."""
+    """Returns the root record of a schema. A schema that is no record is wrapped in a record with one field ""."""
     root = schema.resolve(schema.root)
     return root if isinstance(root, Record) else Record(Name("Message"), (Field("", schema.root),))
 

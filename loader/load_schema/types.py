@@ -1,7 +1,7 @@
-"""The types of load columns and their permitted changes.
+"""The types of load columns and the changes that they permit.
 
-Tables and small functions of the fold: promotions that keep a column, names and defaults that Hive supports.
-`loader.load_schema` documents the properties.
+Tables and small functions for the fold: promotions that keep a column, and names and defaults that Hive supports. The
+properties in load schemas are documented in `loader.load_schema`.
 """
 
 from __future__ import annotations
@@ -51,23 +51,22 @@ UNSCALED = "unscaled"
 HIVE_PRECISION_MAX = 38
 
 COLUMN_NODES_MAX = 2_000
-"""Maximum types inside one column. Load types have no references, so types that use types twice double at each level; a
-larger column becomes text."""
+"""Maximum number of types inside one column; a larger column becomes text. Load types have no references, so a type
+that uses another twice contains its copy twice, and the size may double with each level."""
 
 FOLD_TYPES_MAX = 200_000
-"""Maximum types of one folded version, including columns that become text. Far more than a table can have; it limits
-the fold to some seconds, because a schema of one page may use a type of 2,000 types in every field."""
+"""Maximum number of types of one folded version, including columns that become text. A table never needs so many. The
+limit bounds the time of the fold to some seconds: a short schema may use a type of 2,000 types in every field."""
 
 LOAD_TEXT_CHARS_MAX = TEXT_CHARS_MAX - 10_000
-"""Maximum text of a load schema: the parser's limit, less space for the `kafka` column. A longer one could not be
-parsed again."""
+"""Maximum length of a load schema's text: the parser's limit, less space for the `kafka` column."""
 
 COLUMN_DEPTH_MAX = 30
-"""Maximum nesting of records, lists and maps in a column; a deeper field becomes text. Such depth is not queried, and
-the text of the load schema, which nests several times deeper, stays parseable."""
+"""Maximum nesting of records, lists and maps in a column; a deeper field becomes text. The load schema nests several
+times deeper than the column, and its text must stay parseable. Deeper fields are hardly ever queried."""
 
 COLUMN_NAME_CHARS_MAX = 120
-"""Metastores since 2.3 hold 767 characters, older ones 128; the rest is for suffixes."""
+"""Metastores since 2.3 accept column names of 767 characters, older ones 128; the difference to 128 is for suffixes."""
 
 RESERVED_COLUMNS: Final[Mapping[str, str]] = {
     "dt": "a partition column",
@@ -81,7 +80,7 @@ RESERVED_COLUMNS: Final[Mapping[str, str]] = {
 }
 
 EXACT: Final = frozenset({("int", "long"), ("int", "double"), ("float", "double"), ("string", "bytes")})
-"""Promotions (writer, reader) without loss. A column accepts such a writer unchanged."""
+"""Promotions (writer, reader) without loss. A column of the reader type accepts such a writer without a change."""
 
 WIDENINGS: Final = frozenset(
     {("int", "long"), ("int", "float"), ("int", "double"), ("long", "float"), ("long", "double"), ("float", "double")}
@@ -104,19 +103,19 @@ def prop(props: Props, key: str) -> JsonValue:
 
 
 def with_prop(props: Props, key: str, value: JsonValue) -> Props:
-    """Returns the properties with one set, or removed if the value is None."""
+    """Returns the properties with `key` set to `value`, or without `key` if the value is None."""
     rest = tuple(item for item in props if item[0] != key)
     return rest if value is None else (*rest, (key, value))
 
 
 def sources(field: Field) -> tuple[str, ...]:
-    """Returns the writer field names that feed a column, newest first."""
+    """Returns the names of the writer fields that feed a column, newest first."""
     listed = prop(field.props, SOURCE)
     return tuple(listed) if listed is not None else (field.name,)
 
 
 def former_sources(field: Field) -> tuple[str, ...]:
-    """Returns old names of a renamed column that now belong to another field."""
+    """Returns the names that fed a column and now belong to other fields."""
     return tuple(prop(field.props, FORMER) or ())
 
 
@@ -126,7 +125,7 @@ def with_sources(field: Field, names: Sequence[str]) -> Field:
 
 
 def split(node: Type) -> tuple[Type, bool]:
-    """Returns a load type without its null, and whether it had one."""
+    """Returns a load type without its null branch, and whether it had one."""
     if not isinstance(node, Union):
         return node, False
     inner = [branch for branch in node.branches if branch != NULL]
@@ -138,7 +137,8 @@ def kind_of(node: Type) -> JsonValue:
 
 
 def nullable(inner: Type, *, last: bool = False) -> Type:
-    """Returns the type with null before it, or after it if a non-null default must come first."""
+    """Returns the nullable form of a type. Null is the first branch, or the last if a non-null default requires
+    that."""
     if inner == NULL:
         return inner
     return Union((inner, NULL) if last else (NULL, inner))
@@ -151,7 +151,7 @@ def rejoin(inner: Type, is_nullable: bool, default: JsonValue = NO_DEFAULT) -> T
 
 
 def type_names(node: Type) -> set[str]:
-    """Returns the full names of the types in a load type."""
+    """Returns the full names of the named types in a load type."""
     return {part.name.full for part in walk_type(node) if isinstance(part, Record | Enum | Fixed)}
 
 
@@ -168,14 +168,15 @@ def load_name(name: Name) -> Name:
 
 
 def accepted_names(node: Record | Enum) -> set[str]:
-    """Returns the short names of writer types for this load type."""
+    """Returns the short names of the writer types that this load type accepts."""
     return {node.name.name, *(prop(node.props, NAMES) or ())}
 
 
 def is_plain(node: Type) -> bool:
-    """Whether Hive's deserializer reads the type without looking it up in the file's own schema.
+    """Whether the type has neither records nor decimals.
 
-    It looks up records and decimals, so these are not found under an alias or filled from a default.
+    Hive's deserializer searches those in the schema of the file, and finds them neither under an alias nor by a
+    default.
     """
     return not any(
         isinstance(part, Record)
@@ -185,7 +186,7 @@ def is_plain(node: Type) -> bool:
 
 
 def safe_default(inner: Type, value: JsonValue) -> bool:
-    """Whether every reader, including Hive's, fills a column of this type with this non-null default."""
+    """Whether every reader, including Hive's, can fill a column of this type with this non-null default."""
     if isinstance(inner, Array | Map) and not value:
         return isinstance(value, list if isinstance(inner, Array) else dict)
     if not is_plain(inner) or kind_of(inner) is not None:
@@ -216,7 +217,7 @@ def _safe_scalar(inner: Primitive, value: JsonValue) -> bool:
 
 
 FRACTIONS: Final = {PrimitiveType.FLOAT: "<f", PrimitiveType.DOUBLE: "<d"}
-"""Struct formats of binary numbers."""
+"""Formats of `struct` for binary numbers with fractions."""
 
 
 def _fits(packing: str, number: float) -> bool:
@@ -228,8 +229,8 @@ def _fits(packing: str, number: float) -> bool:
 
 
 def spelled_default(inner: Type, value: JsonValue) -> JsonValue:
-    """Returns a safe default in the type's spelling: floats and doubles with a fraction, because fastavro treats 0 as
-    an int and refuses the whole schema."""
+    """Returns a safe default in the spelling of its type: floats and doubles get a decimal point, because fastavro
+    takes 0 for an int and refuses the whole schema."""
     if isinstance(inner, Primitive) and inner.type in FRACTIONS:
         return float(value)
     if isinstance(inner, Array) and isinstance(value, list):
@@ -266,10 +267,12 @@ def _is_latin(text: str) -> bool:
 
 
 def hive_logical(node: Fixed) -> LogicalType | None:
-    """Returns the logical type of a fixed in the load schema; a decimal that Hive cannot hold is plain bytes.
+    """Returns the logical type that a fixed has in the load schema. A decimal that Hive cannot hold becomes plain
+    bytes.
 
-    So is a fixed with more bytes than readers can process as a number. All its values have that size, so quarantining
-    them, as is done for a decimal on bytes, would leave the column empty. Hive shows either as binary.
+    So does a fixed with more bytes than readers can process as a number. Every value of a fixed has that size; if the
+    values were quarantined, as they are for a decimal on bytes, the column would stay empty. Hive shows either as
+    binary.
     """
     logical = node.logical
     if logical is None or logical.name != "decimal":
@@ -292,7 +295,7 @@ def unscaled_props(logical: LogicalType) -> Props:
 
 
 def known_as(load: Record | Enum, node: Record | Enum) -> Props | None:
-    """Returns the load type's properties if the writer's named type is this type, by name or alias; else None."""
+    """Returns the load type's properties if the writer's named type is the same type, by name or alias; else None."""
     accepted = accepted_names(load)
     if node.name.name in accepted:
         return load.props
@@ -302,21 +305,21 @@ def known_as(load: Record | Enum, node: Record | Enum) -> Props | None:
 
 
 def branch_word(node: Type) -> str:
-    """Returns the name of a union's branch: the type, or a named type's name without namespace."""
+    """Returns the name of a union's branch: the type, or the name of a named type without its namespace."""
     if isinstance(node, Primitive):
         return node.type.value
     return node.name.name if isinstance(node, Record | Enum | Fixed) else type(node).__name__.lower()
 
 
 def branch_names(node: Type) -> set[str]:
-    """Returns the names under which a member may hold this branch."""
+    """Returns the names of the members that may hold this branch."""
     aliases = node.aliases if isinstance(node, Record | Enum | Fixed) else ()
     return {branch_word(node), *(alias.name for alias in aliases)}
 
 
 class ColumnNames:
-    """The names that the columns of one record have or had, case-insensitive, because Hive folds case and old files
-    keep old names.
+    """The names that the columns of one record have or had. Compared case-insensitively, because Hive folds case and
+    old files keep old names.
 
     Args:
         reserved: names in lower case that no column may have.
@@ -333,19 +336,20 @@ class ColumnNames:
         self._taken.update(name.lower() for name in (column.name, *column.aliases))
 
     def remove(self, column: Field) -> None:
-        """Releases the names of a column that gets another. Two columns never share one."""
+        """Releases the names of a column that is about to be renamed."""
         self._taken.difference_update(name.lower() for name in (column.name, *column.aliases))
         self._last_numbers.clear()
 
     def free(self, wanted: str) -> str:
-        """Returns the wanted name if no column has or had it, else with a number."""
+        """Returns the wanted name if no column has or had it, else the name with a number appended."""
         if len(wanted) > COLUMN_NAME_CHARS_MAX:
             digest = hashlib.sha256(wanted.encode()).hexdigest()[:8]
             wanted = f"{wanted[: COLUMN_NAME_CHARS_MAX - 9]}_{digest}"
         if wanted.lower() in self._reserved:
             wanted = f"{wanted}_"
         folded = wanted.lower()
-        # All numbers up to the last one are taken: thousands of names may differ in case only.
+        # Continues after the last number used, without testing the smaller ones: thousands of names may differ in case
+        # only.
         name, n = wanted, self._last_numbers.get(folded, 1)
         while name.lower() in self._taken or name.lower() in self._reserved:
             n += 1

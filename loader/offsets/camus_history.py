@@ -1,9 +1,9 @@
-"""Reads the positions of LinkedIn's Camus from its history. Pure, except for reading its files.
+"""Reads the next offsets that LinkedIn's Camus had reached, from its history directory. Pure, except for reading files.
 
-Each run leaves a directory named after its time in `etl.execution.history.path`, with Hadoop sequence files `offsets-…`
-whose keys are `EtlKey`: topic, partition, and the next offset. A run repeats the entries of partitions that it did not
-read, so the newest directory is complete. Of two keys for one partition the greater offset counts, as in Camus.
-Formats: Hadoop's SequenceFile, version 6, and Camus' `EtlKey.write`.
+Each Camus run creates a directory, named by its time, in `etl.execution.history.path`. It has Hadoop sequence files
+`offsets-…` whose keys are `EtlKey`: topic, partition, and the next offset. A run repeats the entries of partitions that
+it did not read, so the newest directory is complete. Of two keys for one partition the greater offset counts, as in
+Camus. Formats: Hadoop's SequenceFile, version 6, and Camus' `EtlKey.write`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def next_offsets(history: Path) -> dict[str, dict[int, int]]:
     """Returns the next offset by topic and partition.
 
     Args:
-        history: the directory of all runs or of one run, copied from the cluster.
+        history: a copy of the directory of all runs, or of one run.
 
     Raises:
-        NotCamus: there are no files of offsets, or one cannot be read.
+        NotCamus: there are no offset files, or one is damaged.
         OSError: a directory or file cannot be read.
     """
     found: dict[str, dict[int, int]] = {}
@@ -39,19 +39,19 @@ def next_offsets(history: Path) -> dict[str, dict[int, int]]:
             try:
                 _read(file, found)
             except (EOFError, ValueError) as error:
-                raise NotCamus(f"{path} is no file of Camus' offsets: {error}") from error
+                raise NotCamus(f"{path} is no offset file of Camus: {error}") from error
     return found
 
 
 def _newest_run(history: Path) -> list[Path]:
-    """Returns the files in the directory itself, or in the newest of its subdirectories that has any. Names sort by
+    """Returns the offset files in the directory itself, or in the newest subdirectory that has any. The names sort by
     time."""
     below = sorted((path for path in history.iterdir() if path.is_dir()), reverse=True)
     for directory in (history, *below):
         files = sorted(path for path in directory.glob(FILES) if path.is_file())
         if files:
             return files
-    raise NotCamus(f"{history}: no files {FILES} are there or in the directories of its runs")
+    raise NotCamus(f"{history}: neither this directory nor its subdirectories have files {FILES}")
 
 
 def _read(file: BinaryIO, found: dict[str, dict[int, int]]) -> None:
@@ -73,7 +73,7 @@ def _read(file: BinaryIO, found: dict[str, dict[int, int]]) -> None:
 def _header(file: BinaryIO) -> bytes:
     """Reads the header and returns the sync marker."""
     if _exactly(file, len(MAGIC)) != MAGIC:
-        raise ValueError("it does not begin as a Hadoop sequence file of version 6")
+        raise ValueError("it does not begin with the header of a Hadoop sequence file of version 6")
     key_class, _ = _text(file), _text(file)
     if key_class.rpartition(".")[2] != KEY_CLASS:
         raise ValueError(f"its keys are {key_class}, not Camus' {KEY_CLASS}")
@@ -81,7 +81,7 @@ def _header(file: BinaryIO) -> bytes:
     if in_blocks:
         raise ValueError("its keys are compressed in blocks; Camus writes io.seqfile.compression.type NONE or RECORD")
     if is_compressed:
-        _text(file)  # the codec, of values alone
+        _text(file)  # the codec, which compresses the values only
     pairs = _int(_exactly(file, 4))
     if not 0 <= pairs <= HEADER_TEXTS_MAX:
         raise ValueError(f"a header with {pairs} properties")
@@ -91,8 +91,8 @@ def _header(file: BinaryIO) -> bytes:
 
 
 def _key(key: bytes) -> tuple[str, int, int]:
-    """Returns topic, partition and next offset of a key with leader, partition, begin, offset, checksum, topic, and
-    further fields."""
+    """Decodes a key and returns topic, partition and next offset. A key has leader, partition, begin, offset, checksum,
+    topic, and further fields."""
     leader_end = 2 + int.from_bytes(key[:2], "big")
     numbers = key[leader_end : leader_end + 28]
     topic_at = leader_end + 30

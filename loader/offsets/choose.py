@@ -1,7 +1,7 @@
 """Builds the commit for next offsets set by an operator. Pure.
 
-A partition with loaded offsets only moves forward, and the skipped offsets become a declared gap: moving back would
-load rows twice. A partition without loaded offsets may start anywhere.
+For a partition with loaded offsets, the next offset can only increase, and the skipped offsets become a recorded gap: a
+lower next offset would load rows twice. A partition without loaded offsets may start anywhere.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ NOT_BACK = (
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """The log of a partition holds offsets `[start, end)`; `leader_epoch` is its leader's.
+    """The offsets `[start, end)` that a partition's log holds, with the epoch of its leader.
 
-    `shared_end` is the end of the unchanged part of the log, None if it was not checked or is unknown.
+    `shared_end` is the offset up to which the log is the one that was loaded, None if it was not checked or is unknown.
     """
 
     start: int
@@ -36,7 +36,7 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One partition: its former next offset (None if there was none) and its new one."""
+    """A change of one partition: its next offset before (None if there was none) and after."""
 
     topic: str
     partition: int
@@ -46,8 +46,12 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`gaps` skip offsets, `starts` are of partitions without loaded offsets, and `left` are sentences about unchanged
-    partitions. `leader_epoch` is the epoch under which the skipped offsets belong to the log that was read."""
+    """The changes that an operator has chosen.
+
+    `gaps` skip offsets of partitions with loaded offsets, `starts` set start offsets of other partitions, and `left`
+    are sentences about unchanged partitions. `leader_epoch` is the leader epoch at which the log was checked before the
+    skip.
+    """
 
     gaps: tuple[Moved, ...] = ()
     starts: tuple[Moved, ...] = ()
@@ -66,7 +70,7 @@ def skip(
     """Skips the offsets `[offset, to)`, which must begin at the next offset.
 
     Args:
-        bounds: None if the brokers were not asked.
+        bounds: the offsets on the brokers; None if they were not fetched.
 
     Raises:
         OffsetsRefused: `offset` is not the next offset, or nothing was loaded, or the log has diverged.
@@ -105,8 +109,11 @@ def set_next(
 ) -> Choice:
     """Sets the next offset or the start offset of a partition.
 
+    Args:
+        bounds: the offsets on the brokers; None if they were not fetched.
+
     Raises:
-        OffsetsRefused: that would move it back, or beyond the log.
+        OffsetsRefused: the offset is before the next offset, or after the end of the log.
     """
     known = state.topics.get(topic)
     found = known.partitions.get(partition) if known else None

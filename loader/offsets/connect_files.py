@@ -1,8 +1,8 @@
-"""Reads the positions of Kafka Connect from the names of its files. Pure, except for listing a directory.
+"""Derives next offsets from the file names of Kafka Connect. Pure, except for listing a directory.
 
 The HDFS sink names a file `topic+partition+start+end.ext`, both inclusive, so the next offset is one after the greatest
-end. The S3 sink names only the first offset, `topic+partition+start.ext`, so the next offset is somewhere in its newest
-file: loading begins with that file's first offset, and its messages are read again.
+end. The S3 sink names only the first offset, `topic+partition+start.ext`, so the end of the newest file is unknown:
+loading begins with that file's first offset, and its messages are read again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NAME = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)\+(?P<partition>\d+)\+(?P<start>\
 
 
 def next_offsets(names: Iterable[str]) -> dict[str, dict[int, int]]:
-    """Returns the next offset by topic and partition. Ignores other names."""
+    """Returns the next offset by topic and partition. Ignores names of another form."""
     found: dict[str, dict[int, int]] = {}
     for name in names:
         match = _NAME.fullmatch(name)
@@ -44,7 +44,7 @@ def names_below(directory: Path) -> Iterator[str]:
 
 
 def names_in_listing(lines: Iterable[str]) -> Iterator[str]:
-    """Returns the names at the ends of lines, as `hdfs dfs -ls -R` and `aws s3 ls --recursive` print them."""
+    """Returns the file names in a listing as printed by `hdfs dfs -ls -R` and `aws s3 ls --recursive`."""
     for line in lines:
         words = line.split()
         if words:

@@ -1,2 +1,2 @@
 """Plans a run: `discover` finds topics and offsets, `schemas` fetches schemas from the registry, `ranges` chooses the
-next offsets of each partition, `packing` distributes them over tasks, and `load_plan` combines everything."""
+offsets to read of each partition, `packing` distributes them over tasks, and `load_plan` combines everything."""

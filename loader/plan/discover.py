@@ -1,7 +1,7 @@
-"""Finds the topics and the offsets they hold.
+"""Finds the topics on the brokers, and the offsets of their partitions.
 
-The offsets are read before any request to the registry, so that no message in a planned range is newer than the schemas
-of the plan.
+The offsets are read before any request to the registry, so that every message in a planned range is older than the
+schemas of the plan.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ NEVER_LOADED = re.compile(r"__.*|_schemas")
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """The log holds offsets `[start, end)`; `end` is the last stable offset, so no open transaction is inside.
+    """Offsets `[start, end)` that the log of a partition holds; `end` is the last stable offset, so no transaction in
+    this range is open.
 
-    `high_watermark` was read a moment earlier: if it is beyond `end`, an open transaction holds these offsets back.
-    `shared_end` is the offset up to which the log equals the log that was read before; None if it was not checked or is
-    unknown.
+    `high_watermark` was read a moment earlier: if it is beyond `end`, an open transaction holds the offsets between
+    them back. `shared_end` is the offset up to which the log equals the log that was loaded; None if it was not checked
+    or is unknown.
     """
 
     partition: int
@@ -40,13 +41,14 @@ class PartitionOffsets:
 
     @property
     def held_back(self) -> int:
-        """The number of offsets from the first open transaction on."""
+        """The number of offsets that the first open transaction makes unreadable."""
         return max(0, self.high_watermark - self.end)
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredTopic:
-    """`topic_id` is "" if the broker reports none; `errors` are the failed partitions with the reasons."""
+    """A topic on the brokers. `topic_id` is "" if the broker reports none; `errors` are the partitions whose offsets
+    could not be fetched, with the reasons."""
 
     topic: str
     topic_id: str
@@ -56,7 +58,8 @@ class DiscoveredTopic:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """`unusable` are wanted topics that the cluster cannot serve now, with the reasons."""
+    """The result of `discover`. `unusable` are topics that should be loaded but that the cluster cannot serve now, with
+    the reasons."""
 
     cluster_id: str
     topics: Mapping[str, DiscoveredTopic]
@@ -83,17 +86,17 @@ class Cluster(Protocol):
 
 
 def is_wanted(topic: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    """Whether a topic of this name is loaded. The patterns match whole names."""
+    """Whether a topic of this name is to be loaded. The patterns match whole names."""
     if NEVER_LOADED.fullmatch(topic):
         return False
     return any(re.fullmatch(p, topic) for p in include) and not any(re.fullmatch(p, topic) for p in exclude)
 
 
 def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], state: LoaderState = EMPTY) -> Discovery:
-    """Fetches the topics of the cluster and the offsets of the wanted ones.
+    """Fetches the topics of the cluster, and the offsets of those that are to be loaded.
 
     Args:
-        state: of the commit log; used to detect logs that have diverged.
+        state: state of the commit log; used to detect logs that have diverged.
 
     Raises:
         KafkaUnavailable: no broker answers.
@@ -142,7 +145,7 @@ def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], s
 def _suspects(
     topics: Mapping[str, TopicMetadata], found: Mapping[TopicPartition, PartitionOffsets], state: LoaderState
 ) -> dict[TopicPartition, SuspectPartition]:
-    """Returns the partitions with possibly diverged logs. Excludes re-created topics, which are known to differ."""
+    """Returns the partitions whose logs may have diverged. Excludes re-created topics, whose logs are new anyway."""
     doubts, others = {}, {}
     for tp, offsets in found.items():
         known = state.topics.get(tp.topic)
@@ -157,7 +160,8 @@ def _suspects(
             doubts[tp] = doubt
         elif offsets.start < partition.next_offset:
             others[tp] = doubt
-    # A topic is re-created as a whole, and the epochs of some partitions may be the same by chance.
+    # If one partition shows that the topic was re-created, so were all, although the epochs of some may be equal by
+    # chance.
     anew = {tp.topic for tp, doubt in doubts.items() if doubt.is_made_anew}
     of_new = {tp: doubt for tp, doubt in (doubts | others).items() if tp.topic in anew}
     return doubts | {tp: replace(doubt, is_of_new_topic=True) for tp, doubt in of_new.items()}

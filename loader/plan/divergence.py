@@ -1,9 +1,10 @@
 """Finds the offset up to which a log is unchanged since it was read.
 
 After an unclean election, or when a broker's disk was restored from an older copy, a log ends before the offsets that
-were read and then grows again: the same offsets, other messages. The leader epoch is then another one, and comparing
-the epochs of the log finds the point of divergence (KIP-101, KIP-279). Without epochs (brokers before Kafka 0.11), only
-a log that ends too early is detected. If topics have no ids, a topic whose leader epochs began again was re-created.
+were read and then grows again: the same offsets, other messages. The leader epoch differs then, and comparing the
+epochs in the log gives the offset at which it diverged (KIP-101, KIP-279). Without epochs (brokers before Kafka 0.11),
+only a log that ends too early is detected. If topics have no ids, a topic whose leader epochs began again was
+re-created.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class EpochSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SuspectPartition:
-    """A partition whose log may have diverged. `leader_epoch` is the present leader's.
+    """A partition whose log may have diverged. `leader_epoch` is that of the present leader.
 
-    `has_topic_id` means that the topic is known to be the same, `is_of_new_topic` that another of its partitions shows
-    that it was re-created.
+    `has_topic_id` means that the topic id proves that the topic is the same. `is_of_new_topic` means that another
+    partition of the topic shows that the topic was re-created.
     """
 
     known: PartitionState
@@ -44,22 +45,24 @@ class SuspectPartition:
 
 @dataclass(frozen=True, slots=True)
 class SharedEnds:
-    """By partition, the end of the unchanged part of the log; unknown partitions are missing. `errors` are failed
-    partitions with the reasons."""
+    """The result of `shared_ends`, by partition: the end of the unchanged part of the log. Partitions for which it is
+    unknown are missing. `errors` are partitions whose epochs could not be fetched, with the reasons."""
 
     offsets: Mapping[TopicPartition, int]
     errors: Mapping[TopicPartition, str]
 
 
 def is_suspect(known: PartitionState, leader_epoch: int, start: int, end: int) -> bool:
-    """Whether a log that holds `[start, end)` must be checked. A log is only truncated under a new leader epoch, so
-    idle clusters cost nothing. If the log no longer holds anything that was read, nothing can differ."""
+    """Whether a log that holds the offsets `[start, end)` may have diverged. A log is only truncated under a new leader
+    epoch, so partitions without an election need no request. A log that no longer holds any loaded offset cannot
+    contradict them."""
     is_changed = leader_epoch < 0 or leader_epoch != known.leader_epoch or end < known.next_offset
     return is_changed and start < known.next_offset
 
 
 def shared_ends(source: EpochSource, doubts: Mapping[TopicPartition, SuspectPartition]) -> SharedEnds:
-    """Checks all partitions together: one request per broker, and further requests only for diverged partitions."""
+    """Determines the unchanged part of all given logs. Sends one request per broker, and further ones only for diverged
+    partitions."""
     offsets = {tp: 0 for tp, doubt in doubts.items() if doubt.is_made_anew}
     searches = {
         tp: search for tp, doubt in doubts.items() if tp not in offsets and (search := _first(doubt.known)) is not None
@@ -85,10 +88,12 @@ def shared_ends(source: EpochSource, doubts: Mapping[TopicPartition, SuspectPart
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """`epoch` is the next epoch to request. No offset from `up_to` on is shared.
+    """The search for the end of the unchanged part of one log. `epoch` is the next epoch to request. Offsets from
+    `up_to` on are known to differ or to be new.
 
-    `older` are the epochs read before it, newest first, each with its end. `is_read` means that batches of `epoch` were
-    read; otherwise it is the leader's epoch at the last commit, and no batch above it was read.
+    `older` are the earlier epochs in the batches that were read, newest first, each with its end offset. `is_read`
+    means that batches of `epoch` were read; otherwise it is the leader's epoch at the last commit, and no batch of it
+    was read.
     """
 
     epoch: int
@@ -106,11 +111,11 @@ def _first(known: PartitionState) -> _Search | None:
 
 
 def _after(search: _Search, answer: EpochEnd, known: PartitionState) -> _Search | int:
-    """Returns the next request, or the end of the shared part. Pure."""
+    """Evaluates a response. Returns the next request, or the end of the unchanged part of the log. Pure."""
     read_end = known.epochs.end
     if not search.is_read:
-        # The last offsets of that leader may have been empty. If they are missing now, they are read again, which costs
-        # nothing.
+        # The offsets after the last batch that was read held no messages. If they are missing now, reading them again
+        # loads nothing twice.
         unsure = bool(known.epochs.starts) and answer.epoch < search.epoch
         return read_end if unsure else max(0, read_end, min(search.up_to, answer.end))
     up_to = min(search.up_to, answer.end) if answer.end >= 0 else search.up_to
@@ -123,7 +128,7 @@ def _after(search: _Search, answer: EpochEnd, known: PartitionState) -> _Search 
     if up_to < read_end:
         return up_to
     if read_end < known.next_offset and known.leader_epoch > search.epoch:
-        # Every batch read is there. After them compaction had left none, so the offsets there belong to any epoch up to
-        # that leader's.
+        # The log still has every batch that was read. The offsets after them had no batch, so they may belong to any
+        # epoch up to that of the leader.
         return _Search(known.leader_epoch, known.next_offset, (), False)
     return min(answer.end, known.next_offset)

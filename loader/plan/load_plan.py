@@ -26,8 +26,8 @@ TOPICS_NAMED_MAX = 3  # in one note
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """The settings for planning. `tasks` is the size of the pool; sizes are in bytes. `policy_of` returns the settings
-    of a topic."""
+    """The settings for planning. `tasks` is the maximum number of tasks; sizes are in bytes. `policy_of` returns the
+    settings of a topic."""
 
     tasks: int
     range_bytes_max: int
@@ -38,8 +38,8 @@ class PlanSettings:
 
 @dataclass(frozen=True, slots=True)
 class TopicWork:
-    """The part of the plan for one topic; `known` is None for a topic without a commit. `policy` is in force: for an
-    existing table, it includes the table's layout."""
+    """The part of the plan for one topic. `known` is the topic's state, None if it has no commit. `policy` are the
+    settings in force; for an existing table, they include the table's layout."""
 
     topic: str
     known: TopicState | None
@@ -51,12 +51,13 @@ class TopicWork:
 
     @property
     def known_ids(self) -> frozenset[int]:
-        """The schema ids that need no request: of the subject, and found in earlier messages."""
+        """The schema ids that need no lookup by id: those of the subject's versions, and those found in earlier
+        messages."""
         return self.schemas.load_schema.writer_ids | (self.known.foreign_ids if self.known else frozenset())
 
     @property
     def texts_known(self) -> frozenset[int]:
-        """The schema ids whose messages would be loaded."""
+        """The schema ids with a known schema, whose messages can be loaded."""
         return frozenset(self.schemas.writer_schemas)
 
     @property
@@ -79,8 +80,11 @@ class TopicWork:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """`commit_number` is the newest commit that the plan knows. `waiting`, `problems`, `notes` and `registry_outage`
-    are as in the report. `discovered` are the topics on the brokers after `asked_ms`."""
+    """The plan of one run.
+
+    `commit_number` is the newest commit at planning. `waiting`, `problems`, `notes` and `registry_outage` are as in
+    `RunReport`. `discovered` are the topics on the brokers, fetched after the time `asked_ms`.
+    """
 
     run_id: str
     commit_number: int
@@ -110,12 +114,12 @@ def make_plan(
     task_settings: TaskSettings,
     only: Collection[str] = (),
 ) -> LoadPlan:
-    """Plans the offsets that have arrived since `state`.
+    """Plans the reading of the offsets that have arrived since `state`.
 
     Args:
-        only: names of topics, none for all.
-        asked_ms: an instant before the offsets were fetched.
-        discovery: fetched before this call, because `schemas` must be fetched after the offsets.
+        only: names of the topics to plan, empty for all.
+        asked_ms: a time before the offsets were fetched.
+        discovery: topics and offsets. Fetch it before this call, because the schemas must be newer than the offsets.
     """
     waiting: dict[str, str] = {}
     problems: dict[str, tuple[str, ...]] = {
@@ -147,7 +151,7 @@ def make_plan(
     notes += _kept_notes(works.values(), settings)
     missing = state.topics.keys() - discovery.topics.keys() - discovery.unusable.keys()
     gone = sorted(topic for topic in missing if not only or topic in only)
-    notes += [f"{topic}: not on the brokers now (or excluded); its table stays" for topic in gone]
+    notes += [f"{topic}: not on the brokers now, or excluded; its table remains" for topic in gone]
     packing = pack(
         [offsets for work in works.values() for offsets in offset_ranges(work.topic, work.ranges)],
         tasks=settings.tasks,
@@ -187,7 +191,7 @@ def _topic_work(
             found, known, starts, on_data_loss=policy.on_data_loss, range_bytes_max=settings.range_bytes_max
         ),
         schemas=schemas,
-        # Chosen once, because the name depends on the names of other topics' tables.
+        # The table name is chosen only once, because it depends on the names of other topics' tables.
         table=known.table if known else table_name(found.topic, taken),
         directory=known.directory if known else directory_name(found.topic),
         policy=policy,
@@ -195,7 +199,7 @@ def _topic_work(
 
 
 def _kept_notes(works: Iterable[TopicWork], settings: PlanSettings) -> Iterator[str]:
-    """Notes tables that keep their layout although the settings differ: one sentence per setting."""
+    """Returns notes on tables whose layout differs from the settings and stays: one sentence per setting."""
     kept: dict[str, list[str]] = defaultdict(list)
     for work in works:
         wanted, has = settings.policy_of(work.topic), work.policy
@@ -252,7 +256,7 @@ def _topic_plan(work: TopicWork) -> TopicPlan:
 
 
 def plan_for_people(plan: LoadPlan) -> bytes:
-    """Returns a summary of the plan, which no program reads."""
+    """Returns a summary of the plan as JSON for operators. No program reads it."""
     units = [
         {
             "task": unit.task,

@@ -1,8 +1,8 @@
-"""Distributes ranges over a fixed pool of tasks. Pure.
+"""Distributes ranges over a fixed number of tasks. Pure.
 
 The weight of a range is its estimated bytes plus a constant. Large ranges are split, small ones are packed by LPT
-(longest processing time first: Graham 1969, at most 4/3 of the optimum). Ranges of one topic stay together as far as
-the balance allows, because every task that reads a topic writes files of its own.
+(longest processing time first: Graham 1969, at most 4/3 of the optimum). Ranges of one topic are given to few tasks, as
+far as the balance allows, because every task that reads a topic writes separate files of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SPLITS_PER_TASK = 4  # a range is split when it weighs more than this part of a 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Ranges per task, and the heaviest task's weight divided by the mean."""
+    """The ranges of each task, and the heaviest task's weight divided by the mean."""
 
     tasks: tuple[tuple[OffsetRange, ...], ...]
     imbalance: float
@@ -36,7 +36,7 @@ def weight(offsets: OffsetRange) -> int:
 
 
 def pack(ranges: Sequence[OffsetRange], *, tasks: int, file_bytes_target: int) -> Packing:
-    """Distributes ranges over at most `tasks` tasks. Every offset is in exactly one of them."""
+    """Distributes ranges over at most `tasks` tasks. Every offset is read by exactly one of them."""
     total = sum(weight(offsets) for offsets in ranges)
     tasks = max(1, min(tasks, -(-total // TASK_BYTES_MIN)))
     pieces = [
@@ -61,7 +61,8 @@ def pack(ranges: Sequence[OffsetRange], *, tasks: int, file_bytes_target: int) -
 
 
 def split(offsets: OffsetRange, bytes_max: int) -> list[OffsetRange]:
-    """Splits a range into pieces of about equal offsets, none estimated at more than `bytes_max` if possible."""
+    """Splits a range into pieces with about the same number of offsets, if possible each with at most `bytes_max` bytes
+    according to the estimate."""
     length = offsets.end - offsets.start
     parts = max(1, min(length, -(-offsets.bytes_estimate // max(1, bytes_max))))
     cuts = [offsets.start + length * part // parts for part in range(parts + 1)]
@@ -78,8 +79,8 @@ def split(offsets: OffsetRange, bytes_max: int) -> list[OffsetRange]:
 
 
 def _group_limits(bound: float, file_bytes_target: int, lightest: int) -> Iterable[float]:
-    """Yields the weight limits of a group: enough to fill a file, then at most a task's share, a half of it, a quarter,
-    down to single pieces."""
+    """Yields the weight limits of a group to try, in this order: enough to fill a file, a task's share, a half of it, a
+    quarter, down to single pieces."""
     yield float(file_bytes_target)
     limit = min(bound, float(file_bytes_target))
     while limit > lightest / 2:
@@ -88,7 +89,8 @@ def _group_limits(bound: float, file_bytes_target: int, lightest: int) -> Iterab
 
 
 def _by_topic(pieces: Sequence[OffsetRange], limit: float) -> list[list[OffsetRange]]:
-    """Returns groups that stay together: as few per topic as `limit` allows, so that only heavy topics are spread."""
+    """Returns groups of ranges that stay in one task. A topic gets as few groups as `limit` allows, so that only heavy
+    topics are spread over several tasks."""
     topics: dict[str, list[OffsetRange]] = defaultdict(list)
     for piece in pieces:
         topics[piece.topic_partition.topic].append(piece)
@@ -101,7 +103,7 @@ def _by_topic(pieces: Sequence[OffsetRange], limit: float) -> list[list[OffsetRa
 
 
 def _lpt(groups: Sequence[list[OffsetRange]], bins: int) -> list[list[OffsetRange]]:
-    """Puts the heaviest group first, each into the lightest bin."""
+    """Assigns the groups to bins: in order of decreasing weight, each to the lightest bin."""
     weighed = sorted(((sum(weight(piece) for piece in group), group) for group in groups), key=lambda pair: -pair[0])
     heap = [(0, number) for number in range(bins)]
     filled: list[list[OffsetRange]] = [[] for _ in range(bins)]

@@ -1,6 +1,6 @@
 """Chooses the offsets that this run reads, from the next offsets and the offsets on the brokers. Pure.
 
-Limits apply here and not later: every planned offset is read.
+Size limits apply here and not later: every planned offset is read.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from headrace.loader.work_unit import OffsetRange
 TRIED_AGAIN = "check that its brokers are up; the next load continues"
 
 HELD_BACK_MAX = 1_000_000
-"""Offsets after an open transaction that cause a note if other offsets can be read: some minutes of a busy partition,
-while usual transactions end within one. If nothing else can be read, one such offset causes a note, because the
-transaction has been open since the last run."""
+"""If an open transaction makes more offsets than this unreadable, the report has a note. This number is some minutes of
+a busy partition, while transactions usually end within one. If nothing else can be read, one such offset causes a note,
+because the transaction has been open since the last run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class PlannedRange:
 
 @dataclass(frozen=True, slots=True)
 class TopicRanges:
-    """The ranges of one topic. `problems` are sentences about offsets that the policy forbids to skip.
+    """The ranges of one topic. `problems` are sentences about lost offsets that the policy forbids to skip.
 
-    `topic_id` is the id to commit; `starts_again` means that the topic was re-created, `continues` that it is the same
-    topic under another id.
+    `topic_id` is the id to commit. `starts_again` means that the topic was re-created, `continues` that it is the same
+    topic although the id changed, because brokers begin or cease to report ids.
     """
 
     topic_id: str
@@ -65,16 +65,17 @@ def topic_ranges(
     on_data_loss: str,
     range_bytes_max: int,
 ) -> TopicRanges:
-    """Returns the ranges to read of a topic.
+    """Returns the ranges of a topic that this run reads.
 
     Args:
-        starts: start offsets of partitions without a load, if not their log start. on_data_loss: `fail` leaves a
-        partition unread if offsets vanished or were replaced, and reports it; `skip` continues
-            with the offsets that exist.
+        starts: start offsets, by partition, for partitions without loaded offsets; the default is the log start offset.
+        on_data_loss: `fail` leaves a partition unread if offsets vanished or were replaced, and reports it; `skip`
+            continues with the offsets that exist.
         range_bytes_max: limit of one range, estimated.
     """
     topic_id = found.topic_id or (known.topic_id if known else "")
-    # A topic without an id before is not another topic: the leader epochs show whether it is the same log.
+    # If the topic had no id before, a new id does not mean another topic: the leader epochs show whether the log is the
+    # same.
     starts_again = known is not None and known.topic_id not in ("", topic_id)
     problems = [f"partition {number}: {reason}; {TRIED_AGAIN}" for number, reason in sorted(found.errors.items())]
     notes: list[str] = []
@@ -105,7 +106,8 @@ def topic_ranges(
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """The loss, the effect that `on_data_loss=skip` would have, and its effect if set."""
+    """Offsets that cannot be loaded any more: a sentence about the loss, what `on_data_loss=skip` would do, and the
+    note if it is set."""
 
     what: str
     remedy: str
@@ -115,7 +117,7 @@ class _Lost:
 def _planned(
     offsets: PartitionOffsets, known: PartitionState | None, chosen: int | None, range_bytes_max: int
 ) -> tuple[PlannedRange, _Lost | None]:
-    """Returns the range of one partition, and the loss before it."""
+    """Returns the range of one partition, and the loss before its start, if any."""
     lost, diverged_at = None, None
     previous = known.next_offset if known else chosen
     start = offsets.start if previous is None else previous
@@ -150,7 +152,8 @@ def _planned(
 
 
 def same_log_end(offsets: PartitionOffsets, known: PartitionState) -> int:
-    """Returns the offset up to which the log is unchanged, at most the next offset; if unknown, the log end offset."""
+    """Returns the offset up to which the log is unchanged, at most the next offset. If it was not determined, the log
+    counts as unchanged up to its end."""
     if offsets.shared_end is not None:
         return offsets.shared_end
     return min(known.next_offset, offsets.end)
@@ -178,7 +181,7 @@ def _held_back_note(topic: str, offsets: PartitionOffsets) -> str:
 
 
 def offset_ranges(topic: str, ranges: TopicRanges) -> list[OffsetRange]:
-    """Returns the non-empty ranges of a topic in the form for tasks."""
+    """Returns the non-empty ranges of a topic as `OffsetRange`, the type that tasks use."""
     return [
         OffsetRange(
             TopicPartition(topic, planned.partition),

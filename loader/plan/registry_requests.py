@@ -1,4 +1,5 @@
-"""The registry requests of a run: each is sent once, and requests known in advance are sent concurrently.
+"""The registry requests of a run. Each request is sent once, and requests that are known in advance are sent
+concurrently.
 
 After the first request without a response, the run sends no more.
 """
@@ -21,11 +22,11 @@ logger = logging.getLogger(__name__)
 T_co = TypeVar("T_co", covariant=True)
 
 AT_ONCE = 8
-"""Concurrent requests. A thousand requests take the time of 125, and eight clients are no load for a registry."""
+"""Concurrent requests. A thousand requests take the time of 125 sequential ones, at little load for the registry."""
 
 
 class Registry(Protocol):
-    """The registry client's methods that are used here, from several threads."""
+    """The methods of the registry client that are used here, from several threads."""
 
     def identity(self) -> str: ...
 
@@ -39,20 +40,20 @@ class Registry(Protocol):
 
 
 class RegistryRequest(Protocol[T_co]):
-    """A hashable request, so that equal requests are sent once."""
+    """A request. It is hashable, so that equal requests are sent once."""
 
     def ask(self, registry: Registry) -> T_co: ...
 
 
 class IdentityRequest(NamedTuple):
-    """The identity of the registry, "" if it has none."""
+    """Requests the identity of the registry, "" if it has none."""
 
     def ask(self, registry: Registry) -> str:
         return registry.identity()
 
 
 class VersionsRequest(NamedTuple):
-    """The version numbers of a subject, ascending; none if the subject does not exist."""
+    """Requests the version numbers of a subject, ascending; none if the subject does not exist."""
 
     subject: str
 
@@ -80,7 +81,7 @@ class SchemaByIdRequest(NamedTuple):
 
 
 class RegistryResponses:
-    """The responses of one run."""
+    """The responses of one run. `outage` is the error after which no further requests are sent."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -95,8 +96,10 @@ class RegistryResponses:
                 list(pool.map(self._ask, waiting))
 
     def answer(self, question: RegistryRequest[T_co]) -> T_co:
-        """Raises:
-        RegistryError, AvroSchemaError: the error of this request, or the outage found by an earlier one.
+        """Returns the response to a request; sends it if that has not been done.
+
+        Raises:
+            RegistryError, AvroSchemaError: the error of this request, or the outage found by an earlier one.
         """
         if _key(question) not in self._answers:
             self._ask(question)
@@ -122,5 +125,6 @@ class RegistryResponses:
 
 
 def _key(question: RegistryRequest[Any]) -> tuple[str, RegistryRequest[Any]]:
-    """Includes the class, because named tuples of different classes with equal members are equal."""
+    """Returns the key of a request's response. It has the class name, because named tuples of different classes with
+    the same members are equal."""
     return type(question).__name__, question

@@ -1,11 +1,11 @@
-"""Caches writer schemas next to the log, with the identity of their registry.
+"""Caches writer schemas in the directory of the commit log, with the identity of their registry.
 
     schemas/<id>.avsc       self-contained text, written by put-if-absent and never changed
     schemas/registry.json   hint: the registry's identity, and the ids whose texts were compared with it
 
-A registry never assigns an id to another schema, so a cached text needs no request. But a registry that was created
-again or restored from an older copy assigns ids a second time, and then the schema of a message is ambiguous. Each text
-is therefore compared with the registry's once per identity, and a topic that uses a changed id is stopped.
+A registry never assigns an id to a second schema, so a cached text needs no request. But a registry that was created
+again or restored from an older copy does, and then it is unknown which of the two schemas a message has. Each cached
+text is therefore compared with the registry once per registry identity, and a topic that uses a changed id is stopped.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ REGISTRY_PATH = "schemas/registry.json"
 
 @dataclass(frozen=True, slots=True)
 class ComparedSchemas:
-    """`identity` is the registry's, "" if it has none."""
+    """The ids whose cached texts were compared with the registry `identity` ("" if it has none)."""
 
     identity: str = ""
     compared: frozenset[int] = frozenset()
 
 
 class SchemaCache:
-    """Args:
-    keeps: whether anything is written; a dry run writes nothing.
+    """The cached writer schemas.
+
+    Args:
+        keeps: whether files are written; a dry run writes none.
     """
 
     def __init__(self, storage: CommitStorage, *, keeps: bool) -> None:
@@ -45,7 +47,7 @@ class SchemaCache:
         self._saved = ComparedSchemas()
 
     def use(self, identity: str) -> None:
-        """Sets the identity of the registry of this run. Until then no text counts as compared."""
+        """Sets the identity of the registry of this run. Before this call, no text counts as compared."""
         self._saved = self._read()
         self._identity = identity
         self._compared = set(self._saved.compared) if self._saved.identity == identity else set()
@@ -72,16 +74,17 @@ class SchemaCache:
         self._compared.add(schema_id)
 
     def missed(self, schema_id: int) -> None:
-        """Notes that the registry lacks the schema of a cached text. The text stays."""
+        """Marks a cached id as compared that the registry does not have. The cached text remains valid."""
         self._compared.add(schema_id)
 
     def replaced(self, schema_id: int) -> SchemaReplaced:
-        """Returns the error. All texts are compared again until there is no such error."""
+        """Returns the error for an id whose schema changed. Marks all ids as not compared, so that the next run
+        compares all."""
         self._compared.clear()
         return SchemaReplaced(schema_id, self._storage.describe(_path(schema_id)))
 
     def save(self) -> None:
-        """Writes the hint of compared ids."""
+        """Writes the compared ids to `registry.json`."""
         now = ComparedSchemas(self._identity or "", frozenset(self._compared))
         if not self._keeps or self._identity is None or now == self._saved:
             return

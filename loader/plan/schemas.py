@@ -1,8 +1,8 @@
-"""The schemas of a topic, from the registry and from the cache next to the log.
+"""The schemas of a topic, from the registry and from the cache.
 
-Every schema is cached (`schema_cache`), so a registry outage only stops topics with schemas that were never fetched.
-Ids found in messages that are not versions of the topic's subject are looked up by id, so that no range stops twice
-before the same id. `loader.read.units` decides when.
+Every schema is cached (`schema_cache`), so a registry outage stops only topics with schemas that were never fetched.
+Ids found in messages that are not versions of the topic's subject are looked up by id and stored in the topic's state,
+so that no range stops twice before the same id. `loader.read.units` decides when.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ ALLOW = "allow the loader's registry user to read it"
 
 @dataclass(frozen=True, slots=True)
 class TopicSchemas:
-    """`load_schema` is the topic's after folding in new versions; `is_changed` means that there were new versions.
+    """The schemas of one topic. `load_schema` includes the subject's new versions; `is_changed` means that there were
+    new ones.
 
     `writer_schemas` are self-contained texts by id; `absent_ids` were requested and do not exist. `routes` are the
     routes of the subject's versions, by id.
@@ -63,8 +64,8 @@ class TopicSchemas:
 
 @dataclass(frozen=True, slots=True)
 class FetchedIds:
-    """`absent` ids do not exist, or have no usable schema; `refused` may not be read, with the reason. Other ids got no
-    response."""
+    """The result of `WriterSchemas.ask`. `registered` ids have a schema. `absent` ids do not exist, or have no usable
+    schema. `refused` ids cannot be used, with the reason. For other ids there was no response."""
 
     registered: frozenset[int]
     absent: frozenset[int]
@@ -73,20 +74,20 @@ class FetchedIds:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The topic cannot be loaded yet, and nothing is wrong."""
+    """A topic that cannot be loaded yet; no action is needed."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaProblem:
-    """The topic cannot be loaded until somebody acts."""
+    """A topic that cannot be loaded until an operator acts."""
 
     reason: str
 
 
 class WriterSchemas:
-    """The schemas of one run. After the first request without a response, no more are sent.
+    """The schemas of one run. After the first registry request without a response, no more are sent.
 
     Args:
         subject_of: returns the subject of a topic's values.
@@ -111,7 +112,7 @@ class WriterSchemas:
         return str(outage) if isinstance(outage, RegistryUnavailable) else f"schema registry: {outage}"
 
     def prefetch(self, topics: Mapping[str, TopicState | None]) -> None:
-        """Sends the requests that `of_topic` will need for these topics, several at a time."""
+        """Sends the requests that `of_topic` will need for these topics, several concurrently."""
         if not topics:
             return
         self._responses.prefetch([IdentityRequest(), *(VersionsRequest(self._subject_of(topic)) for topic in topics)])
@@ -122,7 +123,7 @@ class WriterSchemas:
         )
 
     def _questions(self, topic: str, known: TopicState | None) -> Iterator[RegistryRequest[object]]:
-        """Yields the requests that follow from a subject's versions and from the state of the topic."""
+        """Yields the schema requests that follow from a subject's versions and from the state of the topic."""
         subject = self._subject_of(topic)
         folded = self._folded(known.load_schema).versions if known else ()
         with contextlib.suppress(RegistryError):
@@ -133,7 +134,11 @@ class WriterSchemas:
         yield from (SchemaByIdRequest(one) for one in sorted(ids) if not self._kept.is_verified(one))
 
     def of_topic(self, topic: str, known: TopicState | None) -> TopicSchemas | Waiting | SchemaProblem:
-        """Returns the schemas to load a topic with. `known` is the topic's state."""
+        """Returns the schemas for loading a topic, or the reason why it cannot be loaded.
+
+        Args:
+            known: the topic's state.
+        """
         subject = self._subject_of(topic)
         if known is not None and known.load_schema.subject != subject:
             return SchemaProblem(
@@ -153,7 +158,7 @@ class WriterSchemas:
         except INCONCLUSIVE_ERRORS:
             return Waiting("the registry is unavailable and no schema of this topic is cached")
         if load_schema is None:
-            return Waiting(f"no subject {subject} is registered")
+            return Waiting(f"no subject {subject} is registered yet")
         texts: dict[int, str] = {}
         absent: set[int] = set()
         for schema_id in sorted(load_schema.writer_ids | (known.foreign_ids if known else frozenset())):
@@ -169,15 +174,15 @@ class WriterSchemas:
         return TopicSchemas(load_schema, changed, texts, frozenset(absent), self._folded(load_schema).routes)
 
     def replaced(self, ids: Mapping[str, Collection[int]], turn: int) -> Mapping[str, SchemaProblem]:
-        """Returns the topics with something to read that use an id which the registry assigned to another schema.
+        """Returns the topics that use an id which the registry has assigned to another schema, each with the problem.
 
-        Call after `of_topic` of all topics. Texts that were compared once are not all compared again in every run: of
-        each topic the newest id is, because a restored registry lacks the newest ids, and one other id in turn. If any
-        differs, all are compared.
+        Call it after `of_topic` was called for all topics. Schemas that were compared once are not all compared again
+        in every run: only each topic's newest id, because a restored registry lacks the newest ids, and one other id in
+        turn. If any differs, all are compared.
 
         Args:
-            ids: the ids of cached schemas by topic.
-            turn: another number in each run.
+            ids: by topic with something to read, the ids of its cached schemas.
+            turn: a number that differs between runs.
         """
         self._compare({one for known in ids.values() for one in _watched(sorted(known), turn)})
         if self._replaced:
@@ -214,7 +219,7 @@ class WriterSchemas:
         return FetchedIds(frozenset(registered), frozenset(absent), refused)
 
     def _load_schema(self, subject: str, topic: TopicState | None) -> LoadSchema | None:
-        """Returns the load schema after folding in new versions, None for a subject that does not exist."""
+        """Returns the load schema with the subject's new versions folded in, None if the subject does not exist."""
         known = topic.load_schema if topic else None
         try:
             versions = self._responses.answer(VersionsRequest(subject))
@@ -229,7 +234,7 @@ class WriterSchemas:
             try:
                 registered, schema = self._responses.answer(VersionRequest(subject, version))
             except (VersionNotFound, SubjectNotFound):
-                continue  # deleted since the listing
+                continue  # deleted after the versions were listed
             except INCONCLUSIVE_ERRORS:
                 break
             self._compared(registered.schema_id, _whole_text(schema))
@@ -248,10 +253,10 @@ class WriterSchemas:
         return folded
 
     def _is_registered_anew(self, subject: str, versions: Sequence[int], topic: TopicState) -> bool:
-        """Whether the known version numbers belong to other versions now, because the subject was permanently deleted
-        and registered again.
+        """Whether the subject was permanently deleted and registered again, so that known version numbers now belong to
+        other versions.
 
-        Checked only for topics with ids in messages that are none of its versions, so that other topics cost no
+        Checked only for topics that have messages with ids of none of the versions, so that other topics cost no
         request.
         """
         if not versions or not _foreign_ids(topic):
@@ -262,13 +267,15 @@ class WriterSchemas:
         return False
 
     def _text(self, schema_id: int, absent: set[int], *, trusts: bool = True) -> str | None:
-        """Returns the text of a schema; None if it does not exist (its id is added to `absent`) or cannot be fetched.
+        """Returns the text of a schema, None if it does not exist (its id is then added to `absent`) or cannot be
+        fetched.
 
         Args:
-            trusts: accepts a cached text that was compared with this registry before.
+            trusts: whether a cached text that was compared with this registry before needs no request.
 
         Raises:
-            SchemaReplaced, AccessDenied.
+            SchemaReplaced: the registry has another schema under the id.
+            AccessDenied: the registry denies access.
         """
         kept = self._kept.text(schema_id)
         if kept is not None and (self._responses.outage or (trusts and self._kept.is_verified(schema_id))):
@@ -277,7 +284,8 @@ class WriterSchemas:
         return kept if text is None else text
 
     def _asked_text(self, schema_id: int, absent: set[int]) -> str | None:
-        """Returns the registry's text of an id after comparing it with the cache, None if there is no response."""
+        """Requests the schema of an id, compares it with the cache and returns its text; None if there is no
+        response."""
         is_kept = self._kept.text(schema_id) is not None
         try:
             text = _whole_text(self._responses.answer(SchemaByIdRequest(schema_id)))
@@ -286,7 +294,7 @@ class WriterSchemas:
         except AccessDenied:
             if is_kept:
                 return None
-            raise  # the schema is unknown, so its messages wait
+            raise  # the schema is unknown until access is granted, so its messages are not read
         except (AvroSchemaError, RegistryError) as error:
             if is_kept and isinstance(error, AvroSchemaError):
                 raise self._noted(self._kept.replaced(schema_id)) from error
@@ -311,15 +319,17 @@ class WriterSchemas:
         return error
 
     def _folded(self, load_schema: LoadSchema) -> LoadState:
-        """Parses the fold of a load schema. Cached for the run, because a large one takes a while."""
+        """Parses the state of the fold in a load schema. Cached for the run, because parsing a large one takes long."""
         if load_schema.fold not in self._folds:
             self._folds[load_schema.fold] = LoadState.from_json(json.loads(load_schema.fold))
         return self._folds[load_schema.fold]
 
 
 def _whole_text(schema: Schema) -> str:
-    """Raises:
-    SchemaParseError: combined with its references, the schema nests too deep; the registry checks each separately.
+    """Returns the text of a schema with its references written out.
+
+    Raises:
+        SchemaParseError: the schema with its references nests too deep, although each of them alone does not.
     """
     try:
         return self_contained_text(schema)

@@ -1,7 +1,7 @@
-"""Converts whole batches with the C core: records to columns, and records to rows.
+"""Converts whole batches with the C core: record bytes to records, and records to rows.
 
-Everything that the core does not accept is left to Python: a payload with unusual records is parsed there, and a run
-stops before a message that cannot be converted, so that the caller reports it.
+Cases that the core does not support are left to Python: a batch with unusual records is parsed in Python, and a
+conversion stops before a message that the core cannot convert, so that Python converts it or reports the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.avro_codec.encode import encode_long
 from headrace.avro_codec.program import Program
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record, parse_records
 
-RECORD_BYTES_MIN = 7  # limits a record count to the bytes that are there
+RECORD_BYTES_MIN = 7  # smallest record; a larger record count than the batch's bytes allow is rejected
 ROWS_ROOM = 1 << 20
 COLUMNS_ROOM = 8_192
 
@@ -29,7 +29,7 @@ _BUCKET = struct.Struct(library.TIME_PARTITION)
 
 
 class Columns(Sequence[Record]):
-    """The records of one batch, each parsed on access."""
+    """The records of one batch as arrays of their fields. A record becomes a Python object only on access."""
 
     __slots__ = ("_buffer", "_count", "payload")
 
@@ -76,14 +76,15 @@ class Columns(Sequence[Record]):
 
 
 def _place(payload: bytes | memoryview) -> bytes | int:
-    """Returns the address of bytes for the core. It is valid as long as the payload is referenced."""
+    """Returns the memory address of a payload for the core. The address is valid as long as the payload is
+    referenced."""
     if isinstance(payload, bytes) or not payload:
         return bytes(payload)
     return ctypes.addressof(ctypes.c_char.from_buffer(payload))
 
 
 class RecordColumns:
-    """Parses records like `parse_records`, and calls it if the core reports a problem."""
+    """Parses the records of a batch into `Columns`. If the core reports a problem, calls `parse_records`."""
 
     def __init__(self, core: Library) -> None:
         self._core = core
@@ -106,7 +107,8 @@ class RecordColumns:
 
 @dataclass(frozen=True, slots=True)
 class RowRun:
-    """Rows of one time partition, joined: the offset of each, and its end in the bytes. Valid until the next call."""
+    """Consecutive rows of one time partition as one byte string, with the offset and the end position of each. Valid
+    until the next call."""
 
     period: int
     offsets: Sequence[int]
@@ -134,10 +136,10 @@ class WindowCount:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The result of records: `next` is the first that was not taken, and `is_refused` means that Python must process
-    it.
+    """The result of `RowsOfBatches.take`.
 
-    `sources` count the messages of each program by the source of their time.
+    `next` is the first record that was not converted; `is_refused` means that Python must convert it. `sources` count
+    the messages by program and source of their time.
     """
 
     next: int
@@ -149,7 +151,7 @@ class Taken:
 
 
 class Room:
-    """Output buffers for the core, reused by one range after the other, and by one at a time."""
+    """Output buffers of the core. The ranges of a task use them one after the other."""
 
     def __init__(self) -> None:
         self._rows = ctypes.create_string_buffer(ROWS_ROOM)
@@ -179,13 +181,13 @@ class Room:
 
 
 class RowsOfBatches:
-    """Converts the records of one range, with programs that are added as their schema ids occur.
+    """Converts the records of one range. The program for a schema id is added at its first message.
 
     Args:
         room: buffers that no other range is using.
         kafka_column: none, position or full.
         period_ms: length of a time partition.
-        clamp: the largest time of a message after its arrival, and the time of the run; None for no limit.
+        clamp: how far a message's time may be after its arrival, and the time of the run; None for no limit.
     """
 
     def __init__(
@@ -218,11 +220,11 @@ class RowsOfBatches:
 
     @property
     def schema_ids(self) -> Sequence[int]:
-        """The schema ids of the programs, in the order of their counts."""
+        """The schema ids of the programs, in the order in which `Taken.sources` counts them."""
         return self._ids
 
     def add(self, schema_id: int, program: Program, time_unit: int) -> None:
-        """Adds the program for messages of this id; call once per id."""
+        """Adds the program for messages with this schema id. Call it once per id."""
         made, words = c_program(program, schema_id, time_unit)
         self._programs = sorted([*self._programs, (schema_id, made, words)], key=lambda one: one[0])
         self._lay_out()
@@ -258,7 +260,8 @@ class RowsOfBatches:
 
 
 def project(core: Library, program: Program, body: bytes, row_bytes_max: int) -> tuple[bytes, int | None] | None:
-    """Returns the row of one body and the number in its time field, or None if Python must report what is wrong."""
+    """Converts one body in the core. Returns the row and the number in the body's time field, None if the core does not
+    accept the body, so that Python must report the reason."""
     made, _words = c_program(program, 0, 0)
     row = ctypes.create_string_buffer(max(1, row_bytes_max))
     seen, value = ctypes.c_int32(), ctypes.c_int64()

@@ -1,4 +1,5 @@
-"""Encodes the `kafka` column, which states the origin of a row; `load_schema_with_kafka` declares it.
+"""Encodes the values of the `kafka` column, which states the partition, offset and timestamp of a row's message.
+`load_schema_with_kafka` declares the column.
 
 `kafka {partition, offset, timestamp}`, with `key` and `headers` if the whole message is to be stored. The column comes
 last, so a body that is already in the load schema is the prefix of its row. `timestamp` is the record's own; it is null
@@ -15,7 +16,8 @@ from headrace.avro_codec.encode import encode_long
 from headrace.loader.project.quarantine import encode_headers, encode_optional
 
 Suffix = Callable[[int, int, bytes | None, bytes], bytes]
-"""The binary of the column for (offset, timestamp in ms, key, headers as stored in the log)."""
+"""Encodes the column from (offset, timestamp in ms, key, headers as stored in the log): the bytes at the end of a row.
+"""
 
 
 def compile_suffix(mode: str, partition: int) -> Suffix:
@@ -55,7 +57,8 @@ def compile_suffix(mode: str, partition: int) -> Suffix:
 
 @cache
 def _low_bytes() -> list[bytes]:
-    """Returns the first two bytes of longer zigzag varints, by the lowest 13 bits of the number."""
+    """Returns the first two bytes of zigzag varints of more than two bytes, indexed by the lowest 13 bits of the
+    number."""
     return [bytes((n << 1 & 127 | 128, n >> 6 | 128)) for n in range(8192)]
 
 

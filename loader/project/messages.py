@@ -1,8 +1,8 @@
 """The loop over the messages of one range.
 
-Records arrive in lists from the reader. Each body is converted to a row by its writer's projection, and the row is
-passed to `add` before the next message, so that a prefix is complete. Messages are counted twice for the audit: in the
-tier `broker` as read from the log, and in the tier `loader` when their row is made.
+Records arrive in lists from the reader. Each body is converted to a row by the projection of its writer schema, and the
+row is passed to `add` before the next message, so that reading may stop after any message. Messages are counted twice
+for the audit: in the tier `broker` as read from the log, and in the tier `loader` when their row is made.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from headrace.loader.work_unit import AuditCount, FileKind, OddTimes, SkippedOff
 ID_HEADER = VALUE_HEADER.encode()
 
 BROKER, WRITTEN, QUARANTINED = 0, 3, 6
-"""Where a window's nine numbers hold count, bytes and fingerprint of each kind."""
+"""A window has nine numbers: count, bytes and fingerprint of the messages read, written and quarantined. These are the
+indexes of the three counts."""
 AUDIT_KINDS = ((BROKER, "broker", ""), (WRITTEN, "loader", "written"), (QUARANTINED, "loader", "quarantined"))
 
 AddRow = Callable[[FileKind, str, int, bytes], None]
@@ -49,7 +50,7 @@ AddRow = Callable[[FileKind, str, int, bytes], None]
 
 
 class StopBeforeUnknownSchema(StopBefore):
-    """The message at `offset` has a schema id that the plan does not know."""
+    """Raised at the message at `offset`, because it has a schema id that the plan does not know."""
 
     def __init__(self, offset: int, schema_id: int) -> None:
         super().__init__(offset)
@@ -58,10 +59,11 @@ class StopBeforeUnknownSchema(StopBefore):
 
 @dataclass(frozen=True, slots=True)
 class Clamp:
-    """Files a message dated more than `future_ms_max` after its arrival by its time of arrival.
+    """Gives a message whose time is more than `future_ms_max` after its arrival the time of its arrival, which decides
+    its time partition.
 
-    That is the record's timestamp, or `now_ms`, the start of the run, if the record's timestamp is in the future too (a
-    producer's wrong clock). The audit still counts the message in its own window.
+    The arrival is the record's timestamp, or `now_ms`, the start of the run, if the record's timestamp is in the future
+    too (a producer's wrong clock). The audit still counts the message in the window of its own time.
     """
 
     future_ms_max: int
@@ -76,7 +78,7 @@ class Clamp:
 
 @dataclass(frozen=True, slots=True)
 class ThroughCore:
-    """The C core for one range, with the function that receives its rows."""
+    """The conversion of one range by the C core, with the function that receives the rows."""
 
     rows: RowsOfBatches
     period_ms: int
@@ -84,7 +86,7 @@ class ThroughCore:
 
 
 def _source_of(writer: WriterProjection, source: int) -> str:
-    """Returns the time source by the core's number for it."""
+    """Returns the name of a time source from the core's number for it."""
     return (writer.time_source, NULL_TIME, FUTURE_TIME)[source]
 
 
@@ -92,10 +94,12 @@ class RangeMessages:
     """Converts the messages of one range to rows, and counts them.
 
     Args:
-        add: receives each row. time_partition_of: returns the time partition of a time in milliseconds. suffix: the
-        encoder of the `kafka` column. opened: the windows of this topic, shared by the ranges of a task so that
-        together they open at most `WINDOWS_MAX`. clamp: None files every message by its own time. core: converts whole
-        batches if available.
+        add: receives each row. time_partition_of: returns the time partition of a time in milliseconds. suffix: encodes
+        the `kafka` column. opened: the windows counted so far for this topic, shared by the ranges of a task, which
+        together count in at most
+            `WINDOWS_MAX` windows.
+        clamp: corrects times in the future; None for no correction.
+        core: converts whole batches if available.
     """
 
     def __init__(
@@ -130,7 +134,7 @@ class RangeMessages:
         """Makes a row of every message with a value.
 
         Raises:
-            StopBeforeUnknownSchema: the messages before that one are done.
+            StopBeforeUnknownSchema: a schema id is unknown; the messages before it are converted.
         """
         is_near_cap = len(self._opened) + len(records) > window.WINDOWS_MAX
         if self._core is None or not isinstance(records, Columns) or is_near_cap:
@@ -153,7 +157,7 @@ class RangeMessages:
                 position += 1
 
     def _count(self, rows: RowsOfBatches, taken: Taken) -> None:
-        """Adds the core's counts."""
+        """Adds the counts of messages that the core converted."""
         writers = [self._writers[schema_id] for schema_id in rows.schema_ids]
         self.tombstones += taken.tombstones
         for one in taken.windows:
@@ -173,7 +177,8 @@ class RangeMessages:
                 self.time_sources[source] = self.time_sources.get(source, 0) + count
 
     def _take_each(self, records: Iterable[Record]) -> None:
-        """The specification, message by message. Everything called here must be cheap."""
+        """Converts the records one by one in Python. This is the specification of the conversion; it is also a hot
+        loop."""
         by_prefix, windows, sources = self._by_prefix, self._windows, self.time_sources
         add, suffix, time_partition_of, clamp = self._add, self._suffix, self._time_partition_of, self._clamp
         for offset, timestamp, key, value, headers in records:
@@ -237,10 +242,11 @@ class RangeMessages:
                 counted[8] += fingerprint
 
     def _open_window(self, time_ms: int, writer: WriterProjection, source: str, value: int) -> list[int]:
-        """Returns the counters of a window that is not open yet, or of a special window.
+        """Returns the counters for a time that has none yet: those of a new window, or of a special window for
+        implausible times.
 
         Args:
-            value: the value of the time source.
+            value: the number in the time source, before conversion to milliseconds.
         """
         start_ms = counted_window(time_ms, self._opened)
         if source is not RECORD_TIME and source is not NULL_TIME:
@@ -253,7 +259,8 @@ class RangeMessages:
         return self._windows.setdefault(start_ms, [0] * 9)
 
     def _find_writer(self, offset: int, value: bytes, headers: bytes) -> tuple[WriterProjection, bytes]:
-        """Returns the projection of a message with a new prefix, or with its schema id in a header."""
+        """Returns the projection and the body of a message whose first bytes are new, or that has its schema id in a
+        header."""
         found = framed(value, headers)
         if isinstance(found, BadMessage):
             return WriterProjection.never(found), value
@@ -270,10 +277,11 @@ class RangeMessages:
         return writer, body
 
     def pass_corrupt(self, fate: str, span: CorruptSpan) -> SkippedOffsets:
-        """Writes the bytes of a corrupt batch to the quarantine, if the policy says so.
+        """Skips a corrupt batch. If the policy says so, writes its bytes to the quarantine.
 
-        The row stands for the whole batch, at its first offset in the range, in the time partition of its header's
-        timestamp if that is plausible. Nothing is known of its messages, so the audit counts none of them.
+        The row stands for the whole batch, at the batch's first offset in the range, in the time partition of the
+        timestamp in the batch's header if that is plausible. Its messages are unknown, so the audit does not count
+        them.
         """
         is_kept = fate == QUARANTINE
         if is_kept:
@@ -285,7 +293,7 @@ class RangeMessages:
         return SkippedOffsets(span.start, span.end, span.reason, is_kept)
 
     def audit(self) -> tuple[AuditCount, ...]:
-        """Returns the counts by kind, then by window."""
+        """Returns the audit counts of the range, ordered by tier and outcome, then by window."""
         topic, partition = self._topic, self._partition
         return tuple(
             AuditCount(tier, topic, partition, start, n[at], n[at + 1], n[at + 2] & FINGERPRINT_MASK, outcome)
@@ -295,7 +303,7 @@ class RangeMessages:
         )
 
     def odd_times(self) -> tuple[OddTimes, ...]:
-        """Returns the implausible times."""
+        """Returns the implausible times of the range, for the report."""
         return self._odd_times.found(self._windows)
 
 
@@ -304,13 +312,13 @@ class Enough(Exception):
 
 
 class UnknownIds:
-    """Collects unknown schema ids from the messages of a range, in the order of the log.
+    """Collects the schema ids that the plan does not know from the rest of a range, in the order of the log.
 
     Args:
         first: the id that stopped the range.
-        tally: of the reading.
-        ids_max: limits the size of the result.
-        bytes_max: limits the look-ahead; all of it is read again later.
+        tally: classification of the offsets read.
+        ids_max: limits the number of ids.
+        bytes_max: limits the bytes read ahead; all of them are read again later.
     """
 
     def __init__(self, first: int, projection: TopicProjection, tally: Tally, *, ids_max: int, bytes_max: int) -> None:

@@ -1,4 +1,4 @@
-"""Notes implausible times, so that the report can name the wrong field. No I/O.
+"""Records implausible times, so that the report can name the wrong field. No I/O.
 
 The usual cause is a unit: nanoseconds in a plain long count as milliseconds and lie 40,000 millennia ahead, seconds lie
 in January 1970. The size of a number shows its unit, because event times are close to the present.
@@ -12,14 +12,15 @@ from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS
 from headrace.loader.work_unit import OddTimes, TimeOddity
 
 PLAUSIBLE_S = range(946_684_800, 4_102_444_800)
-"""Plausible seconds of an event since 1970: the years 2000 to 2099. In another unit, such a number lies outside of
-them."""
+"""Plausible times of an event in seconds since 1970: the years 2000 to 2099. The same times in another unit are numbers
+outside this range, so the unit of a number can be recognized."""
 
 UNITS_PER_SECOND = {"seconds": 1, "millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}
-"""Units of times; those that Avro has are named as in `avro_schema.message_time.TimeUnit`."""
+"""Units of times, as a number per second. Units of Avro's logical types have the names of
+`avro_schema.message_time.TimeUnit`."""
 
 NO_TIMESTAMP = -1
-"""The timestamp of a record without one."""
+"""The timestamp of a record that has none."""
 
 
 def likely_unit(value: int) -> str:
@@ -28,20 +29,21 @@ def likely_unit(value: int) -> str:
 
 
 class OddTimeNotes:
-    """Implausible times of one range. Called for the first message of each window, and for messages in special
-    windows."""
+    """Collects the implausible times of one range. `note` is called for the first message of each window, and for each
+    message in a special window."""
 
     def __init__(self) -> None:
         self._notes: dict[tuple[TimeOddity, str, str], list[int]] = {}
         self._suspect_windows: dict[int, tuple[tuple[TimeOddity, str, str], int]] = {}
 
     def note(self, start_ms: int, source: str, unit: str, value: int, time_ms: int) -> None:
-        """Notes a message by its window.
+        """Records the time of a message if it is implausible.
 
         Args:
+            start_ms: start of the window in which the message is counted.
             source: the field with the time, or the record's timestamp.
-            unit: its assumed unit.
-            value: its number.
+            unit: the unit that the schema states or implies.
+            value: the number in the field.
         """
         if start_ms == OUT_OF_RANGE_MS:
             self._add((TimeOddity.OUT_OF_RANGE, source, unit), 1, value)
@@ -51,7 +53,8 @@ class OddTimeNotes:
             self._suspect_windows[start_ms] = (TimeOddity.WRONG_UNIT, source, unit), value
 
     def found(self, windows: Mapping[int, Sequence[int]]) -> tuple[OddTimes, ...]:
-        """Returns the notes, after all messages. A suspect window counts with the source of its first message.
+        """Returns the implausible times, after all messages. All messages of a suspect window are attributed to the
+        time source of its first message.
 
         Args:
             windows: counters by window start; the first is the number of messages.

@@ -1,9 +1,9 @@
 """Converts a body in its writer's schema to the body of a row in the load schema. This is the specification, in Python.
 
 A conversion is compiled once per writer and load schema and rewrites bytes to bytes. No values are built, so floats,
-decimals, timestamps, repeated map keys and union branches survive exactly. If both schemas agree, the body is copied
-after a strict walk (`avro_codec.walk`), which defines "this is a value of that schema". The tests compare the result
-with fastavro and Avro Java.
+decimals, timestamps, repeated map keys and union branches survive exactly. If both schemas agree, the body is only
+validated by `avro_codec.walk`, which defines whether bytes are a value of a schema, and copied. The tests compare the
+result with fastavro and Avro Java.
 
 `loader.load_schema` decides which column takes which field, and which member which branch. A stored route is used for
 the nodes it covers; without one (None), columns are matched by name and type.
@@ -86,14 +86,14 @@ from headrace.loader.load_schema import (
 
 
 class Unconvertible(Exception):
-    """The load schema has no column for any value of the writer schema; the message names the part."""
+    """Raised if the load schema has no column for any value of the writer schema. The message names the part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The conversion of one node: `copies` is set if the bytes stay the same, else `convert` rewrites them.
+    """The conversion of one node. `copies` means that its bytes stay the same; otherwise `convert` rewrites them.
 
-    `code` is the same for the core, None if no program can express it.
+    `code` is the same conversion for the core, None if the core cannot do it.
     """
 
     skip: Skip
@@ -125,15 +125,16 @@ class Projection:
 def compile_projection(
     writer: Schema, load: Schema, time_path: Sequence[str] | None, seen: CapturedLong, route: StoredRoute | None = None
 ) -> Projection:
-    """Returns the function from bodies to rows, and its program.
+    """Compiles the conversion of one writer schema.
 
-    The function raises `BadBody` for a body that is not exactly one value of the writer schema, or whose value the load
-    schema cannot hold, and its subclass `UnreadableValue` for a value on which queries of the table would fail.
+    The conversion raises `BadBody` for a body that is not exactly one value of the writer schema, or whose value the
+    load schema cannot hold, and its subclass `UnreadableValue` for a value on which queries of the table would fail.
 
     Args:
-        time_path: field names to an int or long of the writer, through nested records, or None. seen: receives the
-        number at `time_path`, even if the function raises later; the caller clears it before each body. route: the
-        route of the writer schema; None for one that is not a version of the subject.
+        time_path: field names to an int or long of the writer, through nested records, or None.
+        seen: receives the number at `time_path`, even if the conversion raises later; the caller clears it before each
+            body.
+        route: the route of the writer schema; None for one that is not a version of the subject.
 
     Raises:
         Unconvertible: no value of the writer schema could be loaded.
@@ -169,17 +170,18 @@ def compile_projection(
         return row
 
     def check(body: bytes) -> None:
-        """Walks the whole body after an unreadable value: it may be malformed too, and it may have a time."""
+        """Walks the whole body after an unreadable value, to find out whether it is malformed too, and to find its
+        time."""
         walk_body(whole, limits, body)
 
     return Projection(copied if plan.copies else converted, program.assemble(plan.code))
 
 
 def compile_time_walk(writer: Schema, time_path: Sequence[str], seen: CapturedLong) -> Callable[[bytes], None]:
-    """Returns a function that only finds the time in a body, independent of the load schema.
+    """Returns a function that finds the time in a body and nothing else, without a load schema.
 
-    It never raises: from a malformed body it returns in `seen` what it found before, and nothing from types that nest
-    too deep.
+    The function never raises. In a malformed body it finds the time if that precedes the error; in types that nest too
+    deep it finds none.
 
     Args:
         time_path, seen: as for `compile_projection`.
@@ -199,8 +201,8 @@ def compile_time_walk(writer: Schema, time_path: Sequence[str], seen: CapturedLo
 
 
 class _Compiler:
-    """Compiles the nodes of one pair of schemas. `enclosing` are the enclosing nodes, `where` is the path in the writer
-    schema."""
+    """Compiles the nodes of one writer schema and one load schema. In its methods, `enclosing` are the enclosing nodes,
+    `where` is the path in the writer schema, and `kept` is the stored route."""
 
     def __init__(self, writer: Schema, load: Schema, time_path: tuple[str, ...], seen: CapturedLong) -> None:
         self.writer = writer
@@ -217,11 +219,11 @@ class _Compiler:
         return self.record(root_record(self.writer), self.load.root, "", TOP_LEVEL, route)
 
     def whole(self) -> Skip:
-        """Returns the walk over whole messages that checks the form and notes the time."""
+        """Returns the function that validates a whole message and records its time."""
         return self._walk(self.writer.resolve(self.writer.root), "")
 
     def plan(self, writer: Type, load: Type, where: str, enclosing: Enclosing, kept: StoredRoute | None) -> Plan:
-        """Returns the plan from a node to a column, item or value, which may be nullable.
+        """Returns the plan that converts a writer's node to a column, list item or map value, each possibly nullable.
 
         Raises:
             Unconvertible: the load node can hold no value of the writer node.
@@ -319,7 +321,8 @@ class _Compiler:
         return Plan(skip, self._rewrite(template, taken), False, code)
 
     def _walk(self, writer: Type, where: str) -> Skip:
-        """Returns the walk over a writer's node, which notes the time if the node is or contains the time field."""
+        """Returns the function that validates a writer's node. It records the time if the node is or contains the time
+        field."""
         steps = tuple(where.split(".")) if where else ()
         if self._time_path and steps == self._time_path[: len(steps)]:
             return skip_capturing(self.walks, writer, self._time_path[len(steps) :], self._seen)
@@ -334,8 +337,8 @@ class _Compiler:
     def _union_branch(
         self, branch: Type, load: Type, where: str, enclosing: Enclosing, kept: StoredRoute | None
     ) -> Plan:
-        """Returns the plan of one branch. A branch without a column is an error of the messages with that branch
-        only."""
+        """Returns the plan of one union branch. If the branch has no column, only messages with this branch are
+        errors."""
         inner, is_nullable = split(load)
         if _is_null(branch) and is_nullable:
             return Plan.copy(skip_nothing, program.NOTHING)
@@ -345,7 +348,8 @@ class _Compiler:
             return Plan(self._walk(branch, where), reject(str(error)), False, program.REFUSE)
 
     def _union_text(self, writer: Union, load: Type, where: str) -> Plan:
-        """Returns the JSON text of a union of several branches, which names the branch; null stays null if possible."""
+        """Returns the plan that converts a union of several branches to JSON text, which names the branch. Null stays
+        null if the column is nullable."""
         skip = self._walk(writer, where)
         text = walk_first(skip, compile_json_text(self.walks, writer))
         if not isinstance(load, Union):
@@ -394,16 +398,16 @@ class _Compiler:
         return is_number and bool(where) and tuple(where.split(".")) == self._time_path
 
     def _template(self, columns: Sequence[RoutedColumn]) -> list[bytes]:
-        """Returns the values of the columns without a source."""
+        """Returns, by column, the bytes of its null or default if no writer field feeds it, else no bytes."""
         return [
             encode_default(self.load, routed.column.type, routed.absent) if routed.source is None else b""
             for routed in columns
         ]
 
     def _rewrite(self, template: list[bytes], taken: dict[int, tuple[int, Plan]]) -> Convert:
-        """Reads the writer's fields in their order and joins the columns in theirs.
+        """Returns the function that reads the writer's fields in their order and joins the columns in their order.
 
-        Adjacent fields copied to adjacent columns are one slice.
+        Adjacent fields that are copied to adjacent columns are copied as one slice.
         """
         steps: list[tuple[int, Convert]] = []
         run: list[Skip] = []
@@ -424,7 +428,7 @@ class _Compiler:
 
 
 def _of_branches(load: Type, kept: StoredRoute | None, count: int) -> list[StoredRoute | None]:
-    """Returns the route of each non-null branch, as of a type that is no union, from the route of their union."""
+    """Returns the route of each non-null branch of a union, as the route of that branch alone."""
     if kept is None or kind_of(load) != MEMBERS:
         return [kept] * count
     return [stored_route([place]) for place in route_places(kept, count)]
@@ -452,7 +456,8 @@ def _is_null(node: Type) -> bool:
 
 
 def _index(load: Type, *, is_null: bool) -> bytes:
-    """Returns the union index of a nullable type's null or value, or nothing for a type that is not nullable."""
+    """Returns the encoded branch index of null, or of the value, in a nullable type; b"" for a type that is not
+    nullable."""
     if not isinstance(load, Union):
         return b""
     return encode_long(next(i for i, branch in enumerate(load.branches) if _is_null(branch) is is_null))

@@ -1,7 +1,7 @@
 """Messages that could not be loaded, stored completely so that they can be replayed.
 
-They are written to container files next to the topic's, in the time partition of the record timestamp, because a
-message that cannot be decoded has no other time. `code` groups reasons for counting, `reason` is a sentence.
+They are written to container files separate from the topic's data, in the time partition of the record timestamp,
+because a message that cannot be decoded has no other time. `code` groups reasons for counting, `reason` is a sentence.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SCHEMA = json.dumps(
 
 @dataclass(frozen=True, slots=True)
 class BadMessage:
-    """The reason why a message cannot be loaded; `schema_id` is None if it has none."""
+    """The reason why a message cannot be loaded. `schema_id` is the message's, None if it has none."""
 
     code: QuarantineCode
     reason: str
@@ -100,7 +100,8 @@ def encode_optional(data: bytes | None) -> bytes:
 
 
 def encode_headers(raw: bytes) -> bytes:
-    """Encodes an array of (key, nullable value). Unreadable headers become one header with that name."""
+    """Encodes the record's headers as an array of (key, nullable value). Headers that cannot be parsed become one
+    header, `headrace.unreadable_headers`, with their bytes."""
     try:
         headers = parse_headers(raw)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Chooses the writer schema and the time of a message, and compiles the conversion of its body.
+"""Finds the writer schema and the time of a message, and compiles the conversion of its body.
 
 No I/O. A `TopicProjection` is created once per topic and task and compiles one projection per writer schema.
 """
@@ -27,16 +27,16 @@ from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.work_unit import TopicPlan
 
 RECORD_TIME = "record"
-"""Time source of a message without a time field: the record's own timestamp."""
+"""Time source: the record's own timestamp, because the writer schema has no time field."""
 ABSURD_TIME = "record (absurd field)"
-"""The same, because the field's value is before 1970 or after 9999."""
+"""Time source: the record's own timestamp, because the time in the field is before 1970 or after 9999."""
 NULL_TIME = "record (null field)"
 FUTURE_TIME = "arrival (future time)"
-"""The time of arrival, because the message is dated later than the policy allows."""
+"""Time source: the time of arrival, because the message's own time is later than the policy allows."""
 
 
 class UnknownSchema(Exception):
-    """A message has a schema id that the plan does not know; its range stops before it."""
+    """Raised for a message with a schema id that the plan does not know. Its range stops before it."""
 
     def __init__(self, schema_id: int) -> None:
         super().__init__(f"the plan does not know schema id {schema_id}")
@@ -47,10 +47,10 @@ class UnknownSchema(Exception):
 class WriterProjection:
     """The conversion of messages with one schema id.
 
-    `project` is None, and `bad` is the reason, if none of them can be converted. `seen` receives the value of the time
-    field, None if the body has none; `to_ms` converts it to milliseconds, None if it is in milliseconds. `note_time`
-    only finds the time, in a body that cannot be converted, or is None. `program` is `project` for the core, None if
-    the core cannot do it.
+    `project` converts a body; it is None if no message with this id can be converted, and `bad` is the reason then.
+    `seen` receives the value of the time field, None if the body has none; `to_ms` converts it to milliseconds, None if
+    it is in milliseconds. `note_time` finds the time in a body that cannot be converted, or is None. `program` is
+    `project` for the core, None if the core cannot do it.
     """
 
     schema_id: int | None
@@ -65,21 +65,21 @@ class WriterProjection:
 
     @property
     def core_unit(self) -> int:
-        """The unit of the time field as the core numbers it."""
+        """The core's number for the unit of the time field."""
         return 0 if self.time_source is RECORD_TIME else TIME_UNITS[self.time_unit]
 
     @classmethod
     def never(cls, bad: BadMessage) -> WriterProjection:
-        """Returns the projection of messages that cannot be converted, with the reason."""
+        """Returns the projection for messages that cannot be converted, for the reason `bad`."""
         return cls(bad.schema_id, None, bad, CapturedLong())
 
 
 class TopicProjection:
-    """The projections of one topic.
+    """The projections of one topic by schema id.
 
     Args:
-        plan: the driver's knowledge of the topic.
-        time_fields: candidates for the message time, from the settings.
+        plan: the topic's schemas, as the driver knows them.
+        time_fields: names of fields that may hold the message time, from the settings.
     """
 
     def __init__(self, plan: TopicPlan, time_fields: tuple[str, ...]) -> None:
@@ -127,7 +127,7 @@ def _compile_writer(
         project, program = compiled.convert, compiled.program
     except Unconvertible as error:
         bad = BadMessage(QuarantineCode.UNCONVERTIBLE, str(error), schema_id)
-        # Its producer counted it by its own time, so the audit does too.
+        # The producer counted the message by its own time, so the audit does too.
         note_time = compile_time_walk(writer, field.path, seen) if field is not None else None
     if field is None:
         return WriterProjection(schema_id, project, bad, seen, program=program)
@@ -149,7 +149,7 @@ def _never(code: QuarantineCode, reason: str, schema_id: int) -> WriterProjectio
 
 
 def framed(value: bytes, headers: bytes) -> tuple[int, bytes] | BadMessage:
-    """Returns schema id and body of a value; the id is in a header or before the body."""
+    """Returns the schema id and the body of a message. The id is in a header or before the body."""
     try:
         found = unframe(value, () if headers == NO_HEADERS else parse_headers(headers))
     except (FramingError, ValueError) as error:

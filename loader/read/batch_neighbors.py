@@ -1,7 +1,7 @@
-"""Uses neighboring batches to find the offset after a corrupt batch, and to validate the base offset of a batch, which
-its checksum does not cover.
+"""Uses the batches before and after a batch to find the next offset after a corrupt batch, and to validate the base
+offset of a batch, which the checksum does not cover.
 
-A batch with a wrong base offset would look like a gap and be lost silently.
+A batch with a wrong base offset would be taken for a gap in the log, and its messages would be lost without an error.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ LOOK_BEHIND_BYTES = (1 << 20, 1 << 24)  # fetched after a batch to find the next
 
 @dataclass(frozen=True, slots=True)
 class CorruptSpan:
-    """Offsets `[start, end)`, within a range, of a corrupt batch.
+    """The offsets `[start, end)` of a corrupt batch inside a range.
 
-    `next_offset` is the one after the whole batch. `batch` are its bytes. `timestamp_ms` is the maximum timestamp in
-    its header, which may be wrong.
+    `next_offset` is the offset after the whole batch. `batch` is the batch's content. `timestamp_ms` is the maximum
+    timestamp in its header, which may be wrong.
     """
 
     start: int
@@ -34,20 +34,22 @@ class CorruptSpan:
 
 
 class Fetch(Protocol):
-    """Fetches raw batches from an offset on. Waits if the broker throttled the previous response."""
+    """Fetches raw batches from an offset on. Waits first if the broker throttled the previous response."""
 
     def __call__(self, offset: int, bytes_max: int | None = None, /) -> FetchSlice:
-        """Args:
-        bytes_max: of the response, if larger than usual.
+        """Returns one response.
+
+        Args:
+            bytes_max: maximum size of the response, if it must be larger than usual.
         """
         ...
 
 
 class BatchNeighbors:
-    """The batches of one response. `ahead` is the response after its last batch, if it was fetched.
+    """The batches of one fetch response. `ahead` is the response that begins after its last batch, if that was fetched.
 
     Args:
-        asked: the offset that was fetched.
+        asked: the offset that was requested.
         start: the offset where reading began, which may be inside a batch.
         end: the end offset of the range.
     """
@@ -62,28 +64,31 @@ class BatchNeighbors:
         self._end = end
 
     def is_known(self, frame: BatchFrame, next_offset: int, position: int) -> bool:
-        """Whether the position of a batch, up to `next_offset`, is certain. If not, fetch it again: the response then
-        includes the following batch, which shows whether the gap before this one is real.
+        """Returns whether the offsets of a batch, `[base offset, next_offset)`, are certain. If not, the caller must
+        fetch the batch again: the new response includes the following batch, which shows whether the gap before the
+        batch is real.
 
-        The base offset is not covered by the checksum: one flipped bit turns the batch into messages of other offsets,
-        or of none. Compaction removes batches but does not move them.
+        The base offset is not covered by the checksum: one flipped bit would give the messages the offsets of others,
+        or offsets outside the log. Compaction removes batches but does not move them.
 
         Args:
             position: the next expected offset.
 
         Raises:
-            MisplacedBatch: it ends before the expected offset, goes back, or is beyond the readable log.
+            MisplacedBatch: the batch ends before the expected offset, overlaps the batch before it, or is beyond the
+            end of
+                the log.
         """
         first = frame.base_offset
         if first > position > self._asked and not frame.is_followed:
             return False
         if next_offset < self._end and not frame.is_followed:
-            with contextlib.suppress(KafkaError):  # raised again when this batch is booked
+            with contextlib.suppress(KafkaError):  # raised by the next fetch, after this batch was counted
                 self.ahead = self._fetch(next_offset)
         fault = self._fault(frame, next_offset, position)
         if fault:
             raise MisplacedBatch(
-                f"{self._where} offset {first}: a batch takes the offsets [{first}, {next_offset}), but {fault}"
+                f"{self._where} offset {first}: a batch states the offsets [{first}, {next_offset}), but {fault}"
             )
         return True
 
@@ -91,23 +96,23 @@ class BatchNeighbors:
         first = frame.base_offset
         following = _first_offset(self.ahead) if self.ahead else -1
         if next_offset <= position:
-            return "" if self._leads_to(position, frame, next_offset) else f"offset {position} was due"
+            return "" if self._leads_to(position, frame, next_offset) else f"offset {position} was expected"
         if first < position != self._start:
             return f"the batch before it ended at {position}"
         if next_offset > self._piece.high_watermark:
             return f"the log is readable to {self._piece.high_watermark}"
         if 0 <= following < next_offset:
-            return f"the next one begins at {following}"
+            return f"the next batch begins at {following}"
         if first > position and not frame.is_followed and not _is_next_after(self._fetch(first - 1), first):
-            return f"the log holds another batch before it, although {position} was due"
+            return f"the log holds another batch between {position}, which was expected, and {first}"
         return ""
 
     def _leads_to(self, position: int, frame: BatchFrame, next_offset: int) -> bool:
-        """Whether the batches after one from before the range, in the same response and in order, contain the expected
-        offset.
+        """Whether a batch that ends before the expected offset is followed, in the same response and in order, by a
+        batch that contains the expected offset.
 
-        Some brokers begin with batches before the requested offset. A batch with a wrong base offset is followed by the
-        batches after that offset.
+        This is so with brokers whose responses begin with batches before the requested offset. After a batch with a
+        wrong base offset, the following batches do not contain the expected offset.
         """
         data, at, reached = self._piece.records, frame.end, next_offset
         while len(data) - at >= HEADER_BYTES:
@@ -120,7 +125,7 @@ class BatchNeighbors:
         return False
 
     def span_of(self, error: CorruptBatch, frame: BatchFrame, position: int, end: int) -> CorruptSpan:
-        """Returns the offsets from `position` up to `end` that a corrupt batch occupies.
+        """Returns the offsets that a corrupt batch occupies, from `position` and at most up to `end`.
 
         Raises:
             CorruptBatch: the same error, if the next offset is unknown.
@@ -133,8 +138,8 @@ class BatchNeighbors:
         return CorruptSpan(start, min(next_offset, end), next_offset, str(error), bytes(frame.view), time_ms)
 
     def _next_offset(self, frame: BatchFrame) -> int | None:
-        """Returns the base offset of the following batch; without one, the log end offset if the corrupt batch
-        agrees."""
+        """Returns the next offset after a corrupt batch: the base offset of the following batch. If there is none,
+        returns the log end offset, provided that the corrupt batch states the same."""
         piece: FetchSlice | None = self._piece
         found = offset_after(self._piece.records, frame)
         for more in LOOK_BEHIND_BYTES:
@@ -151,7 +156,8 @@ class BatchNeighbors:
         return found
 
     def _more(self, frame: BatchFrame, more: int) -> FetchSlice | None:
-        """Repeats the fetch with more bytes after the frame. None if the response differs, as from another replica."""
+        """Fetches the frame again with more bytes after it. Returns None if the frame differs, as it may on another
+        replica."""
         piece = self._fetch(self._asked, frame.end + more)
         return piece if piece.records[frame.position : frame.end] == frame.view else None
 
@@ -162,8 +168,6 @@ def _first_offset(piece: FetchSlice) -> int:
 
 
 def _is_next_after(piece: FetchSlice, first: int) -> bool:
-    """Whether the response for the offset before `first` confirms that the next batch begins at `first`.
-
-    A throttled response is empty in any case.
-    """
+    """Whether the response for the offset before `first` confirms that the next batch begins at `first`. A throttled
+    response is empty and confirms nothing."""
     return _first_offset(piece) == first or bool(piece.throttle_ms and not piece.records)

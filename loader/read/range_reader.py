@@ -2,8 +2,8 @@
 
 Offsets outside of `[start, end)` are dropped, because fetches return whole batches. Every offset of the range is one
 of: a data record, a transaction marker (control), a record of an aborted transaction, a gap left by compaction or
-deletion, or part of a skipped corrupt batch. Records are passed on in offset order and gaps are counted, so a range
-that stops in the middle leaves a complete prefix.
+deletion, or part of a skipped corrupt batch. Offsets are processed in order, so after an error in the middle everything
+before `tally.position` is complete.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ class BatchKind(StrEnum):
 
 @dataclass(slots=True)
 class Tally:
-    """Classification of the offsets read so far. Holds data records only until the caller has processed them.
+    """Classification of the offsets read so far. `position` is the next offset to read.
 
-    `gap_offsets` counts all offsets that the log no longer holds. `gaps` lists the first `GAPS_LISTED_MAX` ranges of
-    them: a compacted topic may have a gap after every other record. `epochs` are those of the batches.
+    `gap_offsets` counts all offsets that the log no longer holds. `gaps` lists only the first `GAPS_LISTED_MAX` ranges
+    of them, since a compacted topic may have a gap after every other record. `epochs` are the leader epochs of the
+    batches. The last data records are referenced only until the caller has processed them.
     """
 
     position: int
@@ -75,7 +76,8 @@ class Tally:
         self.position = offset
 
     def note_epoch(self, batch: Batch, end: int) -> None:
-        """Notes the epoch of a batch that will be booked up to `end`. Epochs never decrease."""
+        """Records the leader epoch of a batch whose offsets are about to be counted up to `end`. Epochs never
+        decrease."""
         last = self.epochs.starts[-1][0] if self.epochs.starts else 0
         if batch.leader_epoch >= last:
             read = ReadEpochs(((batch.leader_epoch, self.position),), min(batch.next_offset, end))
@@ -86,7 +88,7 @@ class Tally:
         return sum(one.end - one.start for one in self.skipped)
 
     def pass_corrupt(self, one: SkippedOffsets) -> None:
-        """Moves the position from the start of a corrupt batch to its end."""
+        """Counts the offsets of a corrupt batch, and moves the position to its end."""
         assert one.start == self.position, (one, self.position)
         self.skipped.append(one)
         self.position = one.end
@@ -98,12 +100,12 @@ class Tally:
             self.position = record[0] + 1
 
     def mark(self, records: Sequence[Record]) -> None:
-        """Saves the state before `records` are booked, for `cut_to`."""
+        """Saves the state before `records` are counted, for `cut_to`."""
         self._mark = (self.position, self.gap_offsets, self.gaps[-1:])
         self._marked = records
 
     def cut_to(self, offset: int) -> None:
-        """Undoes the booking from `offset` on, which must be one of the last records passed on."""
+        """Undoes the counting of offsets from `offset` on, which must be that of one of the last records passed on."""
         start, self.gap_offsets, last = self._mark
         self.gaps = [gap for gap in self.gaps if gap[0] < start]
         if last:
@@ -114,7 +116,7 @@ class Tally:
 
 
 class TransactionFilter:
-    """Identifies batches of aborted transactions, by the list in a fetch response.
+    """Identifies batches of aborted transactions, from the list of aborted transactions in a fetch response.
 
     A transaction is aborted from its first offset until its abort marker; the list is ordered by first offset.
     """
@@ -137,10 +139,10 @@ class TransactionFilter:
 
 
 class StopBefore(Exception):
-    """Raised by the consumer of the records: nothing from `offset` on, which is one of them, counts as read."""
+    """Raised by the consumer of the records, so that the record at `offset` and all later ones do not count as read."""
 
     def __init__(self, offset: int) -> None:
-        super().__init__(f"nothing from offset {offset} on counts as read")
+        super().__init__(f"reading stopped before offset {offset}")
         self.offset = offset
 
 
@@ -157,24 +159,27 @@ def read_range(
     prefetch: Callable[[int], None] | None = None,
     fetch_following: Callable[[], None] | None = None,
 ) -> None:
-    """Passes the data records of a range on, in order and batch by batch, and updates `tally`.
+    """Reads a range. Passes its data records to `take`, in order and batch by batch, and updates `tally`.
 
-    When a batch is passed on, everything before `tally.position` is booked; after an error the position is the first
-    offset that was not. If the log no longer holds the end of the range, it ends with a gap.
+    When a batch is passed on, all its offsets are counted in the tally. After an error, `tally.position` is the first
+    offset that was not read. If the log no longer holds the end of the range, the range ends with a gap.
 
     Args:
-        take: receives the records of each batch; may raise `StopBefore`, which is raised again. batch_bytes_max: limit
-        of a decompressed batch. patience_s: how long responses without progress are accepted, except throttled ones.
-        pass_over: called with each corrupt batch before its offsets are skipped; None to stop there. record_parser:
-        parses the records of a batch; None for the parser of `kafka_wire`. prefetch: called with the likely offset of
-        the next fetch, while the last response is processed. fetch_following: called when the last response of the
-        range has arrived, usually before it is processed, so that the
-            caller can send the first fetch of another range.
+        take: receives the records of each batch; may raise `StopBefore`, which is raised again.
+        batch_bytes_max: limit of a decompressed batch.
+        patience_s: maximum time without progress, not counting throttled responses.
+        pass_over: called with each corrupt batch before its offsets are skipped; None to raise `CorruptBatch`.
+        record_parser: parses the records of a batch; None for the parser of `kafka_wire`.
+        prefetch: called with the likely offset of the next fetch, while the last response is processed.
+        fetch_following: called when the last response of the range has arrived, usually before it is processed, so that
+            the caller can send the first fetch of another range.
 
     Raises:
         MisplacedBatch: a batch is not at the offset that it states. CorruptBatch: a batch is corrupt, and `pass_over`
-        is None or the next offset is unknown; the tally stands before it. KafkaUnavailable: the log ends before the
-        range, or the broker throttles indefinitely. KafkaError: raised by `fetch`.
+        is None or the next offset is unknown. `tally.position` is at most
+            the batch's start.
+        KafkaUnavailable: the log ends before the range does, or the broker throttles indefinitely.
+        KafkaError: raised by `fetch`.
     """
     topic_partition = offsets.topic_partition
     start = tally.position
@@ -193,7 +198,7 @@ def read_range(
         place = BatchNeighbors(piece, before, where, fetch, start=start, end=offsets.end)
         bytes_max = None
         if prefetch is not None and not piece.throttle_ms:
-            # A wrong guess, from unchecked headers, costs one response.
+            # The offset comes from unchecked headers. If it is wrong, one response is fetched in vain.
             following = end_of_batches(piece.records)
             if following is not None and before < following < offsets.end:
                 prefetch(following)
@@ -207,13 +212,14 @@ def read_range(
                 raise
             except CorruptBatch as error:
                 if frame.base_offset in passed:
-                    continue  # the broker found the next offset in it
+                    continue  # already skipped; the broker returned it again, because it contains the requested offset
                 if error.next_offset is None or place.is_known(frame, error.next_offset, tally.position):
                     _pass_corrupt(error, place.span_of(error, frame, tally.position, offsets.end), tally, pass_over)
                     passed.add(frame.base_offset)
-                    # The next response may begin with it again, and must include the batch after it.
+                    # The next response may begin with the same batch, and must include the batch after it.
                     bytes_max = len(frame.view) + LOOK_BEHIND_BYTES[-1]
-                # The list of aborted transactions may depend on a marker in it; a new fetch from here does not.
+                # The corrupt batch may have an abort marker that ends an aborted transaction. A new fetch returns a
+                # list of aborted transactions from the next offset on.
                 break
             if not place.is_known(frame, batch.next_offset, tally.position):
                 break
@@ -252,7 +258,7 @@ def read_range(
         elif piece.throttle_ms or time.monotonic() - silent_since >= patience_s:
             why = f"throttled for {throttled_s:.0f} s" if piece.throttle_ms else f"for {patience_s:.0f} s"
             raise KafkaUnavailable(
-                f"{where} offset {before}: the range ends at {offsets.end} but nothing came, {why}; "
+                f"{where} offset {before}: the range ends at {offsets.end} but the broker returned no records, {why}; "
                 f"the broker's readable end is {piece.last_stable_offset}"
             )
 
@@ -260,10 +266,10 @@ def read_range(
 def _pass_corrupt(
     error: CorruptBatch, span: CorruptSpan, tally: Tally, pass_over: Callable[[CorruptSpan], SkippedOffsets] | None
 ) -> None:
-    """Books the offsets of a corrupt batch, if it is to be skipped.
+    """Skips a corrupt batch and counts its offsets, if the policy permits.
 
     Raises:
-        CorruptBatch: it is not, or too many were.
+        CorruptBatch: the policy forbids it, or too many batches were skipped.
     """
     if pass_over is None:
         raise CorruptBatch(str(error), span.next_offset) from error
@@ -276,8 +282,8 @@ def _pass_corrupt(
 
 
 def _says_nothing_is_left(piece: FetchSlice, end: int) -> bool:
-    """Whether a response shows that the log is readable up to `end` and has no batch there, because compaction removed
-    them.
+    """Whether a response shows that the log is readable up to `end` but has no more batches before it, because
+    compaction removed them.
 
     A throttled response is empty in any case, and a log that ends before `end` may have lost records.
     """
@@ -285,14 +291,14 @@ def _says_nothing_is_left(piece: FetchSlice, end: int) -> bool:
 
 
 def _marker_type(batch: Batch) -> int:
-    """Returns 0 for an abort marker, 1 for commit. Other markers, and those emptied by compaction, end no aborted
-    transaction."""
+    """Returns the type of a transaction marker: 0 for abort, 1 for commit. Other markers, and markers without content
+    after compaction, do not end an aborted transaction."""
     key = batch.records[0][2] if batch.records else None
     return struct.unpack_from(">hh", key)[1] if key is not None and len(key) >= 4 else -1
 
 
 def _book(batch: Batch, kind: BatchKind, end: int, tally: Tally) -> Sequence[Record]:
-    """Books the part of one batch inside `[tally.position, end)` and returns its data records."""
+    """Counts the part of one batch inside `[tally.position, end)`, and returns its data records."""
     start = tally.position
     records = batch.records
     if records and (records[0][0] < start or records[-1][0] >= end):

@@ -1,13 +1,13 @@
 """Runs the units of a plan, and continues after messages with unregistered schema ids.
 
-A range stops before the first message whose writer schema the plan does not know, and returns further unknown ids. The
-registry is asked for these ids. That happens after the offsets of the range were read, so an id that it lacks was not
-registered when the message was written: the message is bad, and the rest of the range becomes a further unit, which
-knows that the id is absent, and so on. Absent ids are not stored, because somebody may register them later.
+A range stops before the first message whose writer schema the plan does not know, and returns further unknown ids.
+These ids are then looked up in the registry. Because this happens after the offsets were read, an id that the registry
+lacks was not registered when its message was written: the message is bad, and the rest of the range is read as a
+further unit, in which the id is marked as absent. Absent ids are not stored, because they may be registered later.
 
 An id that the registry has ends the range for this run. It may belong to a new version of the topic's subject, which
-must be folded into the load schema first, so the next plan handles it. An id without a response, because the registry
-is down or denies access, ends the range too, and the next run requests it again.
+must be folded into the load schema first; the next plan does that. An id without a response, because the registry is
+down or denies access, ends the range too, and the next run requests it again.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from headrace.loader.work_unit import OffsetRange, RangeResult, UnitResult, Work
 
 logger = logging.getLogger(__name__)
 
-ABSENT_IDS_MAX = 10_000  # per run: a topic of garbage must not delay the others for minutes
+ABSENT_IDS_MAX = 10_000  # looked up per run: a topic of random bytes must not delay other topics for minutes
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """The result of a plan's units.
 
-    `units` are those of the plan, then the further ones, with each range cut where another unit continued.
+    `units` are the units of the plan and the further units. A range that a further unit continued is cut there.
     `registered_ids` are, by topic, ids that the plan did not know and the registry has; `problems` are sentences by
-    topic, `notes` are complete sentences. `read_ms` is the sum of the slowest tasks of each round.
+    topic, `notes` are complete sentences. `read_ms` is the time of the slowest task, summed over the rounds.
     """
 
     units: tuple[WorkUnit, ...]
@@ -47,8 +47,10 @@ class Reading:
 def read_units(
     units: Sequence[WorkUnit], run_units: Callable[[Sequence[WorkUnit]], Sequence[UnitResult]], schemas: WriterSchemas
 ) -> Reading:
-    """Raises:
-    LoaderError: the tasks could not run.
+    """Runs the units, looks up the unknown ids of the stopped ranges, and repeats this for the rest of the ranges.
+
+    Raises:
+        LoaderError: the tasks could not run.
     """
     read: list[WorkUnit] = []
     results: list[UnitResult] = []
@@ -92,8 +94,8 @@ def read_units(
 
 
 def nearest_ids(stopped: Sequence[RangeResult], most: int) -> tuple[int, ...]:
-    """Returns distinct ids to request: first those that stopped ranges, then those that come next in any range.
-    Pure."""
+    """Returns at most `most` distinct ids to look up: first the ids that stopped ranges, then the next unknown ids
+    after them in each range. Pure."""
     nearest: dict[int, int] = {}
     for one in stopped:
         for at, schema_id in enumerate(one.unknown_ids):
@@ -104,10 +106,11 @@ def nearest_ids(stopped: Sequence[RangeResult], most: int) -> tuple[int, ...]:
 def continued_units(
     units: Sequence[WorkUnit], results: Sequence[UnitResult], absent: Collection[int], next_task: int
 ) -> tuple[tuple[WorkUnit, ...], tuple[WorkUnit, ...]]:
-    """Returns the units with each range cut where it stopped before an absent id, and further units for the rest. Pure.
+    """Cuts each range that stopped before an absent id, and adds units for the rest. Returns the cut units and the
+    added ones. Pure.
 
     Args:
-        next_task: number of the first further unit.
+        next_task: task number of the first added unit.
     """
     stops = {
         (result.task, one.done.topic_partition, one.done.start): one.done.end

@@ -1,5 +1,8 @@
-"""Commands that change published files: `expire` removes old time partitions, `compact` merges small files (`merge` is
-its task), `accept_missing` accepts lost files, `replay` retries quarantined messages, `discard` removes them, and
-`backfill` reads offsets again from the brokers (`closure`: files that must be replaced together; `origin`: files of
-another log; `reread`: whether the messages read again match the files). Each is a commit that rewrites time partitions
-and is safe while loads run. `retire` deletes replaced files once no query reads them."""
+"""Commands that change published files.
+
+`expire` removes old time partitions, `compact` merges small files (`merge` is its task), `accept_missing` accepts lost
+files, `replay` retries quarantined messages, `discard` removes them, and `backfill` reads offsets again from the
+brokers (`closure`: files that must be replaced together; `origin`: files whose rows came from an earlier log; `reread`:
+whether the messages read again match the files). Each is a commit that rewrites time partitions and is safe while loads
+run. `retire` deletes replaced files once no query reads them.
+"""

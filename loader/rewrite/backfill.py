@@ -1,11 +1,11 @@
-"""Recreates files from the offsets that the brokers still hold, with the topic's present schema and policy, and
-replaces the files with the same offsets: files that were damaged or deleted, or written with a policy or projection
-that has been corrected since.
+"""Recreates files by reading their offsets again from the brokers, with the topic's present schema and policy: files
+that were damaged or deleted, or that were written with a policy or projection that has been corrected since.
 
-Exactly once: the same commit removes the old files, namely all that share an offset with the range read again, and of
-two rewrites of a topic only one is committed. Files are replaced only if exactly as many messages were read as they
-hold. A period is processed in pieces, each a commit of its own: a kill between them loses and duplicates nothing, and a
-second run repeats everything. The audit is unchanged, because the first load of the messages counted them.
+Exactly once: the commit that adds the new files removes all old files that share an offset with the range read again,
+and of two concurrent rewrites of a topic only one is committed. Files are replaced only if exactly as many messages
+were read as they hold. A period is processed in pieces, each in a separate commit: if the command is killed between
+them, nothing is lost or duplicated, and a second run repeats everything. The audit is unchanged, because the first load
+of the messages counted them.
 """
 
 from __future__ import annotations
@@ -53,14 +53,15 @@ from headrace.loader.work_unit import FileKind, RangeResult, TaskSettings, UnitR
 logger = logging.getLogger(__name__)
 
 PIECE_BYTES_MAX = 4 * 1024**3
-"""Bytes of the files that one commit replaces: some minutes of a small pool, the work that a kill discards."""
+"""Maximum size of the files that one commit replaces. Reading them again takes a small pool some minutes, which is the
+work lost if the command is killed."""
 
-REST = "run this one again for the rest"
+REST = "run this command again for the rest"
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillPorts:
-    """`tell` is called with a line after each piece."""
+    """The interfaces that a backfill uses. `tell` is called with a line of progress after each piece."""
 
     rewrites: RewritePorts
     cluster: Cluster
@@ -71,7 +72,7 @@ class BackfillPorts:
 
 @dataclass(frozen=True, slots=True)
 class BackfillSettings:
-    """As for a load. Sizes are in bytes."""
+    """Settings of a backfill. `plan` and `task` are as for a load. Sizes are in bytes."""
 
     plan: PlanSettings
     task: TaskSettings
@@ -83,23 +84,24 @@ def backfill(
 ) -> BackfillReport:
     """Recreates the files of a topic in the time partitions of a period, with the files that share offsets with them.
 
-    To find shared offsets, the index of every day of the topic is read once, and again for days with such files. Memory
-    is needed for the replaced files and for a span per day and partition. A year of loads every ten minutes, 105,000
-    files of ten partitions, took 10 s and little memory. The commits of the topic are read back to the oldest that
-    wrote one of the files.
+    To find shared offsets, the index of every day of the topic is read once, and that of days with such files again.
+    Memory is needed for the replaced files and for a span per day and partition. A year of loads every ten minutes,
+    105,000 files of ten partitions, took 10 s and little memory. The commits of the topic are read back to the oldest
+    that wrote one of the files.
 
     Args:
-        topic: one with a commit.
+        topic: a topic with a commit.
 
     Raises:
-        KafkaUnavailable: no broker answers. LoaderError: the tasks could not run. OSError: the disk failed. Nothing was
-            committed then; after the first commit, failures are in the report instead.
+        KafkaUnavailable: no broker answers.
+        LoaderError: the tasks could not run.
+        OSError: the disk failed. All three are raised only before the first commit; later failures are in the report.
     """
     return _Backfill(ports, topic, settings).run(period, is_dry=is_dry)
 
 
 class _Stopped(Exception):
-    """Ends the command. Committed pieces stand."""
+    """Ends the command with a reason. The pieces committed before stay committed."""
 
     def __init__(self, *sentences: str) -> None:
         super().__init__("; ".join(sentences))
@@ -108,7 +110,7 @@ class _Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A piece that was read."""
+    """A piece whose messages were read again, with the plan and the results."""
 
     plan: LoadPlan
     reading: Reading
@@ -119,7 +121,7 @@ class _Read:
 
 
 class _Backfill:
-    """One run for one topic."""
+    """One run of the command, for one topic."""
 
     def __init__(self, ports: BackfillPorts, topic: str, settings: BackfillSettings) -> None:
         self._ports = ports
@@ -170,7 +172,7 @@ class _Backfill:
         ]
 
     def _found(self, state: LoaderState, asked: Sequence[LiveFile]) -> list[Component]:
-        """Returns the files to replace, without files of another log."""
+        """Returns the files to replace as components, without files whose rows came from an earlier log."""
         files = closed(asked, self._days(), self._live_on)
         back = self._rewrites.log.back(self._topic, state)
         commits = ((one.value.commit_number, one.value.kind, one.value.topics[self._topic]) for one in back)
@@ -195,7 +197,7 @@ class _Backfill:
         if found.topic_id and self._known.topic_id not in ("", found.topic_id):
             raise _Stopped(
                 f"the topic was re-created on the brokers (topic id {found.topic_id}, was {self._known.topic_id}), so "
-                "they have the messages of its files no more"
+                "they no longer have the messages in its files"
             )
         return found
 
@@ -216,7 +218,8 @@ class _Backfill:
                 of += 1
 
     def _work(self, piece: Sequence[Component], name: str) -> tuple[Component, ...]:
-        """Reads and commits a piece. Returns the part to try again, without the mismatching intervals."""
+        """Reads and commits a piece. If messages differ from the files, commits nothing and returns the components
+        without differences, which the caller tries again."""
         state, known = self._still()
         piece = self._readable(piece, self._discovered(state), known)
         if not piece:
@@ -237,7 +240,7 @@ class _Backfill:
         return ()
 
     def _still(self) -> tuple[LoaderState, TopicState]:
-        """Returns the newest state, after checking that no other command changed the files.
+        """Returns the newest state, after checking that no other command changed the topic's files.
 
         Raises:
             _Stopped: another command rewrote the topic, or a load found another log or schema.
@@ -255,7 +258,7 @@ class _Backfill:
         return state, known
 
     def _read(self, piece: Sequence[Component], state: LoaderState, known: TopicState) -> _Read:
-        """Reads like a load, and once more if the registry has ids that no load has met.
+        """Reads a piece as a load does. Reads a second time if the messages have registered ids that no load has seen.
 
         Raises:
             _Stopped: not everything could be read.
@@ -291,7 +294,7 @@ class _Backfill:
             tasks=settings.tasks,
             file_bytes_target=settings.file_bytes_target,
         )
-        # A piece is committed completely or not at all, so its ranges may share files.
+        # A piece is committed as a whole or not at all, so its ranges may share files.
         tasks = [[dataclasses.replace(one, follows_another=False) for one in some] for some in packing.tasks]
         task = dataclasses.replace(self._settings.task, staging=self._rewrites.staging.location(run_id), now_ms=now_ms)
         works = {self._topic: work}
@@ -313,10 +316,10 @@ class _Backfill:
         return self._settings.plan.policy_of(self._topic).with_table(known.partition_by, known.kafka_column)
 
     def _whole(self, plan: LoadPlan, reading: Reading, piece: Sequence[Component]) -> ReconciledTopic:
-        """Returns the results if they are complete and from the same log.
+        """Returns the results, after checking that they are complete and that the log did not change during the read.
 
         Raises:
-            _Stopped.
+            _Stopped: they are not, or it did.
         """
         sentences = failures(reading.results) + list(reading.problems.get(self._topic, ()))
         if sentences:
@@ -391,7 +394,7 @@ def _partitions(numbers: frozenset[int]) -> str:
 
 
 def _still_true(notes: Sequence[str], committed: TopicCommit) -> Iterator[str]:
-    """Returns the earlier notes without those about time partitions that were processed again."""
+    """Returns the notes of earlier pieces, without those about time partitions that were processed again since."""
     time_partitions = {one.time_partition for one in committed.rewrites}
     for note in notes:
         if not time_partitions & set(note.split()):

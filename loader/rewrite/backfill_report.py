@@ -13,7 +13,8 @@ from headrace.loader.work_unit import FileKind
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Time partitions from `first` to `last`, both included; a day stands for all of its hours."""
+    """The time partitions that are to be recreated: from `first` to `last`, both included; a day stands for all of its
+    hours."""
 
     first: str
     last: str
@@ -29,8 +30,8 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsRead:
-    """Number of `offsets` of a partition that were read, from `first` to `last`, both included; there may be others
-    between them."""
+    """Offsets of a partition that were read: `offsets` is their number, `first` and `last` are the lowest and the
+    highest. Offsets between these may not have been read."""
 
     partition: int
     first: int
@@ -40,9 +41,13 @@ class OffsetsRead:
 
 @dataclass(frozen=True, slots=True)
 class BackfillReport:
-    """The replaced files (or those that would be): `time_partitions` with the old files, of which `files_asked` are of
-    the period and the others share offsets with them. `commits` are the commit numbers. `files_made` hold `rows` and
-    `quarantined` messages, of which `quarantined_before` were quarantined before. `problems` are sentences."""
+    """The replaced files, or in a dry run the files that would be replaced.
+
+    `time_partitions` are the time partitions of the old files. `files_asked` of the old files are in the period; the
+    others share offsets with them. `commits` are the commit numbers. `files_made` is the number of new files; they hold
+    `rows` and `quarantined` messages. `quarantined_before` messages were quarantined in the old files. `problems` are
+    sentences.
+    """
 
     files_asked: int = 0
     time_partitions: tuple[TimePartitionRow, ...] = ()

@@ -11,16 +11,16 @@ from headrace.loader.commit.state import TopicState
 from headrace.loader.work_unit import FileKind
 
 DAY_MS = 86_400_000
-SMALL_SHARE = 0.5  # of the target size: merging larger files would save little
-FILES_MIN = 2  # small files in a time partition to merge them
+SMALL_SHARE = 0.5  # files below this part of the target size are merged; merging larger ones would save little
+FILES_MIN = 2  # number of small files from which a time partition is merged
 
 
 def is_expired(day: str, keep_days: int, now_ms: int) -> bool:
-    """Whether a day ended more than `keep_days` ago.
+    """Whether a day ended more than `keep_days` days ago.
 
     Args:
-        day: such as `dt=2026-01-31`, in UTC.
-        keep_days: whole days after the end of that day.
+        day: in UTC, such as `dt=2026-01-31`.
+        keep_days: whole days since the end of that day.
     """
     return end_of_day_ms(day) + keep_days * DAY_MS <= now_ms
 
@@ -37,7 +37,8 @@ def end_of_time_partition_ms(time_partition: str) -> int:
 
 
 def merges(files: Sequence[IndexedFile], bytes_target: int) -> list[tuple[IndexedFile, ...]]:
-    """Yields groups of files of a time partition to merge into one, oldest first; none if merging would save little."""
+    """Yields groups of files of a time partition, oldest first. Each group is to be merged into one file. Yields
+    nothing if merging would save little."""
     small = [file for file in files if file.length < SMALL_SHARE * bytes_target]
     groups: list[list[IndexedFile]] = [[]]
     for file in small:
@@ -48,7 +49,7 @@ def merges(files: Sequence[IndexedFile], bytes_target: int) -> list[tuple[Indexe
 
 
 def rewrite(kind: FileKind, time_partition: str, files: Iterable[IndexedFile]) -> TimePartitionRewrite:
-    """Returns the removal of these files of a time partition."""
+    """Returns the rewrite that removes these files from a time partition."""
     replaced = tuple(files)
     return TimePartitionRewrite(
         kind=kind,
@@ -62,7 +63,7 @@ def rewrite(kind: FileKind, time_partition: str, files: Iterable[IndexedFile]) -
 def topic_commit(
     known: TopicState, rewrites: Sequence[TimePartitionRewrite], files: Sequence[CommittedFile] = ()
 ) -> TopicCommit:
-    """Returns the commit of a topic whose files change, and nothing else."""
+    """Returns a topic's commit that removes and adds files and changes nothing else."""
     return TopicCommit(
         topic_id=known.topic_id,
         topic_id_before=known.topic_id,

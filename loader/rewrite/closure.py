@@ -1,9 +1,9 @@
 """Finds the files that must be replaced together, because they share offsets that are read again. Pure.
 
-A file holds some messages of a span of offsets; the others of that span are in other time partitions or in quarantine.
-Reading the span again returns all of them, so all files that share an offset with it are replaced together, and those
-that share one with these, until nothing changes. Files of different loads share no offset unless a merge combined them,
-so the result is usually the files of one load.
+A file holds some messages of an offset range; the others of the range are in files of other time partitions or of the
+quarantine. Reading the range again returns all of them, so every file that shares an offset with it must be replaced.
+These files have further offsets, and files that share those must be replaced too, until no file is added. Files of
+different loads share no offset unless a merge combined them, so the result is usually the files of one load.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from headrace.loader.work_unit import FileKind
 Day = TypeVar("Day")
 
 FileKey = tuple[FileKind, str, str]
-"""(kind, time partition, name): names are unique per task, and repeat in other time partitions."""
+"""(kind, time partition, name). The name alone is not a key: a task uses the same name in several time partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """A file that belongs to the topic."""
+    """A file that belongs to the topic as of the newest commit."""
 
     kind: FileKind
     time_partition: str
@@ -37,14 +37,14 @@ class LiveFile:
         return self.kind, self.time_partition, self.file.name
 
     def spans(self) -> Iterator[tuple[int, int, int]]:
-        """Yields (partition, start, end) of its messages, end exclusive."""
+        """Yields (partition, start, end) for the messages of each partition in the file, end exclusive."""
         for piece in self.file.ranges:
             yield piece.partition, piece.first, piece.last + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Offsets `[start, end)` of a partition, of which files hold `records` messages."""
+    """Offsets `[start, end)` of a partition; the files that cover them hold `records` messages."""
 
     partition: int
     start: int
@@ -54,8 +54,8 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """Files that are replaced together or not at all, and the offsets of their messages. No other live file shares one
-    of these offsets."""
+    """Files that are replaced together or not at all, and the offset ranges of their messages. No other live file has
+    messages in these ranges."""
 
     files: tuple[LiveFile, ...]
     intervals: tuple[Interval, ...]
@@ -66,7 +66,7 @@ class Component:
 
 
 class Covered:
-    """A growing set of offsets by partition. Adjacent spans stay separate."""
+    """A growing set of offset ranges by partition. Adjacent ranges stay separate."""
 
     def __init__(self) -> None:
         self._starts: dict[int, list[int]] = defaultdict(list)
@@ -84,7 +84,7 @@ class Covered:
         self.version += 1
 
     def shares(self, partition: int, start: int, end: int) -> bool:
-        """Whether it contains an offset of `[start, end)`."""
+        """Whether the set contains an offset of `[start, end)`."""
         at = bisect_left(self._starts[partition], end) - 1
         return at >= 0 and self._ends[partition][at] > start
 
@@ -92,11 +92,11 @@ class Covered:
 def closed(
     chosen: Iterable[LiveFile], days: Sequence[Day], live_on: Callable[[Day], Sequence[LiveFile]]
 ) -> list[LiveFile]:
-    """Returns the chosen files with all files that must be replaced with them.
+    """Returns the chosen files and all files that must be replaced with them.
 
-    Reads every day at least once, because a late message may be anywhere, and again only if the rest of it may share an
-    offset with the files found since. For a day without such files, only a span per partition is stored, so the history
-    of a topic is never in memory at once.
+    Reads the files of every day at least once, because a late message may be in any time partition. Reads a day again
+    only if its other files may share an offset with files found since. Between reads, only the offset range of those
+    other files is stored per day and partition, so the history of a topic is never in memory at once.
 
     Args:
         days: all days with files of the topic, of both kinds.
@@ -143,7 +143,7 @@ def _hull(files: Iterable[LiveFile]) -> dict[int, tuple[int, int]]:
 
 
 def components(files: Sequence[LiveFile]) -> list[Component]:
-    """Returns the files in sets that share no offset with each other, ordered by their first time partition."""
+    """Divides the files into components that share no offset with each other, ordered by their first time partition."""
     leader = list(range(len(files)))
 
     def find(at: int) -> int:
@@ -177,8 +177,8 @@ def components(files: Sequence[LiveFile]) -> list[Component]:
 
 
 def pieces(found: Iterable[Component], bytes_max: int) -> list[tuple[Component, ...]]:
-    """Returns the components in as few groups as the limit allows, in order; a larger component is a group of its
-    own."""
+    """Returns the components in as few groups as the limit allows, in order. A component above the limit is a separate
+    group."""
     groups: list[list[Component]] = []
     size = 0
     for one in found:

@@ -1,4 +1,4 @@
-"""Removes quarantined messages: a commit that removes them, with the reason.
+"""Removes quarantined messages permanently, by a commit that states the operator's reason.
 
 The remaining messages of their files are copied to new files. Messages quarantined by later loads are not affected. The
 audit is unchanged, because the messages were read and quarantined.
@@ -30,8 +30,8 @@ from headrace.loader.write.task_files import TaskFiles
 
 @dataclass(frozen=True, slots=True)
 class DiscardReport:
-    """By code of the quarantine, the removed messages (or those to be removed) and the remaining ones. `commit_number`
-    is the commit, 0 for none; `problems` are sentences; `notes` need no action."""
+    """The removed messages (in a dry run: those that would be removed) and the remaining ones, counted by quarantine
+    code. `commit_number` is the commit, 0 for none; `problems` are sentences; `notes` need no action."""
 
     discarded: Mapping[str, int] = field(default_factory=dict)
     left: Mapping[str, int] = field(default_factory=dict)
@@ -46,8 +46,8 @@ def discard(
     """Removes quarantined messages of a topic permanently.
 
     Args:
-        topic: one with a commit.
-        codes: only messages quarantined with one of these; none for all.
+        topic: a topic with a commit.
+        codes: removes only messages with one of these quarantine codes; empty for all.
         reason: stored in the commit.
 
     Raises:
@@ -96,6 +96,6 @@ def _those_of(found: Counter[str], codes: Collection[str]) -> Counter[str]:
 
 
 def _is_concerned(found: Counter[str], codes: Collection[str]) -> bool:
-    """Whether messages of a file are removed. A file with codes that this release does not know, and would have to
-    write again, is left unchanged."""
+    """Whether messages of a file are removed. A file with codes that this release does not know is left unchanged,
+    because its remaining messages could not be written again."""
     return bool(_those_of(found, codes)) and (not codes or CODES.issuperset(found.keys() - {*codes}))

@@ -1,4 +1,4 @@
-"""Files that the driver itself writes for a rewrite: staged for its run, or deleted on failure."""
+"""Writes files in the driver for a rewrite: they are staged for its run, and deleted on failure."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class FileShape:
 def staged_files_of(
     ports: RewritePorts, topic: str, run_id: str, shape: FileShape, write: Callable[[TaskFiles, NewRows], None]
 ) -> list[CommittedFile]:
-    """Returns the files that `write` filled, in the form for a commit.
+    """Calls `write` to fill files in staging. Returns the files as they are listed in a commit.
 
     Raises:
-        OSError: they cannot be written; they are deleted then, as after any exception of `write`.
+        OSError: the files cannot be written. After any exception, also of `write`, the files are deleted.
     """
     sync = secrets.token_bytes(SYNC_BYTES)
     formats = {FileKind.QUARANTINE: ContainerFormat(SCHEMA, shape.codec, sync)}

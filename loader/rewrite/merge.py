@@ -1,8 +1,7 @@
 """Merges files: copies the rows of container files to larger blocks and files without decoding them.
 
-Only files with the same schema are merged; a topic whose schema changed within the time partition keeps a file per
-schema. The checksum of every source is verified before its rows are copied, because the merged file gets a new
-checksum.
+Only files with the same schema are merged; if the schema changed within a time partition, one file per schema remains.
+The checksum of every source is verified before its rows are copied, because the merged file gets a new checksum.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ from headrace.loader.write.container import SYNC_BYTES, ContainerFormat
 
 @dataclass(frozen=True, slots=True)
 class MergeSource:
-    """A published file: its name below the warehouse, and its committed values."""
+    """A published file to be merged: its path below the warehouse, and its length, rows and checksum from the
+    commit."""
 
     name: str
     length: int
@@ -36,9 +36,9 @@ class MergeSource:
 
 @dataclass(frozen=True, slots=True)
 class MergeUnit:
-    """The files of one time partition to merge into one, or one per schema. Sizes are in bytes.
+    """The files of one time partition that a task merges into one file, or into one per schema. Sizes are in bytes.
 
-    `warehouse` and `staging` are locations as returned by `reach` and `Staging.location`.
+    `warehouse` is the value of `WarehouseFiles.reach`, `staging` that of `Staging.location`.
     """
 
     run_id: str
@@ -56,7 +56,7 @@ class MergeUnit:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """The new files, or "" and the reason for their absence."""
+    """The new files and "", or no files and the reason."""
 
     task: int
     files: tuple[StagedFile, ...]
@@ -79,11 +79,11 @@ class _Merged:
 
 
 class SourceDamaged(Exception):
-    """A published file differs from its commit."""
+    """Raised if a published file differs from its commit."""
 
 
 def run_merge_unit(unit: MergeUnit) -> MergeResult:
-    """Runs a task of the pool."""
+    """Runs a merge unit in a task of the pool. The entry point for Spark."""
     try:
         sink = LocalSink(unit.staging, unit.task)
     except OSError as error:
@@ -92,7 +92,7 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
 
 
 def merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> MergeResult:
-    """Writes the files of a unit. Never raises for problems with files or disks."""
+    """Merges the files of a unit. Returns failures of files and disks in the result instead of raising them."""
     if unit.build != (build := current_build()):
         return MergeResult(unit.task, (), f"task {unit.task} runs {build}, and the driver {unit.build}")
     try:
@@ -142,7 +142,7 @@ def _check(source: MergeSource, files: WarehouseFiles) -> None:
 
 
 def _blocks(source: MergeSource, files: WarehouseFiles, opened: IO[bytes]) -> tuple[str, Iterator[tuple[int, bytes]]]:
-    """Yields the schema text, and the joined rows of each block with their number."""
+    """Yields (schema text, number of rows, joined rows) for each block of a source file."""
     try:
         reader = fastavro.block_reader(opened)
         schema = reader.metadata["avro.schema"]

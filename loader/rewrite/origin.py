@@ -1,8 +1,8 @@
-"""Finds the log from which the rows of a file were read. Pure.
+"""Finds the files whose rows came from an earlier log of the topic. Pure.
 
-A re-created topic, or a log that was truncated and grew again, has other messages at the same offsets. The older files
-stay, and only the commits show which they are: the files of commits before the one that found the new log. A merged
-file is followed back to its sources, and so on, until every origin is found.
+A re-created topic, or a log that was truncated and grew again, has other messages at the same offsets. The files loaded
+before stay, and only the commits show which they are: the files of commits before the one that found the new log. A
+merged file is traced to its sources, and these to theirs, until every origin is found.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from headrace.loader.commit.commit import CommitKind, CommittedFile, CommittedRa
 from headrace.loader.rewrite.closure import FileKey, LiveFile
 
 COPIES = frozenset({CommitKind.COMPACT, CommitKind.REPLAY})
-"""Commits whose files contain rows of the files that they replaced. A backfill reads its rows from the brokers."""
+"""Kinds of commits whose new files contain rows of the files that they replaced. The files of a backfill do not: their
+rows come from the brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """The reason why a file cannot be recreated from the topic's present log. If not `is_whole`, the file may also
-    contain rows of the present log, and their offsets are unknown."""
+    """The reason why a file cannot be recreated from the topic's present log. If not `is_whole`, only some of its rows
+    came from an earlier log, and it is unknown which."""
 
     why: str
     is_whole: bool
@@ -29,10 +30,10 @@ class Foreign:
 def foreign(
     files: Collection[LiveFile], commits: Iterable[tuple[int, CommitKind, TopicCommit]]
 ) -> dict[FileKey, Foreign]:
-    """Returns the files with rows of a log that no longer exists.
+    """Returns the files with rows of an earlier log of the topic, each with the reason.
 
     Args:
-        commits: of the topic with their numbers, newest first; read back to the oldest origin only.
+        commits: the topic's commits with their numbers, newest first. Consumed only as far back as needed.
     """
     walk = _Walk({one.key: one for one in files})
     for commit_number, kind, committed in commits:
@@ -48,8 +49,8 @@ def foreign(
 
 
 class _Walk:
-    """`waiting` are the files whose commits have not been read yet, each with the wanted files that contain its
-    rows."""
+    """The trace through the commits, from the newest back. `waiting` are the files whose commits have not been reached
+    yet, each with the keys of the requested files that contain its rows."""
 
     def __init__(self, asked: Mapping[FileKey, LiveFile]) -> None:
         self._asked = asked
@@ -87,7 +88,7 @@ class _Walk:
         self.waiting.clear()
 
     def unknown(self) -> dict[FileKey, Foreign]:
-        """Returns the results, including files that are in no commit."""
+        """Returns the result. Files whose origin no commit states are included."""
         for key in self._heirs():
             self._found.setdefault(key, Foreign("no commit states the origin of their rows", False))
         return self._found

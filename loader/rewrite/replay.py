@@ -1,9 +1,9 @@
-"""Converts quarantined messages to rows, once their cause is resolved: a commit that adds files of rows and replaces
-the quarantine files by new ones with the remaining messages.
+"""Converts quarantined messages to rows, once the cause of their quarantine is resolved. The commit adds files with the
+rows, and replaces the quarantine files by new ones with the remaining messages.
 
-Exactly once: the same commit removes the old files, and of two rewrites of a topic only one is committed. A first pass
-finds the messages that can be loaded, and a dry run ends there; only files with such messages are rewritten. The audit
-is unchanged, because the messages were counted by the load that quarantined them.
+Exactly once: the same commit removes the old files, and of two concurrent rewrites of a topic only one is committed. A
+first pass finds the messages that can be loaded, and a dry run ends there; only files with such messages are rewritten.
+The audit is unchanged, because the messages were counted by the load that quarantined them.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ REPLAYABLE = frozenset(
         QuarantineCode.UNCONVERTIBLE,
     }
 )
-"""Codes of messages with a schema id. Any other quarantined message could only resemble such a message by accident."""
+"""Quarantine codes of messages that have a schema id. Messages with other codes are not retried: if one could be
+decoded, that would be an accident."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """`policy` is the topic's. Sizes are in bytes."""
+    """Settings of a replay. `policy` is the topic's. Sizes are in bytes."""
 
     policy: TopicPolicy
     block_bytes: int
@@ -62,8 +63,8 @@ class ReplaySettings:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """By code of the quarantine, the loaded messages (or those to be loaded) and the remaining ones. `commit_number` is
-    the commit, 0 for none; `problems` are sentences; `notes` need no action."""
+    """The loaded messages (in a dry run: those that would be loaded) and the remaining ones, counted by quarantine
+    code. `commit_number` is the commit, 0 for none; `problems` are sentences; `notes` need no action."""
 
     loaded: Mapping[str, int] = field(default_factory=dict)
     left: Mapping[str, int] = field(default_factory=dict)
@@ -84,8 +85,8 @@ def replay(
     """Loads the quarantined messages of a topic that can be loaded now.
 
     Args:
-        topic: one with a commit.
-        codes: only messages quarantined with one of these.
+        topic: a topic with a commit.
+        codes: retries only messages with one of these quarantine codes.
 
     Raises:
         OSError: files cannot be read or written.
@@ -138,13 +139,13 @@ def _replay(
 
 
 def _ids(ports: RewritePorts, sources: Iterable[QuarantineSource], codes: Collection[QuarantineCode]) -> set[int]:
-    """Returns the schema ids in messages with these codes."""
+    """Returns the schema ids in quarantined messages with these codes."""
     rows = (row for source in sources for row in quarantined_rows(ports.files, source) if row.code in codes)
     return {schema_id for row in rows if (schema_id := schema_id_of(row)) is not None}
 
 
 def schema_problem(schemas: WriterSchemas, topic: str, answer: TopicSchemas) -> str:
-    """Returns the reason why nothing of the topic can be loaded now, "" if something may."""
+    """Returns the reason why no message of the topic can be loaded now, "" if messages can be loaded."""
     if schemas.outage:
         return f"{schemas.outage}; run this again when the registry is back"
     if answer.is_changed:
@@ -178,10 +179,11 @@ def _write(
     run_id: str,
     chosen: Sequence[Replayed],
 ) -> list[CommittedFile]:
-    """Stages the files of rows and of the remaining messages.
+    """Stages the files with the rows and with the remaining messages.
 
     Raises:
-        SourceLost. OSError: they cannot be written; they are deleted then.
+        SourceLost: a quarantine file is missing or differs from its commit.
+        OSError: the files cannot be written. After any exception they are deleted.
     """
     policy = replaying.policy
     text = load_schema_with_kafka(known.load_schema.text, policy.kafka_column)

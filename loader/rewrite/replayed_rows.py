@@ -1,7 +1,7 @@
-"""Sends quarantined messages through the projection again, file by file.
+"""Converts quarantined messages again, file by file.
 
-A message becomes a row, or is quarantined again with its present reason. A message that is not to be retried, or whose
-schema could not be fetched, is copied.
+A message becomes a row, or is quarantined again with the reason that applies now. A message that is not to be retried,
+or whose schema could not be fetched, is copied unchanged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class QuarantineSource:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The results for the messages of a file, by code of the quarantine."""
+    """The results for the messages of a file, counted by quarantine code."""
 
     source: QuarantineSource
     loaded: Counter[str]
@@ -53,7 +53,7 @@ class Replayed:
 
 
 class SourceLost(Exception):
-    """A quarantine file is missing, or differs from its commit."""
+    """Raised if a quarantine file is missing, or differs from its commit."""
 
 
 def quarantine_sources(ports: RewritePorts, state: LoaderState, topic: str) -> Iterator[QuarantineSource]:
@@ -69,7 +69,7 @@ def quarantined_rows(files: WarehouseFiles, source: QuarantineSource) -> Iterato
     """Returns all messages of a file.
 
     Raises:
-        SourceLost.
+        SourceLost: the file is missing or differs from its commit.
     """
     where = files.describe(source.name)
     rows = 0
@@ -89,7 +89,7 @@ def quarantined_rows(files: WarehouseFiles, source: QuarantineSource) -> Iterato
 
 
 def schema_id_of(row: QuarantinedRow) -> int | None:
-    """Returns the schema id in a message, None if it has none."""
+    """Returns the schema id of a quarantined message, None if it has none."""
     if row.value is None:
         return None
     message = framed(row.value, raw_headers(row))
@@ -97,7 +97,7 @@ def schema_id_of(row: QuarantinedRow) -> int | None:
 
 
 def raw_headers(row: QuarantinedRow) -> bytes:
-    """Returns the headers as stored in the log."""
+    """Returns the message's headers in the form in which Kafka's log stores them."""
     if not row.headers:
         return NO_HEADERS
     items = (
@@ -112,7 +112,7 @@ Add = Callable[[int, FileKind, str, int, bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class Replaying:
-    """Retries messages of a topic that were quarantined with one of `codes`."""
+    """Retries the messages of a topic that were quarantined with one of `codes`."""
 
     topic: str
     files: WarehouseFiles
@@ -122,23 +122,24 @@ class Replaying:
     now_ms: int
 
     def look(self, source: QuarantineSource) -> Replayed:
-        """Returns the results that a replay of the file would have. A file with unknown codes is left unchanged.
+        """Returns the results that `write` would have for the file. A file with unknown codes is left unchanged.
 
         Raises:
-            SourceLost.
+            SourceLost: the file is missing or differs from its commit.
         """
         if all(row.code in CODES for row in quarantined_rows(self.files, source)):
             return self._pass(source, lambda *_: None)
         return Replayed(source, Counter(), Counter(row.code for row in quarantined_rows(self.files, source)))
 
     def write(self, source: QuarantineSource, into: TaskFiles, new_rows: Callable[[int], RangeRows]) -> Replayed:
-        """Writes the messages of a file to new files.
+        """Writes the messages of a file to new files, as rows or quarantined again.
 
         Args:
             new_rows: creates the receiver of a partition's rows, in offset order.
 
         Raises:
-            SourceLost. OSError: they cannot be written.
+            SourceLost: the file is missing or differs from its commit.
+            OSError: the new files cannot be written.
         """
         with _adding(into, new_rows) as add:
             return self._pass(source, add)
@@ -177,12 +178,12 @@ class Replaying:
 
 @contextmanager
 def _adding(into: TaskFiles, new_rows: Callable[[int], RangeRows]) -> Iterator[Add]:
-    """Yields the receiver of rows of any partition, and passes them to `into` at the end."""
+    """Yields a function that receives rows of any partition. At the end passes these rows to the files `into`."""
     open_rows: dict[int, RangeRows] = {}
     last: dict[int, int] = {}
 
     def add(partition: int, kind: FileKind, time_partition: str, offset: int, row: bytes) -> None:
-        # Merged files may hold the same offsets of a log from before and after it was truncated.
+        # A merged file may hold an offset twice: from before the log was truncated and from after it grew again.
         if partition in open_rows and offset <= last[partition]:
             open_rows.pop(partition).finish_into(into)
         if partition not in open_rows:
@@ -203,10 +204,11 @@ def copy_rows(
     new_rows: Callable[[int], RangeRows],
     stays: Callable[[QuarantinedRow], bool],
 ) -> None:
-    """Copies the messages of a file that stay to new files of its time partition.
+    """Copies the messages of a quarantine file for which `stays` is true to new files of its time partition.
 
     Raises:
-        SourceLost. OSError: they cannot be written.
+        SourceLost: the file is missing or differs from its commit.
+        OSError: the new files cannot be written.
     """
     with _adding(into, new_rows) as add:
         for row in quarantined_rows(files, source):
@@ -215,7 +217,8 @@ def copy_rows(
 
 
 def _taken(messages: RangeMessages, row: QuarantinedRow) -> bool:
-    """Whether the message could be retried; False if its schema is neither known nor known to be absent."""
+    """Retries a message. Returns False if that is impossible, because it is unknown whether the registry has its
+    schema."""
     record: Record = (row.offset, row.timestamp_ms, row.key, row.value, raw_headers(row))
     try:
         messages.take([record])

@@ -1,6 +1,6 @@
-"""Decides what a backfill can read again, and whether the messages read match the files. Pure.
+"""Decides which files a backfill can recreate, and whether the messages read again match the files. Pure.
 
-The old files are never opened, because they may be damaged or missing: their commits state the number of messages and
+The old files are not opened, because they may be damaged or missing: their commits state the number of messages and
 their offsets, and exactly as many must be read again.
 """
 
@@ -26,8 +26,8 @@ AGAIN = "nothing of this was replaced; run this again"
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The reason why the files with the offsets `[start, end)` of a partition stay. `messages` is the surplus or
-    deficit, 0 if nothing was read."""
+    """The reason why the files with the offsets `[start, end)` of a partition are not replaced. `messages` is the
+    number of messages that were read in excess or are lacking, 0 if nothing was read."""
 
     partition: int
     start: int
@@ -39,11 +39,12 @@ class Refused:
 def of_this_log(
     files: Sequence[LiveFile], strangers: Mapping[FileKey, Foreign], wanted: Collection[FileKey]
 ) -> tuple[list[Component], tuple[str, ...]]:
-    """Returns the components that can be read again from the topic's present log, and sentences about the others.
+    """Returns the components that the topic's present log can recreate, and sentences about the requested files that it
+    cannot.
 
     Args:
-        strangers: the files with rows of another log.
-        wanted: the requested files; components without any of them are omitted.
+        strangers: the files with rows of an earlier log.
+        wanted: keys of the requested files; components without any of them are omitted.
     """
     unclear = Covered()
     for one in files:
@@ -67,7 +68,7 @@ def of_this_log(
 
 
 def unreadable(component: Component, found: DiscoveredTopic, known: TopicState) -> list[Refused]:
-    """Returns the offsets of a component that the brokers no longer have or cannot return now."""
+    """Returns the offsets of a component that cannot be read from the brokers now, with the reasons."""
     offsets_of = {one.partition: one for one in found.partitions}
     refused = []
     for one in component.intervals:
@@ -94,13 +95,14 @@ def told(refused: Iterable[Refused]) -> tuple[str, ...]:
     for (number, why), some in sorted(by_reason.items()):
         first, last = min(one.start for one in some), max(one.end for one in some) - 1
         messages = sum(one.messages for one in some)
-        what = f"gave {count_text(messages, 'message')}" if messages else "cannot be read again:"
-        sentences.append(f"partition {number}: offsets {first} to {last} {what} {why}; their files stay")
+        what = f"returned {count_text(messages, 'message')}" if messages else "cannot be read again:"
+        sentences.append(f"partition {number}: offsets {first} to {last} {what} {why}; their files are unchanged")
     return tuple(sentences)
 
 
 def ranges_of(found: DiscoveredTopic, known: TopicState, piece: Sequence[Component]) -> TopicRanges:
-    """Returns the ranges to read: one per partition, from its first offset to its last."""
+    """Returns the plan of the offsets to read: one range per partition, from the first offset of its intervals to the
+    last."""
     epochs = {one.partition: one.leader_epoch for one in found.partitions}
     spans: dict[int, list[Interval]] = defaultdict(list)
     for component in piece:
@@ -114,7 +116,7 @@ def ranges_of(found: DiscoveredTopic, known: TopicState, piece: Sequence[Compone
 
 
 def offset_ranges(topic: str, known: TopicState, ranges: TopicRanges, piece: Sequence[Component]) -> list[OffsetRange]:
-    """Returns the intervals in the form for tasks."""
+    """Returns the intervals of the piece as `OffsetRange`, the type that tasks use."""
     epochs = {planned.partition: planned.leader_epoch for planned in ranges.ranges}
     found = []
     for one in (interval for component in piece for interval in component.intervals):
@@ -134,10 +136,11 @@ def offset_ranges(topic: str, known: TopicState, ranges: TopicRanges, piece: Seq
 
 
 def differing(piece: Sequence[Component], results: Iterable[RangeResult]) -> dict[int, list[Refused]]:
-    """Returns, by position in the piece, the intervals of components whose number of messages differs from the files.
+    """Compares the number of messages read with the number in the files, by interval. Returns the differences by the
+    component's position in the piece.
 
-    A surplus in one interval never compensates for a deficit in another. (Within one it could: if files were removed
-    with `headrace expire` or `accept-missing` and the brokers lost as many other messages since.)
+    A surplus in one interval does not compensate for a deficit in another. Within one interval it could: if rows were
+    removed with `headrace expire` or `accept-missing` and the brokers lost as many other messages since.
     """
     places = sorted(
         (one.partition, one.start, at, one) for at, component in enumerate(piece) for one in component.intervals
@@ -147,7 +150,7 @@ def differing(piece: Sequence[Component], results: Iterable[RangeResult]) -> dic
     for result in results:
         done, counts = result.done, result.counts
         at = bisect_right(starts, (done.topic_partition.partition, done.start)) - 1
-        kept = sum(one.is_kept for one in result.skipped)  # a row of the quarantine for a whole batch
+        kept = sum(one.is_kept for one in result.skipped)  # each is one quarantine row with the bytes of a batch
         came[at] += counts.records + counts.quarantined + kept
     found: dict[int, list[Refused]] = defaultdict(list)
     for number, (partition, start, at, one) in zip(came, places, strict=True):
@@ -161,7 +164,7 @@ def differing(piece: Sequence[Component], results: Iterable[RangeResult]) -> dic
 
 
 def failures(results: Sequence[UnitResult]) -> list[str]:
-    """Returns sentences about failed reads and writes."""
+    """Returns sentences about failed reads and writes of tasks."""
     found: dict[str, None] = {}
     for result in results:
         if result.disk_error:

@@ -1,8 +1,8 @@
-"""Deletes the files of earlier generations once nothing uses them.
+"""Deletes the files of earlier generations once no query reads them.
 
 A query that began before the partition's location changed reads the old files to its end, and a driver that resumes
-late may even set the old location for a moment. Replaced files therefore stay for a day, and until the appliers have
-passed; then the location is checked once more, and files that the new generation does not use are deleted.
+late may even restore the old location for a moment. Replaced files are therefore deleted no sooner than a day later and
+after the appliers have applied the commit. Before that, the partition's location is corrected if necessary.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.loader.storage.protocols import WarehouseFiles
 
 logger = logging.getLogger(__name__)
 
-READERS_MS = 86_400_000  # longest query that began before the switch
+READERS_MS = 86_400_000  # longest duration of a query that still reads the replaced files
 
 
 class Retirement:
@@ -34,10 +34,12 @@ class Retirement:
         self._partitions = partitions
 
     def retire(self, now_ms: int) -> frozenset[int]:
-        """Deletes files that are due. Returns the completely retired commits, to be listed in the next commit.
+        """Deletes replaced files that are old enough. Returns the commits whose replaced files are all deleted; the
+        next commit lists them.
 
         Raises:
-            CorruptCommit, OSError.
+            CorruptCommit: a commit cannot be read.
+            OSError: a file cannot be deleted.
         """
         state = self._log.read_state()
         due = sorted(
@@ -65,7 +67,7 @@ class Retirement:
             if self._files.length(name) is not None
         ]
         if not names:
-            return True  # done before, but not listed in a commit yet: not worth opening the metastore again
+            return True  # already deleted by an earlier run; no need to open the metastore again
         try:
             self._mend_partitions(topic, committed, state)
         except HiveDdlError as error:
@@ -85,7 +87,8 @@ class Retirement:
             self._partitions.bring(topic, state.topics[topic], kind, time_partitions, state.commit_number)
 
     def _replaced(self, topic: str, committed: TopicCommit, commit_number: int, state: LoaderState) -> Sequence[str]:
-        """Returns the names of all live files in the former directories of the time partitions."""
+        """Returns the paths of the files that were live before the rewrite, in the former directories of the time
+        partitions."""
         names = []
         for rewrite in committed.rewrites:
             indexed = self._index.time_partition(topic, rewrite.kind, rewrite.time_partition)

@@ -1,7 +1,8 @@
-"""Commands that rewrite time partitions: choose, merge, commit, apply.
+"""The commands `expire`, `accept_missing` and `compact`, and the steps that all rewriting commands share: catch up,
+commit, apply.
 
 Nothing is reserved: loads run concurrently, and files that they add to a time partition stay live in its new
-generation. Of two rewrites of one topic the slower one is rejected and its work discarded.
+generation. Of two concurrent rewrites of one topic the slower one is rejected and its work discarded.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RewritePorts:
-    """The interfaces that a rewrite uses; `run_merges` runs units on the pool."""
+    """The interfaces that a rewrite uses. `run_merges` runs merge units on the pool of tasks."""
 
     log: CommitLog
     staging: Staging
@@ -46,7 +47,8 @@ class RewritePorts:
 
 @dataclass(frozen=True, slots=True)
 class TimePartitionRow:
-    """The change of one time partition: `files` with `rows` and `bytes` are removed, `made` new files are added."""
+    """The change of one time partition: `files` files with `rows` rows and `bytes` bytes are removed, and `made` new
+    files are added."""
 
     topic: str
     kind: FileKind
@@ -59,8 +61,8 @@ class TimePartitionRow:
 
 @dataclass(frozen=True, slots=True)
 class RewriteReport:
-    """`commit_number` is the newest commit made, 0 for none; `problems` are sentences by topic; `notes` need no
-    action."""
+    """The result of a rewriting command. `commit_number` is its newest commit, 0 for none; `problems` are sentences by
+    topic; `notes` need no action."""
 
     time_partitions: tuple[TimePartitionRow, ...] = ()
     commit_number: int = 0
@@ -70,8 +72,8 @@ class RewriteReport:
 
 @dataclass(frozen=True, slots=True)
 class CompactSettings:
-    """`closed_ms` is the time after its end that a time partition is left unmerged for late messages; sizes are in
-    bytes. `codec_of` returns the codec of a topic's files."""
+    """Settings of `compact`. A time partition is merged `closed_ms` after its end, because late messages may add files
+    until then. Sizes are in bytes. `codec_of` returns the codec of a topic's files."""
 
     closed_ms: int
     bytes_target: int
@@ -80,7 +82,7 @@ class CompactSettings:
 
 
 def merged_reports(one: RewriteReport, other: RewriteReport) -> RewriteReport:
-    """Merges two reports of consecutive rewrites."""
+    """Merges the reports of two consecutive rewrites."""
     return RewriteReport(
         (*one.time_partitions, *other.time_partitions),
         other.commit_number or one.commit_number,
@@ -94,10 +96,10 @@ Chosen = tuple[str, FileKind, str, tuple[IndexedFile, ...]]
 
 
 def expire(ports: RewritePorts, keep_days: Mapping[str, int], *, is_dry: bool) -> RewriteReport:
-    """Removes time partitions, of rows and of quarantined messages, that are older than their retention.
+    """Removes time partitions that are older than their topic's retention, of rows and of quarantined messages.
 
     Args:
-        keep_days: by topic, whole days after the end of a time partition's day.
+        keep_days: by topic, the retention in whole days after the end of a time partition's day.
     """
     state, notes = caught_up(ports, is_dry)
     chosen = [
@@ -114,7 +116,7 @@ def expire(ports: RewritePorts, keep_days: Mapping[str, int], *, is_dry: bool) -
 def accept_missing(
     ports: RewritePorts, topic: str, kinds: Iterable[FileKind], time_partition: str, *, is_dry: bool
 ) -> RewriteReport:
-    """Removes missing published files from the commit log: of a topic, or of one of its time partitions."""
+    """Removes files that no longer exist from the commit log: those of a topic, or of one of its time partitions."""
     state, notes = caught_up(ports, is_dry)
     chosen = []
     for kind in kinds:
@@ -127,7 +129,7 @@ def accept_missing(
 
 
 def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSettings, *, is_dry: bool) -> RewriteReport:
-    """Merges the small files of closed time partitions, on the pool."""
+    """Merges the small files of past time partitions, on the pool of tasks."""
     state, notes = caught_up(ports, is_dry)
     groups = list(_groups(ports, state, topics, settings))
     rows = _rows([(topic, kind, time_partition, files) for topic, kind, time_partition, files in groups], made=1)
@@ -154,8 +156,8 @@ def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSetting
 
 
 def caught_up(ports: RewritePorts, is_dry: bool) -> tuple[LoaderState, tuple[str, ...]]:
-    """Applies all commits and returns the state, so that a missing file is really missing. Also returns the appliers'
-    warnings, which are given once only."""
+    """Applies all commits and returns the state, so that no file is missing merely because it is not published yet.
+    Also returns the appliers' warnings."""
     if is_dry:
         return ports.log.read_state(), ()
     applied = ports.engine.follow()
@@ -267,7 +269,7 @@ def _take_away(
 def _merged(
     state: LoaderState, groups: Sequence[Chosen], results: Sequence[MergeResult]
 ) -> tuple[dict[str, TopicCommit], dict[str, tuple[str, ...]]]:
-    """Returns the successful merges by topic, and the sentences about the failed ones."""
+    """Returns the commits of the successful merges by topic, and sentences about the failed ones."""
     taken: dict[str, dict[tuple[FileKind, str], list[IndexedFile]]] = defaultdict(lambda: defaultdict(list))
     made: dict[str, list[CommittedFile]] = defaultdict(list)
     problems: dict[str, list[str]] = defaultdict(list)
@@ -309,11 +311,11 @@ def add_commit(
     commits: Mapping[str, TopicCommit],
     reason: str = "",
 ) -> RewriteReport:
-    """Commits the rewrites in parts and applies them.
+    """Commits the rewrites, in several commits if necessary, and applies them.
 
     Args:
-        state: read before the work began.
-        reason: the operator's, if given.
+        state: state that was read before the work began.
+        reason: the operator's reason, "" for none.
     """
     commit_number, problems = 0, dict[str, tuple[str, ...]]()
     proposal = Commit(
@@ -335,7 +337,7 @@ def add_commit(
         commit_number = commit_result.commit.commit_number if commit_result.commit else commit_number
         refused = dict(commit_result.refused)
         if commit_result.conflict is not None:
-            # The whole run may be rejected, without a rejected topic.
+            # The conflict may concern the whole run and name no topic.
             refused = dict.fromkeys(chunk.topics, commit_result.conflict) | refused
         for topic, conflict in refused.items():
             problems[topic] = (f"not rewritten, because another command was faster ({conflict}); run this one again",)

@@ -1,12 +1,12 @@
 """The protocols between the loader and a file system.
 
-    commits    the commit log: files written by put-if-absent, and hints
+    commits    the commit log: files written by put-if-absent, and hints (files that may be lost or old)
     staging    the files of running loads, which no query reads
     files      the published files of the warehouse, and the step from staging to there
 
-The rest of the loader does not know paths: names are relative, with `/` between their parts. No method needs a link, a
-rename over an existing file, or a listing to find commits, so a distributed file system or an object store can
-implement them. The three together are a `Storage`: a warehouse.
+The rest of the loader does not know paths: names are relative, with `/` between their parts. No method needs a hard
+link, a rename over an existing file, or a directory listing to find commits, so a distributed file system or an object
+store can implement them. The three together are a `Storage`: a warehouse.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class CommitStorage(Protocol):
         both its content and its name are fsynced when this returns True.
 
         Raises:
-            OSError: the outcome is unknown; read the file to find out.
+            OSError: it is unknown whether the file was created; read it to find out.
         """
         ...
 
     def keep(self, name: str) -> None:
-        """Fsyncs a file that was found: its writer may have been killed before it did.
+        """Fsyncs an existing file, because its writer may have been killed before its fsync.
 
         Raises:
             OSError: the fsync failed.
@@ -48,8 +48,8 @@ class CommitStorage(Protocol):
         ...
 
     def replace(self, name: str, content: bytes, *, fsynced: bool = True) -> None:
-        """Replaces the file: for hints, where the last writer may win. A reader sees the old or the new content; after
-        a power loss it may see the old content, and without `fsynced` a damaged file."""
+        """Creates or replaces a file that is a hint; of concurrent writers the last one wins. A reader sees the old or
+        the new content. After a power failure it may see the old content, and without `fsynced` a damaged file."""
         ...
 
     def read(self, name: str) -> bytes | None:
@@ -63,7 +63,7 @@ class CommitStorage(Protocol):
         ...
 
     def children(self, directory: str) -> tuple[str, ...]:
-        """Returns the sorted names in a directory, none if it does not exist. For housekeeping only."""
+        """Returns the sorted names in a directory; no names if it does not exist. For maintenance only."""
         ...
 
     def sweep(self, now_ms: int, age_ms: int) -> None:
@@ -71,7 +71,7 @@ class CommitStorage(Protocol):
         ...
 
     def describe(self, name: str) -> str:
-        """The location of the file, for messages."""
+        """Returns the location of the file, for messages."""
         ...
 
 
@@ -87,24 +87,24 @@ class Staging(Protocol):
     """The files of running loads, by run id."""
 
     def location(self, run_id: str) -> str:
-        """The directory for the tasks of a run, in the form that their sinks take."""
+        """Returns the directory for a run's files, in the form that the sinks of tasks take."""
         ...
 
     def sink(self, run_id: str) -> BlockSink:
-        """Returns a sink for files that the driver writes; tasks have sinks of their own.
+        """Returns a sink for files that the driver writes. Tasks create their own sinks.
 
         Raises:
-            OSError: it cannot be created.
+            OSError: the sink cannot be created.
         """
         ...
 
     def note(self, run_id: str, name: str, content: bytes) -> None:
-        """Writes a file for people next to the staged files."""
+        """Writes a file for operators into the run's staging directory."""
         ...
 
     def keep(self, run_id: str, files: Sequence[Staged]) -> None:
-        """Checks that finished files exist with these lengths, and fsyncs their names; the sinks have fsynced their
-        content.
+        """Checks that finished files exist with these lengths, and fsyncs their names. The sinks have fsynced their
+        contents.
 
         Raises:
             StorageError: a file is missing or has another length.
@@ -112,20 +112,20 @@ class Staging(Protocol):
         ...
 
     def move(self, run_id: str, files: Sequence[Staged], to_run_id: str) -> None:
-        """Moves kept files to another run, under the same names and fsynced; the run must not have tried to commit
-        yet."""
+        """Moves files that `keep` has checked to another run, under the same names, and fsyncs that. The target run
+        must not have tried to commit yet."""
         ...
 
     def works(self) -> frozenset[str]:
-        """Returns the ids of the runs with files here."""
+        """Returns the ids of the runs with a staging directory."""
         ...
 
     def is_older(self, run_id: str, now_ms: int, age_ms: int) -> bool:
-        """Whether no file of a run was modified within `age_ms`."""
+        """Whether a run has files and none of them was modified within `age_ms`."""
         ...
 
     def drop(self, run_id: str) -> None:
-        """Deletes all files of a run that exist."""
+        """Deletes the staging directory of a run, if it exists."""
         ...
 
 
@@ -161,7 +161,7 @@ class WarehouseFiles(Protocol):
 
     def bring(self, topic: str, source: str, target: str) -> None:
         """Gives a published file a second name, for a new generation of its time partition, and fsyncs it. May be
-        repeated, also from the second name itself.
+        repeated, also with the second name as source.
 
         Raises:
             PublishedFileLost: there is no such file.
@@ -171,8 +171,8 @@ class WarehouseFiles(Protocol):
     def set_aside(self, source: str, target: str) -> bool:
         """Moves an uncommitted file or directory to an unused name. Returns False if it does not exist.
 
-        No content is ever replaced or deleted, even if several processes do this at once. An object store has no such
-        operation, only a copy and a delete: a process killed between them leaves both.
+        No content is ever replaced or deleted, even if several processes do this at once. An object store cannot move,
+        only copy and delete: a process killed between the two leaves both names.
 
         Raises:
             FileExistsError: the name is used.
@@ -201,20 +201,20 @@ class WarehouseFiles(Protocol):
         ...
 
     def children(self, directory: str) -> tuple[str, ...]:
-        """Returns the sorted names in a directory, none if it does not exist. For maintenance only."""
+        """Returns the sorted names in a directory; no names if it does not exist. For maintenance only."""
         ...
 
     @property
     def reach(self) -> str:
-        """Returns a value with which tasks can open the warehouse."""
+        """Returns a value from which tasks can open the warehouse's files."""
         ...
 
     def location(self, name: str) -> str:
-        """The URI of a file, for Hive and its readers."""
+        """Returns the URI of a file, for Hive and Spark."""
         ...
 
     def describe(self, name: str) -> str:
-        """The location of a file, for messages."""
+        """Returns the location of a file, for messages."""
         ...
 
 
@@ -227,10 +227,10 @@ class BlockSink(Protocol):
         ...
 
     def append(self, file: str, data: bytes) -> None:
-        """Appends to a file, which begins with its first piece.
+        """Appends data to a file; the first call for a name creates the file.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the data cannot be written.
         """
         ...
 
@@ -243,7 +243,7 @@ class BlockSink(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Closes open files. Unused files are deleted with the staging of the run."""
+        """Closes open files. Files that are not used are deleted later with the run's staging directory."""
         ...
 
     def scratch(self) -> IO[bytes]:

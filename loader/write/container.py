@@ -26,7 +26,7 @@ DEFLATE_LEVEL = 6  # the default: 1 saves a third of the time and costs a tenth 
 
 @dataclass(frozen=True, slots=True)
 class ContainerFormat:
-    """Common to all blocks of a set of files.
+    """The properties that all blocks of a set of files share.
 
     Args:
         schema: the text of the rows' schema, stored unchanged.
@@ -45,13 +45,13 @@ class ContainerFormat:
             raise ValueError(f"a sync marker has {SYNC_BYTES} bytes, not {len(self.sync)}")
 
     def header(self, metadata: Mapping[str, str]) -> bytes:
-        """Returns the start of a file. Keys of `metadata` must not begin with `avro.`, which Avro reserves."""
+        """Returns the header of a file. Keys of `metadata` must not begin with `avro.`, which Avro reserves."""
         entries = {"avro.schema": self.schema, "avro.codec": self.codec, **metadata}
         pairs = [encode_bytes(key.encode()) + encode_bytes(value.encode()) for key, value in entries.items()]
         return b"".join((MAGIC, encode_long(len(pairs)), *pairs, b"\x00", self.sync))
 
     def block(self, rows: Sequence[bytes]) -> bytes:
-        """Returns one block of encoded rows; at least one."""
+        """Returns one block of encoded rows. There must be at least one row."""
         return self.block_of(len(rows), b"".join(rows))
 
     def block_of(self, count: int, rows: Rows) -> bytes:
@@ -63,11 +63,11 @@ class ContainerFormat:
 Rows = bytes | bytearray
 
 Parts = tuple[bytes | bytearray | memoryview, ...]
-"""Pieces of a block's data, copied once, into the block, before anything else is compressed."""
+"""Pieces of a block's data. They must be joined before the next block is compressed, which overwrites them."""
 
 
 class _Room(threading.local):
-    """Output buffer of snappy, reused: fresh memory would have to be zeroed for each block."""
+    """Snappy's output buffer. It is reused for all blocks, because new memory would have to be zeroed each time."""
 
     room = bytearray()
 

@@ -1,8 +1,8 @@
-"""Passes the blocks of a task's files as rows to Spark, if only Spark's JVM can write to the storage.
+"""Passes the blocks of a task's files to Spark as rows, for storage that only Spark's JVM can write.
 
-A row is (file, number, block): Spark's text sink writes the rows of each file ordered by number, with the sync marker
-as line separator, so blocks are passed without theirs. The files are byte for byte those of a local sink. All files of
-a write have the same marker, which consists of letters and digits because Spark treats it as text.
+A row is (file, number, block). Spark's text sink writes the rows of each file ordered by number, with the sync marker
+as line separator, so blocks are passed without their sync markers. The files are byte for byte those of a local sink.
+All files of a write have the same marker, which consists of letters and digits because Spark treats it as text.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ Row = tuple[str, int, bytes]
 
 
 def new_text_sync() -> str:
-    """Returns a sync marker that is text: 95 random bits."""
+    """Returns a sync marker that consists of letters and digits: 95 random bits."""
     return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(SYNC_BYTES))
 
 
 def row_file(path: str) -> str:
-    """Returns the name of a staged file in rows: its path as one name."""
+    """Returns a staged file's path as one name without directories."""
     return path.replace("/", "-")
 
 
 class RowSink:
-    """A `BlockSink` that passes rows on."""
+    """A `BlockSink` that passes each piece of a file to `put` as a row."""
 
     def __init__(self, put: Callable[[Row], None], sync: bytes, task: int) -> None:
         self.directory = f"task-{task:05d}-{secrets.token_hex(8)}"
@@ -50,17 +50,17 @@ class RowSink:
         self._put((row_file(f"{self.directory}/{file}"), self._number, data[: -len(self._sync)]))
 
     def finish(self, files: Sequence[str]) -> None:
-        """Spark commits the files with the task."""
+        """Does nothing: Spark commits the files with the task."""
 
     def abandon(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no file is open."""
 
     def scratch(self) -> IO[bytes]:
         return tempfile.TemporaryFile()
 
 
 class NobodyReads(Exception):
-    """The consumer of the rows has stopped."""
+    """Raised in the working thread if the consumer of the rows has stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class _End:
 
 
 def rows_of(work: Callable[[Callable[[Row], None]], None]) -> Iterator[Row]:
-    """Yields the rows that the work puts, while the work runs in a thread. Raises its exception."""
+    """Runs the work in a thread, and yields the rows that it puts. Raises the exception of the work."""
     rows: queue.Queue[Row | _End] = queue.Queue(ROWS_WAITING_MAX)
     is_left = threading.Event()
 

@@ -1,7 +1,7 @@
-"""Buffers the rows of one range until it is complete, so that a dropped range leaves nothing behind.
+"""Buffers the rows of one range until it is complete, so that a range that fails leaves no rows in files.
 
-Memory is bounded regardless of the number of time partitions: rows beyond `RANGE_BYTES_MAX` become blocks in one spill
-file, the largest time partitions first. Blocks are copied unchanged from the spill file to the final file.
+Memory is bounded regardless of the number of time partitions: rows beyond `RANGE_BYTES_MAX` become blocks in one
+temporary file (spill file), the largest time partitions first. The blocks are later copied unchanged to the final file.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from headrace.loader.work_unit import FileKind, FileRange
 from headrace.loader.write.container import ContainerFormat
 from headrace.loader.write.task_files import TaskFiles
 
-RANGE_BYTES_MAX = 32 * 1024 * 1024  # rows and finished blocks of one range kept in memory
+RANGE_BYTES_MAX = 32 * 1024 * 1024  # maximum memory for rows and finished blocks of one range
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A finished block of a range: its bytes, or its position in the range's spill file."""
+    """A finished block of a range: its bytes, or their position in the range's spill file."""
 
     piece: FileRange
     data: bytes
@@ -32,9 +32,9 @@ class Block:
 
 @dataclass(slots=True)
 class _OpenRows:
-    """Encoded rows of one time partition and topic partition that are in no block yet, in offset order.
+    """Encoded rows of one time partition that are in no block yet, in offset order.
 
-    `data` are the rows, joined, because most arrive together from the core and are compressed together; `count` is
+    `data` are the joined rows, because most arrive joined from the core and they are compressed together; `count` is
     their number.
     """
 
@@ -46,9 +46,9 @@ class _OpenRows:
 
 
 class RangeRows:
-    """The rows of one range, until the range is finished or dropped.
+    """The rows of one range, until they are passed to files or dropped.
 
-    Block boundaries depend on the rows and on the calls of `limit_memory`, not on how the rows arrived.
+    Block boundaries depend only on the rows and on the calls of `limit_memory`, not on how many rows each call adds.
 
     Args:
         formats: returns the container format of (kind, topic).
@@ -80,7 +80,7 @@ class RangeRows:
         self._take(kind, self._open_rows(kind, time_partition), offset, offset, 1, row)
 
     def add_run(self, kind: FileKind, time_partition: str, run: RowRun) -> None:
-        """Adds rows of one time partition."""
+        """Adds consecutive rows of one time partition."""
         rows = self._open_rows(kind, time_partition)
         taken = at = 0
         while taken < len(run.ends):
@@ -90,7 +90,7 @@ class RangeRows:
             taken, at = end, until
 
     def limit_memory(self) -> None:
-        """Spills rows if they exceed the limit; call after the rows of each batch."""
+        """Spills rows if they exceed the memory limit. Call it after the rows of each batch."""
         if self._bytes > self._bytes_max:
             self._relieve()
 
@@ -101,8 +101,8 @@ class RangeRows:
         return rows
 
     def _block_end(self, rows: _OpenRows, ends: Sequence[int], taken: int, at: int) -> int:
-        """Returns the number of rows that go into the open block: up to the one that fills it. The first `taken` rows
-        end at `at`."""
+        """Returns the number of rows up to and including the one that fills the open block, counted from the first of
+        `ends`. `taken` rows were added before; they end at byte `at`."""
         full = at + self._block_bytes - len(rows.data)
         return min(bisect_left(ends, full, lo=taken) + 1, len(ends))
 
@@ -146,8 +146,8 @@ class RangeRows:
         rows.data, rows.count = bytearray(), 0
 
     def _relieve(self) -> None:
-        """Moves blocks to the spill file, then the rows of the largest time partitions, until half the memory is
-        free."""
+        """Spills until half the memory is free: first finished blocks, then also the buffered rows of the largest time
+        partitions."""
         by_size = sorted(self._time_partitions.items(), key=lambda item: len(item[1].data), reverse=True)
         for is_last_resort in (False, True):
             for (kind, _), rows in by_size:

@@ -1,9 +1,9 @@
 """Writes rows to container files: one file per (kind, topic, time partition) and task, and more if it would grow too
 large.
 
-Receives rows and blocks of complete ranges (`range_rows`). If the rows that wait for a full block exceed
-`TASK_BYTES_MAX` over all files, they are written, the largest files first. This module chooses the file of a row, and a
-sink writes finished blocks. The files are fsynced before they are returned.
+Receives rows and blocks of complete ranges (`range_rows`). Rows wait in memory until they fill a block. If they exceed
+`TASK_BYTES_MAX` over all files, they are written in smaller blocks, the largest files first. This module chooses the
+file of a row, and a sink writes finished blocks. The files are fsynced before they are returned.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _OpenFile:
     """A file of the task and the rows that wait for its next block."""
 
     key: TimePartitionKey
-    name: str  # below the directory of the attempt
+    name: str  # relative to the directory of the task attempt
     length: int = 0
     records: int = 0
     ranges: dict[int, FileRange] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class TaskFiles:
     Args:
         sink: writes the blocks, in a directory of this attempt.
         formats: returns the container format of (kind, topic).
-        metadata: of every file's header.
+        metadata: metadata in the header of every file.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class TaskFiles:
         self._named = 0
 
     def add_rows(self, key: TimePartitionKey, rows: bytes | bytearray, piece: FileRange) -> None:
-        """Adds joined rows of one topic partition that wait for a full block."""
+        """Adds joined rows of one topic partition. They are buffered until they fill a block."""
         file = self._file(key)
         file.waiting.append(rows)
         file.waiting_bytes += len(rows)
@@ -95,7 +95,7 @@ class TaskFiles:
             self._relieve()
 
     def add_block(self, key: TimePartitionKey, data: bytes, piece: FileRange) -> None:
-        """Adds a finished block in the key's format."""
+        """Adds a finished block in the format of the key's files."""
         self._append(self._file(key), data, [piece])
 
     def finish(self) -> tuple[StagedFile, ...]:
@@ -111,7 +111,7 @@ class TaskFiles:
         return tuple(self._staged(file) for file in sorted(files, key=lambda file: file.name))
 
     def abandon(self) -> None:
-        """Closes open files. Their directory is deleted with the staging of the run."""
+        """Closes open files. Their directory is deleted later with the run's staging directory."""
         self._sink.abandon()
 
     def _file(self, key: TimePartitionKey) -> _OpenFile:

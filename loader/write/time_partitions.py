@@ -1,4 +1,4 @@
-"""Returns the time partition of a row."""
+"""Computes the time partition of a row from the row's time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from headrace.audit.window import TIME_MS_MAX
 
 PERIOD_MS = {"hour": 3_600_000, "day": 86_400_000}
-"""By the setting `loader.partition_by`."""
+"""Length of a time partition by the setting `loader.partition_by`."""
 
 
 class TimePartitions:
-    """The time partition of a time in milliseconds, in UTC. Times outside of the calendar go to 1970-01-01."""
+    """Returns the time partition for a time in milliseconds, in UTC. Times outside of the calendar go to 1970-01-01."""
 
     def __init__(self, partition_by: str) -> None:
         self._period_ms = PERIOD_MS[partition_by]

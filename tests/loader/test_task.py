@@ -78,9 +78,9 @@ class Cluster:
         self.logs: dict[TopicPartition, list[tuple[int, bytes]]] = {}
         self.failures: dict[tuple[TopicPartition, int], Exception] = {}
         self.ends: dict[TopicPartition, int] = {}
-        self.asked: list[dict[str, Any]] = []
-        self.questions: list[tuple[TopicPartition, int, int, dict[str, Any]]] = []
-        self.ahead: list[tuple[TopicPartition, int, int, dict[str, Any]]] = []
+        self.requested: list[dict[str, Any]] = []
+        self.fetches: list[tuple[TopicPartition, int, int, dict[str, Any]]] = []
+        self.prefetched: list[tuple[TopicPartition, int, int, dict[str, Any]]] = []
         self.expected: list[str] = []
 
     def expect_topics(self, topics: Iterable[str]) -> None:
@@ -91,11 +91,11 @@ class Cluster:
         self.logs.setdefault(TopicPartition(topic, partition), []).append((max(values) + 1, batch))
 
     def prefetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: Any) -> None:
-        self.ahead.append((topic_partition, offset, max_bytes, named))
+        self.prefetched.append((topic_partition, offset, max_bytes, named))
 
     def fetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: Any) -> FetchSlice:
-        self.asked.append(named)
-        self.questions.append((topic_partition, offset, max_bytes, named))
+        self.requested.append(named)
+        self.fetches.append((topic_partition, offset, max_bytes, named))
         if (topic_partition, offset) in self.failures:
             raise self.failures[topic_partition, offset]
         log = self.logs.get(topic_partition, [])
@@ -174,7 +174,7 @@ def test_messages_become_rows_in_the_partition_of_their_hour(run: Run, cluster: 
     assert first[1]["kafka"]["timestamp"].timestamp() == 1.001
     assert result.ranges[0].time_sources == {"timestamp": 4}
     assert result.ranges[0].bytes_read > 0
-    assert cluster.asked[0] == {"topic_id": "0e1f", "leader_epoch": 5}
+    assert cluster.requested[0] == {"topic_id": "0e1f", "leader_epoch": 5}
 
 
 def test_every_offset_is_classified(run: Run, cluster: Cluster, tmp_path: Path) -> None:
@@ -456,10 +456,10 @@ def test_the_next_partition_is_prefetched_while_the_last_batch_is_processed(run:
         for n in (0, 1, 2):
             cluster.put(partition, {n: message(n)})
     run(*(offsets(0, 3, partition=partition) for partition in partitions))
-    assert [(at.partition, offset) for at, offset, _, _ in cluster.questions] == [
+    assert [(at.partition, offset) for at, offset, _, _ in cluster.fetches] == [
         (partition, n) for partition in partitions for n in (0, 1, 2)
     ]
-    assert cluster.ahead == cluster.questions[1:], "with the same arguments as the later fetches"
+    assert cluster.prefetched == cluster.fetches[1:], "with the same arguments as the later fetches"
     assert cluster.expected == ["orders"]
 
 
@@ -471,7 +471,7 @@ def test_an_empty_range_is_done(run: Run) -> None:
 def test_a_foreign_build_reads_nothing(run: Run, cluster: Cluster) -> None:
     result = run(offsets(0, 1), build="headrace 9.9, Python 2.7")
     assert "headrace 9.9, Python 2.7" in result.error and current_build() in result.error
-    assert result.ranges[0].done.end == 0 and not cluster.asked
+    assert result.ranges[0].done.end == 0 and not cluster.requested
 
 
 def test_staging_that_cannot_be_written_fails_the_unit(run: Run, cluster: Cluster, tmp_path: Path) -> None:

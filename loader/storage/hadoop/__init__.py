@@ -1,8 +1,8 @@
 """A warehouse in a directory of HDFS or of a bucket (`s3a://`), through the JVM of the driver's Spark.
 
-`file_system` is the interface to both, `jvm` implements it, and commits, staging and files are the same for both. The
-JVM uses the cluster's configuration: its `core-site.xml`, tokens, encryption zones, credential providers and committers
-apply as for every other job.
+`file_system` is the common interface to HDFS and S3A, and `jvm` implements it; commit log, staging and files use only
+this interface. The JVM uses the cluster's configuration: its `core-site.xml`, tokens, encryption zones, credential
+providers and committers apply as for every other job.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commit log's files on HDFS or S3."""
+"""Stores the commit log's files on HDFS or S3."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REMEDIES: Mapping[int, str] = {
     errno.EPERM: "",
     errno.ENOSYS: "",
 }
-"""Remedies for errors of a file system; "" if the message includes one."""
+"""Remedies by error number; "" if the message includes one."""
 
 TEMPORARY_DIRECTORY = "tmp"
 
@@ -34,7 +34,7 @@ class HadoopCommitStorage:
 
         Raises:
             UnwritableWarehouse: the directory cannot be created or written.
-            NoPutIfAbsent: the file system let a second put overwrite an existing file.
+            NoPutIfAbsent: in a test, a second put overwrote an existing file.
         """
         probe = f"{self.root}/{TEMPORARY_DIRECTORY}/probe-{secrets.token_hex(8)}"
         try:
@@ -57,7 +57,7 @@ class HadoopCommitStorage:
         self._files.persist(self.describe(name))
 
     def replace(self, name: str, content: bytes, *, fsynced: bool = True) -> None:
-        """See `CommitStorage`. Not fsyncing would save nothing here."""
+        """See `CommitStorage`. Always durable, because writing without an fsync would save no time here."""
         self._files.replace(self.describe(name), content, self._scratch)
 
     def read(self, name: str) -> bytes | None:
@@ -74,7 +74,7 @@ class HadoopCommitStorage:
 
     def sweep(self, now_ms: int, age_ms: int) -> None:
         for file in self._files.files_below(self._scratch):
-            # A paused writer of such a file fails without having created anything.
+            # If the writer of such a file is only paused, its later rename fails, and it has created nothing.
             if now_ms - file.modified_ms > age_ms:
                 self._files.delete(file.path)
 

@@ -1,8 +1,8 @@
 """Maps a Java exception of a file system to the `OSError` that a local file system would raise.
 
-Messages contain paths, and topics and warehouses may have any name: `http-412`, `AccessDenied`. An exception is
-therefore identified by its class, and by its message only if the class is ambiguous, at a position where no path can
-occur.
+Messages contain paths, and topics and warehouses may have any name, such as `http-412` or `AccessDenied`. An exception
+is therefore identified by its class. Only if the class is ambiguous, the message is matched too, at a position where no
+path can occur.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 from headrace.loader.errors import StorageUnavailable
 
-CAUSES_MAX = 20  # chains are shorter; guards against a cycle
+CAUSES_MAX = 20  # longer than any real chain; ends a cyclic one
 REASON_CHARS_MAX = 300  # NameNodes append the state of the whole cluster
 
 REMOTE_EXCEPTION: Final = "org.apache.hadoop.ipc.RemoteException"
@@ -28,12 +28,13 @@ OF_SDK: Final = r"software\.amazon\.awssdk\..*"
 
 @dataclass(frozen=True, slots=True)
 class JavaFailure:
-    """The meaning of an exception in the chain with one of these classes and this text.
+    """A kind of Java exception, and the `OSError` for it. It matches an exception of one of these classes with this
+    text.
 
     Args:
         classes: a pattern of the full class name.
-        number: of the error.
-        saying: the message; "" for Java's.
+        number: the error number of the `OSError`.
+        saying: its message; "" for Java's.
         text: a pattern of the exception's message; "" for any.
         is_outage: whether the storage fails for every path.
     """
@@ -46,12 +47,13 @@ class JavaFailure:
 
 
 def _named(*names: str) -> str:
-    """Returns the pattern of classes with these names in any package, because Hadoop has moved some."""
+    """Returns the pattern of classes with these names in any package, because Hadoop has moved some classes."""
     return rf"(?:.*[.$])?(?:{'|'.join(names)})"
 
 
 def _answered(status: str) -> str:
-    """Returns the pattern of a response with such a status, as the SDK prints it after the store's message."""
+    """Returns the pattern of a response with one of these HTTP statuses, as the AWS SDK prints it after the store's
+    message."""
     return rf"\(Service: \w+, Status Code: (?:{status})\b(?!.*\(Service: )"
 
 
@@ -100,11 +102,11 @@ MEANINGS: tuple[JavaFailure, ...] = (
             is_outage=True),
     JavaFailure(_named("UnknownHostException", "StandbyException"), errno.EIO, is_outage=True),
 )  # fmt: skip
-"""The first that matches any exception of the chain applies."""
+"""The first entry that matches any exception of a chain applies."""
 
 
 def failure(error: Py4JError, path: str) -> OSError:
-    """Returns the error to raise: the class for its number, or `StorageUnavailable`."""
+    """Returns the `OSError` to raise for a Java exception: the subclass for its number, or `StorageUnavailable`."""
     if isinstance(error, Py4JNetworkError):
         return StorageUnavailable(errno.EPIPE, "Spark's JVM has ended; see logs/spark.log in the data directory", path)
     if not isinstance(error, Py4JJavaError):
@@ -121,7 +123,7 @@ def failure(error: Py4JError, path: str) -> OSError:
 
 
 def is_refused_option(error: Py4JError, option: str) -> bool:
-    """Whether a Hadoop builder failed because it does not know a mandatory option."""
+    """Whether a builder of Hadoop failed because the file system does not know a mandatory option."""
     if not isinstance(error, Py4JJavaError):
         return False
     return any(name == ILLEGAL_ARGUMENT and option in message for name, message in _chain(error.java_exception))
@@ -151,7 +153,7 @@ def _chain(cause: object) -> Iterator[tuple[str, str]]:
 
 
 def _one_line(text: str) -> str:
-    """Returns the first line; the following lines are a stack trace if the exception was received over RPC."""
+    """Returns the first line of a message. If the exception was received over RPC, its stack trace follows."""
     lines = text.strip().splitlines()
     return " ".join(lines[0].split()) if lines else ""
 

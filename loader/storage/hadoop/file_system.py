@@ -1,7 +1,7 @@
 """The operations of a distributed file system or object store that a warehouse needs.
 
-Paths are full URIs. A failure is an `OSError` whose `strerror` is one line for the user and whose `filename` is the
-path; it is then unknown whether the change was made, except for the error classes that a method names.
+Paths are full URIs. A failure is an `OSError` with one line for the user in `strerror` and the path in `filename`.
+After a failure it is unknown whether the change was made, except for the error classes that a method names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import IO, Protocol
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """`length` is in bytes, `modified_ms` by the clock of the file system."""
+    """A file in a listing. `length` is in bytes, `modified_ms` by the clock of the file system."""
 
     path: str
     length: int
@@ -21,10 +21,12 @@ class FoundFile:
 
 
 class RemoteFileSystem(Protocol):
-    """Completed calls are durable there, as far as the file system is configured to keep what it has acknowledged."""
+    """A distributed file system or object store. When a call returns, its change is durable, as far as the file system
+    is configured to make acknowledged changes durable."""
 
     def put_if_absent(self, path: str, content: bytes, scratch: str) -> bool:
-        """Creates a file that is complete from the first moment. Returns False, without a change, if the name exists.
+        """Creates a file that is complete from the moment it exists. Returns False, without a change, if the name
+        exists.
 
         Args:
             scratch: a directory for temporary files.
@@ -39,20 +41,22 @@ class RemoteFileSystem(Protocol):
         ...
 
     def persist(self, path: str) -> None:
-        """Makes a name that was found durable, and all earlier changes: their writer may not have received the
-        acknowledgement."""
+        """Makes a file that was found durable, together with all earlier changes. Its writer may have been killed
+        before the file system acknowledged it."""
         ...
 
     def move(self, source: str, target: str) -> None:
         """Renames a file or directory and creates the directories above it. A killed process may leave both names.
 
         Raises:
-            FileNotFoundError: there is no source. FileExistsError: the target exists.
+            FileNotFoundError: there is no source.
+            FileExistsError: the target exists.
         """
         ...
 
     def copy(self, source: str, target: str, scratch: str) -> None:
-        """Creates a second file of this content, complete from the first moment, unless the target exists.
+        """Creates a second file with the content of the source, complete from the moment it exists, unless the target
+        exists.
 
         Raises:
             FileNotFoundError: there is no source.
@@ -60,7 +64,7 @@ class RemoteFileSystem(Protocol):
         ...
 
     def upload(self, local: Path, target: str) -> None:
-        """Creates a new file from a local one."""
+        """Creates a new file with the content of a local file."""
         ...
 
     def read(self, path: str) -> bytes | None:
@@ -68,8 +72,10 @@ class RemoteFileSystem(Protocol):
         ...
 
     def open(self, path: str) -> IO[bytes]:
-        """Raises:
-        FileNotFoundError: there is no such file.
+        """Opens a file for reading.
+
+        Raises:
+            FileNotFoundError: there is no such file.
         """
         ...
 
@@ -78,11 +84,11 @@ class RemoteFileSystem(Protocol):
         ...
 
     def children(self, directory: str) -> tuple[str, ...]:
-        """Returns the sorted names in a directory, none if it does not exist."""
+        """Returns the sorted names in a directory; no names if it does not exist."""
         ...
 
     def files_below(self, directory: str) -> tuple[FoundFile, ...]:
-        """Returns the files in a directory and below it, none if it does not exist."""
+        """Returns the files in a directory and below it; no files if it does not exist."""
         ...
 
     def modified_ms(self, path: str) -> int | None:
@@ -95,5 +101,5 @@ class RemoteFileSystem(Protocol):
         ...
 
     def delete_if_empty(self, directory: str) -> bool:
-        """Deletes a directory if it exists and is empty. Returns whether it did."""
+        """Deletes a directory if it exists and is empty. Returns whether it was deleted."""
         ...

@@ -1,4 +1,4 @@
-"""The published files of a warehouse on HDFS or S3, on the file system of its staging."""
+"""Publishes and reads the files of a warehouse on HDFS or S3. Staging is on the same file system."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class HadoopFiles:
         self._staging = staging
 
     def publish(self, files: Sequence[Publication]) -> tuple[Publication, ...]:
-        """Moves each file from staging to its name. If it is already there, another process moved it, or this one
-        before it was killed."""
+        """Moves each file from staging to its name. If the name exists already, an earlier or concurrent process moved
+        the file."""
         missing: list[Publication] = []
         found: list[Publication] = []
 
@@ -45,7 +45,7 @@ class HadoopFiles:
         return tuple(file for file in files if file in missing)
 
     def _move(self, file: Publication) -> bool:
-        """Returns whether this call gave the file its name."""
+        """Moves a file to its name. Returns False if the name exists already."""
         staged, final = self._staging.path(file.run_id, file.staged), self.describe(file.name)
         length = self._files.length(staged)
         if length is None:
@@ -65,7 +65,7 @@ class HadoopFiles:
         return True
 
     def _check_same(self, file: Publication, staged: str, final: str) -> None:
-        """Checks that an existing file of this name is a copy of the same file, from a killed publisher or a backup.
+        """Checks that an existing file of this name is the committed one: a copy from a killed process or a backup.
 
         Raises:
             PublishedFileLost: it is another file.
@@ -76,7 +76,7 @@ class HadoopFiles:
             raise PublishedFileLost(
                 file.topic,
                 final,
-                f"another file has that name, and this one is still at {staged}: move the other one away",
+                f"another file has this name, and the committed file is still at {staged}: move the other file away",
             )
 
     def bring(self, topic: str, source: str, target: str) -> None:
@@ -143,4 +143,4 @@ def _above(name: str) -> str:
 
 
 def _is_and_should(found: int, wanted: int) -> str:
-    return f"it has {found} bytes and should have {wanted}"
+    return f"it has {found} bytes instead of {wanted}"

@@ -1,4 +1,4 @@
-"""HDFS and S3A through Spark's JVM, called with py4j from the driver.
+"""Accesses HDFS and S3A through Spark's JVM, called with py4j from the driver.
 
 A call is a round trip to the JVM of a fraction of a millisecond, and bytes are transferred in base64, so only small
 files are read and written this way. The JVM copies larger files from or to local files. Hadoop's client retries
@@ -24,7 +24,7 @@ from headrace.loader.storage.hadoop.file_system import FoundFile
 from headrace.loader.storage.hadoop.prompt_close import prompt_close
 
 CONDITIONAL_CREATE = "fs.option.create.conditional.overwrite"
-"""An option of S3A's `createFile`: the store itself refuses an existing name, in the request with the content."""
+"""An option of S3A's `createFile`: the store refuses an existing name in the request that uploads the content."""
 
 NOT_EMPTY_ERRORS = frozenset({errno.ENOTEMPTY})
 
@@ -32,7 +32,7 @@ READS_MAX = 5  # attempts to read a file that is replaced each time between open
 
 
 class Gateway(Protocol):
-    """py4j's gateway; the attributes of `jvm` are found at run time."""
+    """The part of py4j's gateway that is used here. The attributes of `jvm` are resolved at run time."""
 
     @property
     def jvm(self) -> Any: ...
@@ -41,11 +41,12 @@ class Gateway(Protocol):
 
 
 class _HadoopFileSystem:
-    """Common code of HDFS and S3A.
+    """The common part of HDFS and S3A.
 
     Args:
-        gateway: returns the gateway to a running JVM; called each time, because a closed JVM may have been replaced.
-        uri: of a directory of the file system.
+        gateway: returns the gateway to a running JVM; called for each operation, because a closed JVM may have been
+            replaced.
+        uri: URI of a directory of the file system.
     """
 
     def __init__(self, gateway: Callable[[], Gateway], uri: str) -> None:
@@ -65,7 +66,7 @@ class _HadoopFileSystem:
         try:
             os.close(descriptor)
             with _told(path):
-                # True: without a checksum file.
+                # The True omits the checksum file that Hadoop writes to local disks.
                 self._fs.copyToLocalFile(False, self._path(path), self._path(f"file://{name}"), True)
             return Path(name).open("rb")
         finally:
@@ -75,7 +76,7 @@ class _HadoopFileSystem:
         jvm = self._gateway().jvm
         with _told(target):
             configuration = self._fs.getConf()
-            # Not copyFromLocalFile, for which S3A uses another client, which some stores do not support.
+            # copyFromLocalFile is avoided: S3A uses another client for it, which some stores do not support.
             jvm.org.apache.hadoop.fs.FileUtil.copy(
                 jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration),
                 self._path(f"file://{local}"),
@@ -98,7 +99,7 @@ class _HadoopFileSystem:
             with _told(directory):
                 found = self._fs.listStatus(self._path(directory))
                 if len(found) == 1 and self.length(directory) is not None:
-                    return ()  # it is a file, and lists itself
+                    return ()  # the path is a file: Hadoop lists the file itself
                 return tuple(sorted(str(one.getPath().getName()) for one in found))
         except FileNotFoundError:
             return ()
@@ -149,7 +150,7 @@ class _HadoopFileSystem:
         return self._open()[2]
 
     def _open(self) -> tuple[Gateway, Any, Any]:
-        """Returns the file system, and Hadoop's second interface to it."""
+        """Returns Hadoop's two interfaces to the file system: `FileSystem` and `FileContext`."""
         gateway = self._gateway()
         if self._opened is None or self._opened[0] is not gateway:
             jvm = gateway.jvm
@@ -166,7 +167,7 @@ class _HadoopFileSystem:
         return self._opened
 
     def _settings(self, jvm: Any, configuration: Any) -> Mapping[str, str]:
-        """Returns settings in addition to the configuration."""
+        """Returns settings that are added to the cluster's configuration."""
         return {}
 
     def _context_of(self, jvm: Any, uri: Any, configuration: Any) -> Any:
@@ -174,11 +175,12 @@ class _HadoopFileSystem:
 
 
 class HdfsFileSystem(_HadoopFileSystem):
-    """HDFS: a rename is one edit of the NameNode, which has it on disk, or on most JournalNodes, before it responds."""
+    """HDFS. A rename is one edit of the NameNode, which writes it to its disk or to most JournalNodes before it
+    responds."""
 
     def put_if_absent(self, path: str, content: bytes, scratch: str) -> bool:
-        """Renames a complete file, synced to the disks of its DataNodes. A `create` without overwrite would show an
-        empty file first, and leave it there if its writer is killed."""
+        """See `RemoteFileSystem`. Writes a temporary file, syncs it to the disks of its DataNodes, and renames it. A
+        `create` without overwrite would show an empty file first, and leave it there if its writer is killed."""
         temporary = self._write_temporary(content, scratch)
         try:
             self.move(temporary, path)
@@ -195,8 +197,8 @@ class HdfsFileSystem(_HadoopFileSystem):
         self._rename(temporary, path, "OVERWRITE")
 
     def persist(self, path: str) -> None:
-        """Sets the file's time to its present value. The NameNode syncs edits in order, so when this edit is durable,
-        earlier edits are."""
+        """See `RemoteFileSystem`. Sets the file's modification time to its present value. The NameNode syncs edits in
+        order, so when this edit is durable, the edit that created the file is too."""
         status = self._status(path)
         if status is not None:
             with _told(path):
@@ -257,14 +259,15 @@ class HdfsFileSystem(_HadoopFileSystem):
 
 
 class S3aFileSystem(_HadoopFileSystem):
-    """A bucket: an object exists completely or not at all, and acknowledged changes are durable."""
+    """A bucket. An object exists completely or not at all, and acknowledged changes are durable."""
 
     def _settings(self, jvm: Any, configuration: Any) -> Mapping[str, str]:
         # Since Hadoop 3.5 the default is `analytics`, which returns cached content of a replaced object.
         return {"fs.s3a.input.stream.type": "classic"}
 
     def read(self, path: str) -> bytes | None:
-        """Retries if the object was replaced after it was opened: S3A only reads the object that it opened."""
+        """See `RemoteFileSystem`. Retries if the object is replaced between opening and reading, which S3A reports as
+        an error."""
         for _ in range(READS_MAX - 1):
             with contextlib.suppress(FileExistsError):
                 return super().read(path)
@@ -294,11 +297,11 @@ class S3aFileSystem(_HadoopFileSystem):
             stream.close()
 
     def persist(self, path: str) -> None:
-        """An object that can be read is already durable."""
+        """Does nothing, because an object that can be read is durable."""
 
     def move(self, source: str, target: str) -> None:
-        """A copy by the store itself, then a delete."""
-        # S3A raises the same exception for a source that was deleted during the copy as for a replaced object.
+        """See `RemoteFileSystem`. The store copies the object, then deletes the source."""
+        # S3A raises the exception for a replaced object also if the source was deleted during the copy.
         with contextlib.suppress(FileExistsError), _told(target):
             if self._fs.rename(self._path(source), self._path(target)):
                 return
@@ -316,12 +319,12 @@ class S3aFileSystem(_HadoopFileSystem):
 
 
 FILE_SYSTEMS: dict[str, type[HdfsFileSystem | S3aFileSystem]] = {"hdfs": HdfsFileSystem, "s3a": S3aFileSystem}
-"""By the scheme of a URI."""
+"""The classes by the scheme of a URI."""
 
 
 @contextlib.contextmanager
 def _told(path: str) -> Iterator[None]:
-    """Converts Java exceptions to `OSError` while open."""
+    """Converts Java exceptions inside the `with` block to `OSError`."""
     try:
         yield
     except Py4JError as error:

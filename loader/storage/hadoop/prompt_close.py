@@ -1,8 +1,9 @@
 """Shortens the interval at which HDFS's client checks that a closed file is complete.
 
-The last bytes are acknowledged before a DataNode has reported the block to the NameNode, so the first check usually
-comes too early. The client then waits 400 ms and doubles that, for every file: a load of a year with hundreds of small
-files and documents waits for minutes. Hadoop has settings for this; the total waiting time stays as long.
+A DataNode acknowledges the last bytes before it has reported the block to the NameNode, so the client's first check
+usually comes too early. By default the client then waits 400 ms, and twice as long each further time, for every file:
+the load of a year with hundreds of small files waits for minutes. Hadoop has settings for the first interval and the
+number of checks; this module sets them so that the total waiting time is not shorter than before.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ SETTINGS: Mapping[str, str] = {
 }
 
 DEFAULTS = "hdfs-default.xml"
-"""The source that Hadoop names for a default value; it names none if the default is in its code."""
+"""The name that Hadoop gives as source of a value from its default file. For a default in Hadoop's code it gives no
+source."""
 
 
 def prompt_close(jvm: Any, configuration: Any) -> Mapping[str, str]:
-    """Returns the settings to close files promptly; none if the cluster, or `[spark]`, sets one of them.
+    """Returns the settings for short intervals; no settings if the cluster or the section `[spark]` already sets one of
+    them.
 
     Args:
-        jvm: one with Hadoop's client.
-        configuration: of Hadoop, from the cluster and `[spark]`.
+        jvm: a JVM with Hadoop's client.
+        configuration: Hadoop's configuration, from the cluster and `[spark]`.
     """
     jvm.org.apache.hadoop.hdfs.HdfsConfiguration.init()  # only then are hdfs-site.xml and the defaults in it
     sources = [configuration.getPropertySources(key) for key in SETTINGS]

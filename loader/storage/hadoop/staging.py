@@ -1,7 +1,7 @@
 """The files of running loads in `staging/<run id>/` on HDFS or S3, on the file system of the warehouse.
 
-Tasks do not write here: Spark writes the rows that they return (`loader.job`), and only Spark knows the names of the
-files that its committer accepted, one directory `file=<name>` for each file.
+Tasks do not write here: they return rows, which Spark writes (`loader.job`). Only Spark knows the paths of the files
+that its committer accepted; each is in a separate directory `file=<name>`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.protocols import Staged
 
 STAGING_DIRECTORY = "staging"
-TEMPORARY_DIRECTORY = "tmp"  # shared with the commit log, which sweeps it
-FILE_KEY = "file"  # of the directories that Spark's sink makes
+TEMPORARY_DIRECTORY = "tmp"  # shared with the commit log, which deletes old files in it
+FILE_KEY = "file"  # Spark's sink names its directories file=<name>
 T = TypeVar("T")
 
 CALLS_AT_ONCE = 16  # each call mostly waits for round trips
@@ -37,7 +37,7 @@ def at_once(call: Callable[[T], object], items: Iterable[T]) -> None:
 
 
 class HadoopStaging:
-    """A `Staging` in a directory of `root`."""
+    """A `Staging` below the directory `root`."""
 
     def __init__(self, file_system: RemoteFileSystem, root: str) -> None:
         self._files = file_system
@@ -65,7 +65,7 @@ class HadoopStaging:
         for file in self._files.files_below(directory):
             below = file.path.removeprefix(f"{directory}/")
             key, _, name = below.partition("/")[0].partition("=")
-            # Files of rejected attempts are in directories with other names.
+            # Files of rejected task attempts have other names, and no result lists them.
             if key == FILE_KEY:
                 found[name] = below
         return found
@@ -74,8 +74,7 @@ class HadoopStaging:
         self._files.replace(self.path(run_id, name), content, self._scratch)
 
     def keep(self, run_id: str, files: Sequence[Staged]) -> None:
-        """See `Staging`. The writes of Spark and of the driver have been acknowledged, so only the lengths are
-        checked."""
+        """See `Staging`. Checks only the lengths, because all writes were acknowledged and are durable."""
         at_once(lambda file: self._check(self.path(run_id, file.path), file.length), files)
 
     def _check(self, path: str, length: int) -> None:
@@ -83,7 +82,7 @@ class HadoopStaging:
         if found is None:
             raise StorageError(f"the staged file {path} is missing")
         if found != length:
-            raise StorageError(f"the staged file {path} has {found} bytes and should have {length}")
+            raise StorageError(f"the staged file {path} has {found} bytes instead of {length}")
 
     def move(self, run_id: str, files: Sequence[Staged], to_run_id: str) -> None:
         at_once(lambda file: self._files.move(self.path(run_id, file.path), self.path(to_run_id, file.path)), files)
@@ -102,8 +101,7 @@ class HadoopStaging:
 
 
 class HadoopSink:
-    """A `BlockSink` of the driver: writes files to a local directory, which disappears with the sink, and uploads
-    complete files."""
+    """A `BlockSink` for the driver. Writes files to a temporary local directory, and uploads complete files."""
 
     def __init__(self, file_system: RemoteFileSystem, location: str) -> None:
         self._files = file_system

@@ -1,4 +1,4 @@
-"""A warehouse in a directory of a local file system, or of a shared one with hard links."""
+"""A warehouse in a directory of a local file system, or of a network file system with hard links."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def local_storage(warehouse: Path) -> Storage:
 
 
 def files_at(reach: str) -> WarehouseFiles:
-    """Returns the warehouse's files for a task, from `WarehouseFiles.reach`."""
+    """Returns the warehouse's files for use in a task. `reach` is the value of `WarehouseFiles.reach`."""
     return local_storage(Path(reach)).files

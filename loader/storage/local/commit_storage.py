@@ -1,9 +1,9 @@
-"""The commit log's files on a local file system.
+"""Stores the commit log's files on a local file system.
 
 Exactly-once depends on the primitive `put_if_absent`: of any number of threads, processes and machines that put the
-same name, exactly one succeeds, and the file is complete from the moment it exists. It is a temporary file, fsynced,
-then hard-linked to its name. `open(…, O_EXCL)` would show an empty file before its content, and Hadoop's
-`create(overwrite=false)` and `rename` on local files check and then act: with both, two writers can succeed.
+same name, exactly one succeeds, and the file is complete from the moment it exists. It is implemented by a temporary
+file, which is fsynced and then hard-linked to its name. `open(…, O_EXCL)` would show an empty file before its content,
+and Hadoop's `create(overwrite=false)` and `rename` on local files first check and then act, so two writers can succeed.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ class LocalCommitStorage:
 
         Raises:
             UnwritableWarehouse: the directory cannot be created or written.
-            NoHardLinks: the file system has none, or lets a second link of the same name succeed.
+            NoHardLinks: the file system has no hard links, or a second link of the same name succeeds.
         """
         probe = f"{TEMPORARY_DIRECTORY}/probe-{secrets.token_hex(8)}"
         try:
             (self.root / TEMPORARY_DIRECTORY).mkdir(parents=True, exist_ok=True)
             if not self._link(probe, b"1", fsynced=False) or self._link(probe, b"2", fsynced=False):
                 raise NoHardLinks(str(self.root), "a name could be linked twice")
-            fsync_directories_above(self.root)  # a new warehouse must not disappear with its commits
+            fsync_directories_above(
+                self.root
+            )  # otherwise a power failure could delete a new warehouse with its commits
         except OSError as error:
             is_full = error.errno in NO_ROOM_ERRORS
             raise UnwritableWarehouse(str(self.root), error.strerror or str(error), is_full=is_full) from error
@@ -56,8 +58,8 @@ class LocalCommitStorage:
         """See `CommitStorage`.
 
         Raises:
-            NoHardLinks: see the class.
-            OSError: the outcome is unknown; read the file to find out.
+            NoHardLinks: the file system has no hard links.
+            OSError: it is unknown whether the file was created; read it to find out.
         """
         made = self._link(name, content, fsynced=True)
         if made:
@@ -65,7 +67,8 @@ class LocalCommitStorage:
         return made
 
     def keep(self, name: str) -> None:
-        """Fsyncs the name and the names of its directories. The content was fsynced before it got the name."""
+        """Fsyncs the name of a file and the names of its directories. The content was fsynced before the file got its
+        name."""
         fsync((self.root / name).parent)
         fsync(self.root)
 
@@ -92,7 +95,7 @@ class LocalCommitStorage:
     def sweep(self, now_ms: int, age_ms: int) -> None:
         directory = self.root / TEMPORARY_DIRECTORY
         for name in children_of(directory):
-            # A paused writer of such a file fails without having created anything.
+            # If the writer of such a file is only paused, its later link fails, and it has created nothing.
             if is_older(directory / name, now_ms, age_ms):
                 (directory / name).unlink(missing_ok=True)
 
@@ -100,7 +103,7 @@ class LocalCommitStorage:
         return str(self.root / name)
 
     def _link(self, name: str, content: bytes, *, fsynced: bool) -> bool:
-        """Links the content to a name. Returns whether the name was free."""
+        """Writes the content to a temporary file and links it to the name. Returns whether the name was free."""
         target = self.root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._write_temporary(content, fsynced=fsynced)

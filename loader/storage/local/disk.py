@@ -1,7 +1,7 @@
-"""Durable file operations; each documents what survives a power loss after it returns.
+"""Durable file operations. Each documents the state after a power failure.
 
-A file's content is durable after an fsync of the file, its name after an fsync of its directory, and likewise a
-directory's own name. A new file in a new directory needs three: the file, its directory, and the parent directory.
+A file's content is durable after an fsync of the file, and a name after an fsync of the directory that contains it. A
+new file in a new directory therefore needs three fsyncs: of the file, of its directory, and of the parent directory.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ def fsync(path: Path) -> None:
 
 
 def fsync_directories_above(directory: Path) -> None:
-    """Fsyncs the name of a directory and of all above it, up to the root of its file system: any of them may be new."""
+    """Fsyncs the name of a directory and of all directories above it, up to the root of the file system, because any of
+    them may be new."""
     device = directory.stat().st_dev
     for above in directory.resolve().parents:
         if above.stat().st_dev != device:
             return
-        # A directory that this user may not list was not just created by this process.
+        # A directory that this user must not list was not created by this process, so its name need not be fsynced.
         with contextlib.suppress(PermissionError):
             fsync(above)
 
 
 def write_temporary(directory: Path, content: bytes, *, fsynced: bool) -> Path:
-    """Creates a file with a unique name. The name begins with a dot, which hides it from readers of the directory."""
+    """Creates a file with a unique name. The name begins with a dot, so that queries of the directory ignore it."""
     temporary = directory / f".{os.getpid()}-{secrets.token_hex(8)}"
     with temporary.open("wb") as file:
         file.write(content)
@@ -52,7 +53,7 @@ def length_of(path: Path) -> int | None:
 
 
 def children_of(directory: Path) -> tuple[str, ...]:
-    """Returns the sorted names in a directory, none if it does not exist."""
+    """Returns the sorted names in a directory; no names if it does not exist."""
     try:
         return tuple(sorted(entry.name for entry in directory.iterdir()))
     except (FileNotFoundError, NotADirectoryError):
@@ -60,7 +61,7 @@ def children_of(directory: Path) -> tuple[str, ...]:
 
 
 def is_older(path: Path, now_ms: int, age_ms: int) -> bool:
-    """Whether a tree exists and nothing in it was modified within `age_ms`."""
+    """Whether a file or directory exists, and neither it nor anything below it was modified within `age_ms`."""
     newest: int | None = None
     for entry in (path, *_below(path)):
         try:

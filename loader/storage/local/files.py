@@ -1,4 +1,4 @@
-"""The published files of a warehouse in a local directory, on the file system of its staging."""
+"""Publishes and reads the files of a warehouse in a local directory. Staging is on the same file system."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LocalFiles:
         """Links each file from staging to its name, fsyncs the names, then deletes the files from staging.
 
         Fsyncs the names even if another process linked them: that process may be killed before its fsync, and files
-        deleted from staging here would be lost.
+        deleted from staging here could then be lost.
         """
         missing = []
         both: list[tuple[Publication, Path]] = []
@@ -45,7 +45,8 @@ class LocalFiles:
         return tuple(missing)
 
     def _link(self, file: Publication, staged: Path) -> bool | None:
-        """Links the file to its name. Returns whether it is in staging too, None if it exists under neither name."""
+        """Links the file to its name. Returns whether it is in staging too, None if it exists neither there nor under
+        its name."""
         final = self._warehouse / file.name
         # The length is checked before the file is visible: a reader must never see a truncated file.
         in_staging = length_of(staged)
@@ -61,7 +62,7 @@ class LocalFiles:
         return in_staging is not None
 
     def _fsync_directories(self, names: Iterable[str]) -> None:
-        """Fsyncs the directories of the files, and their own names up to the warehouse's."""
+        """Fsyncs the directories of the files, and the names of these directories up to the warehouse."""
         directories = {parent for name in names for parent in Path(name).parents}
         for directory in sorted(directories, key=lambda directory: len(directory.parts), reverse=True):
             fsync(self._warehouse / directory)
@@ -75,7 +76,7 @@ class LocalFiles:
             except FileExistsError:
                 pass
             except FileNotFoundError as error:
-                # Otherwise another process deleted the empty directory.
+                # If the source exists, another process deleted the target's empty directory meanwhile.
                 if length_of(first) is None and length_of(final) is None:
                     raise PublishedFileLost(topic, str(first), "it is not there") from error
         self._fsync_directories([target])
@@ -88,7 +89,7 @@ class LocalFiles:
             return False
         self._reserve(final, is_directory=is_directory)
         try:
-            # Not a link and an unlink, which could delete a file created in between; directories cannot be linked.
+            # A link and an unlink could delete a file created in between, and directories cannot be linked.
             # (`rename` works for both.)
             first.rename(final)
         except OSError as error:
@@ -103,7 +104,8 @@ class LocalFiles:
         return True
 
     def _reserve(self, final: Path, *, is_directory: bool) -> None:
-        """Creates an empty file or directory, which the rename replaces, so that no other process takes the name."""
+        """Creates an empty file or directory at the target, so that no other process takes the name; a rename then
+        replaces it."""
         while True:
             with contextlib.suppress(FileNotFoundError):  # another process deleted the empty directory
                 final.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +120,7 @@ class LocalFiles:
         if found != content:
             target.parent.mkdir(parents=True, exist_ok=True)
             write_temporary(target.parent, content, fsynced=True).replace(target)
-        # Also if it exists: its writer may have been killed before the fsync.
+        # Also if the target exists: its writer may have been killed before the fsync.
         self._fsync_directories([name])
 
     def remove(self, names: Sequence[str]) -> None:
@@ -162,7 +164,7 @@ class LocalFiles:
 
 
 def _is_and_should(found: int, wanted: int) -> str:
-    return f"it has {found} bytes and should have {wanted}"
+    return f"it has {found} bytes instead of {wanted}"
 
 
 def _link_or_check(file: Publication, staged: Path, final: Path) -> None:
@@ -175,7 +177,8 @@ def _link_or_check(file: Publication, staged: Path, final: Path) -> None:
         except FileNotFoundError:
             if length_of(staged) is not None:
                 continue  # another process deleted the empty directory
-            # Otherwise another process published the file between the two checks, or it is lost: the caller finds out.
+            # Otherwise another process published the file between the two checks, or it is lost. The caller checks
+            # which.
         return
 
 
@@ -194,5 +197,5 @@ def _check_same(file: Publication, staged: Path, final: Path) -> None:
         raise PublishedFileLost(
             file.topic,
             str(final),
-            f"another file has that name, and this one is still at {staged}: move the other one away",
+            f"another file has this name, and the committed file is still at {staged}: move the other file away",
         )

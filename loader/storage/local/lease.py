@@ -1,7 +1,7 @@
-"""A lease between loads on one machine: a second load yields instead of doing the same work.
+"""A lease between loads on one machine: a second load ends at once instead of doing the same work.
 
-The lease is an exclusive `flock` on `lease.json`, which ends with its process. Correctness does not depend on it: two
-concurrent loads waste work but change nothing, because only the commit log decides.
+The lease is an exclusive `flock` on `lease.json`, which ends with its process. Correctness does not depend on it:
+without it, two concurrent loads would do the same work, and the commit log would reject the second.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headrace.loader.commit.json_values import canonical, from_json, to_json
 
-HELD_LONG_FACTOR = 3  # intervals; a longer lease causes a warning
+HELD_LONG_FACTOR = 3  # a lease of more than this number of load intervals causes a warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class LeaseHolder:
     since_ms: int
 
     def describe(self, now_ms: int, interval_ms: int) -> str:
-        """One line for the user."""
+        """Returns a line about the running load for the user."""
         held_s = max(0, now_ms - self.since_ms) // 1000
         line = f"another load is running (pid {self.pid} on {self.host}, for {held_s} s)"
         if held_s * 1000 > HELD_LONG_FACTOR * interval_ms:
@@ -41,7 +41,7 @@ class Lease:
         self._descriptor: int | None = None
 
     def acquire(self, now_ms: int) -> LeaseHolder | None:
-        """Takes the lease and returns None, or returns its holder."""
+        """Takes the lease and returns None. If another process has it, returns its holder."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,7 +49,7 @@ class Lease:
             holder = _holder(os.read(descriptor, 4096))
             os.close(descriptor)
             return holder
-        # Written in place: a new file of the same name would be another lock.
+        # Written in place, because a new file of the same name would not be locked.
         os.ftruncate(descriptor, 0)
         os.write(descriptor, canonical(to_json(LeaseHolder(os.getpid(), socket.gethostname(), now_ms))) + b"\n")
         self._descriptor = descriptor
@@ -65,4 +65,4 @@ def _holder(content: bytes) -> LeaseHolder:
     try:
         return from_json(json.loads(content), LeaseHolder)
     except ValueError:
-        return LeaseHolder(0, "this machine", 0)  # it has the lock but has not written its data yet
+        return LeaseHolder(0, "this machine", 0)  # the holder has the lock but has not written its data yet

@@ -13,11 +13,11 @@ from typing import IO
 from headrace.loader.storage.local.disk import fsync
 
 OPEN_FILES_MAX = 64  # well below the usual limit of 1,024 descriptors, which other threads of the worker share
-FSYNC_THREADS = 16  # concurrent fsyncs: a journal commits them together
+FSYNC_THREADS = 16  # concurrent fsyncs, which a journaling file system commits together
 
 
 class LocalSink:
-    """A `BlockSink` for one attempt of a task: a separate directory in `staging/<run id>`, with at most
+    """A `BlockSink` for one attempt of a task. Writes to a separate directory in `staging/<run id>`, with at most
     `OPEN_FILES_MAX` open files.
 
     Raises:

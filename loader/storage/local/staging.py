@@ -15,7 +15,7 @@ STAGING_DIRECTORY = "staging"
 
 
 class LocalStaging:
-    """A `Staging` in a directory of `root`."""
+    """A `Staging` below the directory `root`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -41,10 +41,10 @@ class LocalStaging:
             if found is None:
                 raise StorageError(f"the staged file {path} is missing")
             if found != file.length:
-                raise StorageError(f"the staged file {path} has {found} bytes and should have {file.length}")
+                raise StorageError(f"the staged file {path} has {found} bytes instead of {file.length}")
         if not files:
             return
-        # The writers fsynced the files; this fsyncs their names and those of their directories.
+        # The writers have fsynced the files' contents. Their names and the names of their directories follow.
         for directory in sorted({self.path(run_id, file.path).parent for file in files}):
             fsync(directory)
         for directory in (self.path(run_id), self._directory, self._root):

@@ -175,8 +175,8 @@ def _range(committed: TopicCommit, **changes: object) -> TopicCommit:
     ("commit_number", "change", "messages"),
     [
         (2, lambda d: _range(d, end=8, counts=RangeCounts(records=1, quarantined=2)), [r"\b7$", r"\b8\b"]),
-        (2, lambda d: _range(d, counts=RangeCounts(records=1)), [r"\b1\b", r"\(1, 1\)$"]),
-        (2, lambda d: _range(d, counts=RangeCounts(records=2)), [r"\b2\b.*\b0\b.*\(1, 1\)$"]),
+        (2, lambda d: _range(d, counts=RangeCounts(records=1)), [r"\b1\b", r"\b1 and 1$"]),
+        (2, lambda d: _range(d, counts=RangeCounts(records=2)), [r"\b2\b.*\b0\b.*\b1 and 1$"]),
         (2, lambda d: _range(d, previous=None), [r"\b0\b.*\b5\b"]),
         (1, lambda d: _range(d, previous=3), [r"\b3\b"]),
         (3, lambda d: _range(d, gaps=()), [r"\b7 to 8\b"]),
@@ -185,7 +185,7 @@ def _range(committed: TopicCommit, **changes: object) -> TopicCommit:
         (
             2,
             lambda d: _range(d, skipped=(SkippedOffsets(6, 7, "cut", is_kept=True),)),
-            [r"\b1\b.*\b2\b.*\(1, 1\)$"],
+            [r"\b1\b.*\b2\b.*\b1 and 1$"],
         ),
         (
             3,
