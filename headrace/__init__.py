@@ -3,7 +3,7 @@
     from headrace import Consumer, Producer, RegistryClient
 
 `__all__` is the public API; docs/clients.md and docs/registry-clients.md describe it. All other modules may change in
-any release. Names are imported on first use, so that `import headrace` needs no library.
+any release. A name is imported on first use, so that `import headrace` works without the libraries of the extras.
 """
 
 from __future__ import annotations

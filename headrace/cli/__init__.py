@@ -26,13 +26,13 @@ SUBCOMMANDS = {
     "registry": "serve the schema registry; export, import and replicate registries",
     "broker": "serve the bundled Kafka-protocol broker; inspect topics, groups and log files",
     "load": "load every topic into its Hive table; show plan and status of loads",
-    "files": "list the files of a topic's rows, for programs that read paths",
-    "locate": "find the message of an offset",
+    "files": "list the files of a topic's table, for programs that read paths",
+    "locate": "find the file or the quarantine of the message at an offset",
     "verify": "compare files with commits and brokers",
     "backfill": "rewrite files from the messages that the brokers still have",
     "compact": "merge small files",
     "expire": "delete days beyond the retention time",
-    "accept-missing": "accept that published files are missing",
+    "accept-missing": "remove missing files from the commit log",
     "hive": "compare Hive tables with the loaded data, and repair them",
     "quarantine": "list, replay or discard messages that could not be loaded",
     "offsets": "show and change the next offset of each partition",
@@ -83,7 +83,7 @@ EXTRAS = {
     "doctor": "all",
     "demo": "all",
 }
-"""The extra that installs the libraries of a subcommand."""
+"""The extra of the distribution that installs the libraries of a subcommand, by subcommand."""
 
 HELP_WORD = "help"
 
@@ -131,12 +131,14 @@ LIBRARIES = frozenset(
         "zstandard",
     ]
 )
-"""The libraries that the extras install. A missing module outside of this list is a bug of Headrace."""
+"""The libraries that the extras install. If one of them is missing, the message names the extra; any other missing
+module is a bug of Headrace."""
 
 
 LIBRARY_LOG_LEVELS = {"py4j": logging.WARNING, "alembic": logging.WARNING, "kafka": logging.CRITICAL}
-"""Libraries that log errors which they also raise or recover from. kafka-python logs each attempt to connect to a
-broker as an error, and warns of each pause of its event loop beyond 0.1 s, which is frequent on a busy machine."""
+"""Lowest log level shown of libraries that log errors which they also raise or recover from. kafka-python logs each
+failed attempt to connect to a broker as an error, and warns of each pause of its event loop beyond 0.1 s, which is
+frequent on a busy machine."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -180,7 +182,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """Runs a command line and flushes its output here, where a write error can be reported."""
+    """Runs a command line, and flushes standard output before returning, because a write error can still be reported
+    here."""
     try:
         parser = _parser(arguments)
         if arguments:
@@ -197,8 +200,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _drop_output() -> None:
-    """Discards buffered output, which the interpreter would otherwise try to write, and report an error, when it
-    exits."""
+    """Discards buffered output. The interpreter would otherwise write it on exit, fail again, and report a second
+    error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

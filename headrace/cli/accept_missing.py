@@ -10,19 +10,22 @@ from headrace.cli.rewrite_command import EXIT_CODES, add_rewrite_flags, checked_
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Removes files that are missing in the warehouse from the record of a topic: files deleted outside of "
-        "Headrace, or lost with a disk. Existing files stay. The rows of removed files are not loaded again: restore "
-        "the files if you can."
+        "Removes files that are missing in the warehouse from the commit log, so that `headrace verify` no longer "
+        "reports them: files that were lost with a disk or deleted by other programs. Existing files stay. The rows "
+        "of the missing files are not loaded again. If possible, restore the files instead."
     )
     parser.epilog = (
         examples("accept-missing orders --dry-run", "accept-missing orders --time-partition dt=2026-01-31/hr=07")
         + EXIT_CODES
     )
-    parser.add_argument("topic", metavar="TOPIC", help="topic with missing files")
+    parser.add_argument("topic", metavar="TOPIC", help="topic whose files are missing")
     parser.add_argument(
-        "--time-partition", default="", metavar="TIME_PARTITION", help="only this one, such as dt=2026-01-31/hr=07"
+        "--time-partition",
+        default="",
+        metavar="TIME_PARTITION",
+        help="only files of this time partition, such as dt=2026-01-31/hr=07",
     )
-    parser.add_argument("--quarantine", action="store_true", help="files of the topic's quarantine instead of its rows")
+    parser.add_argument("--quarantine", action="store_true", help="files of the topic's quarantine table instead")
     add_rewrite_flags(parser)
 
 
@@ -43,4 +46,4 @@ def run(args: argparse.Namespace) -> int:
                 f"--time-partition: {args.topic} has no {args.time_partition}; `headrace files {args.topic}` lists them"
             )
         report = accept_missing(ports, args.topic, [kind], args.time_partition, is_dry=args.dry_run)
-    return show_report(args, report, "removed from the record", "no file is missing")
+    return show_report(args, report, "removed from the commit log", "no file is missing")

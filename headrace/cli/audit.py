@@ -74,10 +74,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     accept = verbs.add_parser(
         "accept",
         help="accept findings, with a reason",
-        description="Marks the findings in a topic's windows as accepted, with the reason. The report shows the "
-        "reason and "
-        "ends with 0. If more messages go missing later, the window is a finding again. Accepted findings are "
-        "stored in audit.db.",
+        description="Marks the findings in a topic's windows as accepted, with the reason. The report then shows the "
+        "reason and ends with exit code 0. If more messages go missing later, the window is a finding again. Accepted "
+        "findings are stored in audit.db.",
         epilog=examples(
             "audit accept orders --reason 'disk of kafka-2 lost, ticket 4711'",
             "audit accept orders --since '2026-01-31 07:00Z' --until '2026-01-31 08:00Z' --reason 'ticket 4711'",
@@ -88,7 +87,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     action = accept.add_mutually_exclusive_group(required=True)
     action.add_argument("--reason", metavar="TEXT", help="the reason that the report shows")
     action.add_argument("--withdraw", action="store_true", help="turn accepted findings into findings again")
-    accept.add_argument("--dry-run", action="store_true", help="show the findings without accepting them")
+    accept.add_argument(
+        "--dry-run", action="store_true", help="show the findings that would be changed, without changing them"
+    )
     _add_flags(accept)
     accept.set_defaults(run=accept_findings)
 
@@ -146,9 +147,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print_text(results, ingested)
     if outage:
-        # Missing counts may also cause findings.
+        # Findings may be caused by counts that could not be read.
         raise CommandError(
-            f"the report lacks recent counts: {outage}; repeat it when brokers and registry are available"
+            f"the report lacks recent counts: {outage}; run it again when brokers and registry are available"
         )
     if has_findings(results):
         return EXIT_FINDINGS
@@ -156,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def accept_findings(args: argparse.Namespace) -> int:
-    """Accepts the topic's findings, or withdraws acceptances, and prints them."""
+    """Accepts the topic's findings, or withdraws their acceptance, and prints the changed windows."""
     from headrace.audit.errors import AuditError
     from headrace.audit.store import DATABASE_NAME, AuditStore
 
@@ -172,7 +173,10 @@ def accept_findings(args: argparse.Namespace) -> int:
                     store.withdraw(acceptances)
             else:
                 if outage:
-                    raise CommandError(f"findings cannot be accepted while counts may be missing: {outage}")
+                    raise CommandError(
+                        f"findings cannot be accepted while counts may be missing: {outage}; try again when brokers "
+                        "and registry are available"
+                    )
                 acceptances = _acceptances(args.topic, windows, args.reason)
                 if not args.dry_run:
                     store.accept(acceptances)
@@ -225,10 +229,8 @@ def _period(args: argparse.Namespace) -> Period:
 
 
 def _ingest_counts(store: AuditStore, settings: Settings) -> tuple[IngestResult, str]:
-    """Adds the new messages of the audit topic, and the counts in the spools of dead producers on this machine.
-
-    Also returns the reason why the audit topic could not be read, or "".
-    """
+    """Adds new counts to the audit store: those of the audit topic, and those in the spool files that ended producers
+    of this machine left behind. Also returns the reason why the audit topic could not be read, or ""."""
     from headrace.audit.errors import IngestFailed
     from headrace.audit.ingest import IngestResult, ingest
     from headrace.audit.spool import leftover_spools
@@ -252,7 +254,7 @@ def _ingest_counts(store: AuditStore, settings: Settings) -> tuple[IngestResult,
         registry.close()
     for directory in spool_directories(settings):
         for spool in leftover_spools(directory):
-            # The files stay: the next producer publishes them to the audit topic for its other readers.
+            # The spool files stay: the next producer publishes them to the audit topic for other readers.
             with spool:
                 store.add_rows(spool.rows)
     return ingested, outage
@@ -287,7 +289,7 @@ def _print_text(results: Sequence[TopicResult], ingested: IngestResult) -> None:
     from headrace.audit.report import MEANINGS, topic_lines, topics_listing
 
     if not results:
-        print("no counts yet: produce with headrace.Producer, or load a topic with headrace.Producer, or load a topic")
+        print("no counts yet: send messages with headrace.Producer, or load a topic with headrace load")
         return
     listing = topics_listing(results)
     print_table(listing.header, listing.rows, listing.right)
@@ -299,4 +301,7 @@ def _print_text(results: Sequence[TopicResult], ingested: IngestResult) -> None:
     for column, meaning in MEANINGS.items():
         print(f"{column}: {meaning}")
     if ingested.bad:
-        print(f"{ingested.bad} messages of the audit topic are not audit rows and were skipped", file=sys.stderr)
+        print(
+            f"{ingested.bad} messages of the audit topic were skipped, because they are not audit counts",
+            file=sys.stderr,
+        )

@@ -28,9 +28,9 @@ TIME_PARTITION = re.compile(r"dt=\d{4}-\d\d-\d\d(/hr=\d\d)?")
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Reads the messages of a topic's hours (or days) from the brokers again, with the current schema and "
-        "settings, and replaces the old files: after files were damaged or deleted, or after a change of settings. "
-        "The old files are not read. Files are replaced only if the brokers return exactly as many messages as they "
-        "hold. Safe while loads run."
+        "settings, and replaces the old files. Use it after files were damaged or deleted, or after a change of "
+        "settings. The old files are not read. A file is replaced only if the brokers return exactly as many messages "
+        "as the file holds. Safe while loads run."
     )
     parser.epilog = (
         examples(
@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         dest="last",
         metavar="TIME_PARTITION",
         required=True,
-        help="the last one, inclusive; a day means all of its hours",
+        help="the last time partition, inclusive; a day means all of its hours",
     )
     add_rewrite_flags(parser, ("registry.url", "loader.tasks"))
 
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
                 f"{time_partition}"
             )
     if args.first > args.last and not args.first.startswith(f"{args.last}/"):
-        raise CommandError(f"--to: {args.last} is before --from {args.first}")
+        raise CommandError(f"--to: {args.last} is before --from {args.first}; expected the same or a later one")
     output = sys.stderr if args.format == "json" else sys.stdout
     with open_rewrite_load(args) as (_, load):
         checked_topics(load.rewrites, [args.topic])
@@ -112,7 +112,7 @@ def _print(topic: str, report: BackfillReport, *, is_dry: bool) -> None:
     files = sum(one.files for one in report.time_partitions)
     if files:
         done = _done(report, files, is_dry)
-        print(f"{report.files_asked:,} files are in the period; with files that share offsets, {done}")
+        print(f"{report.files_asked:,} files are in the period; together with files of the same offset ranges, {done}")
     elif not report.files_asked:
         print("no files are in the period")
     else:

@@ -82,10 +82,10 @@ def print_user(args: argparse.Namespace) -> int:
 
 
 def check_access(settings: BrokerSettings) -> None:
-    """Checks that the broker does not accept anonymous clients from a network by accident.
+    """Checks that anonymous clients from a network can use the broker only if a setting permits it.
 
     Raises:
-        CommandError: it would.
+        CommandError: they could use it, and no setting permits it.
     """
     if is_loopback(settings.listen.host):
         return
@@ -103,7 +103,9 @@ def check_timeouts(settings: BrokerSettings) -> None:
     """Checks the timeouts of consumer groups.
 
     Raises:
-        CommandError: members would time out before their next heartbeat is due.
+        CommandError: the session timeout is not longer than the heartbeat interval, so that members would be removed
+        from
+            their group before their next heartbeat.
     """
     if settings.consumer_session_timeout <= settings.consumer_heartbeat_interval:
         raise CommandError(

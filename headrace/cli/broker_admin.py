@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """Offsets and bytes are None where the leader did not report them."""
+    """A partition in the report of a topic. Offsets and bytes are None if the leader did not report them."""
 
     partition: int
     leader: int
@@ -39,7 +39,8 @@ class PartitionRow:
 
     @property
     def records(self) -> int | None:
-        """Offsets in the log: records, plus the offsets removed by compaction and taken by transaction markers."""
+        """Returns the number of offsets in the log. It is an upper bound of the number of records: offsets of
+        transaction markers and of records removed by compaction are included."""
         return None if self.start is None or self.end is None else self.end - self.start
 
 
@@ -54,8 +55,8 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class LagRow:
-    """`committed` is None for an assigned partition without a committed offset. `member` is the assigned member's id,
-    or ""."""
+    """The lag of a consumer group in one partition. `committed` is None if the group has no committed offset there.
+    `member` is the id of the member to which the partition is assigned, or ""."""
 
     topic: str
     partition: int

@@ -87,8 +87,8 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "verify",
         help="check all files of a stopped broker",
         description="Reads every batch in a log directory and compares it with the index, checkpoint and snapshot "
-        "files. Changes nothing. The broker must be stopped. In a copy made while the broker ran, the "
-        "end of a log may be incomplete, which is a note.",
+        "files. Changes nothing. Stop the broker first, or verify a copy of the directory. In a copy made while the "
+        "broker ran, the last batch of a log may be incomplete; this is reported as a note, not as a finding.",
         epilog=examples("broker verify", "broker verify --directory /backup/broker --format json") + VERIFY_CODES,
     )
     _add_flags(verify)
@@ -100,7 +100,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         "--directory",
         type=Path,
         metavar="PATH",
-        help="log directory of the broker (default: broker in the data directory)",
+        help="the broker's log directory (default: the directory `broker` in the data directory)",
     )
     add_settings_flags(parser, ())
     add_format_flag(parser)
@@ -152,7 +152,7 @@ def run_dump(args: argparse.Namespace) -> int:
 
 
 def _existing_partitions(directory: Path, topic: str) -> str:
-    """Returns the existing partitions of the topic, for the error message."""
+    """Returns the part of an error message that lists the topic's existing partitions; "" if there are none."""
     name = re.compile(rf"{re.escape(topic)}-(\d+)")
     numbers = sorted(int(match[1]) for entry in directory.iterdir() if (match := name.fullmatch(entry.name)))
     return f"; existing partitions: {', '.join(map(str, numbers[:10]))}" if numbers else ""
@@ -271,7 +271,7 @@ def _dumped_json(found: Dumped) -> dict[str, Any]:
 
 
 def _key_json(key: bytes) -> str | dict[str, str]:
-    """Returns text as it is, and binary keys in hexadecimal."""
+    """Returns a record key for JSON: text unchanged, binary keys in hexadecimal."""
     try:
         return key.decode()
     except UnicodeDecodeError:

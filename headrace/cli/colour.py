@@ -1,4 +1,5 @@
-"""Colours of reports on a terminal. Files, pipes, NO_COLOR (no-color.org) and TERM=dumb get none."""
+"""Colours of reports on a terminal. There are none in files and pipes, with NO_COLOR (no-color.org), or with
+TERM=dumb."""
 
 from __future__ import annotations
 

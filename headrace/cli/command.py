@@ -117,7 +117,7 @@ FLAGS: Mapping[str, Flag] = {
             "loader.warehouse",
             "directory or file://, hdfs:// or s3a:// URI of the tables' files",
         ),
-        Flag("--tasks", "N", "loader.tasks", "size of the fixed pool of tasks; 0 is the number of cores"),
+        Flag("--tasks", "N", "loader.tasks", "number of tasks that read in parallel; 0 is the number of cores"),
         Flag("--interval", "TIME", "loader.interval", "time between scheduled loads: 90s, 10m, 2h"),
         Flag("--partition-by", "UNIT", "loader.partition_by", "hour (dt and hr) or day (dt)"),
         Flag("--master", "URL", "spark.master", "Spark master URL"),
@@ -134,7 +134,8 @@ FLAGS: Mapping[str, Flag] = {
             "--sql-listen",
             "HOST:PORT",
             "sql.listen",
-            "address of the SQL server of `up` for PyHive and beeline; clients that can connect run code as you",
+            "address of the SQL server of `up` for PyHive and beeline; clients that can connect can run code as your "
+            "user",
         ),
     )
 }
@@ -158,13 +159,17 @@ def settings_from(args: argparse.Namespace, environment: Mapping[str, str] = os.
     """Returns the settings for these arguments.
 
     Raises:
-        SettingsError: see `load_settings`.
+        SettingsError: a setting is invalid, see `load_settings`.
     """
     return load_settings(**{**_sources(args), "environment": environment})
 
 
 def origins_from(args: argparse.Namespace) -> Mapping[str, str]:
-    """Returns the source of each setting that differs from its default. Raises as `settings_from`."""
+    """Returns the source of each setting that differs from its default: file, environment or flag.
+
+    Raises:
+        SettingsError: a setting is invalid, see `load_settings`.
+    """
     return setting_origins(**_sources(args))
 
 
@@ -188,7 +193,7 @@ def flag_values(args: argparse.Namespace) -> dict[str, str]:
 
 
 def examples(*lines: str) -> str:
-    """Returns the examples for the end of a help text."""
+    """Returns the given command lines as the section of examples that ends a help text."""
     return "\n".join(("examples:", *(f"  headrace {line}" for line in lines)))
 
 

@@ -10,15 +10,16 @@ from headrace.cli.rewrite_command import EXIT_CODES, add_rewrite_flags, checked_
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Merges the small files of past hours (or days), so that queries open fewer files. Tables show the same rows "
-        "at all times; the old files stay for a day, for running queries. Safe while loads run."
+        "Merges the small files of past hours (or days), so that queries open fewer files. Queries "
+        "return the same rows before, during and after. The old files are deleted a day later, so that running queries "
+        "can finish. Safe while loads run."
     )
     parser.epilog = examples("compact", "compact orders payments --dry-run") + EXIT_CODES
     parser.add_argument(
         "topics",
         nargs="*",
         metavar="TOPIC",
-        help="only these topics (default: those with loader.compact = true, by [[loader.topic]] or for all)",
+        help="only these topics (default: topics for which loader.compact = true, in [loader] or [[loader.topic]])",
     )
     add_rewrite_flags(parser)
 
@@ -33,7 +34,9 @@ def run(args: argparse.Namespace) -> int:
             topic for topic in checked_topics(ports, args.topics) if args.topics or loader.of_topic(topic).compact
         ]
         if not topics:
-            raise CommandError("no topic selected: name one, or set loader.compact in [loader] or [[loader.topic]]")
+            raise CommandError(
+                "no topic selected: name a topic, or set loader.compact = true in [loader] or [[loader.topic]]"
+            )
         by_closing: dict[int, list[str]] = {}
         for topic in topics:
             by_closing.setdefault(loader.of_topic(topic).compact_after.ms, []).append(topic)

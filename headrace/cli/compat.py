@@ -103,7 +103,7 @@ def configure_check(parser: argparse.ArgumentParser) -> None:
         help="fail for a schema without an earlier version (default: report it and pass)",
     )
     group.add_argument(
-        "--skip-invalid", action="store_true", help="skip earlier versions that are not valid schemas, with a note"
+        "--skip-invalid", action="store_true", help="skip earlier versions that are not valid schemas, and print a note"
     )
     group.add_argument("--baseline", metavar="FILE", help="file of known findings, which are not reported")
     group.add_argument("--write-baseline", metavar="FILE", help="write the findings to FILE as known findings; exit 0")
@@ -194,7 +194,7 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def run_explain(args: argparse.Namespace) -> int:
-    """Prints the requirement of a rule or lint and its reason, or lists all."""
+    """Prints what a rule or lint requires and why, or lists all rules and lints."""
     from headrace.compat.catalogue import CATALOGUE, find_catalogue_entry
     from headrace.compat.lints import DEFAULT_LINTS
 
@@ -217,7 +217,8 @@ def run_explain(args: argparse.Namespace) -> int:
 
 
 def _with_note_on_older_files(result: CompatCheckResult) -> CompatCheckResult:
-    """Adds a note that older files were not compared, which is unexpected after naming several files."""
+    """Adds a note if a level without _TRANSITIVE left earlier files uncompared, which users who named several files may
+    not expect."""
     for checked in result.checked[:1]:
         older = checked.version_count - len(checked.compared)
         if checked.compared and older > 0:
@@ -228,7 +229,8 @@ def _with_note_on_older_files(result: CompatCheckResult) -> CompatCheckResult:
 
 
 def _write_baseline(path: str, result: CompatCheckResult) -> int:
-    """Writes the findings as known findings. Schemas that could not be checked keep their exit code."""
+    """Writes the findings to a baseline file as known findings and returns the exit code: 0, or that of schemas that
+    could not be checked."""
     text = render_baseline(result.checked)
     try:
         Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")

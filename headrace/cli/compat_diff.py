@@ -26,7 +26,7 @@ from headrace.compat.levels import compare
 
 
 def configure_diff(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags other than those of the earlier versions."""
+    """Adds the flags of `diff`, except those that select the earlier versions, which `check` has too."""
     add_source_flags(parser)
     add_format_flag(parser)
     add_settings_flags(parser, ("registry.url",))
@@ -34,7 +34,8 @@ def configure_diff(parser: argparse.ArgumentParser) -> None:
 
 
 def run_diff(args: argparse.Namespace) -> int:
-    """Returns 0 if every schema could be compared, whatever changed; otherwise the code of the failure."""
+    """Prints the changes. Returns 0 if every schema could be compared, however much it changed; otherwise the exit code
+    of the failure."""
     escape_unencodable(sys.stdout)
     escape_unencodable(sys.stderr)
     settings = settings_from(args)

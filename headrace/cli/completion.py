@@ -40,8 +40,8 @@ ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashc
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Prints a script that completes commands, verbs, options and their values. Elsewhere the shell completes "
-        "file names."
+        "Prints a script that completes commands, verbs, options and their values. For other arguments the shell "
+        "completes file names."
     )
     parser.epilog = (
         examples("completion bash >> ~/.bashrc", "completion zsh >> ~/.zshrc") + "\n\nPrint it again after an upgrade."
@@ -71,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CompletionPoint:
-    """The words that may follow a command. `choices` has the values of each option with fixed choices."""
+    """The words that may follow a command or verb. `choices` has the values of the options that permit only fixed
+    values."""
 
     words: tuple[str, ...]
     choices: Mapping[str, tuple[str, ...]]

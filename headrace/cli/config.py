@@ -26,8 +26,8 @@ DEFAULT = "default"
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Shows every setting with its value for this command line and the source of the value: a file, the "
-        "environment, the command line, or the default. Includes the two environment variables of the log. Secrets "
-        "are masked. docs/settings.md describes the settings."
+        "environment, the command line, or the default. Includes the environment variables HEADRACE_LOG_LEVEL and "
+        "HEADRACE_LOG_FORMAT. Secrets are masked. docs/settings.md describes the settings."
     )
     parser.epilog = examples("config", "config loader kafka", "config --changed --format json")
     parser.add_argument("sections", metavar="SECTION", nargs="*", help="sections or keys to show (default: all)")

@@ -52,7 +52,7 @@ from headrace.version import VERSION
 FREE_BYTES_MIN = 1024 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 SPARK_VERSIONS = ">=3.5,<5"  # pyspark of a cluster, used in place of ours (docs/cluster.md, "Another Spark")
-ALL_EXTRAS = "all"  # the extra
+ALL_EXTRAS = "all"  # extra that installs the libraries of all subcommands
 HARD_LINKS = "hard links of the warehouse"
 LOADS = "commit log"
 REGISTRY_DATABASE = "registry's database"
@@ -61,7 +61,7 @@ REINSTALL = "reinstall Headrace with its extras (docs/install.md)"
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of a check. `remedy` is "" for a passed check."""
+    """The result of a check: its name, what it found, and the remedy of a problem ("" for a passed check)."""
 
     name: str
     finding: str
@@ -167,11 +167,13 @@ def _directory(name: str, directory: Path, key: str) -> CheckResult:
     """Checks a directory, or the nearest existing parent of a directory that does not exist yet."""
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
-        return CheckResult(name, f"{existing} cannot be written to", f"make it writable, or set {key}")
+        return CheckResult(
+            name, f"{existing} cannot be written to", f"make it writable, or set {key} to another directory"
+        )
     free = shutil.disk_usage(existing).free
     finding = f"{directory}{'' if existing == directory else ' (does not exist yet)'}, {free / 1024**3:,.1f} GiB free"
     return CheckResult(
-        name, finding, "" if free >= FREE_BYTES_MIN else "free disk space: loads stop when the disk is full"
+        name, finding, "" if free >= FREE_BYTES_MIN else "free disk space: loads fail when the disk is full"
     )
 
 
@@ -196,7 +198,7 @@ def _up(settings: Settings, live: LiveAddresses | None) -> CheckResult:
 
 
 def _ports(settings: Settings) -> Iterator[CheckResult]:
-    """Checks the addresses of `headrace up`."""
+    """Checks that the addresses on which `headrace up` would listen are free."""
     for name, listen, elsewhere in (
         ("registry", settings.registry.listen, settings.registry.url),
         ("broker", settings.broker.listen, settings.kafka.bootstrap_servers),
@@ -219,7 +221,8 @@ def _port(key: str, listen: Address) -> CheckResult:
 
 
 def _services(settings: Settings, live: LiveAddresses | None) -> Iterator[CheckResult]:
-    """Checks services that run or are configured. Without either, `headrace up` starts them."""
+    """Checks the services that the settings name or a running `headrace up` provides. If there are none, yields
+    nothing: `headrace up` would start them."""
     if live is not None or settings.registry.url:
         yield _check_service("registry", "registry.url", lambda: _registry(settings))
     elif settings.registry.database_url or (settings.data_dir / "registry.db").exists():
@@ -234,7 +237,7 @@ def _check_service(name: str, key: str, check: Callable[[], str]) -> CheckResult
     try:
         return CheckResult(name, check())
     except (RegistryError, KafkaError, LoaderError, OSError) as error:
-        return CheckResult(name, str(error), f"start it, or correct {key}")
+        return CheckResult(name, str(error), f"start the service, or correct {key}")
 
 
 def _registry(settings: Settings) -> str:
@@ -291,8 +294,8 @@ def _loads(settings: Settings, *, with_brokers: bool) -> CheckResult:
             reject_second_warehouse(settings, log)
     except LoaderError as error:
         finding, _, remedy = str(error).partition("; ")
-        return CheckResult(name, finding, remedy or "repair it before the next load")
-    except (OSError, HiveDdlError) as error:  # from a warehouse on HDFS or S3
+        return CheckResult(name, finding, remedy or "repair the warehouse before the next load")
+    except (OSError, HiveDdlError) as error:  # the warehouse may be on HDFS or S3
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         return CheckResult(
             name, reason, "check that the service runs and is reachable from this machine, or correct loader.warehouse"

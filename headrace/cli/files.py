@@ -26,8 +26,8 @@ LIMIT = re.compile(r"\d{4}-\d\d-\d\d(T\d\d)?")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Lists the files that hold the rows of a topic, as far as they are in place: without replaced files, and "
-        "without files that no commit put there. A directory listing has both."
+        "Lists the files that hold the rows of a topic. A directory listing may also contain files that were replaced "
+        "by a later commit, and files that no commit added; this list has neither."
     )
     parser.epilog = examples(
         "files orders",
@@ -36,7 +36,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("topic", metavar="TOPIC", help="topic of the files")
     parser.add_argument(
-        "--time-partition", metavar="TIME_PARTITION", default="", help="only dt=2026-01-31/hr=07, or all of a dt"
+        "--time-partition",
+        metavar="TIME_PARTITION",
+        default="",
+        help="only this hour (dt=2026-01-31/hr=07) or day (dt=2026-01-31)",
     )
     parser.add_argument(
         "--from", dest="since", metavar="TIME", default="", help="time partitions from this day or hour on"
@@ -48,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="",
         help="time partitions before this day or hour: 2026-01-31T07, in UTC",
     )
-    parser.add_argument("--quarantine", action="store_true", help="the files of messages that could not be loaded")
+    parser.add_argument("--quarantine", action="store_true", help="list the files of the quarantine table instead")
     add_settings_flags(parser, ("loader.warehouse",))
     add_format_flag(parser, ("text", "json", "paths"))
 
@@ -81,7 +84,10 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(known, files)
         if commit_number < newest:
-            print(f"files as of commit {commit_number}; the next load applies commits up to {newest}")
+            print(
+                f"files as of commit {commit_number}; the newest commit {newest} is not applied yet, the next load "
+                "does so"
+            )
     return EXIT_OK
 
 

@@ -48,9 +48,9 @@ exit codes:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Compares Hive tables with the loaded data, in the configured metastore or in another one that --metastore "
-        "or --hive-executor names; in the other one, `apply` creates the same tables over the same files. Loads keep "
-        "their tables up to date; use these commands after changes by other programs."
+        "Compares Hive tables with the loaded data, and repairs them. Loads keep tables up to date, so these commands "
+        "are needed only after other programs changed tables. With --metastore or --hive-executor they use another "
+        "metastore, in which `apply` creates the same tables over the same files."
     )
     parser.epilog = (
         examples(
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show_plan(args: argparse.Namespace) -> int:
-    """Prints the statements, with the differences as comments."""
+    """Prints the statements that would update the tables, and the differences that require them as SQL comments."""
     differences_found: DifferencesByTopic = {}
     with _printing(_print_plan, args, differences_found), _repairing(args, deep=False) as (repair, topics):
         for topic in topics:
@@ -158,7 +158,7 @@ def explain(args: argparse.Namespace) -> int:
     versions = ", ".join(map(str, fold.versions))
     count = f"{len(rules):,} rule{'' if len(rules) == 1 else 's'}"
     name = styled(topic, "head")
-    print(f"{name}: subject {loaded.subject}, versions {versions}; {count} besides unchanged fields")
+    print(f"{name}: subject {loaded.subject}, versions {versions}; {count}, not counting unchanged fields")
     return EXIT_OK
 
 
@@ -296,7 +296,7 @@ VERBS = (
 
 @contextlib.contextmanager
 def _repairing(args: argparse.Namespace, *, deep: bool) -> Iterator[tuple[Repair, Sequence[str]]]:
-    """Opens the tables for comparison or repair. Errors in the context end the command with one line."""
+    """Opens the tables for comparison or repair. In the context, expected errors end the command with one line."""
     from headrace.pipeline.load import commit_log, open_repair
 
     settings = settings_from(args)

@@ -52,8 +52,8 @@ KEYS = (
     "hive.executor",
 )
 GC_THRESHOLD = 1_000_000
-"""Allocations between two garbage collections. Commits are hundreds of thousands of small values without reference
-cycles. With Python's default of 700, the collections take as long as reading the commits."""
+"""Number of allocations between two garbage collections. A commit consists of hundreds of thousands of small values
+without reference cycles. With Python's default of 700, the collections take as long as reading the commits."""
 EXIT_CODES = """
 
 exit codes:
@@ -103,12 +103,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-lease",
         action="store_true",
-        help="run although another load is running: safe, but only one of them commits",
+        help="run although another load is running: safe, but only one of the two loads commits",
     )
     parser.add_argument(
         "--new-warehouse",
         action="store_true",
-        help="start an empty warehouse although brokers or tables record an earlier load into another one",
+        help="start an empty warehouse even if the brokers or the tables record loads into another warehouse",
     )
     parser.set_defaults(run_verb=run_once)
     verbs = parser.add_subparsers(metavar="VERB")
@@ -125,8 +125,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "status",
         help="show the state of every topic",
         description="Shows for each topic the next offsets, the lag (in messages, if the brokers are available), the "
-        "number and mean size of its files, the time up to which the table is complete, and appliers that are behind; "
-        "and the newest loads. Exit code 1: a commit is not yet applied to its table.",
+        "number and mean size of its files, the time up to which the table is complete, and the steps of applying "
+        "commits that are behind; also the newest loads. Exit code 1: a commit is not yet applied to its table.",
         epilog=examples("load status", "load status --format json"),
     )
     _add_flags(status)
@@ -134,9 +134,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     serving = verbs.add_parser(
         "serve",
         help="run loads on request, for `headrace up`",
-        description="Runs a load for each line on standard input, and reuses Spark (loader.spark_idle_timeout). Prints "
-        "`ended code=0` on standard output after each load; reports go to standard error. Ends at the end of its "
-        "input, after a failed load, and with 75 when it needs a restart, such as after a change of settings.",
+        description="Runs a load for each line on standard input, and reuses Spark (loader.spark_idle_timeout). "
+        "Prints `ended code=0` on standard output after each load; reports go to standard error. Ends at the end of "
+        "its input, after a failed load, and with exit code 75 when it must be started again, such as after a change "
+        "of settings.",
         epilog=examples("load serve"),
     )
     add_settings_flags(serving, KEYS)
@@ -155,14 +156,14 @@ def _add_topic_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the verb and returns its exit code. Translates errors into one line."""
+    """Runs the verb and returns its exit code. An expected error becomes one line on standard error."""
     settings = settings_from(args)
     with loader_errors_as_command_errors():
         return int(args.run_verb(args, settings))
 
 
 def run_once(args: argparse.Namespace, settings: Settings, session: LoadSession | None = None) -> int:
-    """Runs one load and appends its line to the log of runs, also after a failure.
+    """Runs one load and appends a line to the log of runs, also after a failure.
 
     Args:
         session: see `pipeline.load.SparkConnection`.
@@ -207,7 +208,7 @@ def serve_loads(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSession | None) -> RunReport | None:
-    """Runs the load and returns its report, or None after printing that another load is running."""
+    """Runs the load and returns its report. If another load is running, prints a line about it and returns None."""
     from headrace.loader.run import run_load
     from headrace.loader.storage.local.lease import Lease
     from headrace.pipeline.load import commit_log, now_ms, open_load, reject_second_warehouse
@@ -224,7 +225,7 @@ def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSessio
         if args.format == "json":
             print_json({"yielded": line})
         else:
-            print(f"{line}; this one yields")
+            print(f"{line}; this one ends without loading")
         return None
     try:
         # Statements that the executor prints are the result; with JSON they go to standard error.
@@ -242,12 +243,13 @@ def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSessio
 
 def _raise_for_outage(registry_outage: str) -> None:
     """Raises:
-    CommandError: the registry was unavailable, so that newer schemas, and the messages that need them, may be waiting.
+    CommandError: the registry was unavailable during the load, so that messages that need newer schemas may not have
+        been loaded.
     """
     if registry_outage:
         raise CommandError(
-            f"{registry_outage}; loads continue with the cached schemas; the first load after the registry is back "
-            "catches up"
+            f"{registry_outage}; loads continue with the cached schemas; messages that need newer schemas are loaded "
+            "by the first load after the registry is available again"
         )
 
 
@@ -322,8 +324,8 @@ def print_report(report: RunReport) -> None:
 
 
 def _print_reasons(word: str, reasons: Iterable[tuple[str, str]]) -> None:
-    """Prints one line per reason. Topics with the same reason share a line, such as all topics without a metastore, and
-    so do all partitions of a dead broker."""
+    """Prints one line per reason. Topics with the same reason share a line (for example, all topics if the metastore is
+    unavailable), and so do all partitions of an unavailable broker."""
     held: dict[str, list[tuple[str, str]]] = {}
     for topic, text in reasons:
         partitions = _PARTITIONS.match(text)
@@ -337,7 +339,8 @@ def _print_reasons(word: str, reasons: Iterable[tuple[str, str]]) -> None:
 
 
 def _subject(found: Sequence[tuple[str, str]]) -> str:
-    """Returns the topics, and the number of their partitions, that share a reason, up to and including the colon."""
+    """Returns the start of the line, up to the colon: the topics that share the reason, and the number of their
+    partitions."""
     topics = list(dict.fromkeys(topic for topic, _ in found))
     named = ", ".join(topics[:TOPICS_NAMED_MAX]) + (", …" if len(topics) > TOPICS_NAMED_MAX else "")
     topics_text = topics[0] if len(topics) == 1 else f"{len(topics):,} topics ({named})"
@@ -354,7 +357,7 @@ def _summary(report: RunReport) -> str:
     if not report.commit_number:
         held = f"; topics with problems: {_count(len(report.problems), 'topic')}" if report.problems else ""
         applied = set(report.applied) - set(report.problems)
-        caught_up = f"; caught up: {_count(len(applied), 'topic')}" if applied else ""
+        caught_up = f"; applied earlier commits: {_count(len(applied), 'topic')}" if applied else ""
         news = f"nothing loaded, {_count(report.held_back, 'message')} held back" if report.held_back else "nothing new"
         return f"{news}{caught_up}{held} ({seconds:.1f} s)"
     rows = sum(one.rows for one in report.loaded)
@@ -371,7 +374,7 @@ def _summary(report: RunReport) -> str:
 
 
 def _slowest(report: RunReport) -> str:
-    """Returns how evenly the work was distributed, if there is more than one task."""
+    """Returns a text about the slowest task in relation to the mean; "" if there was only one task."""
     if report.tasks < TASKS_COMPARED_MIN:
         return ""
     return f", the slowest of which took {report.imbalance_measured:.1f} times the mean"
@@ -459,7 +462,7 @@ def print_runs(runs: Sequence[RunLine]) -> None:
             f"{one.rows:,}",
             f"{one.duration_ms / 1000:,.1f}",
             f"{one.imbalance:.2f}" if one.tasks else "-",
-            one.error or one.conflict or (_count(one.problems, "topic") + " to look at" if one.problems else "-"),
+            one.error or one.conflict or (_count(one.problems, "topic") + " with problems" if one.problems else "-"),
         )
         for one in runs
     ]

@@ -1,18 +1,19 @@
 """`headrace load serve`: runs loads one after another in one process, for `headrace up`.
 
 Most of the time of a small load is the start of Python and Spark, so the process and its JVM serve further loads. The
-process acts on requests only:
+process runs a load only on request:
 
     <- ready load=waiting      started, without Spark; the first load that needs Spark starts it
     -> load                    a line on standard input requests a load
-    <- ended code=0            its exit code: 0 or 1, as of `headrace load`
+    <- ended code=0            the load's exit code: 0 or 1, as of `headrace load`
 
 All other output, including the report, goes to standard error. Each load takes the lease, opens the commit log,
 connects to brokers, registry and metastore, and reads the settings, as `headrace load` does; only the JVM is reused.
 
-The process ends, and its parent starts another one, in these cases: with the load's exit code after a load that failed;
-with `EXIT_RESTART` when the settings have changed since the start, when the JVM has ended, and when no load needed
-Spark for `loader.spark_idle_timeout`. SIGTERM during a load ends the process at once, as it ends `headrace load`.
+The process ends in these cases, and its parent then starts another one: after a failed load, with the load's exit code;
+and with `EXIT_RESTART` when the settings have changed since the start, when the JVM has ended, or when no load has
+needed Spark for `loader.spark_idle_timeout`. SIGTERM during a load ends the process at once, as it ends `headrace
+load`.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ def serve(args: argparse.Namespace, settings: Settings, run_once: RunOnce) -> in
 
 
 def _collect_garbage(session: LoadSession) -> None:
-    """Collects garbage in the JVM and in Python. SIGTERM is handled afterwards: an exception raised during a collection
-    is lost."""
+    """Collects garbage in the JVM and in Python. SIGTERM is handled afterwards, because Python
+    discards an exception that a signal handler raises during a garbage collection."""
     received: list[int] = []
     with _sigterm_handled_by(lambda number, _: received.append(number)):
         session.tidy()
@@ -83,14 +84,15 @@ def _collect_garbage(session: LoadSession) -> None:
 
 
 def _response_stream() -> TextIO:
-    """Returns a stream for responses on standard output, and redirects all other output to standard error."""
+    """Returns a stream on standard output that is used for responses only; all other output is redirected to standard
+    error."""
     responses = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return responses
 
 
 def _import_all() -> None:
-    """Imports the modules of loads before the first request."""
+    """Imports the modules that a load needs before the first request arrives."""
     import headrace.hive_ddl.executors.session
     import headrace.hive_ddl.executors.spark
     import headrace.loader.job
@@ -99,7 +101,8 @@ def _import_all() -> None:
 
 
 def _idle_time_left_s(settings: Settings, session: LoadSession, last_used_at: float) -> float | None:
-    """Returns the seconds until the session's idle timeout, or None without a session."""
+    """Returns the seconds until Spark has been idle for `loader.spark_idle_timeout`, or None if Spark is not
+    running."""
     if not session.is_open:
         return None
     return max(0.0, last_used_at + settings.loader.spark_idle_timeout.ms / 1000 - time.monotonic())
@@ -110,7 +113,7 @@ def _has_died(session: LoadSession) -> bool:
 
 
 def _is_load_requested(wait_s: float | None) -> bool | None:
-    """Returns whether a load was requested within the time, or None at the end of the input."""
+    """Waits up to `wait_s` for a request. Returns whether one arrived, or None at the end of the input."""
     # Not poll(2): its timeout is limited to 25 days.
     if not select.select([sys.stdin], (), (), wait_s)[0]:
         return False
@@ -127,5 +130,6 @@ def _sigterm_handled_by(handler: Callable[[int, FrameType | None], object] | sig
 
 
 def _exit_for_restart(number: int, frame: FrameType | None) -> NoReturn:
-    """Ends the process between loads, so that the JVM can clean up. A load requested at this moment has not started."""
+    """Handles SIGTERM between loads: ends the process normally, so that the JVM can clean up. If a load is requested at
+    this moment, it has not started."""
     raise SystemExit(EXIT_RESTART)

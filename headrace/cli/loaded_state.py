@@ -1,4 +1,5 @@
-"""Opens the commit log of the configured warehouse for commands that only read it, and translates their errors."""
+"""Opens the commit log of the configured warehouse for commands that only read it, and reports its errors in one
+line."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadedState:
-    """The commit log, with its newest state read."""
+    """The commit log and the loader's state after its newest commit."""
 
     settings: Settings
     log: CommitLog
@@ -41,7 +42,7 @@ class LoadedState:
 
 @contextlib.contextmanager
 def open_loaded_state(args: argparse.Namespace) -> Iterator[LoadedState]:
-    """Opens the commit log without write access. Errors in the context end the command with one line."""
+    """Opens the commit log without write access. In the context, expected errors end the command with one line."""
     from headrace.loader.commit.commit_log import CommitLog
     from headrace.loader.errors import LoaderError
     from headrace.pipeline.storage import check_warehouse_and_log, warehouse_storage
@@ -64,8 +65,8 @@ def open_loaded_state(args: argparse.Namespace) -> Iterator[LoadedState]:
 
 @contextlib.contextmanager
 def loader_errors_as_command_errors() -> Iterator[None]:
-    """Turns errors of brokers, registry, metastore and warehouse in the context into a `CommandError`, the command's
-    one line."""
+    """Converts expected errors of brokers, registry, metastore and warehouse in the context to a `CommandError` with a
+    one-line message."""
     from headrace.audit.errors import AuditError
     from headrace.hive_ddl.errors import HiveDdlError
     from headrace.kafka_wire.errors import KafkaError, KafkaUnavailable

@@ -1,4 +1,4 @@
-"""`headrace locate`: finds the message of an offset, or the reason why it has no row."""
+"""`headrace locate`: finds the file that holds the message at an offset, or the reason why the message has no row."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Shows the file and the commit of the message of an offset; or that it is in quarantine, in a gap, without a "
-        "row (tombstone, transaction marker, aborted transaction), or not loaded yet."
+        "Shows the file that holds the message at an offset, and the commit that loaded it; or the reason why it has "
+        "no row: it is quarantined, a tombstone, a transaction marker, of an aborted transaction, in a gap of the "
+        "log, or not loaded yet."
     )
     parser.epilog = (
         examples("locate orders 0 12345", "locate orders 0 12345 --format json")
-        + "\n\nFiles are read only if the offset is in the range of several of them. of them span the offset."
+        + "\n\nThe commit log names the file. Files are read only if the offset ranges of several files include the "
+        "offset."
     )
     parser.add_argument("topic", metavar="TOPIC", help="the topic of the message")
-    parser.add_argument("partition", metavar="PARTITION", type=int, help="its partition")
-    parser.add_argument("offset", metavar="OFFSET", type=int, help="its offset")
+    parser.add_argument("partition", metavar="PARTITION", type=int, help="number of the partition")
+    parser.add_argument("offset", metavar="OFFSET", type=int, help="offset of the message")
     add_settings_flags(parser, ("loader.warehouse",))
     add_format_flag(parser)
 
@@ -63,9 +65,8 @@ def _print(found: LocatedMessage, known: LoadedState) -> None:
     for path in found.files:
         print(f"  {known.storage.files.describe(path)}")
     if found.commit_number:
-        decided_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(found.committed_at_ms / 1000))
+        committed_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(found.committed_at_ms / 1000))
         print(
-            f"  loaded by commit {found.commit_number} at {decided_at} with offsets {found.start} to before "
-            f"{found.end} "
-            f"(work {found.run_id})"
+            f"  loaded by commit {found.commit_number} at {committed_at} with offsets [{found.start}, {found.end}) "
+            f"(run {found.run_id})"
         )

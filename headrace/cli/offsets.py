@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headrace.loader.plan.discover import Discovery
 
 KEYS = ("kafka.bootstrap_servers", "loader.warehouse")
-LEFT_SHOWN_MAX = 20  # unchanged partitions; --format json has all
+LEFT_SHOWN_MAX = 20  # messages about partitions that are not changed; --format json has all
 EXIT_CODES = """
 
 exit codes:
@@ -42,8 +42,8 @@ exit codes:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Shows and changes the offset at which the next load of each partition starts. A change is a commit, as a load "
-        "is: the commit log records its reason. Safe while loads run."
+        "Shows and changes the next offset of each partition, at which the next load starts. Like a load, a change is "
+        "a commit; it records the reason. Safe while loads run."
     )
     parser.epilog = examples(
         "offsets show orders",
@@ -111,7 +111,7 @@ def _configure_set(verbs: Verbs[argparse.ArgumentParser]) -> None:
 def _configure_import(verbs: Verbs[argparse.ArgumentParser]) -> None:
     importing = verbs.add_parser(
         "import",
-        help="continue where another loader ended",
+        help="start where another loader ended",
         description="Sets the start of partitions that have not been loaded: to the committed offsets of a consumer "
         "group, "
         "to the end of a Camus run, or behind the files of Kafka Connect's HDFS or S3 sink. File names of the S3 "
@@ -175,7 +175,7 @@ def run(args: argparse.Namespace) -> int:
         return int(args.run_verb(args, settings))
     except (LoaderError, KafkaError) as error:
         raise CommandError(str(error)) from error
-    except BrokenPipeError:  # of standard output
+    except BrokenPipeError:  # the reader of standard output, such as `head`, has ended
         raise
     except OSError as error:
         raise CommandError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}") from error
@@ -188,7 +188,9 @@ def run_show(args: argparse.Namespace, settings: Settings) -> int:
     discovery, note = _discover(settings, settings.loader.topics_include, settings.loader.topics_exclude, state)
     found = partition_statuses(state, discovery, args.topic)
     if args.topic is not None and not found:
-        raise CommandError(f"topic {args.topic} is unknown{f' ({note})' if note else ''}")
+        raise CommandError(
+            f"topic {args.topic} has not been loaded and was not found on the brokers{f' ({note})' if note else ''}"
+        )
     if args.format == "json":
         print_json(
             {
@@ -297,8 +299,8 @@ def _read(settings: Settings) -> tuple[CommitLog, LoaderState]:
 def _discover(
     settings: Settings, include: Iterable[str], exclude: Iterable[str], state: LoaderState
 ) -> tuple[Discovery | None, str]:
-    """Returns the offsets of the brokers' logs and of the loaded messages; or None and the reason if the brokers are
-    not available."""
+    """Returns the offsets of the topic partitions on the brokers and of the messages loaded so far; or None and the
+    reason if the brokers are not available."""
     from headrace.kafka_wire.errors import KafkaError
     from headrace.loader.plan.discover import discover
     from headrace.pipeline.load import kafka_cluster
@@ -327,7 +329,7 @@ def _bounds(settings: Settings, topic: str, partition: int) -> tuple[LogBounds |
 def _commit_choice(
     args: argparse.Namespace, settings: Settings, choose: Callable[[LoaderState], Choice], note: str
 ) -> int:
-    """Makes the choice, and commits it unless this is a dry run."""
+    """Computes the new offsets with `choose` from the current state, and commits them unless this is a dry run."""
     from headrace.loader.build import current_build
     from headrace.loader.offsets.choose import commit_of
     from headrace.pipeline.load import commit_log, new_run_id, now_ms

@@ -40,7 +40,8 @@ LIST_BYTES = 12  # of a value in the list
 REASONS = ("framing", "absent_schema", "unreadable_schema", "malformed", "unreadable", "unconvertible", "corrupt_batch")
 """Quarantine codes, repeated here so that the help does not import the loader's libraries."""
 REPLAYED = ("absent_schema", "unreadable_schema", "malformed", "unreadable", "unconvertible")
-"""Codes of messages that name a schema. Without a schema id a message cannot be replayed."""
+"""Codes of messages that `replay` retries: those with a schema id in the message. A message without a schema id cannot
+be decoded."""
 TOPIC_HELP = "topic of the messages"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -114,10 +115,12 @@ def _configure_show(parser: argparse.ArgumentParser) -> None:
 def _configure_rewrite(parser: argparse.ArgumentParser, verb: Rewrite) -> None:
     parser.add_argument("topic", metavar="TOPIC", help=TOPIC_HELP)
     parser.add_argument(
-        "--reason", metavar="CODE", default="", help=f"only messages quarantined for it: {', '.join(verb.reasons)}"
+        "--reason", metavar="CODE", default="", help=f"only messages with this code: {', '.join(verb.reasons)}"
     )
     if verb.needs_reason:
-        parser.add_argument("--because", required=True, metavar="TEXT", help="reason, recorded in the commit")
+        parser.add_argument(
+            "--because", required=True, metavar="TEXT", help="why the messages are discarded; recorded in the commit"
+        )
     add_rewrite_flags(parser, verb.settings)
     parser.set_defaults(run=verb.run)
 
@@ -194,7 +197,8 @@ def run_discard(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A verb that removes messages from the quarantine of a topic with a commit."""
+    """A verb of this command that removes messages from a topic's quarantine table and commits the change: `replay`,
+    `discard`."""
 
     name: str
     help: str
@@ -321,7 +325,7 @@ def _rows(files: Sequence[QuarantineFile], warehouse: WarehouseFiles) -> Iterato
             with warehouse.open(file.name) as stream:
                 rows = list(read_rows(stream))
         except FileNotFoundError:
-            # Committed, but not yet moved into place by the applier; the next load does so.
+            # The file is committed, but still in the staging directory; the next load moves it.
             continue
         except (OSError, ValueError) as error:
             raise CommandError(f"cannot read the quarantine file {warehouse.describe(file.name)}: {error}") from error

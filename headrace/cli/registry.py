@@ -85,7 +85,8 @@ def serve_registry(args: argparse.Namespace) -> int:
 
 
 def _front(settings: Settings, url: str, counts: SharedCounts) -> AsgiFront:
-    """Builds the ASGI application of a worker process."""
+    """Builds the ASGI application of a worker process, which handles HTTP and passes requests to the Flask
+    application."""
     from headrace.registry.api.asgi_front import AsgiFront
     from headrace.registry.api.client_queues import RUNNING_MAX
     from headrace.registry.api.compute_pool import ComputePool
@@ -110,7 +111,8 @@ def _front(settings: Settings, url: str, counts: SharedCounts) -> AsgiFront:
 
 
 def _checking(settings: RegistrySettings, url: str) -> Flask:
-    """Builds the application of a process that only compares schemas."""
+    """Builds the Flask application of a child process in which compatibility checks run, so that they do not delay
+    other requests."""
     from headrace.registry.storage.database import Database
 
     database = Database(url, connections=1)

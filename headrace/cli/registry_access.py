@@ -1,4 +1,4 @@
-"""`headrace registry user`, and the checks of access settings before `serve` accepts connections."""
+"""`headrace registry user`. Also checks the settings of users, tokens and certificates before `serve` starts."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def check_access(settings: RegistrySettings) -> None:
     """Checks the settings of users, addresses and log files.
 
     Raises:
-        CommandError: anonymous clients from a network could change schemas without the setting that permits it, or a
-        file
-            cannot be used.
+        CommandError: anonymous clients from a network could change schemas and the setting that permits it is not set,
+        or
+            a file cannot be used.
     """
     from headrace.registry.errors import TokenKeysUnusable, UsersFileUnusable
     from headrace.registry.operation.log_file import LogFile
@@ -88,10 +88,11 @@ def check_access(settings: RegistrySettings) -> None:
 
 
 def users_of(settings: RegistrySettings) -> UsersFile | None:
-    """Returns the users and the keys of their tokens, or None if all clients may do everything.
+    """Returns the users and the keys that verify their tokens, or None if no users file is set: then all clients may do
+    everything.
 
     Raises:
-        CommandError: a setting lacks another one that it requires.
+        CommandError: a setting requires another setting that is not set.
         UsersFileUnusable, TokenKeysUnusable: a file cannot be used.
     """
     from headrace.registry.access.authenticator import UsersFile
@@ -136,7 +137,7 @@ def mtls_listener(settings: RegistrySettings, tls: ServerCertificate | None) -> 
         cause = getattr(error, "reason", None) or error.strerror or str(error)
         raise CommandError(f"registry.tls_client_ca {settings.tls_client_ca} cannot be used: {cause}") from error
     if not address.port:
-        raise CommandError(f"registry.tls_client_listen {settings.tls_client_listen} needs a port that is not 0")
+        raise CommandError(f"registry.tls_client_listen {settings.tls_client_listen} has port 0; choose another port")
     return port
 
 
@@ -178,7 +179,7 @@ def read_password() -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether a host is loopback: the address, or all addresses of the name."""
+    """Returns whether a host is a loopback address, or a name whose addresses are all loopback addresses."""
     try:
         found = {str(row[4][0]) for row in socket.getaddrinfo(host or "0.0.0.0", None)}  # noqa: S104  (not bound)
         return all(ipaddress.ip_address(address).is_loopback for address in found)

@@ -1,4 +1,4 @@
-"""`headrace registry db`, and the database that the settings name."""
+"""`headrace registry db`: creates and migrates the registry's database. Also opens it for other commands."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     database_verbs = database.add_subparsers(metavar="VERB", required=True)
     upgrade = database_verbs.add_parser(
         "upgrade",
-        help="migrate the tables to this version",
-        description="Creates or migrates the registry's tables. `serve` does the same for SQLite when it starts.",
+        help="migrate the tables to this version of Headrace",
+        description="Creates or migrates the registry's tables. For SQLite this is not necessary: `registry serve` "
+        "does it when it starts.",
         epilog=examples("registry db upgrade --database-url postgresql://headrace@db.example.com/registry"),
     )
     add_settings_flags(upgrade, ("registry.database_url",))
@@ -44,7 +45,8 @@ def upgrade_database(args: argparse.Namespace) -> int:
 
 
 def open_database(args: argparse.Namespace) -> Database:
-    """
+    """Opens the database of the settings.
+
     Raises:
         CommandError: the database cannot be used.
     """

@@ -31,7 +31,8 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="keep a database as a read-only replica of another registry",
         description="Copies another Headrace registry into this database, with ids, versions and settings, and keeps "
         "the copy current until it is stopped. `registry serve` on this database serves the same reads as the source "
-        "registry and rejects writes until `registry promote`. The database must be empty at first.",
+        "registry and rejects writes until `registry promote`. The database must be empty when replication first "
+        "starts.",
         epilog=examples(
             "registry replicate --registry-url https://registry.dc1.example.com:8081 "
             "--database-url postgresql://headrace@db.dc2.example.com/registry"
@@ -82,7 +83,8 @@ def replicate_registry(args: argparse.Namespace) -> int:
 
 
 def _run_rounds(replica: Replica, url: str, pause_s: float, ending: threading.Event) -> None:
-    """Runs replication rounds until the process is stopped or the database is promoted.
+    """Runs replication rounds until the process is stopped or the database is promoted. Each round copies the changes
+    since the previous one.
 
     Raises:
         RegistryError: the first round failed, or a later round failed with an error that a retry cannot fix.

@@ -53,7 +53,7 @@ ACTION_WORDS: Final = {
     "SetConfig": "configurations",
     "SetMode": "modes",
 }
-"""Names of the actions in the summary."""
+"""Past participles by type of import action, for the summary."""
 
 
 def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -101,7 +101,7 @@ def _configure_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--skip-rejected",
         action="store_true",
-        help="omit versions that the target rejects, and the versions that reference them",
+        help="omit versions that the target registry rejects, and the versions that reference them",
     )
     _add_selection(parser, "import")
     add_settings_flags(parser, ("registry.url",))
@@ -199,8 +199,8 @@ def _import_actions(
     if not result.is_finished:
         refusals = _count(len(result.rejected), "version")
         raise CommandError(
-            f"the target rejected {refusals}; configurations and modes are unchanged; fix the versions and import "
-            "again, or omit them with --skip-rejected",
+            f"the target registry rejected {refusals}; configurations and modes are unchanged; fix the versions and "
+            "import again, or omit them with --skip-rejected",
             EXIT_FINDINGS,
         )
     if differing:
@@ -218,7 +218,7 @@ def _report_problems(args: argparse.Namespace, problems: Sequence[ImportProblem]
     else:
         for problem in problems:
             print(styled(problem.sentence, "bad"))
-    advice = "; --skip-rejected leaves them out" if all(problem.can_be_skipped for problem in problems) else ""
+    advice = "; --skip-rejected imports the rest" if all(problem.can_be_skipped for problem in problems) else ""
     raise CommandError(f"nothing was imported, because of {_count(len(problems), 'problem')}{advice}", EXIT_FINDINGS)
 
 
@@ -254,7 +254,11 @@ def _report_import(
         print_report_line(f"left out: {problem.sentence}")
     for sentence in differing:
         print(styled(sentence, "bad"))
-    done = f"imported: {_as_text(facts)}" if any(facts.values()) else "nothing to do: the registry has all of it"
+    done = (
+        f"imported: {_as_text(facts)}"
+        if any(facts.values())
+        else "nothing to do: the registry has all schemas of the file"
+    )
     print(done)
 
 
@@ -329,7 +333,7 @@ def _read(file: str) -> Snapshot:
 
 @contextlib.contextmanager
 def _replaced_file(file: str) -> Iterator[BinaryIO]:
-    """Yields the file to write. It replaces an existing file only after it is complete."""
+    """Yields a temporary file to write, which replaces `file` only when it is complete."""
     if file == STANDARD_STREAM:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -352,7 +356,8 @@ def _replaced_file(file: str) -> Iterator[BinaryIO]:
 
 
 def _umask() -> int:
-    """Returns the umask, which can only be read by setting it."""
+    """Returns the process's umask. The operating system only returns it when a new one is set, so it is set and
+    restored."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

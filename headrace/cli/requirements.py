@@ -1,7 +1,7 @@
-"""Reads the library requirements of the installed distribution, and checks versions against them.
+"""Reads the library requirements of the installed distribution, and checks installed versions against them.
 
-A library that parses `Requires-Dist` may not be installed. The requirements of `setup.py` use a small part of the
-grammar (PEP 508): a name, version bounds, and the extra.
+The library that parses `Requires-Dist` lines, `packaging`, may not be installed. The requirements of `setup.py` use a
+small part of the grammar (PEP 508): a name, version bounds, and the extra.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _LINE = re.compile(r"([\w.-]+)(?:\[[^]]*\])?\s*([^;]*?)\s*(?:;\s*extra == ['\"](
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A library of an extra ("": of every installation) in a version within `bounds`."""
+    """A required library: its name, the `bounds` of its version, and the extra that requires it ("" if every
+    installation does)."""
 
     name: str
     bounds: str
@@ -62,10 +63,11 @@ def satisfies(version: str, bounds: str) -> bool:
 
 
 def missing_by_extra(required: Iterable[Requirement], versions: Mapping[str, str]) -> dict[str, list[str]]:
-    """Returns the missing libraries of each extra. The list of a completely installed extra is empty.
+    """Returns the missing libraries of each extra: an empty list for an extra that is completely installed.
 
     Args:
-        versions: the installed versions, by library. pip does not record which extras were installed.
+        versions: the installed versions, by library. They are needed because pip does not record which extras were
+            installed.
     """
     missing_by_name: dict[str, list[str]] = {}
     for requirement in required:

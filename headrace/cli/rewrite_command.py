@@ -1,4 +1,4 @@
-"""Shared parts of the commands that rewrite time partitions: flags, wiring and reports."""
+"""Flags, ports and reports shared by the commands that rewrite time partitions, such as compact and expire."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def add_rewrite_flags(parser: argparse.ArgumentParser, more: Sequence[str] = ())
 
 @contextlib.contextmanager
 def open_rewrite_load(args: argparse.Namespace) -> Iterator[tuple[Settings, Load]]:
-    """Opens the loader's ports for a rewrite. Errors in the context end the command with one line."""
+    """Opens what a rewrite needs from the loader: settings, storage, commit log, brokers and metastore. In the context,
+    expected errors end the command with one line."""
     from headrace.pipeline.load import commit_log, open_load
 
     settings = settings_from(args)
@@ -83,7 +84,7 @@ def open_rewrite_ports(args: argparse.Namespace) -> Iterator[tuple[Settings, Rew
 
 
 def checked_topics(ports: RewritePorts, topics_given: Sequence[str]) -> list[str]:
-    """Returns the given topics, or all loaded topics where none is given.
+    """Returns the given topics, or all loaded topics if none is given.
 
     Raises:
         CommandError: a topic has never been loaded.

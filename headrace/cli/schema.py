@@ -56,8 +56,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         verbs.add_parser(
             "register",
             help="register schema files",
-            description="Registers schemas, referenced ones first. Checks all files before it registers the first. "
-            "Registered schemas remain unchanged.",
+            description="Registers schemas, referenced ones first. Checks all files before it registers the first, "
+            "so that an invalid file prevents every registration. A registered schema keeps its version and id.",
             epilog=examples("schema register schemas/ --dry-run", "schema register schemas/orders.avsc"),
         )
     )
@@ -115,7 +115,9 @@ def _configure_lock(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check", action="store_true", help="compare files, lock file and registry; exit 1 if they differ"
     )
-    parser.add_argument("--offline", action="store_true", help="with --check: compare files and lock only")
+    parser.add_argument(
+        "--offline", action="store_true", help="with --check: compare files and lock file without the registry"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the lock file without writing it")
     _add_registry_flags(parser)
     parser.set_defaults(run_verb=run_lock)
@@ -175,14 +177,14 @@ def _sources(args: argparse.Namespace, settings: Settings) -> Sources:
 
 
 def _refused(result: CompatCheckResult) -> int:
-    """Prints the failures as `compat check` does, and returns the exit code."""
+    """Prints the schemas that cannot be checked, as `compat check` does, and returns the exit code."""
     print_result(result, "text", quiet=True)
     return result.exit_code
 
 
 @contextmanager
 def _registry_errors() -> Iterator[None]:
-    """Translates registry errors in the context into one line and an exit code."""
+    """Converts errors of the registry in the context to a `CommandError` with a one-line message and an exit code."""
     from headrace.registry.errors import (
         AccessDenied,
         IncompatibleSchema,

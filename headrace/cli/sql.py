@@ -44,8 +44,8 @@ EXIT_COMMANDS = frozenset({"exit", "quit", "\\q"})
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Runs a query in Spark SQL over the tables and prints the result. Without a query it shows a prompt, where a "
-        "semicolon ends each query. A running `headrace up` executes queries at once; without it, the command starts "
-        "Spark on hive.metastore or on the metastore in the data directory. Timestamps are in UTC."
+        "semicolon ends each query. A running `headrace up` executes queries at once. Without it, the command first "
+        "starts Spark, with the metastore of hive.metastore or the one in the data directory. Timestamps are in UTC."
     )
     parser.epilog = examples(
         'sql "SHOW TABLES"',
@@ -63,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--wait",
         type=_duration,
         metavar="TIME",
-        help="maximum wait for a metastore that another command has open, such as 30s or 5m (default: no wait)",
+        help="maximum wait while another command has the metastore open, such as 30s or 5m (default: no wait)",
     )
     parser.add_argument("--file", type=Path, metavar="FILE", help="file with the query")
     add_format_flag(parser, ("table", "json", "csv"))
@@ -71,7 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _duration(text: str) -> float:
-    """Parses a duration, in seconds."""
+    """Parses a duration such as 30s or 5m into seconds."""
     try:
         return Duration.parse(text).seconds
     except ValueError as error:
@@ -103,9 +103,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _query(args: argparse.Namespace) -> str | None:
-    """Returns the given query, or None for a prompt."""
+    """Returns the query of the arguments, of --file or of standard input; None if there is none, for a prompt."""
     if args.query is not None and args.file is not None:
-        raise CommandError("expected either a query or --file, found both")
+        raise CommandError("expected either a query or --file, found both; omit one of them")
     try:
         if args.file is not None:
             return str(args.file.read_text(encoding="utf-8"))
@@ -128,8 +128,8 @@ def _run_and_print(runner: _QueryRunner, statement: str, form: str) -> None:
 
 
 class _QueryRunner:
-    """Runs queries in the SQL server of a running `headrace up` on the same metastore; otherwise in a Spark session of
-    this process, which the first query starts."""
+    """Runs queries. It uses the SQL server of a running `headrace up` that has the same metastore, else a Spark session
+    in this process, which the first query starts."""
 
     def __init__(self, settings: Settings, with_values: bool, wait_s: float | None = None) -> None:
         self._settings = settings
@@ -171,11 +171,11 @@ class _QueryRunner:
             return None
 
     def _session_after_wait(self, show: Callable[[str], None]) -> SparkSession:
-        """Opens a session, and waits for a metastore in use if --wait permits.
+        """Opens a Spark session. If another process has the metastore open, waits for it as long as --wait permits.
 
         Raises:
             CommandError: the metastore is still in use after the wait.
-            MetastoreUnavailable: it is not available.
+            MetastoreUnavailable: the metastore cannot be used for another reason.
         """
         from headrace.hive_ddl.errors import MetastoreUnavailable
 
@@ -188,7 +188,9 @@ class _QueryRunner:
                 if self._wait_s is None:
                     raise CommandError(f"{error}; to wait for it, add --wait 5m") from error
                 if time.monotonic() >= deadline:
-                    raise CommandError(f"{error}; waited {self._wait_s:g} s for it") from error
+                    raise CommandError(
+                        f"{error}; waited {self._wait_s:g} s; try again later, or with a longer --wait"
+                    ) from error
                 show(f"waiting: {error}")
                 time.sleep(WAIT_POLL_S)
 
@@ -224,7 +226,7 @@ def _print(result: QueryResult, form: str) -> None:
 
 
 def _distinct(names: tuple[str, ...]) -> list[str]:
-    """Makes the names unique, as keys of a JSON object: repeated names get a number."""
+    """Returns the column names as unique keys of a JSON object: a repeated name gets a number."""
     found: list[str] = []
     for name in names:
         candidate, number = name, 1

@@ -1,7 +1,7 @@
 """Shows the current step of a long command in one line on a terminal.
 
-Log files, pipes and mails from cron get the log lines, which have times and ids, instead. `HEADRACE_LOG_LEVEL` selects
-log lines on a terminal too.
+If standard error is a file, a pipe or a mail from cron, the log lines are written instead; they have times and ids. The
+environment variable `HEADRACE_LOG_LEVEL` selects log lines on a terminal too.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ STEPS: Mapping[str, str] = {
     "complete_until": "updating the completeness of tables",
     "clean": "cleaning up",
 }
-"""Descriptions of the phases in the log's `phase_started` lines."""
+"""Texts shown for the phases that the loader logs as `phase_started`, by name of the phase."""
 
 _PHASE = re.compile(r"phase_started phase=(\S+)")
 _CLEAR_LINE = "\r\x1b[K"
 
 
 class StepLine(logging.Handler):
-    """Shows the newest step in a line that the next step overwrites. Warnings remain visible."""
+    """A log handler that shows the newest step in one line, which the next step overwrites. Warnings remain visible."""
 
     def __init__(self, out: TextIO) -> None:
         super().__init__(logging.INFO)
@@ -67,7 +67,7 @@ class StepLine(logging.Handler):
 
 
 def print_line(line: str, out: TextIO) -> None:
-    """Prints a permanent line, also while steps are shown."""
+    """Prints a line that remains on the terminal, also while the step line is shown."""
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         sys.stderr.write(_CLEAR_LINE)
         sys.stderr.flush()

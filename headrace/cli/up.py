@@ -34,8 +34,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Runs registry, broker, metastore, SQL and scheduled loads on this machine, on loopback, until Ctrl-C or "
         "SIGTERM. Prints one line when all parts are ready; on a terminal, one address per line. Other commands with "
-        "the same --data-dir find the addresses. Parts that registry.url, kafka.bootstrap_servers or hive.metastore "
-        "place on other machines are not started."
+        "the same --data-dir find the addresses. A part is not started if registry.url, kafka.bootstrap_servers "
+        "or hive.metastore names a server on another machine."
     )
     parser.epilog = examples(
         "up",
@@ -53,8 +53,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    # Until the parts start, either signal ends the command; `run_up` handles them from then on. SIGINT needs a handler
-    # because shells start background commands with SIGINT ignored.
+    # Until the parts start, SIGINT or SIGTERM ends the command; afterwards `run_up` handles both. SIGINT needs a
+    # handler because shells start background commands with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -86,7 +86,8 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def ready_lines(addresses: LiveAddresses, database: str, *, on_terminal: bool) -> tuple[str, ...]:
-    """Returns one line for programs; for a terminal, one line per address, and commands to try."""
+    """Returns the lines to print when all parts are ready: for programs one line, for a terminal one line per address
+    and a line of commands to try."""
     addresses_by_name = {
         name: getattr(addresses, name) for name in ("registry", "broker", "metastore", "sql", "warehouse")
     }

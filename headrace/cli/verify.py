@@ -47,7 +47,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = examples("verify", "verify orders payments --checksums", "verify --format json") + EPILOG
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help="only these topics (default: all)")
-    parser.add_argument("--checksums", action="store_true", help="also read every file and compare its checksum")
+    parser.add_argument(
+        "--checksums", action="store_true", help="also read every file and compare its checksum with the commit"
+    )
     add_settings_flags(parser, ("loader.warehouse", "kafka.bootstrap_servers"))
     add_format_flag(parser)
 
@@ -62,7 +64,10 @@ def run(args: argparse.Namespace) -> int:
     if discovery is not None:
         for topic in topics:
             if topic not in discovery.topics:
-                notes.append(f"{topic}: not compared with the brokers: missing there, or excluded by the settings")
+                notes.append(
+                    f"{topic}: not compared with the brokers, because the topic is missing there or excluded by the "
+                    "settings"
+                )
     if args.format == "json":
         print_json({"topics": [_json(one) for one in verified], "notes": notes})
     else:
@@ -94,7 +99,7 @@ def _verify(
         for number, topic in enumerate(topics, start=1):
             show(f"comparing {topic} ({number:,} of {len(topics):,})")
             discovered = discovery.topics.get(topic) if discovery else None
-            # A new index for each topic, so that the cached days of the previous one are released.
+            # A new index for each topic releases the cached time partitions of the previous topic.
             index = FileIndex(known.log)
             verified.append(verify_topic(known.log, index, known.storage, topic, discovered, checksums=checksums))
     return verified

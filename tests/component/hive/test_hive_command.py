@@ -125,7 +125,7 @@ def test_plan_and_explain_need_no_metastore(world: LoadWorld) -> None:
     assert "CREATE EXTERNAL TABLE `headrace`.`orders`" in printed.stdout
     explained = world.command("hive", "explain", "orders", "--data-dir", str(world.data_dir))
     assert (explained.returncode, explained.stderr) == (0, "")
-    assert explained.stdout == "orders: subject orders-value, versions 1; 0 rules besides unchanged fields\n"
+    assert explained.stdout == "orders: subject orders-value, versions 1; 0 rules, not counting unchanged fields\n"
     unknown = world.command("hive", "explain", "nobody", "--data-dir", str(world.data_dir))
     assert (unknown.returncode, unknown.stdout) == (2, "")
     assert unknown.stderr == "headrace: topic nobody has not been loaded; loaded topics: orders, others\n"
