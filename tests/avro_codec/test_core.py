@@ -27,8 +27,8 @@ from headrace.loader.project.messages import Clamp
 from headrace.loader.project.projection import compile_projection
 from support.examples import examples
 from support.loader.compiled_core import required_core
-from support.loader.projection_oracle import both_twins, encode, load_schema_of, states_of
-from support.loader.ranges_both_ways import Given, check_same, headers_bytes, plan_of, record_bytes
+from support.loader.projection_oracle import core_and_reference, encode, load_schema_of, states_of
+from support.loader.range_comparison import RangeInputs, check_same, headers_bytes, plan_of, record_bytes
 from support.schemas.body_edges import EDGES
 from support.schemas.strategies import data_for, histories
 
@@ -173,7 +173,7 @@ def test_batches_are_converted_like_in_the_reference(
 ) -> None:
     plan = plan_of([parse_schema(text) for text in (TIMED, NANOS, MICROS, DAYS)])
     clamp = None if future_ms_max is None else Clamp(future_ms_max, NOW_MS)
-    shared = Given(plan, time_fields, kafka_column, partition_by, clamp)
+    shared = RangeInputs(plan, time_fields, kafka_column, partition_by, clamp)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window, "WINDOWS_MAX", windows_max)
         check_same(shared, [[record_bytes(at, *one) for at, one in enumerate(batch)] for batch in batches])
@@ -191,13 +191,13 @@ def test_messages_of_every_schema_history_are_converted_like_in_the_reference(
         if body and data.draw(st.booleans()):
             body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
         batch.append(record_bytes(at, at, b"k", frame(number, bytes(body))))
-    check_same(Given(plan_of(versions)), [batch])
+    check_same(RangeInputs(plan_of(versions)), [batch])
 
 
 def test_message_without_a_plan_stops_the_batch() -> None:
     body = b"\x00\x02a"
     batch = [record_bytes(at, 0, None, frame(schema_id, body)) for at, schema_id in enumerate((1, 1, 9, 1))]
-    found = check_same(Given(plan_of([parse_schema(TIMED)])), [batch])
+    found = check_same(RangeInputs(plan_of([parse_schema(TIMED)])), [batch])
     assert found[-1] == (102, 9)
     assert found[2] == (2, 0, 0)
 
@@ -205,7 +205,7 @@ def test_message_without_a_plan_stops_the_batch() -> None:
 def test_full_buffer_continues_with_the_next_call() -> None:
     bodies = [b"\x02" + encode_long(T0 + n * 3_600_000) + encode_bytes(b"x" * 300) for n in range(12_000)]
     batch = [record_bytes(at, 0, b"k", frame(1, body)) for at, body in enumerate(bodies)]
-    found = check_same(Given(plan_of([parse_schema(TIMED)])), [batch])
+    found = check_same(RangeInputs(plan_of([parse_schema(TIMED)])), [batch])
     assert found[2] == (12_000, 0, 0)
     assert len(found[0]) == 12_000, "of as many hours"
 
@@ -214,14 +214,15 @@ def test_full_buffer_continues_with_the_next_call() -> None:
 def test_row_larger_than_the_buffer_is_converted_by_the_reference(size: int) -> None:
     bodies = [b"\x00" + encode_bytes(b"x" * n) for n in (5, size, 5)]
     found = check_same(
-        Given(plan_of([parse_schema(TIMED)])), [[record_bytes(at, 0, None, frame(1, b)) for at, b in enumerate(bodies)]]
+        RangeInputs(plan_of([parse_schema(TIMED)])),
+        [[record_bytes(at, 0, None, frame(1, b)) for at, b in enumerate(bodies)]],
     )
     assert found[2] == (3, 0, 0)
 
 
 def test_core_converts_valid_messages_alone() -> None:
     """The reference converts only the first message of each schema, for which the program is compiled."""
-    shared = Given(plan_of([parse_schema(TIMED), parse_schema(MICROS)]), kafka_column="full")
+    shared = RangeInputs(plan_of([parse_schema(TIMED), parse_schema(MICROS)]), kafka_column="full")
     messages, _ = shared.messages(required_core())
     body = b"\x02" + encode_long(T0) + encode_bytes("名前".encode())
     headers = headers_bytes([(b"trace", b"1"), (b"empty", None)])
@@ -261,7 +262,7 @@ def test_too_many_reordered_fields_are_left_to_the_reference(count: int, has_pro
 def test_core_accepts_no_corrupt_body_that_the_reference_rejects(versions: list[Schema], data: Any) -> None:
     number = data.draw(st.integers(1, len(versions)))
     writer, state = versions[number - 1], states_of(*versions)[-1]
-    convert = both_twins(writer, parse_schema(state.text), None, CapturedLong(), state.routes[number])
+    convert = core_and_reference(writer, parse_schema(state.text), None, CapturedLong(), state.routes[number])
     body = encode(writer, data.draw(data_for(writer)))
     chance = data.draw(st.randoms(use_true_random=False))
     for _ in range(20):
@@ -315,7 +316,7 @@ def test_body_just_beyond_a_limit_is_rejected_by_both(edge: str) -> None:
     kind, within, beyond = EDGES[edge]
     fields = [{"name": "f", "type": kind}]
     schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": fields}))
-    convert = both_twins(schema, load_schema_of(schema), None, CapturedLong())
+    convert = core_and_reference(schema, load_schema_of(schema), None, CapturedLong())
     assert isinstance(convert(within), bytes)
     with pytest.raises(BadBody):
         convert(beyond)
@@ -333,4 +334,4 @@ def test_topic_without_time_fields_and_with_an_empty_state() -> None:
     state = fold(EMPTY, 1, parse_schema('"long"'))
     plan = replace(plan_of([parse_schema(TIMED)]), load_schema=state.text, writer_schemas={1: '"long"'}, routes={})
     batch = [record_bytes(at, at, struct.pack(">q", at), frame(1, encode_long(at))) for at in range(5)]
-    assert check_same(Given(plan), [batch])[2] == (5, 0, 0)
+    assert check_same(RangeInputs(plan), [batch])[2] == (5, 0, 0)

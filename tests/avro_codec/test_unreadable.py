@@ -12,7 +12,7 @@ from headrace.avro_codec.encode import encode_bytes, encode_long
 from headrace.avro_codec.readable import DECIMAL_BYTES_MAX, TIMESTAMP_MS_MAX
 from headrace.avro_codec.rewrite import ADDED_BYTES_MAX
 from headrace.avro_schema import Schema, parse_schema
-from support.loader.projection_oracle import both_twins, decode, load_schema_of, project
+from support.loader.projection_oracle import core_and_reference, decode, load_schema_of, project
 
 PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
@@ -90,7 +90,7 @@ def test_value_on_which_queries_fail_is_rejected_with_its_position(name: str, po
     kind, fine, bad = UNREADABLE[name]
     writer = record(("id", "int"), ("c", PLACES[position][0](kind)), ("end", "string"))
     for load in loads(writer).values():
-        convert = both_twins(writer, load, None, CapturedLong())
+        convert = core_and_reference(writer, load, None, CapturedLong())
         good_body = b"\x02" + placed(position, fine) + b"\x02z"
         decode(load, convert(good_body))
         with pytest.raises(UnreadableValue, match=rf"^c[\w.{{}}\[\]]*: .*\b{kind['logicalType']}\b"):
@@ -158,7 +158,7 @@ def test_time_after_an_unreadable_value_is_captured(time: int) -> None:
     writer = record(("c", PRICE), ("at", MILLIS))
     for load in loads(writer).values():
         seen = CapturedLong()
-        convert = both_twins(writer, load, ("at",), seen)
+        convert = core_and_reference(writer, load, ("at",), seen)
         with pytest.raises(UnreadableValue, match=r"^c: .*\bdecimal\b"):
             convert(b"\x00" + encode_long(time))
         assert seen.value == time

@@ -170,13 +170,13 @@ def test_a_partition_is_fetched_only_if_it_had_files_before(world: World) -> Non
     """A load sends a slow metastore as few requests as possible. It moves a partition with a wrong location to its
     files."""
     load(world)
-    assert world.hive.asked == []
+    assert world.hive.partition_requests == []
     (values,) = world.hive.parts["headrace", "orders"]
     there = world.hive.parts["headrace", "orders"][values]
     world.hive.parts["headrace", "orders"][values] = "file:///elsewhere"
     world.topic("orders", [1] * 20, [1] * 5)
     load(world)
-    assert world.hive.asked == [frozenset({values})]
+    assert world.hive.partition_requests == [frozenset({values})]
     assert world.hive.parts["headrace", "orders"] == {values: there}
 
 
@@ -750,7 +750,7 @@ def test_a_clean_election_is_no_divergence(world: World) -> None:
 
 
 def test_a_log_shorter_than_loaded_resumes_at_its_end_without_epochs(world: World) -> None:
-    world.cluster.answers_epochs = False
+    world.cluster.supports_epochs = False
     load(world)
     topic = world.cluster.topics["orders"]
     topic.cut_back(0, 4)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from support.loader.loads_in_process import Loads, check_taken_up
+from support.loader.loads_in_process import Loads, check_resumed_at_divergence
 from support.servers.apache_kafka import ApacheKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
@@ -38,4 +38,4 @@ def test_truncated_and_regrown_partition_is_reloaded_from_divergence(tmp_path: P
     copy.rename(directory)
     kafka.start()
     loads.produce(kafka.address, range(1000, 1070))
-    check_taken_up(loads, kafka.address)
+    check_resumed_at_divergence(loads, kafka.address)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from support.loader.loads_in_process import Loads, check_taken_up
+from support.loader.loads_in_process import Loads, check_resumed_at_divergence
 from support.running_service import Service, StartService
 
 pytestmark = pytest.mark.servers
@@ -51,7 +51,7 @@ def test_messages_produced_after_a_restore_are_all_loaded(
         held = loads.load(address)
         assert re.search(r"\b80\b.*\b99\b", held.problems["orders"][0])
     loads.produce(address, range(1000, 1070))
-    check_taken_up(loads, address)
+    check_resumed_at_divergence(loads, address)
 
 
 def test_a_restart_alone_is_no_divergence(tmp_path: Path, start_service: StartService) -> None:

@@ -45,10 +45,10 @@ def world(hdfs: Hdfs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remo
 
 def test_spark_sql_reads_tables_of_successive_loads(world: RemoteWorld) -> None:
     world.produce("orders", 40)
-    world.load_well()
+    world.load_completely()
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
     world.produce("clicks", 10)
-    world.load_well()
+    world.load_completely()
     assert world.counts("orders") == (60, 60)
     assert world.staged() == []
 
@@ -81,7 +81,7 @@ def test_next_load_succeeds_after_a_server_died_during_a_load(
     assert "Traceback" not in text, text
     assert code in (0, 1, 2)
     world.check(whole=False)
-    world.load_well()
+    world.load_completely()
 
 
 def test_name_node_in_safe_mode_is_one_error_line_and_exit_2(world: RemoteWorld, hdfs: Hdfs) -> None:
@@ -98,7 +98,7 @@ def test_name_node_in_safe_mode_is_one_error_line_and_exit_2(world: RemoteWorld,
         assert "orders" in {one["topic"] for one in json.loads(status.stdout)["topics"]}
     finally:
         hdfs.admin("-safemode", "leave")
-    world.load_well()
+    world.load_completely()
 
 
 def test_exceeded_quota_is_one_error_line_and_loses_no_row(world: RemoteWorld, hdfs: Hdfs) -> None:
@@ -113,7 +113,7 @@ def test_exceeded_quota_is_one_error_line_and_loses_no_row(world: RemoteWorld, h
         assert "make room there" in line
     finally:
         hdfs.admin("-clrSpaceQuota", WAREHOUSE)
-    world.load_well()
+    world.load_completely()
 
 
 def test_retried_task_commits_its_files_once(world: RemoteWorld, tmp_path: Path) -> None:

@@ -50,10 +50,10 @@ def world(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Re
 
 def test_spark_sql_reads_tables_of_successive_loads(world: RemoteWorld) -> None:
     world.produce("orders", 40)
-    world.load_well()
+    world.load_completely()
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
     world.produce("clicks", 10)
-    world.load_well()
+    world.load_completely()
     assert world.counts("orders") == (60, 60)
     assert world.staged() == []
 
@@ -72,7 +72,7 @@ def test_concurrent_drivers_load_each_message_once(world: RemoteWorld, tmp_path:
 
 def test_load_waits_while_bucket_responds_slow_down(world: RemoteWorld, s3: S3Server) -> None:
     """All requests fail for a while, from the load's first staged file on."""
-    before = world.staged_now()
+    before = world.staged_at_start()
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
     ends_s = 0.0
 
@@ -83,7 +83,7 @@ def test_load_waits_while_bucket_responds_slow_down(world: RemoteWorld, s3: S3Se
         return "slow" if time.monotonic() < ends_s else ""
 
     with s3.inject_faults(fault):
-        world.load_well()
+        world.load_completely()
     assert s3.fault_count > 1
     assert set(world.staged()) <= before
 
@@ -100,7 +100,7 @@ def test_bucket_that_stays_slow_is_one_error_line_and_loses_no_row(
     assert run.returncode == 2, run.stdout + run.stderr
     (line,) = run.stderr.splitlines()
     assert "503" in line, line
-    world.load_well()
+    world.load_completely()
 
 
 def test_expired_credentials_are_one_error_line_after_few_requests(world: RemoteWorld, s3: S3Server) -> None:
@@ -119,12 +119,12 @@ def test_expired_credentials_are_one_error_line_after_few_requests(world: Remote
         (line,) = run.stderr.splitlines()
         assert expected in line, line
         assert "make the directory writable" not in line, "that would not help against expired credentials"
-    world.load_well()
+    world.load_completely()
 
 
 def test_lost_responses_during_a_load_lose_no_row(world: RemoteWorld, s3: S3Server) -> None:
     """Responses of every kind of request are lost: the operation is done, and the client repeats it."""
-    before = world.staged_now()
+    before = world.staged_at_start()
     world.produce("orders", 30, fields=[*FIELDS, NOTE])
     requests: Counter[str] = Counter()
 
@@ -140,7 +140,7 @@ def test_lost_responses_during_a_load_lose_no_row(world: RemoteWorld, s3: S3Serv
     assert run.returncode in (0, 2), run.stdout + run.stderr
     assert len([line for line in run.stderr.splitlines() if " INFO " not in line]) == (run.returncode == 2)
     world.check(whole=False)
-    world.load_well()
+    world.load_completely()
     total = len(world.produced["orders"].rows)
     assert world.counts("orders") == (total, total)
     assert set(world.staged()) <= before
@@ -170,7 +170,7 @@ def test_bucket_lost_while_publishing_is_retried_for_one_topic_only(
     assert "Traceback" not in run.stderr
     assert s3.fault_count <= LOST_RESPONSES_MAX
     world.check(whole=False)
-    world.load_well()
+    world.load_completely()
 
 
 def test_bucket_without_conditional_puts_is_rejected(world: RemoteWorld, s3: S3Server, tmp_path: Path) -> None:

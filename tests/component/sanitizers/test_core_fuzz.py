@@ -26,4 +26,4 @@ def test_core_matches_reference_on_corpus_and_mutated_batches() -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "no finding" in done.stdout
-    assert f"{len(core_corpus.inputs())} kept inputs" in done.stdout
+    assert f"{len(core_corpus.inputs())} corpus inputs" in done.stdout

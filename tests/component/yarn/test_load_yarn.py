@@ -84,9 +84,9 @@ def spark_home() -> Path:
 
 def test_loads_in_yarn_containers_leave_complete_tables(world: YarnWorld, yarn: Yarn) -> None:
     world.produce("orders", 40)
-    world.load_well()
+    world.load_completely()
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
-    world.load_well()
+    world.load_completely()
     applications = yarn.applications()
     assert [app["finalStatus"] for app in applications] == ["SUCCEEDED", "SUCCEEDED"]
     assert all(app["name"] == "headrace load" for app in applications)

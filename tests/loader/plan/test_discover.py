@@ -18,7 +18,7 @@ from headrace.loader.plan.discover import discover
 
 class Cluster:
     def __init__(self) -> None:
-        self.asked: list[tuple[str, bool, list[int]]] = []
+        self.requested: list[tuple[str, bool, list[int]]] = []
 
     def metadata(self, topics: Sequence[str] | None = None) -> ClusterMetadata:
         partitions = {0: PartitionMetadata(1, 4), 1: PartitionMetadata(-1, 4)}
@@ -36,7 +36,7 @@ class Cluster:
     def lookup_offsets(
         self, topic_partitions: Iterable[TopicPartition], which: str, read_committed: bool = True
     ) -> OffsetLookup:
-        self.asked.append((which, read_committed, sorted(tp.partition for tp in topic_partitions)))
+        self.requested.append((which, read_committed, sorted(tp.partition for tp in topic_partitions)))
         offset = 30 if which == "earliest" else 20 if read_committed else 50
         return OffsetLookup(
             {TopicPartition("orders", 0): offset}, {TopicPartition("orders", 1): "leader not available"}
@@ -60,4 +60,4 @@ def test_discovery_separates_unusable_topics_and_partitions() -> None:
     (partition,) = orders.partitions
     assert (partition.start, partition.end, partition.leader_epoch) == (30, 30, 4)  # retention passed the end
     assert partition.high_watermark == 50
-    assert cluster.asked == [("latest", False, [0, 1]), ("latest", True, [0]), ("earliest", True, [0])]
+    assert cluster.requested == [("latest", False, [0, 1]), ("latest", True, [0]), ("earliest", True, [0])]

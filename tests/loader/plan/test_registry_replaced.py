@@ -254,7 +254,7 @@ class SlowRegistry(FakeRegistry):
         self.reached = threading.Event()
         self.waiting = self.most = 0
 
-    def _answer(self) -> None:
+    def _count_request(self) -> None:
         with self.lock:
             self.waiting += 1
             self.most = max(self.most, self.waiting)
@@ -263,7 +263,7 @@ class SlowRegistry(FakeRegistry):
         self.reached.wait(PATIENCE_S)
         with self.lock:
             self.waiting -= 1
-            super()._answer()
+            super()._count_request()
 
 
 def slow_world(tmp_path: Path, topics: int) -> tuple[World, SlowRegistry]:

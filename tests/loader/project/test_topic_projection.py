@@ -25,7 +25,7 @@ from headrace.loader.work_unit import TopicPlan
 from support.examples import examples
 from support.loader.loader_samples import POLICY
 from support.loader.projection_oracle import (
-    both_twins,
+    core_and_reference,
     decode,
     encode,
     expected_row,
@@ -213,7 +213,7 @@ def test_items_that_take_no_bytes_have_a_maximum() -> None:
 
 def test_items_that_take_no_bytes_are_counted_per_body() -> None:
     writer = record(field("a", {"type": "array", "items": {"type": "array", "items": "null"}}))
-    convert = both_twins(writer, load_schema_of(writer), None, CapturedLong())
+    convert = core_and_reference(writer, load_schema_of(writer), None, CapturedLong())
     inner = encode_long(ZERO_WIDTH_ITEMS_MAX // 2) + b"\x00"
     assert convert(encode_long(2) + inner * 2 + b"\x00")
     assert convert(encode_long(2) + inner * 2 + b"\x00"), "each body begins anew"
@@ -226,7 +226,7 @@ def test_nesting_has_a_maximum_and_a_bad_body_leaves_no_trace(levels: int) -> No
     node = {"type": "record", "name": "Node", "fields": [field("next", ["null", "Node"])]}
     writer = record(field("n", node))
     load = load_schema_of(writer)
-    convert = both_twins(writer, load, None, CapturedLong())
+    convert = core_and_reference(writer, load, None, CapturedLong())
     with pytest.raises(BadBody, match=rf"\b{DEPTH_MAX}\b"):
         convert(b"\x02" * (levels + 1) + b"\x00")
     assert convert(b"\x02" * (DEPTH_MAX // 2) + b"\x00")

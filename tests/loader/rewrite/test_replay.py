@@ -58,14 +58,14 @@ def registry() -> FakeRegistry:
 def shelf(tmp_path: Path) -> Shelf:
     """Offsets 0 to 9: 2 and 5 are quarantined because schema 8 is missing, and 7 because it is truncated."""
     shelf = Shelf(tmp_path)
-    shelf.load({FIVE: [(0, 0), (0, 1)]}, (0, None, 0, 3), quarantined={FIVE: [(0, 2)]}, response_value=framed(8))
-    shelf.load({SIX: [(0, n) for n in (3, 4)]}, (0, 3, 3, 6), quarantined={SIX: [(0, 5)]}, response_value=framed(8))
+    shelf.load({FIVE: [(0, 0), (0, 1)]}, (0, None, 0, 3), quarantined={FIVE: [(0, 2)]}, value_at=framed(8))
+    shelf.load({SIX: [(0, n) for n in (3, 4)]}, (0, 3, 3, 6), quarantined={SIX: [(0, 5)]}, value_at=framed(8))
     cut = BadMessage(QuarantineCode.MALFORMED, "it is cut", 7)
     shelf.load(
         {SIX: [(0, n) for n in (6, 8, 9)]},
         (0, 6, 6, 10),
         quarantined={SIX: [(0, 7)]},
-        response_value=lambda offset: b"\x00\x00\x00\x00\x07",
+        value_at=lambda offset: b"\x00\x00\x00\x00\x07",
         bad=cut,
     )
     return shelf
@@ -152,7 +152,7 @@ def test_only_files_with_loadable_messages_are_rewritten(shelf: Shelf, registry:
 
 def test_a_file_with_loadable_and_bad_messages_is_split(shelf: Shelf, registry: FakeRegistry) -> None:
     values = {10: framed(8)(10), 11: b"\x00\x00\x00\x00\x09\x02", 12: framed(8)(12), 13: b"no frame"}
-    shelf.load({}, (0, 10, 10, 14), quarantined={SIX: [(0, n) for n in values]}, response_value=values.__getitem__)
+    shelf.load({}, (0, 10, 10, 14), quarantined={SIX: [(0, n) for n in values]}, value_at=values.__getitem__)
     registry.register("", 8, ORDER_V1)
     report = replayed(shelf, registry)
     assert (report.loaded, report.left) == ({"absent_schema": 4}, {"absent_schema": 2, "malformed": 1})
@@ -211,7 +211,7 @@ def test_an_unframed_value_is_never_replayed(shelf: Shelf, registry: FakeRegistr
     """Raw bytes may begin like a framed message."""
     registry.register("", 8, ORDER_V1)
     unframed = BadMessage(QuarantineCode.FRAMING, "no magic byte")
-    shelf.load({}, (0, 10, 10, 11), quarantined={SIX: [(0, 10)]}, response_value=framed(8), bad=unframed)
+    shelf.load({}, (0, 10, 10, 11), quarantined={SIX: [(0, 10)]}, value_at=framed(8), bad=unframed)
     report = replayed(shelf, registry)
     assert report.left == {"malformed": 1, "framing": 1}
     assert 10 not in rows(shelf)
@@ -249,7 +249,7 @@ def test_a_concurrent_load_does_not_change_the_result(shelf: Shelf, registry: Fa
 
     def overtaken(commit: Commit) -> object:
         shelf.log.try_commit = try_commit  # type: ignore[method-assign]
-        shelf.load({SIX: [(0, 10)]}, (0, 10, 10, 12), quarantined={SIX: [(0, 11)]}, response_value=framed(9))
+        shelf.load({SIX: [(0, 10)]}, (0, 10, 10, 12), quarantined={SIX: [(0, 11)]}, value_at=framed(9))
         return try_commit(commit)
 
     shelf.log.try_commit = overtaken  # type: ignore[method-assign,assign]

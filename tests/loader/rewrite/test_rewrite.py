@@ -137,9 +137,9 @@ def test_replaced_files_stay_while_the_metastore_is_unavailable(world: World) ->
     world.hive.failure = None
     run_load(world.ports(), world.settings)
     assert not old.exists()
-    looks = world.hive.looks
+    requests = world.hive.requests
     run_load(world.ports(), world.settings)
-    assert world.hive.looks == looks, "a load without news sends no metastore request"
+    assert world.hive.requests == requests, "a load without news sends no metastore request"
 
 
 def test_a_partition_switched_back_by_a_resumed_driver_is_repaired_before_files_are_deleted(world: World) -> None:

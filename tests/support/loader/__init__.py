@@ -1,3 +1,2 @@
-"""The loader: worlds with fakes or real servers, oracles of projected rows,
-storages, and the fuzzers of the C core.
-"""
+"""Test support for the loader: worlds with fakes or real servers, oracles of projected rows, storages, and fuzzers of
+the C core."""

@@ -1,4 +1,4 @@
-"""A topic of three hours, loaded several times by real tasks, and backfills of it."""
+"""A topic of three hours, loaded in several runs by real tasks, and backfills of it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from support.loader.task_world import TaskWorld
 
 TIMED = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"},{"name":"timestamp","type":"long"}]}'
 NOTED = TIMED.replace("]}", ',{"name":"note","type":"string","default":""}]}')
-BAD = 9  # a schema id that nobody has registered
+BAD = 9  # an unregistered schema id
 DAY = "dt=2026-01-01"
 HOURS = [f"{DAY}/hr=0{hour}" for hour in range(3)]
-ALL = Period("dt=1970-01-01", DAY)  # what cannot be read is filed by the time of its record
+ALL = Period("dt=1970-01-01", DAY)  # unreadable messages are stored by their record time
 
 
 class BackfillWorld(TaskWorld):
-    """Of topic `orders` the message of each offset is of the hour that is its offset modulo three."""
+    """In the topic `orders`, the hour of a message is its offset modulo three."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -47,16 +47,17 @@ class BackfillWorld(TaskWorld):
     def backfill(
         self, period: Period = ALL, *, is_dry: bool = False, piece_bytes_max: int = 2**30, **changes: Any
     ) -> BackfillReport:
-        """
+        """Runs a backfill.
+
         Args:
-            changes: of the ports.
+            changes: fields of `BackfillPorts` to replace.
         """
         ports = dataclasses.replace(self.backfill_ports(), **changes)
         settings = BackfillSettings(self.settings.plan, self.settings.task, piece_bytes_max)
         return backfill(ports, "orders", period, settings, is_dry=is_dry)
 
     def files(self, kind: FileKind = FileKind.DATA, time_partition: str = "") -> list[Path]:
-        """The live files, where they belong."""
+        """The live files at their published paths."""
         log = self.log()
         commit_number = log.read_state().commit_number
         placed = published_files(
@@ -65,7 +66,7 @@ class BackfillWorld(TaskWorld):
         return [self.warehouse / one.path for one in placed]
 
     def findings(self) -> tuple[VerifyFinding, ...]:
-        """Of `headrace verify --checksums`."""
+        """The findings of `headrace verify --checksums`."""
         log = self.log()
         log.read_state()
         return verify_topic(log, FileIndex(log), local_storage(self.warehouse), "orders", checksums=True).findings
@@ -74,6 +75,6 @@ class BackfillWorld(TaskWorld):
         return local_storage(self.warehouse).staging.works()
 
     def is_whole(self) -> bool:
-        """Whether every message is a row or quarantined, once, and nothing is wrong with any file."""
+        """Whether every message is a row or quarantined exactly once, and no file has a finding."""
         everywhere = sorted([*self.rows("orders"), *self.quarantined("orders")])
         return everywhere == self.produced("orders") and not self.findings()

@@ -1,4 +1,4 @@
-"""The compiled core, for tests that have its word beside the reference's; without it, the reference alone."""
+"""The compiled core, for tests that compare it with the reference; without it they test the reference alone."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def _is_there_a_compiler() -> bool:
 
 
 NOT_BUILT = "" if core_library() is not None or _is_there_a_compiler() else missing_core_reason()
-"""Why there is no core, where nothing here could have compiled it; with a compiler its absence is a mistake."""
+"""The reason if there is neither a core nor a compiler, else "". A missing core despite a compiler fails the tests."""
 
 
 def core_if_any() -> Library | None:
-    """None where nothing here could have compiled it."""
+    """Returns the core, or None if it is not built and there is no compiler."""
     core = core_library()
     assert core is not None or NOT_BUILT, missing_core_reason()
     return core
 
 
 def required_core() -> Library:
-    """Skips the test where nothing here could have compiled it."""
+    """Returns the core. Skips the test if it is not built and there is no compiler."""
     core = core_if_any()
     if core is None:
-        pytest.skip(f"{NOT_BUILT}, and no C compiler is here: the reference is tested alone")
+        pytest.skip(f"{NOT_BUILT}, and there is no C compiler: only the reference is tested")
     return core

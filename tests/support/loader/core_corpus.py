@@ -1,8 +1,9 @@
-"""The inputs that a fuzzer found to reach different parts of the core, kept, and each of them through both twins.
+"""A corpus of inputs, found by a fuzzer, that reach different parts of the core; checks each with core and reference.
 
-`tests/golden/core_corpus` has the histories of schemas whose programs the inputs are for, and one input a line, in
-hexadecimal. `core_guided_fuzz.py` finds more. An input is: the history; options; how many records, or which version of
-the history; how much room there is for rows, for `core_fuzz_target.c` alone; then the payload of a batch, or a body.
+`tests/golden/core_corpus` has the histories of schemas that the programs of the inputs come from, and one input per
+line in hexadecimal. `core_guided_fuzz.py` finds more. An input consists of the history; options; the number of records,
+or the version in the history; the capacity for rows, for `core_fuzz_target.c` only; then the payload of a batch, or a
+body.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.work_unit import TopicPlan
 from support.checkout import GOLDEN, ROOT
 from support.loader.compiled_core import required_core
-from support.loader.projection_oracle import both_twins
-from support.loader.ranges_both_ways import T0, Given, check_same, plan_of
+from support.loader.projection_oracle import core_and_reference
+from support.loader.range_comparison import T0, RangeInputs, check_same, plan_of
 
 DIRECTORY: Final = GOLDEN / "core_corpus"
 INPUTS: Final = DIRECTORY / "inputs.txt"
@@ -42,12 +43,12 @@ TIME_FIELDS: Final = ("timestamp",)
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A history of schemas, and how its messages become rows of its last."""
+    """A history of schemas, and the plan by which its messages become rows of the last load schema."""
 
     plan: TopicPlan
 
     def programs(self) -> Iterator[bytes]:
-        """As the target reads them: schema id, unit of time, words, constants."""
+        """Encodes the programs for the fuzz target: schema id, unit of time, words, constants."""
         projection = TopicProjection(self.plan, TIME_FIELDS)
         for schema_id in sorted(self.plan.writer_schemas):
             writer = projection.writer(schema_id)
@@ -56,7 +57,7 @@ class World:
                 yield struct.pack("=I", len(program.constants)) + program.constants
 
     def check_body(self, version: int, body: bytes) -> None:
-        """A body of any version, counted from 0, through both twins.
+        """Compares core and reference for a body of a version, counted from 0.
 
         Raises:
             AssertionError: they differ.
@@ -64,7 +65,7 @@ class World:
         ids = sorted(self.plan.writer_schemas)
         schema_id = ids[version % len(ids)]
         writer = parse_schema(self.plan.writer_schemas[schema_id])
-        convert = both_twins(
+        convert = core_and_reference(
             writer, parse_schema(self.plan.load_schema), None, CapturedLong(), self.plan.routes[schema_id]
         )
         try:
@@ -72,8 +73,8 @@ class World:
         except BadBody:
             return
 
-    def check_payload(self, given: Given, payload: bytes, count: int) -> None:
-        """A batch's payload through both twins.
+    def check_payload(self, given: RangeInputs, payload: bytes, count: int) -> None:
+        """Compares core and reference for the payload of a batch.
 
         Raises:
             AssertionError: they differ.
@@ -103,13 +104,13 @@ def inputs() -> list[bytes]:
 
 
 def save_inputs(found: Sequence[bytes]) -> None:
-    """Makes these the kept inputs, in an order that changes little from one time to the next."""
+    """Replaces the corpus by these inputs, in an order that keeps diffs small."""
     lines = sorted({one.hex() for one in found}, key=lambda line: (line[:2], len(line), line))
     INPUTS.write_text("\n".join((*lines, "")), encoding="ascii")
 
 
 def write_programs(path: Path, of: Sequence[World]) -> None:
-    """For the target, in the byte order of this machine."""
+    """Writes the programs for the fuzz target, in the byte order of this machine."""
     parts = [struct.pack("=I", len(of))]
     for world in of:
         programs = list(world.programs())
@@ -118,12 +119,12 @@ def write_programs(path: Path, of: Sequence[World]) -> None:
 
 
 def write_inputs(path: Path, of: Sequence[bytes]) -> None:
-    """For the target where it is a program of its own."""
+    """Writes the inputs for the fuzz target built with HR_REPLAY."""
     path.write_bytes(b"".join(struct.pack("=I", len(data)) + data for data in of))
 
 
 def check(of: Sequence[World], data: bytes) -> None:
-    """One input through both twins.
+    """Compares core and reference for one input.
 
     Raises:
         AssertionError: they differ.
@@ -136,4 +137,4 @@ def check(of: Sequence[World], data: bytes) -> None:
         world.check_body(count, payload)
         return
     clamp = CLAMP if options & IS_CLAMPED else None
-    world.check_payload(Given(world.plan, TIME_FIELDS, SUFFIXES[options % 3], clamp=clamp), payload, count)
+    world.check_payload(RangeInputs(world.plan, TIME_FIELDS, SUFFIXES[options % 3], clamp=clamp), payload, count)

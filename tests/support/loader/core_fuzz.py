@@ -1,9 +1,9 @@
-"""The core under mutated batches, for as long as it is let: `python tests/support/loader/core_fuzz.py SECONDS [SEED]`.
+"""Fuzzes the core with mutated batches for a given time: `python tests/support/loader/core_fuzz.py SECONDS [SEED]`.
 
-Builds the core with AddressSanitizer and UndefinedBehaviorSanitizer and starts itself again with theirs in front.
-The kept inputs of `core_corpus` come first. Then programs and messages are those of generated histories of schemas, of
-others from time to time. Each round mutates bytes, gives them to the core, and compares with the reference what came of
-them; a finding ends it, with the seed and the bytes that repeat it.
+Builds the core with AddressSanitizer and UndefinedBehaviorSanitizer and restarts itself with their libraries preloaded.
+The corpus of `core_corpus` is checked first. Then programs and messages come from generated histories of schemas, which
+are replaced at intervals. Each round mutates bytes, runs the core on them, and compares the result with the reference.
+A difference ends the run and prints the seed and the bytes that reproduce it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 
 COMPILER_FLAGS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 HISTORIES = 40
-HISTORIES_S = 120  # then others take their place
+HISTORIES_S = 120  # after this time new histories are generated
 MESSAGES_PER_HISTORY = 12
 
 
 def main(seconds: float, seed: int) -> int:
-    """Returns 0 when nothing was found."""
+    """Returns 0 without a finding."""
     from headrace.avro_codec.core.build import LIBRARY, build, compiler
 
     with tempfile.TemporaryDirectory() as directory:
@@ -33,8 +33,8 @@ def main(seconds: float, seed: int) -> int:
         environment = {
             **os.environ,
             "LD_PRELOAD": asan.stdout.strip(),
-            "ASAN_OPTIONS": "detect_leaks=0",  # Python has its own
-            "PYTHONMALLOC": "malloc",  # or bytes would lie side by side, and reading beyond one be fine
+            "ASAN_OPTIONS": "detect_leaks=0",  # Python itself has leaks
+            "PYTHONMALLOC": "malloc",  # else objects would be adjacent, and reads beyond one undetected
             "UBSAN_OPTIONS": "print_stacktrace=1",
         }
         if not _replays(Path(directory), environment):
@@ -44,7 +44,8 @@ def main(seconds: float, seed: int) -> int:
 
 
 def _replays(directory: Path, environment: dict[str, str]) -> bool:
-    """Whether the kept inputs break nothing where each buffer ends with what the core is told of."""
+    """Runs the corpus with buffers of exactly the size passed to the core. Returns whether no sanitizer reports an
+    error."""
     from headrace.avro_codec.core.build import HERE, SOURCES, compiler
     from support.loader import core_corpus
 
@@ -66,7 +67,7 @@ def under_sanitizers(path: Path, seconds: float, seed: int) -> None:
 
     avro_codec._CORE = Library(path)
     print(f"seed={seed}", flush=True)
-    kept = _check_corpus()
+    corpus_size = _check_corpus()
     chance = random.Random(seed)
     worlds = _worlds(seed)
     rounds, histories = 0, len(worlds)
@@ -81,11 +82,11 @@ def under_sanitizers(path: Path, seconds: float, seed: int) -> None:
         _bodies(world, chance)
         _batch(world, chance)
         rounds += 1
-    print(f"{kept} kept inputs, {rounds} rounds, {histories} histories, no finding")
+    print(f"{corpus_size} corpus inputs, {rounds} rounds, {histories} histories, no finding")
 
 
 def _check_corpus() -> int:
-    """How many inputs there are."""
+    """Returns the number of inputs."""
     from support.loader import core_corpus
 
     worlds = core_corpus.worlds()
@@ -95,7 +96,7 @@ def _check_corpus() -> int:
 
 
 def _worlds(seed: int) -> list[list[tuple[object, object, bytes]]]:
-    """Of each history: (converter by both twins, plan of its topic, message)."""
+    """For each history: (converter of core and reference, plan of its topic, message)."""
     import hypothesis
     from hypothesis import strategies as st
 
@@ -103,7 +104,7 @@ def _worlds(seed: int) -> list[list[tuple[object, object, bytes]]]:
     from headrace.avro_schema import parse_schema
     from headrace.loader.work_unit import TopicPlan
     from support.loader.loader_samples import POLICY
-    from support.loader.projection_oracle import both_twins, encode, states_of
+    from support.loader.projection_oracle import core_and_reference, encode, states_of
     from support.schemas.strategies import data_for, histories
 
     found: list[list[tuple[object, object, bytes]]] = []
@@ -121,7 +122,7 @@ def _worlds(seed: int) -> list[list[tuple[object, object, bytes]]]:
         for at in range(MESSAGES_PER_HISTORY):
             number = 1 + at % len(versions)
             writer = versions[number - 1]
-            convert = both_twins(writer, parse_schema(state.text), None, CapturedLong(), state.routes[number])
+            convert = core_and_reference(writer, parse_schema(state.text), None, CapturedLong(), state.routes[number])
             body = encode(writer, data.draw(data_for(writer)))
             messages.append((convert, plan, number.to_bytes(5, "big") + body))
         found.append(messages)
@@ -142,15 +143,15 @@ def _bodies(world: list[tuple[object, object, bytes]], chance: random.Random) ->
 
 
 def _batch(world: list[tuple[object, object, bytes]], chance: random.Random) -> None:
-    """A payload of several records, and with mutations of its own; what comes of it is the same by both."""
+    """Compares core and reference for a payload of several records, with further mutations."""
     from headrace.avro_codec import core_library
     from headrace.kafka_wire.record_batch import parse_records
     from headrace.loader.project.batches import Columns, RecordColumns
-    from support.loader.ranges_both_ways import Given, check_same, record_bytes
+    from support.loader.range_comparison import RangeInputs, check_same, record_bytes
 
     values = [value if chance.random() < 0.5 else mutated(value, chance) for _, _, value in world]
     records = [record_bytes(at, at, chance.choice((None, b"k")), value) for at, value in enumerate(values)]
-    shared = Given(world[0][1], kafka_column=chance.choice(("none", "position", "full")))
+    shared = RangeInputs(world[0][1], kafka_column=chance.choice(("none", "position", "full")))
     check_same(shared, [records])
     payload, core = mutated(b"".join(records), chance), core_library()
     assert core is not None
@@ -169,7 +170,7 @@ def _batch(world: list[tuple[object, object, bytes]], chance: random.Random) -> 
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
-    """With a few bytes set, taken out, put in or put elsewhere."""
+    """The data with a few bytes changed, removed, inserted or moved."""
     out = bytearray(data)
     for _ in range(chance.randrange(1, 4)):
         at = chance.randrange(len(out) + 1)

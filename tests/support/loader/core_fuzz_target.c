@@ -1,8 +1,9 @@
-/* What libFuzzer calls: the core on any bytes, with programs of real histories of schemas. core_corpus.py writes the
- * programs, says what an input is made of, and lets the same inputs through the reference. With HR_REPLAY it is a program
- * of its own, for any compiler, which is given a file of inputs, each behind its size, and takes each of them and all that it begins with.
+/* The fuzz target of libFuzzer: runs the core on any bytes, with programs of real histories of schemas. core_corpus.py
+ * writes the programs, documents the format of inputs, and runs the same inputs through the reference. Built with
+ * HR_REPLAY, by any compiler, it is a standalone program: its argument is a file of inputs, each preceded by its size, and
+ * it runs each input and every prefix of it.
  *
- * Every buffer is as large as the core is told and no larger, so that AddressSanitizer sees the first byte beyond. */
+ * Each buffer has exactly the size passed to the core, so that AddressSanitizer detects the first byte beyond it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 #include "core.h"
 
 #define INPUT_HEAD 4
-#define FUTURE_MS 86400000 /* this and the next as in core_corpus.py */
+#define FUTURE_MS 86400000 /* this and NOW_MS as in core_corpus.py */
 #define NOW_MS 1357002000000
 #define TIME_MS_MAX 253402300799999
 #define WINDOW_MS 600000
@@ -132,7 +133,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     hr_message_hash(payload, options & 8 ? -1 : (int64_t)(size / 2), payload + size / 2, size - size / 2);
     if (options & 4) {
         one_body(in, count, room_code, payload, size);
-    } else if (count <= size / 7) { /* which RecordColumns in Python asks for */
+    } else if (count <= size / 7) { /* the limit of RecordColumns in Python */
         hr_record *records = room(count * sizeof(hr_record));
         if (!hr_records(payload, size, count, 100, NOW_MS, (options & 16) != 0, NOW_MS + 5, records)) {
             const hr_range range = {
@@ -155,7 +156,7 @@ int main(int argc, char **argv) {
     MUST(file != NULL);
     for (uint32_t size; fread(&size, 4, 1, file) == 1;) {
         uint8_t *data = read_exactly(file, size);
-        for (size_t cut = 0; cut <= size; cut++) LLVMFuzzerTestOneInput(data, cut); /* each value ends early once */
+        for (size_t cut = 0; cut <= size; cut++) LLVMFuzzerTestOneInput(data, cut); /* truncates each value once */
         free(data);
     }
     fclose(file);

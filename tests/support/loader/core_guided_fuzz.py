@@ -1,9 +1,9 @@
-"""The core under libFuzzer, which looks for inputs that reach what none has reached: `core_guided_fuzz.py SECONDS`.
+"""Fuzzes the core with libFuzzer, which searches for inputs that reach new code: `core_guided_fuzz.py SECONDS`.
 
-Needs clang with libFuzzer (`clang` and `libclang-rt-dev` on Debian; `$CLANG` names another one). Begins with the kept
-inputs and with messages of the kept histories. What reaches something new is given to the reference too, and kept: the
-corpus in `tests/golden/core_corpus` becomes the smallest set that reaches all of it. Ends 1 where AddressSanitizer,
-UndefinedBehaviorSanitizer, an assertion of the target or the reference objects, and says which input repeats it.
+Needs clang with libFuzzer (`clang` and `libclang-rt-dev` on Debian; `$CLANG` overrides the name). Starts with the
+corpus and with messages of its histories. Inputs that reach new code are compared with the reference and stored: the
+corpus in `tests/golden/core_corpus` becomes the smallest set with the same coverage. Exits with 1 and prints the input
+if AddressSanitizer, UndefinedBehaviorSanitizer, an assertion of the target or the comparison fails.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from headrace.avro_codec.core.build import HERE, SOURCES
 from support.loader import core_corpus
-from support.loader.ranges_both_ways import record_bytes
+from support.loader.range_comparison import record_bytes
 
 FLAGS = ("-std=c11", "-g", "-O1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all")
 INPUT_BYTES_MAX = 512
@@ -27,7 +27,11 @@ SEEDS_PER_HISTORY = 6
 
 
 def clang() -> str:
-    """Raises: SystemExit: there is none."""
+    """Returns the path of clang.
+
+    Raises:
+        SystemExit: clang is not installed.
+    """
     named = [os.environ["CLANG"]] if "CLANG" in os.environ else ["clang", *(f"clang-{n}" for n in range(22, 13, -1))]
     found = next(filter(None, map(shutil.which, named)), None)
     if found is None:
@@ -36,7 +40,11 @@ def clang() -> str:
 
 
 def build(target: Path) -> None:
-    """Raises: SystemExit: the compiler failed."""
+    """Builds the fuzz target.
+
+    Raises:
+        SystemExit: the compiler failed.
+    """
     words = [clang(), *FLAGS, f"-I{HERE}", "-o", str(target), str(core_corpus.TARGET), *map(str, SOURCES)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -60,15 +68,15 @@ def seeds(worlds: list[core_corpus.World], chance: random.Random) -> list[bytes]
 
 
 def main(seconds: int) -> int:
-    """Returns 0 when nothing was found, 1 with a finding."""
+    """Returns 0 without a finding, else 1."""
     worlds = core_corpus.worlds()
     with tempfile.TemporaryDirectory() as directory:
         here = Path(directory)
         build(here / "target")
         core_corpus.write_programs(here / "programs", worlds)
         found, least = here / "found", here / "least"
-        for place in (found, least):
-            place.mkdir()
+        for path in (found, least):
+            path.mkdir()
         for at, data in enumerate(core_corpus.inputs() + seeds(worlds, random.Random(1))):
             (found / f"seed-{at}").write_bytes(data)
         environment = {**os.environ, "HEADRACE_FUZZ_PROGRAMS": str(here / "programs")}
@@ -81,16 +89,16 @@ def main(seconds: int) -> int:
         merge = subprocess.run(
             [*command, "-merge=1", str(least), str(found)], env=environment, check=True, capture_output=True, text=True
         )
-        kept = [path.read_bytes() for path in sorted(least.iterdir())]
-    for data in kept:
+        corpus = [path.read_bytes() for path in sorted(least.iterdir())]
+    for data in corpus:
         try:
             core_corpus.check(worlds, data)
         except AssertionError as error:
             print(f"finding: the core and the reference differ: {data.hex()}: {error}")
             return 1
-    core_corpus.save_inputs(kept)
+    core_corpus.save_inputs(corpus)
     covered = re.findall(r"cov: (\d+)", merge.stderr)
-    print(f"{len(kept)} inputs kept, {covered[-1] if covered else 'unknown'} places reached, no finding")
+    print(f"{len(corpus)} inputs stored, {covered[-1] if covered else 'unknown'} code edges covered, no finding")
     return 0
 
 

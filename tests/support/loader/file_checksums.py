@@ -1,4 +1,4 @@
-"""Checksums of files, as commits hold them."""
+"""Checksums of files in the notation of commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads that are forked from one process with a running Spark, so that many can be killed without a start each."""
+"""Loads forked from one process with a running Spark, so that many can be killed without a start of Spark each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERVER = Path(__file__).resolve().parent / "fault" / "load_forks.py"
 
 
 class ForkedProcess:
-    """One forked driver, as far as `StoppingLoad` needs a `subprocess.Popen`."""
+    """One forked driver, with the part of `subprocess.Popen` that `StoppingLoad` needs."""
 
     def __init__(self, pid: int, lines: Queue[str]) -> None:
         self.pid = pid

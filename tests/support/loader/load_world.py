@@ -1,4 +1,4 @@
-"""Real servers, producers that remember, and loads that run, are killed or are paused."""
+"""Real servers, producers that record their messages, and loads that run, are killed or are paused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ LAUNCHER = Path(__file__).resolve().parent / "fault" / "load_launcher.py"
 LOAD_TIMEOUT_S = 180.0
 HOUR_MS = 3_600_000
 FIRST_MS = 1_767_225_600_000  # 2026-01-01T00:00Z
-KEEPS_ALL = {"HEADRACE__BROKER__RETENTION": "36500d"}  # messages of that time would be gone half a minute later
+KEEPS_ALL = {
+    "HEADRACE__BROKER__RETENTION": "36500d"
+}  # default retention would delete messages of 2026 after half a minute
 
 FIELDS: list[dict[str, Any]] = [
     {"name": "id", "type": "long"},
@@ -49,7 +51,7 @@ def event_schema(name: str, fields: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 @dataclass
 class Produced:
-    """What was acknowledged of a topic, by (partition, offset)."""
+    """The acknowledged messages of a topic, by (partition, offset)."""
 
     rows: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
     bad: set[tuple[int, int]] = field(default_factory=set)
@@ -57,17 +59,15 @@ class Produced:
 
 
 class LoadWorld:
-    """One data directory with registry, broker and metastore running over it; `patience_s` is how long a command may
-    take.
+    """A data directory with a running registry, broker and metastore. `patience_s` is the timeout of a command.
 
     Args:
-        broker: settings of the broker as variables, besides `KEEPS_ALL`.
-        keeps_spark: whether `load` and `command` run in one process for all of them, of which only the first starts
-            Spark; for tests that start no load of this world beside another. `cold_command` always has a process of
-            its own.
+        broker: settings of the broker as variables, in addition to `KEEPS_ALL`. keeps_spark: `load` and `command` run
+        in one process, so that only the first starts Spark. Only for tests that run
+            no two loads of this world at once. `cold_command` always starts a new process.
 
     Attributes:
-        now_ms: the time for loads and rewrites of a world that keeps Spark, None for the system's.
+        now_ms: the clock of loads and rewrites if `keeps_spark`, None for the system's.
     """
 
     patience_s = LOAD_TIMEOUT_S
@@ -90,7 +90,7 @@ class LoadWorld:
         if metastore:
             servers.append(["headrace.pipeline.metastore_server", *data, "--listen", "127.0.0.1:0"])
         self.addresses: dict[str, str] = {}
-        with ExitStack() as begun:  # so that what has begun ends where the rest does not begin
+        with ExitStack() as begun:  # stops started servers if a later one does not start
             for arguments in servers:
                 service = Service(arguments, {**KEEPS_ALL, **broker})
                 begun.callback(service.stop)
@@ -107,7 +107,7 @@ class LoadWorld:
         self._next_id = 0
 
     def produce(self, topic: str, count: int, *, fields: Sequence[dict[str, Any]] = FIELDS) -> None:
-        """Sends `count` events over three hours, a message that is no Avro and a tombstone; returns when all are
+        """Sends `count` events over three hours, a message that is no Avro, and a tombstone. Returns when all are
         acknowledged."""
         schema = event_schema(topic, fields)
         registered = self.registry.register(f"{topic}-value", json.dumps(schema))
@@ -137,7 +137,7 @@ class LoadWorld:
         known.tombstones.add((tombstone.get(30).partition, tombstone.get(30).offset))
 
     def flags(self, *more: str) -> list[str]:
-        """The flags of any load of this world; later ones win."""
+        """The flags of any load of this world; later flags override earlier ones."""
         flags = {
             "--data-dir": str(self.data_dir),
             "--registry-url": self.addresses["registry"],
@@ -149,11 +149,11 @@ class LoadWorld:
         return [*(word for pair in flags.items() for word in pair), *more]
 
     def load(self, *more: str) -> subprocess.CompletedProcess[str]:
-        """A normal `headrace load`."""
+        """Runs `headrace load`."""
         return self.command("load", *self.flags(*more))
 
     def cold_load(self, *more: str) -> subprocess.CompletedProcess[str]:
-        """A `headrace load` in a process of its own, which starts Spark."""
+        """Runs `headrace load` in a new process, which starts Spark."""
         return self.cold_command("load", *self.flags(*more))
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -176,22 +176,23 @@ class LoadWorld:
         return StoppingLoad(["load", *self.flags(*more)], log, point, nth)
 
     def check(self, *, whole: bool) -> None:
-        """Every published row is one that was produced, and is there once; with `whole` none is missing."""
+        """Checks that every published row was produced and is published once; with `whole`, that no row is missing."""
         for topic, known in self.produced.items():
             rows, quarantined = self.published(topic)
             twice = [at for at, number in Counter(at for at, _ in rows).items() if number > 1]
             assert not twice, f"{topic}: published twice: {twice[:10]}"
             wrong = [(at, row, known.rows.get(at)) for at, row in rows if row != known.rows.get(at)]
-            assert not wrong, f"{topic}: not what was produced: {wrong[:3]}"
+            assert not wrong, f"{topic}: rows differ from produced messages: {wrong[:3]}"
             assert len(quarantined) == len(set(quarantined)), f"{topic}: quarantined twice"
             assert set(quarantined) <= known.bad, f"{topic}: wrongly quarantined"
             if whole:
                 missing = sorted(set(known.rows) - {at for at, _ in rows})
                 assert not missing, f"{topic}: {len(missing)} rows are missing: {missing[:10]}"
-                assert set(quarantined) == known.bad, f"{topic}: the quarantine is not whole"
+                assert set(quarantined) == known.bad, f"{topic}: the quarantine is incomplete"
 
     def published(self, topic: str) -> tuple[list[tuple[tuple[int, int], dict[str, Any]]], list[tuple[int, int]]]:
-        """Rows of the published files with where they came from, and where quarantined messages came from."""
+        """The rows of the published files with their (partition, offset), and the (partition, offset) of quarantined
+        messages."""
         rows = []
         for path in sorted((self.warehouse / topic).glob("dt=*/hr=*/*.avro")):
             with path.open("rb") as file:
@@ -235,7 +236,7 @@ class StoppingLoad:
         )
 
     def wait_until_stopped(self) -> int:
-        """The process that stopped at the point: the driver or a worker."""
+        """Returns the pid of the process that stopped at the point: the driver or a worker."""
         deadline = time.monotonic() + LOAD_TIMEOUT_S
         while time.monotonic() < deadline:
             words = self.announce.read_text().split()

@@ -1,4 +1,4 @@
-"""A cluster, a registry, a pool and a metastore in memory, behind the loader's own protocols."""
+"""A cluster, a registry, a pool and a metastore in memory, behind the loader's protocols."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ ORDER_V2 = (
 
 @dataclass
 class FakeTopic:
-    """`logs` holds per partition the schema id of every message; `first` is the offset of the first one.
+    """`logs` has the schema id of every message, per partition; `first` is the offset of the first message.
 
-    `epochs` are the leader epochs that are not 0, by partition. `open_from` are the first offsets of open transactions.
-    `starts` are, by partition, the epochs in its log as (epoch, first offset), where it is not all of epoch 0.
+    `epochs` are the leader epochs by partition, 0 by default. `open_from` are the first offsets of open transactions.
+    `starts` are the epochs of a partition's log as (epoch, first offset), by default epoch 0 only.
     """
 
     topic_id: str
@@ -98,14 +98,15 @@ class FakeTopic:
         return self.first + len(self.logs[partition])
 
     def cut_back(self, partition: int, to: int, *schema_ids: int) -> None:
-        """An unclean election: the log ends at `to`, and grows by these messages under a new leader epoch."""
+        """Simulates an unclean election: the log is truncated to `to` and grows by these messages under a new leader
+        epoch."""
         starts = [one for one in self.starts.get(partition, [(0, 0)]) if one[1] < to]
         self.epochs[partition] = self.epochs.get(partition, 0) + 1
         self.starts[partition] = [*starts, (self.epochs[partition], to)]
         self.logs[partition] = [*self.logs[partition][: to - self.first], *schema_ids]
 
     def epoch_end(self, partition: int, epoch: int) -> EpochEnd:
-        """As Kafka's leader-epoch cache answers."""
+        """The response of Kafka's leader epoch cache."""
         starts = self.starts.get(partition, [(0, 0)])
         if epoch > max(starts[-1][0], self.epochs.get(partition, 0)):
             return EpochEnd(-1, -1)
@@ -114,7 +115,7 @@ class FakeTopic:
         return EpochEnd(*found[-1]) if found else EpochEnd(epoch, starts[0][1])
 
     def epochs_of(self, partition: int, start: int, end: int) -> ReadEpochs:
-        """Of the batches that hold the offsets `[start, end)`, one message in each."""
+        """The epochs of the batches with the offsets `[start, end)`; each batch has one message."""
         if start >= end:
             return NOTHING_READ
         starts = self.starts.get(partition, [(0, 0)])
@@ -128,7 +129,7 @@ class FakeCluster:
     topics: dict[str, FakeTopic] = field(default_factory=dict)
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     epoch_requests: list[dict[TopicPartition, EpochQuery]] = field(default_factory=list)
-    answers_epochs: bool = True
+    supports_epochs: bool = True
 
     def metadata(self, topics: Sequence[str] | None = None) -> ClusterMetadata:
         found = {
@@ -151,13 +152,13 @@ class FakeCluster:
             answers[tp] = topic.first if which == "earliest" else stable_end
         return OffsetLookup(answers)
 
-    def lookup_epoch_ends(self, questions: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
-        if questions:
-            self.epoch_requests.append(dict(questions))
-        if not self.answers_epochs:
-            return EpochEndLookup(dict.fromkeys(questions))
+    def lookup_epoch_ends(self, queries: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
+        if queries:
+            self.epoch_requests.append(dict(queries))
+        if not self.supports_epochs:
+            return EpochEndLookup(dict.fromkeys(queries))
         return EpochEndLookup(
-            {tp: self.topics[tp.topic].epoch_end(tp.partition, one.epoch) for tp, one in questions.items()}
+            {tp: self.topics[tp.topic].epoch_end(tp.partition, one.epoch) for tp, one in queries.items()}
         )
 
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
@@ -181,7 +182,7 @@ class FakeRegistry:
         if subject:
             self.subjects.setdefault(subject, []).append(schema_id)
 
-    def _answer(self) -> None:
+    def _count_request(self) -> None:
         self.requests += 1
         if self.is_down:
             raise RegistryUnavailable("http://registry", "connection refused")
@@ -189,21 +190,21 @@ class FakeRegistry:
             raise self.failure
 
     def identity(self) -> str:
-        self._answer()
+        self._count_request()
         return self.name
 
     def versions(self, subject: str) -> list[int]:
-        self._answer()
+        self._count_request()
         if subject not in self.subjects:
             raise SubjectNotFound(subject=subject)
         return list(range(1, len(self.subjects[subject]) + 1))
 
     def version(self, subject: str, version: int) -> Any:
-        self._answer()
+        self._count_request()
         return self.schema_by_id(self.subjects[subject][version - 1])
 
     def schema_by_id(self, schema_id: int) -> Any:
-        self._answer()
+        self._count_request()
         if schema_id not in self.texts:
             raise SchemaNotFound(schema_id=schema_id)
         return SimpleNamespace(schema_id=schema_id, text=self.texts[schema_id], metadata={})
@@ -214,7 +215,7 @@ class FakeRegistry:
 
 @dataclass
 class FakePool:
-    """Runs units in this process: a staged file holds one JSON line per row. `bad` ids go to the quarantine."""
+    """Runs units in this process: a staged file has one JSON line per row. Messages with `bad` ids are quarantined."""
 
     cluster: FakeCluster
     bad: set[int] = field(default_factory=set)
@@ -277,22 +278,22 @@ class FakePool:
 
 @dataclass
 class FakeHive:
-    """A metastore with the compare-and-set. `failure` is raised by every call while set."""
+    """A metastore with compare-and-set. Every call raises `failure` if it is set."""
 
     tables: dict[tuple[str, str], TableState] = field(default_factory=dict)
     parts: dict[tuple[str, str], dict[PartitionValues, str]] = field(default_factory=dict)
     databases: set[str] = field(default_factory=set)
     failure: Exception | None = None
     executed: list[Op] = field(default_factory=list)
-    asked: list[frozenset[PartitionValues] | None] = field(default_factory=list)
-    """The partitions that were looked for, None for all."""
+    partition_requests: list[frozenset[PartitionValues] | None] = field(default_factory=list)
+    """The partitions of each request, None for all."""
     refused: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Why tables are not shown."""
+    """For each table that cannot be read, the error."""
     has_compare_and_set: bool = True
-    looks: int = 0
+    requests: int = 0
 
     def _check(self) -> None:
-        self.looks += 1
+        self.requests += 1
         if self.failure is not None:
             raise self.failure
 
@@ -303,14 +304,14 @@ class FakeHive:
     def table(self, database: str, name: str) -> TableState | None:
         self._check()
         if (database, name) in self.refused:
-            raise StatementRefused(f"a look at table {database}.{name}", self.refused[database, name])
+            raise StatementRefused(f"reading table {database}.{name}", self.refused[database, name])
         return self.tables.get((database, name))
 
     def partitions(
         self, database: str, name: str, wanted: Collection[PartitionValues] | None = None
     ) -> Mapping[PartitionValues, str]:
         self._check()
-        self.asked.append(None if wanted is None else frozenset(wanted))
+        self.partition_requests.append(None if wanted is None else frozenset(wanted))
         return dict(self.parts.get((database, name), {}))
 
     def execute(self, op: Op) -> None:
@@ -356,8 +357,8 @@ class FakeHive:
 
 
 class World:
-    """One warehouse and what is around it. `ports()` is a new driver. `policy` is of all topics but those in
-    `policies`."""
+    """One warehouse and its services. `ports()` creates a new driver. `policies` overrides `policy` for single
+    topics."""
 
     def __init__(self, root: Path) -> None:
         self.warehouse = root / "warehouse"
@@ -381,7 +382,7 @@ class World:
         self.latest_views = False
 
     def subject_of(self, topic: str) -> str:
-        """What `subjects` says of the topic, else by its name."""
+        """The subject in `subjects`, else the one derived from the topic's name."""
         return self.subjects.get(topic, value_subject(topic))
 
     def topic(self, name: str, *logs: Sequence[int], topic_id: str = "id-1") -> FakeTopic:
@@ -407,7 +408,7 @@ class World:
         return self._driver()[0]
 
     def rewrites(self) -> RewritePorts:
-        """A new driver that rewrites."""
+        """Creates a new driver for rewrites."""
         return self._driver()[1]
 
     def _driver(self) -> tuple[RunDependencies, RewritePorts]:
@@ -444,7 +445,7 @@ class World:
         return ports, rewrites
 
     def _merge(self, units: Sequence[MergeUnit]) -> list[MergeResult]:
-        """Joins the lines of the files that the pool writes."""
+        """Concatenates the lines of files that the pool wrote."""
         results = []
         for unit in units:
             content = b"".join((self.warehouse / source.name).read_bytes() for source in unit.sources)
@@ -475,11 +476,11 @@ class World:
         return f"work-{self._works}"
 
     def rows(self, topic: str) -> list[tuple[int, int]]:
-        """Every (partition, offset) in the published files of a topic, as often as it is there."""
+        """Every (partition, offset) in the published files of a topic, with duplicates."""
         return self._published(self.warehouse / topic)
 
     def quarantined(self, topic: str) -> list[tuple[int, int]]:
-        """Likewise of its quarantine."""
+        """Every (partition, offset) in the quarantine of a topic, with duplicates."""
         return self._published(self.warehouse / "_quarantine" / topic)
 
     def _published(self, directory: Path) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Small literal values of the commit log that several tests build on."""
+"""Small values of the commit log for several tests."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def value_subject(topic: str) -> str:
 
 
 def commits_of(log: CommitLog, topic: str, state: LoaderState, since: int = 0) -> list[Commit]:
-    """Those of the commit numbers after `since` that speak of a topic, oldest first."""
+    """The commits after `since` with this topic, oldest first."""
     return [found.value for found in log.back(topic, state, since)][::-1]
 
 
@@ -108,7 +108,7 @@ def step_of(
     since: int = 0,
     warn: Callable[[str], None] = lambda sentence: None,
 ) -> Step:
-    """What a applier would be asked to apply; nobody is rewound."""
+    """The step that an applier would get. Its `rewind` does nothing."""
     return Step(topic, state.topics[topic], commits, since, state.commit_number, state.works, lambda name: None, warn)
 
 
@@ -129,7 +129,7 @@ def rewrite(
     generation_before: int = 0,
     files: Iterable[CommittedFile] = (),
 ) -> TopicCommit:
-    """Takes files of a time partition away, and puts others in their place."""
+    """A commit that removes files of a time partition and adds others."""
     return dataclasses.replace(
         topic_commit(files=files),
         audit=(),

@@ -1,4 +1,4 @@
-"""Loads from a real broker in this process: the real tasks, files and commits, without Spark and a registry."""
+"""Loads from a real broker in this process: real tasks, files and commits, without Spark and registry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCHEMA_ID = 7
 
 
 class Loads:
-    """A warehouse of its own that is loaded from any broker; messages are numbers."""
+    """A separate warehouse, loaded from any broker. Messages are numbers."""
 
     def __init__(self, root: Path, topic: str) -> None:
         self.topic = topic
@@ -34,7 +34,7 @@ class Loads:
         self._world.settings = dataclasses.replace(self._world.settings, topics_include=(topic,))
 
     def produce(self, address: str, numbers: range) -> None:
-        """To partition 0, in order and acknowledged."""
+        """Sends the numbers to partition 0, in order; all are acknowledged."""
         producer = confluent_kafka.Producer({"bootstrap.servers": address, "batch.num.messages": 7})
         for number in numbers:
             value = frame(SCHEMA_ID, encode(parse_schema(SCHEMA), {"n": number}))
@@ -56,7 +56,7 @@ class Loads:
             return run_load(ports, settings)
 
     def rows(self) -> dict[int, list[tuple[int, int]]]:
-        """By commit number of the file that they are in: (offset, number) of every published row."""
+        """For each commit number, the (offset, number) of every row published by it."""
         found: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for path in sorted((self._world.warehouse / self.topic).rglob("*.avro")):
             with path.open("rb") as file:
@@ -66,11 +66,12 @@ class Loads:
         return {commit_number: sorted(rows) for commit_number, rows in found.items()}
 
 
-def check_taken_up(loads: Loads, address: str) -> None:
-    """After 100 messages were loaded (numbers 0 to 99), the log was cut back to 80 and has grown to 150 (from 1000 on).
+def check_resumed_at_divergence(loads: Loads, address: str) -> None:
+    """Checks the loads after a divergence: 100 messages were loaded (numbers 0 to 99), then the log was truncated to 80
+    and has grown to 150 (numbers from 1000 on).
 
-    Nothing is passed over in silence: it is held, and with leave taken up where it diverged, and what was replaced is
-    named.
+    No message may be skipped silently: the partition is held back, resumes at the divergence if the policy permits, and
+    the replaced offsets are reported.
     """
     before = loads.rows()
     held = loads.load(address)

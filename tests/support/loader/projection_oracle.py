@@ -1,7 +1,8 @@
-"""What a row must say, computed on values, and Avro binary by fastavro: oracles that share no code with the plans.
+"""Oracles of projection: the expected row computed on values, and Avro binary by fastavro. They share no code with the
+plans.
 
-Where a version's fields go is read off the load schema as it was right after that version was folded in, by what the
-package `loader.load_schema` says of its properties; a column is then found in later load schemas by its position.
+The columns of a version's fields are read from the load schema right after that version was folded, by the properties
+that package `loader.load_schema` documents. In later load schemas a column has the same position.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from support.schemas.strategies import branch_name
 
 ROW_BYTES_MAX = 1 << 14
 SIGNALLING_NAN = re.compile(rb"[\x80-\xbf][\x7f\xff]", re.DOTALL)
-"""The upper half of one, or bytes that look like it. What becomes of it is left to the reference."""
+"""The upper half of a signalling NaN, or bytes that look like it. The core may convert it, so only the reference is
+tested."""
 
 
 def states_of(*versions: Schema) -> list[LoadState]:
@@ -57,13 +59,13 @@ def load_schema_of(*versions: Schema) -> Schema:
 
 
 def project(writer: Schema, load: Schema, body: bytes, route: StoredRoute | None = None) -> bytes:
-    return both_twins(writer, load, None, CapturedLong(), route)(body)
+    return core_and_reference(writer, load, None, CapturedLong(), route)(body)
 
 
-def both_twins(
+def core_and_reference(
     writer: Schema, load: Schema, time_path: Sequence[str] | None, seen: CapturedLong, route: StoredRoute | None = None
 ) -> Callable[[bytes], bytes]:
-    """What the reference makes of a body, with the core's word that it is the same."""
+    """Returns a converter that asserts that core and reference make the same row of a body."""
     compiled = compile_projection(writer, load, time_path, seen, route)
     core = core_if_any()
     nothing_seen = seen.value
@@ -75,7 +77,7 @@ def both_twins(
         assert reference == twin, f"of {body.hex()}"
         try:
             row = compiled.convert(body)
-            assert not reference, f"a row is made of {body.hex()}: {reference}"
+            assert not reference, f"the projection accepts a bad body {body.hex()}: {reference}"
         except BadBody:
             if core is not None and compiled.program is not None:
                 found = core_project(core, compiled.program, body, ROW_BYTES_MAX)
@@ -92,7 +94,7 @@ def both_twins(
 
 
 def refusal(check: Callable[[bytes], None], body: bytes) -> str:
-    """Why the check refuses a body; nothing where it does not."""
+    """The reason why the check refuses a body, "" if it accepts it."""
     try:
         check(body)
     except BadBody as error:
@@ -107,7 +109,7 @@ def encode(schema: Schema, value: Any) -> bytes:
 
 
 def decode(schema: Schema, row: bytes, *, reader: Schema | None = None) -> Any:
-    """A row as it is, or as Avro's resolution gives it to a later load schema."""
+    """Decodes a row, with `reader` by Avro's resolution to a later load schema."""
     source = io.BytesIO(row)
     wanted = None if reader is None else fastavro.parse_schema(_stripped(json.loads(reader.text), "logicalType"))
     value = fastavro.schemaless_reader(source, _plain(schema), wanted)
@@ -116,8 +118,8 @@ def decode(schema: Schema, row: bytes, *, reader: Schema | None = None) -> Any:
 
 
 def _rounded(schema: Schema, node: Type, value: Any) -> Any:
-    """With floats as a float holds them, and bytes as bytes: fastavro leaves an int as it is where the reader's schema
-    says float, and a default of bytes as the text that stands in the schema."""
+    """Rounds floats to 32 bits and converts bytes. fastavro leaves an int unchanged if the reader's type is float, and
+    a default of bytes as the text in the schema."""
     node = schema.resolve(node)
     if value is None:
         return None
@@ -138,13 +140,12 @@ def _rounded(schema: Schema, node: Type, value: Any) -> Any:
 
 
 def _plain(schema: Schema) -> Any:
-    """The schema for fastavro, without logical types, so that numbers and bytes stay what they are, and without
-    defaults, which play no part in reading by the writer's schema and of which fastavro refuses some that Avro takes.
-    """
+    """The schema for fastavro, without logical types, so that numbers and bytes are not converted, and without
+    defaults: they do not matter when reading with the writer's schema, and fastavro refuses some valid ones."""
     try:
         return fastavro.parse_schema(_stripped(json.loads(self_contained_text(schema)), "logicalType", "default"))
     except fastavro.schema.UnknownType:
-        # fastavro does not look for a name without dots in the null namespace, as Avro Java does.
+        # Unlike Avro Java, fastavro does not resolve a name without dots in the null namespace.
         assume(False)
         raise
 
@@ -156,7 +157,7 @@ def _stripped(node: Any, *keys: str) -> Any:
 
 
 def expected_row(writer: Schema, then: Schema, now: Schema, value: Any, *, is_stored: bool = False) -> Any:
-    """The row of a message in the load schema `now`.
+    """The expected row of a message in the load schema `now`.
 
     Args:
         then: the load schema right after the writer's version was folded in.
@@ -171,7 +172,8 @@ def expected_row(writer: Schema, then: Schema, now: Schema, value: Any, *, is_st
 
 
 class _Row:
-    """`then` and `now` are the same place of two load schemas; `within` the names of the writer's records around it."""
+    """`then` and `now` are corresponding nodes of two load schemas; `within` are the names of the enclosing writer
+    records."""
 
     def __init__(self, writer: Schema, is_stored: bool) -> None:
         self.writer = writer
@@ -234,7 +236,7 @@ def _is_null(node: Type) -> bool:
 
 
 def _values(writer: Schema, node: Type) -> list[Type]:
-    """The branches of a type that are not null; a type that is no union is its only one."""
+    """The branches of a type except null. The only branch of a type that is no union is the type."""
     branches = node.branches if isinstance(node, Union) else (node,)
     return [branch for branch in map(writer.resolve, branches) if not _is_null(branch)]
 
@@ -244,12 +246,12 @@ def _without_null(load: Type) -> Type:
 
 
 def _unfed(column: Field) -> Any:
-    """What is written where a message has nothing for a column."""
+    """The value that is written to a column if the message has none."""
     return None if _prop(column, "absent") == "null" else _default(column)
 
 
 def _default(column: Field) -> Any:
-    """What is read where a row was written before there was the column."""
+    """The value that is read from rows written before the column existed."""
     value = column.default if column.has_default else None
     is_binary = _is_binary(_without_null(column.type))
     return value.encode("latin-1") if is_binary and isinstance(value, str) else value
@@ -260,7 +262,7 @@ def _is_binary(node: Type) -> bool:
 
 
 def _read(then: Type, now: Type, value: Any) -> Any:
-    """A default of a column that was written, as it is read when the column has another type."""
+    """A written default of a column, as it is read after the column got another type."""
     then, now = _without_null(then), _without_null(now)
     if value is None or not isinstance(then, Primitive) or not isinstance(now, Primitive):
         return value
@@ -268,7 +270,8 @@ def _read(then: Type, now: Type, value: Any) -> Any:
 
 
 def _fed(writer: Schema, record: Record, load: Record, within: frozenset[Name]) -> dict[int, Field] | None:
-    """Which writer field feeds the column at each position; None when a field has no column, or a column no value."""
+    """The writer field for the column at each position. None if a field has no column, or a column without default has
+    no field."""
     fed: dict[int, Field] = {}
     free = {field.name: field for field in record.fields}
     for listed in ("source", "former"):
@@ -286,7 +289,7 @@ def _may_be_null(load: Type) -> bool:
 
 
 def _members(writer: Schema, values: Sequence[Type], load: Record, within: frozenset[Name]) -> list[int]:
-    """The position of the member that takes each branch, -1 for none; a member takes one."""
+    """The position of the member for each branch, -1 for none. A member takes one branch."""
     found: list[int] = []
     for branch in values:
         fits = (
@@ -306,7 +309,7 @@ def _names(branch: Type) -> set[str]:
 
 
 def _holds(writer: Schema, node: Type, load: Type, within: frozenset[Name]) -> bool:
-    """Whether a column, right after a version was folded in, can have taken that version's type."""
+    """Whether a column, right after a version was folded in, can store that version's type."""
     node, inner = writer.resolve(node), _without_null(load)
     values = _values(writer, node)
     if _prop(inner, "kind") == "json":
@@ -353,7 +356,7 @@ def _is_called(node: Record | Enum, load: Record | Enum) -> bool:
 
 
 def _logical(node: Primitive | Fixed) -> tuple[Any, ...] | None:
-    """What a logical type means. A uuid is plain text, and a fixed decimal too large for readers is plain bytes."""
+    """The meaning of a logical type. A uuid is plain text, and a fixed decimal too large for readers is plain bytes."""
     logical = node.logical
     too_wide = isinstance(node, Fixed) and logical is not None and ((logical.precision or 0) > 38 or node.size > 1_024)
     if logical is None or too_wide or (isinstance(node, Primitive) and logical.name == "uuid"):
@@ -394,7 +397,7 @@ def _float_step(value: float, step: int) -> float:
 
 
 class _Text:
-    """Equal to a text that holds this JSON."""
+    """Equal to a text with the same JSON value."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -430,7 +433,7 @@ def _json(schema: Schema, node: Type, value: Any) -> Any:
 
 
 class _Float(float):
-    """Equal to a number that is the same float of 32 bits."""
+    """Equal to a number with the same 32-bit float."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, int | float) and struct.pack("<f", self) == struct.pack("<f", other)

@@ -1,4 +1,4 @@
-"""Storages on real file systems, through a JVM of Spark in the test's own process."""
+"""Storages on real file systems, through a JVM of Spark in the test process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUMBERS = itertools.count()
 
 @contextmanager
 def spark_jvm(data_dir: Path, spark: Mapping[str, str]) -> Iterator[None]:
-    """Spark's JVM, with these keys of `[spark]`; `real_storage` is reached through it."""
+    """Spark's JVM with these keys of `[spark]`. `real_storage` uses it."""
     ensure_java(data_dir)
     properties = session_properties(
         app_name="test",
@@ -37,7 +37,7 @@ def spark_jvm(data_dir: Path, spark: Mapping[str, str]) -> Iterator[None]:
 
 
 def real_storage(base: str) -> Storage:
-    """A new warehouse below a directory."""
+    """A new warehouse in a directory."""
     uri = f"{base}/w{next(NUMBERS)}"
     file_system = FILE_SYSTEMS[uri.partition(":")[0]](lambda: shared_jvm(Path(), {}), uri)
     return hadoop_storage(file_system, uri)

@@ -1,4 +1,4 @@
-"""File systems in memory, with what HDFS and a bucket promise and no more; for tests of what stands on them."""
+"""File systems in memory with exactly the guarantees of HDFS and S3, for tests of code that depends on these."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _InMemory:
             return tuple(sorted({path.split("/")[0] for path in below}))
 
     def below(self, path: str) -> list[str]:
-        """The file of this path, or those in the directory."""
+        """The file with this path, or the files in the directory."""
         with self.lock:
             return [one for one in self.files if f"{one}/".startswith(f"{path}/")]
 
@@ -67,7 +67,7 @@ class _InMemory:
 
 @dataclass
 class FakeHdfs(_InMemory):
-    """Directories are there whether there is something in them or not. `done` has what was settled and deleted."""
+    """Directories exist even if they are empty. `done` records persisted and deleted paths."""
 
     directories: set[str] = field(default_factory=set)
     done: list[tuple[str, str]] = field(default_factory=list)
@@ -149,10 +149,10 @@ class FakeHdfs(_InMemory):
 
 @dataclass
 class FakeBucket(_InMemory):
-    """There are no directories; a move is a copy and then a delete, with others in between.
+    """There are no directories. A move is a copy and then a delete, and other calls may come in between.
 
-    `is_conditional` says whether the store refuses a put of a name that is taken; `drops_replies` whether the client
-    meets that refusal of its own first try, whose reply was lost.
+    `is_conditional` is whether the store refuses to put an existing name. With `drops_replies` the client loses the
+    reply of its first attempt, retries, and is refused because of it.
     """
 
     is_conditional: bool = True

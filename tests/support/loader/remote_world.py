@@ -1,4 +1,4 @@
-"""A `LoadWorld` whose warehouse is elsewhere, and what is true of its loads wherever that is."""
+"""A `LoadWorld` with a remote warehouse, and checks of its loads for any file system."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ POINTS = (
     "apply:audit:after",
     "apply:cursors:before",
 )
-"""Of `fault/load_launcher.py`: every load of this world passes them."""
+"""Stop points of `fault/load_launcher.py` that every load of this world passes."""
 
-FIRST_KILLS_S = 12.0  # the latest after the start of a load; one that has ended by then is tried again
-OUTAGE_S = 20.0  # the longest: Hadoop's client gives a server up after ten
+FIRST_KILLS_S = 12.0  # latest moment after the start of a load; if the load has ended by then, the kill is repeated
+OUTAGE_S = 20.0  # at most; Hadoop's client gives up after ten
 OUTAGE_EVERY = 3  # kills
 
 
 @dataclass(frozen=True)
 class Outage:
-    """A server that loads need and that can die under them; `end` returns when it serves again."""
+    """Stops a server that loads need; `end` returns when the server serves again."""
 
     name: str
     begin: Callable[[], None]
@@ -49,7 +49,7 @@ class Outage:
 
 
 class RemoteWorld(LoadWorld):
-    """`uri` is of the warehouse; `warehouse` is a copy, that `fetch` makes anew in a directory."""
+    """`uri` is the warehouse. `warehouse` is a local copy, which `fetch` creates in a directory."""
 
     def __init__(self, root: Path, uri: str, fetch: Callable[[Path], Path]) -> None:
         super().__init__(root)
@@ -63,14 +63,14 @@ class RemoteWorld(LoadWorld):
         self.warehouse = self._fetch(self.data_dir / "copy")
         super().check(whole=whole)
 
-    def load_well(self) -> None:
-        """A load that finds nothing to complain of and leaves all that was produced."""
+    def load_completely(self) -> None:
+        """Runs a load, which must have no findings and complete the tables."""
         run = self.load()
         assert run.returncode == 0, run.stdout + run.stderr
         self.check(whole=True)
 
     def counts(self, topic: str) -> tuple[int, int]:
-        """Rows and distinct places of a table, as Spark SQL sees them."""
+        """The numbers of rows and of distinct offsets of a table, by Spark SQL."""
         query = f"SELECT count(*) AS n, count(DISTINCT kafka.partition, kafka.offset) AS places FROM headrace.{topic}"
         where = ["--data-dir", str(self.data_dir), "--metastore", self.addresses["metastore"], "--warehouse", self.uri]
         run = self.command("sql", query, *where, "--format", "json")
@@ -78,13 +78,13 @@ class RemoteWorld(LoadWorld):
         (row,) = json.loads(run.stdout)
         return int(row["n"]), int(row["places"])
 
-    def staged_now(self) -> set[Path]:
-        """What is there before anything else happens: what a killed load had staged is kept until it is old."""
+    def staged_at_start(self) -> set[Path]:
+        """The staged files at the beginning. Files of killed loads stay until they reach the maximum age."""
         self.check(whole=False)
         return set(self.staged())
 
     def staged(self) -> list[Path]:
-        """Files of work in progress, in the copy."""
+        """Staged files in the copy."""
         return [path for path in (self.warehouse / "_headrace" / "staging").rglob("*") if path.suffix == ".txt"]
 
 
@@ -93,8 +93,8 @@ def kills_of_test() -> int:
 
 
 def kill_loads(world: RemoteWorld, directory: Path, kills: int, outages: Sequence[Outage] = ()) -> None:
-    """Kills the driver or a worker of load after load, or a server under it, by turns at a step of it and at a random
-    moment; every second is followed by one that ends."""
+    """Kills the driver or a worker of one load after another, or a server; alternately at a stop point and at a random
+    moment. After every second kill, a load completes the tables."""
     seed = int(os.environ.get("HEADRACE_TEST_SEED") or time.time_ns() % 10**6)
     print(f"\nseed {seed}")
     chance = random.Random(seed)
@@ -117,7 +117,7 @@ def kill_loads(world: RemoteWorld, directory: Path, kills: int, outages: Sequenc
             load.wait()
             continue
         if outages and number % OUTAGE_EVERY == OUTAGE_EVERY - 1:
-            who = _outlive(load, chance.choice(outages), chance.uniform(0.5, OUTAGE_S))
+            who = _stop_server(load, chance.choice(outages), chance.uniform(0.5, OUTAGE_S))
         else:
             load.kill(victim)
             who = "driver" if victim == load.process.pid else "worker"
@@ -125,18 +125,18 @@ def kill_loads(world: RemoteWorld, directory: Path, kills: int, outages: Sequenc
         print(f"kill {number}: {who} at {point or load.last_phase()}", flush=True)
         world.check(whole=False)
         if number % 2 == 0:
-            world.load_well()
-    world.load_well()
+            world.load_completely()
+    world.load_completely()
     total = len(world.produced["orders"].rows)
     assert world.counts("orders") == (total, total)
 
 
-def _outlive(load: StoppingLoad, outage: Outage, seconds: float) -> str:
-    """A server dies and is back after a while, to a load that waits for it or has given up and says so."""
+def _stop_server(load: StoppingLoad, outage: Outage, seconds: float) -> str:
+    """Stops a server for some time. The load either waits for it, or fails with an error message."""
     outage.begin()
-    _run_on(load, seconds)
+    _resume_workers(load, seconds)
     outage.end()
-    _run_on(load, LOAD_TIMEOUT_S)
+    _resume_workers(load, LOAD_TIMEOUT_S)
     code = load.wait()
     text = load.log.read_text()
     assert code in (0, 1, 2), text
@@ -144,8 +144,9 @@ def _outlive(load: StoppingLoad, outage: Outage, seconds: float) -> str:
     return f"{outage.name} for {seconds:.0f} s (exit {code})"
 
 
-def _run_on(load: StoppingLoad, seconds: float) -> None:
-    """Until the load has ended, or that long; each new worker stops where the first one did, and is woken."""
+def _resume_workers(load: StoppingLoad, seconds: float) -> None:
+    """Waits until the load has ended or the time is over. Resumes each new worker, which stops at the same point as the
+    first."""
     deadline = time.monotonic() + seconds
     while load.process.poll() is None and time.monotonic() < deadline:
         for pid in {int(word) for word in load.announce.read_text().split()[::2]}:
@@ -155,7 +156,7 @@ def _run_on(load: StoppingLoad, seconds: float) -> None:
 
 
 def read_and_change(world: RemoteWorld) -> None:
-    """Every command that looks at the warehouse, or changes it, does so there."""
+    """Runs every command that reads or changes the warehouse."""
     where = ["--data-dir", str(world.data_dir), "--warehouse", world.uri]
     broker = ["--bootstrap-servers", world.addresses["broker"]]
     rewriting = [*where, *broker, "--master", "local[1]", "--metastore", world.addresses["metastore"]]
@@ -181,22 +182,22 @@ def read_and_change(world: RemoteWorld) -> None:
 
 
 def two_drivers(world: RemoteWorld, directory: Path) -> None:
-    """Two processes that load the same at once: what both decide is committed once."""
+    """Two processes load the same offsets at once; each offset must be committed once."""
     world.produce("orders", 40, fields=[*FIELDS, NOTE])
     loads = [world.start_load(directory / f"{number}.log", "--no-lease") for number in range(2)]
     codes = [load.wait() for load in loads]
     assert codes == [0, 0], [load.log.read_text() for load in loads]
     world.check(whole=True)
-    world.load_well()
+    world.load_completely()
 
 
 def lose_a_worker(world: RemoteWorld, directory: Path) -> None:
-    """Spark tries the task again, and of the first attempt nothing is left that counts."""
-    before = world.staged_now()
+    """Kills a worker. Spark retries its task, and staging must have no files of the first attempt in use."""
+    before = world.staged_at_start()
     world.produce("orders", 40, fields=[*FIELDS, NOTE])
     load = world.start_load(directory / "load.log", "--master", "local[2,3]", point="write:finish:after")
     os.kill(load.wait_until_stopped(), signal.SIGKILL)
-    _run_on(load, LOAD_TIMEOUT_S)
+    _resume_workers(load, LOAD_TIMEOUT_S)
     assert load.wait() == 0, load.log.read_text()
     world.check(whole=True)
     assert set(world.staged()) <= before

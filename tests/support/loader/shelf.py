@@ -41,7 +41,7 @@ TIME_MS = 1_767_225_600_000
 
 
 def container(rows: Sequence[Row], kafka_column: str = "position") -> bytes:
-    """A data file of orders whose ids are their offsets, two rows in a block."""
+    """A data file of orders whose ids are their offsets, with two rows per block."""
     form = ContainerFormat(load_schema_with_kafka(ORDER_V1, kafka_column), "deflate", bytes(range(16)))
     bodies = [
         encode_long(offset) + compile_suffix(kafka_column, partition)(offset, TIME_MS, b"key", NO_HEADERS)
@@ -52,13 +52,12 @@ def container(rows: Sequence[Row], kafka_column: str = "position") -> bytes:
 
 
 def quarantine_container(
-    rows: Sequence[Row], response_value: Callable[[int], bytes] = lambda offset: b"v", bad: BadMessage = BAD
+    rows: Sequence[Row], value_at: Callable[[int], bytes] = lambda offset: b"v", bad: BadMessage = BAD
 ) -> bytes:
-    """A quarantine file of messages with values by their offsets."""
+    """A quarantine file of messages whose values depend on the offset."""
     form = ContainerFormat(SCHEMA, "deflate", bytes(range(16)))
     encoded = [
-        encode_row(partition, offset, TIME_MS, b"k", response_value(offset), NO_HEADERS, bad)
-        for partition, offset in rows
+        encode_row(partition, offset, TIME_MS, b"k", value_at(offset), NO_HEADERS, bad) for partition, offset in rows
     ]
     return form.header({}) + form.block(encoded)
 
@@ -71,14 +70,14 @@ def spans(rows: Iterable[Row]) -> tuple[FileRange, ...]:
 
 
 def folded() -> LoadSchema:
-    """Of orders in their first version, which has id 7."""
+    """The load schema of the first version of orders, schema id 7."""
     state = fold(EMPTY, 1, parse_schema(ORDER_V1), 7)
     text = canonical(state.to_json()).decode()
     return LoadSchema(1, "orders-value", 1, text, state.text, frozenset({7}), "")
 
 
 class Shelf:
-    """`follows` is what brings committed files to their places; without it they stay in staging."""
+    """With `follows`, committed files are published; without it they stay in staging."""
 
     def __init__(self, root: Path) -> None:
         self.warehouse = root / "warehouse"
@@ -93,18 +92,19 @@ class Shelf:
         *ranges: tuple[int, int | None, int, int],
         topic: str = "orders",
         quarantined: Mapping[str, Sequence[Row]] | None = None,
-        response_value: Callable[[int], bytes] = lambda offset: b"v",
+        value_at: Callable[[int], bytes] = lambda offset: b"v",
         bad: BadMessage = BAD,
         counts: RangeCounts | None = None,
         skipped: tuple[SkippedOffsets, ...] = (),
         kafka_column: str = "position",
         topic_id: str = "id-1",
     ) -> Commit:
-        """
+        """Commits a load.
+
         Args:
             rows: by time partition.
             ranges: partition, previous, start and end.
-            counts: of the first range, where it has more than rows; so is `skipped`.
+            counts: of the first range, if it has more than rows. `skipped` belongs to the first range too.
         """
         quarantined = quarantined or {}
         files = {
@@ -113,7 +113,7 @@ class Shelf:
                 for time_partition, found in rows.items()
             },
             **{
-                (FileKind.QUARANTINE, time_partition): (found, quarantine_container(found, response_value, bad))
+                (FileKind.QUARANTINE, time_partition): (found, quarantine_container(found, value_at, bad))
                 for time_partition, found in quarantined.items()
             },
         }
@@ -137,7 +137,7 @@ class Shelf:
     def rewrite(
         self, time_partition: str, rows: Sequence[Row], kind: FileKind = FileKind.DATA, topic: str = "orders"
     ) -> Commit:
-        """All files of a time partition become one, or none."""
+        """Replaces all files of a time partition by one file, or by none if there are no rows."""
         state = self.log.read_state()
         live = FileIndex(self.log).live(topic, kind, time_partition)
         replaced = TimePartitionRewrite(

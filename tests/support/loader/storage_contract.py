@@ -1,4 +1,4 @@
-"""What every storage must do, as tests: a class of tests for each implementation gives them the fixture `storage`."""
+"""The contract of every storage as tests. A class of tests for each implementation provides the fixture `storage`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stage(storage: Storage, content: bytes = b"whole", run_id: str = "w") -> Non
 
 
 def publish(storage: Storage, name: str = NAME) -> bool:
-    """Whether the file was found."""
+    """Returns whether the file was found."""
     checksum = checksum_of(b"whole")
     return not storage.files.publish([Publication("t", "w", "a.avro", name, 5, checksum)])
 
@@ -44,7 +44,7 @@ def is_staged(storage: Storage, length: int = 5, run_id: str = "w") -> bool:
 
 
 def in_threads(act: Callable[[int], None]) -> list[BaseException]:
-    """What the threads raised that did it at once."""
+    """Runs the function in several threads at once and returns the exceptions that they raised."""
     raised: list[BaseException] = []
     start = threading.Barrier(THREADS)
 
@@ -64,11 +64,11 @@ def in_threads(act: Callable[[int], None]) -> list[BaseException]:
 
 
 class StorageContract:
-    """`ROUNDS` of each race: the more the cheaper the calls are."""
+    """`ROUNDS` is the number of rounds of each race; cheaper calls allow more."""
 
     ROUNDS = 50
 
-    def test_of_many_threads_exactly_one_puts_each_name(self, storage: Storage) -> None:
+    def test_exactly_one_of_many_threads_puts_each_name(self, storage: Storage) -> None:
         winners: list[list[int]] = [[] for _ in range(self.ROUNDS)]
 
         for number in range(self.ROUNDS):
@@ -82,7 +82,7 @@ class StorageContract:
         assert all(storage.commits.read(f"log/{n}") == f"writer {found[0]}".encode() for n, found in enumerate(winners))
         assert storage.commits.children("tmp") == ()
 
-    def test_a_name_that_is_taken_keeps_its_content(self, storage: Storage) -> None:
+    def test_put_if_absent_does_not_change_an_existing_file(self, storage: Storage) -> None:
         assert storage.commits.put_if_absent("log/1", b"first")
         assert not storage.commits.put_if_absent("log/1", b"second")
         storage.commits.keep("log/1")
@@ -107,12 +107,12 @@ class StorageContract:
         assert commits.children("cursor") == ("b.json",)
         assert commits.describe("cursor/b.json").endswith("/_headrace/cursor/b.json")
 
-    def test_large_and_odd_contents_come_back(self, storage: Storage) -> None:
+    def test_large_and_unusual_contents_are_read_back(self, storage: Storage) -> None:
         content = bytes(range(256)) * 8_000
         assert storage.commits.put_if_absent("log/2", content)
         assert storage.commits.read("log/2") == content
 
-    def test_publishing_moves_the_file_once_and_may_be_repeated(self, storage: Storage) -> None:
+    def test_publishing_is_idempotent(self, storage: Storage) -> None:
         stage(storage)
         for _ in range(2):
             assert publish(storage)
@@ -120,31 +120,31 @@ class StorageContract:
             assert not is_staged(storage)
         assert storage.files.children(DIRECTORY) == ("0-1-w-0-0.avro",)
 
-    def test_publishing_goes_on_where_somebody_was_killed_between_copy_and_delete(self, storage: Storage) -> None:
+    def test_publishing_continues_after_a_kill_between_copy_and_delete(self, storage: Storage) -> None:
         stage(storage)
         storage.files.put(NAME, b"whole")
         assert publish(storage)
         assert not is_staged(storage)
 
-    def test_a_file_that_is_nowhere_is_told(self, storage: Storage) -> None:
+    def test_a_file_missing_in_staging_and_table_is_reported(self, storage: Storage) -> None:
         assert not publish(storage)
         stage(storage)
         assert publish(storage)
         assert publish(storage)
 
-    def test_a_cut_file_is_never_published(self, storage: Storage) -> None:
+    def test_a_truncated_file_is_never_published(self, storage: Storage) -> None:
         stage(storage, b"cut")
         with pytest.raises(PublishedFileLost, match=r"\bt\b"):
             publish(storage)
         assert storage.files.length(NAME) is None
         assert is_staged(storage, 3)
 
-    def test_a_published_file_that_was_cut_is_noticed(self, storage: Storage) -> None:
+    def test_a_truncated_published_file_is_detected(self, storage: Storage) -> None:
         storage.files.put(NAME, b"cut")
         with pytest.raises(PublishedFileLost, match=r"\b3\b.*\b5\b"):
             publish(storage)
 
-    def test_a_name_that_another_file_has_is_refused_and_nothing_is_lost(self, storage: Storage) -> None:
+    def test_publishing_to_a_name_of_another_file_is_refused(self, storage: Storage) -> None:
         stage(storage)
         storage.files.put(NAME, b"other")
         with pytest.raises(PublishedFileLost, match=r"/staging/"):
@@ -162,7 +162,7 @@ class StorageContract:
             assert content_of(storage, name) == b"whole"
             assert not is_staged(storage)
 
-    def test_publishing_beside_somebody_who_removes_empty_directories(self, storage: Storage) -> None:
+    def test_publishing_while_empty_directories_are_removed(self, storage: Storage) -> None:
         done = threading.Event()
 
         def tidy() -> None:
@@ -180,7 +180,7 @@ class StorageContract:
             done.set()
             thread.join()
 
-    def test_a_file_is_brought_to_a_second_name_and_both_live(self, storage: Storage) -> None:
+    def test_bring_gives_a_file_a_second_name(self, storage: Storage) -> None:
         files = storage.files
         stage(storage)
         publish(storage)
@@ -193,7 +193,7 @@ class StorageContract:
             files.bring("t", NAME, f"t/_g2/{NAME[2:]}")
         assert storage.commits.children("tmp") == ()
 
-    def test_removing_takes_the_directories_that_are_empty(self, storage: Storage) -> None:
+    def test_removing_files_removes_empty_directories(self, storage: Storage) -> None:
         stage(storage)
         publish(storage)
         storage.files.put("t/_schema/current.avsc", b"{}")
@@ -217,7 +217,7 @@ class StorageContract:
         assert (content_of(storage, aside), content_of(storage, f"{aside}.1")) == (b"first", b"second")
         assert files.children(DIRECTORY) == (NAME.rpartition("/")[2],)
 
-    def test_a_foreign_directory_is_set_aside_with_all_in_it(self, storage: Storage) -> None:
+    def test_a_foreign_directory_is_set_aside_with_its_content(self, storage: Storage) -> None:
         files = storage.files
         for name, content in (("a", b"1"), ("deep/b", b"2")):
             files.put(f"{DIRECTORY}/sub/{name}", content)
@@ -233,7 +233,7 @@ class StorageContract:
         assert files.children("t/_foreign/sub") == ("a", "deep")
         assert files.children(DIRECTORY) == ("file", "sub")
 
-    def test_threads_that_set_one_file_aside_lose_it_nowhere(self, storage: Storage) -> None:
+    def test_concurrent_set_aside_of_one_file_loses_nothing(self, storage: Storage) -> None:
         for number in range(self.ROUNDS // 5):
             storage.files.put(f"{DIRECTORY}/{number}", b"mine")
             aside = [f"t/_foreign/{number}.{me}" for me in range(THREADS)]
@@ -247,7 +247,7 @@ class StorageContract:
             assert b"mine" in [content_of(storage, name) for name in aside]
             assert storage.files.length(f"{DIRECTORY}/{number}") is None
 
-    def test_putting_replaces_whole_files(self, storage: Storage) -> None:
+    def test_put_replaces_files_atomically(self, storage: Storage) -> None:
         for content in (b"1", b"1", b"22"):
             storage.files.put("t/_schema/current.avsc", content)
             assert content_of(storage, "t/_schema/current.avsc") == content
@@ -266,13 +266,13 @@ class StorageContract:
             staging.keep("w", [Staged("b.avro", 5)])
         staging.keep("nothing", [])
 
-    def test_kept_files_become_those_of_another_work(self, storage: Storage) -> None:
+    def test_staged_files_move_to_another_run(self, storage: Storage) -> None:
         stage(storage)
         storage.staging.move("w", [Staged("a.avro", 5)], "v")
         assert is_staged(storage, 5, "v")
         assert not is_staged(storage)
 
-    def test_the_driver_writes_files_of_its_own(self, storage: Storage) -> None:
+    def test_the_driver_writes_files(self, storage: Storage) -> None:
         sink = storage.staging.sink("w")
         for data in (b"wh", b"ole"):
             sink.append("a.avro", data)
@@ -284,7 +284,7 @@ class StorageContract:
         assert not storage.files.publish([Publication("t", "w", f"{sink.directory}/a.avro", NAME, 5, checksum)])
         assert content_of(storage, NAME) == b"whole"
 
-    def test_works_are_told_by_their_age(self, storage: Storage) -> None:
+    def test_age_of_staged_runs(self, storage: Storage) -> None:
         staging = storage.staging
         assert staging.works() == frozenset()
         stage(storage)

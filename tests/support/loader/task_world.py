@@ -1,4 +1,4 @@
-"""The loader's world in memory with the real tasks in it: they fetch real batches and stage real files."""
+"""The loader's world in memory with real tasks: they fetch real batches and stage real files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.loader.loader_fakes import FakeCluster, FakeRegistry, World
 from support.loader.projection_oracle import encode
 
 MESSAGES_PER_FETCH = 3
-HOLE = 0  # in place of a schema id: the log has no message there any more
+HOLE = 0  # instead of a schema id: the log no longer has this message
 FIRST_MS, HOUR_MS, HOURS = 1_767_225_600_000, 3_600_000, 3
 
 
@@ -40,8 +40,8 @@ def _batch(first: int, texts: tuple[str, ...], schema_ids: tuple[int, ...]) -> b
 
 
 def _body(text: str, offset: int) -> bytes:
-    """A record whose `id` is the offset, whose `timestamp` is in one of three hours by turns and whose other fields are
-    strings; nothing where there is no schema."""
+    """A record whose `id` is the offset and whose other fields are strings. Its `timestamp` is in hour number `offset %
+    3`. Empty for an unregistered schema id."""
     if not text:
         return b""
     known = {"id": offset, "timestamp": FIRST_MS + offset % HOURS * HOUR_MS}
@@ -50,7 +50,7 @@ def _body(text: str, offset: int) -> bytes:
 
 
 class ServingCluster(FakeCluster):
-    """Also gives messages: each says its offset, written in the schema that the log has for it."""
+    """Also serves messages. Each contains its offset, encoded in the schema that the log has for it."""
 
     def __init__(self, registry: FakeRegistry) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class TaskWorld(World):
         return [run_merge_unit(unit) for unit in units]
 
     def rows(self, topic: str) -> list[tuple[int, int]]:
-        """Every (partition, offset) that a query of the topic's table finds, as often as it does."""
+        """Every (partition, offset) that a query of the topic's table finds, with duplicates."""
         found = []
         for path in self._files("headrace", topic):
             with path.open("rb") as file:

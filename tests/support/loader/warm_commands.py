@@ -1,4 +1,4 @@
-"""Commands of `headrace` that run one after the other in one child process, so that only the first one starts Spark."""
+"""Commands of `headrace` that run sequentially in one child process, so that only the first one starts Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class WarmCommands:
     """The child process, started by the first command.
 
     Args:
-        environment: variables of the child besides those of this process.
+        environment: variables of the child in addition to those of this process.
     """
 
     def __init__(self, environment: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -29,7 +29,7 @@ class WarmCommands:
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, *words: str, timeout_s: float, now_ms: int | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs `headrace` with these words; the result is that of a process of its own.
+        """Runs `headrace` with these words. The result equals that of a separate process.
 
         Args:
             now_ms: the time at which loads and rewrites run, by default the system's.

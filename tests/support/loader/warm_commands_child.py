@@ -1,9 +1,9 @@
-"""The child process of `support.loader.warm_commands`: runs commands of `headrace` and keeps the Spark session.
+"""The child process of `support.loader.warm_commands`: runs commands of `headrace` and reuses the Spark session.
 
 Each line of standard input is a JSON object with the `words` of a command and the `now_ms` of its clock, null for the
-clock of the system. Each line of standard output is one with the exit code, standard output and standard error of the
-command. `headrace.cli.main` runs each command as it does in a process of its own, with one difference: as in
-`headrace load serve`, loads and rewrites get a session that outlives them.
+clock of the system. Each line of standard output is a JSON object with the exit code, standard output and standard
+error of the command. `headrace.cli.main` runs each command as in a separate process, with one difference: as in
+`headrace load serve`, loads and rewrites share a session.
 """
 
 from __future__ import annotations

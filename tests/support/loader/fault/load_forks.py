@@ -1,7 +1,8 @@
 """Loads forked from a process with a running Spark: `python load_forks.py load …` with the flags of the loads.
 
-The process opens one Spark session. For each line of JSON on standard input it forks a driver, which runs `headrace`
-with the arguments in the line on the same JVM, over its own connections, and waits until the driver has ended.
+The process opens one Spark session. For each line of JSON on standard input it forks a driver. The driver runs
+`headrace` with the arguments of the line on the same JVM, over separate connections. The process waits until the driver
+has ended.
 
     -> {"arguments": ["load", …], "log": "/tmp/1.log", "point": "commit:link:before", "nth": 1, "announce": "/tmp/1"}
     <- forked 4711
@@ -40,7 +41,7 @@ _of_the_first_process: list[Any] = []
 
 
 def open_session(arguments: list[str]) -> LoadSession:
-    """The session that `headrace load` would open for these flags."""
+    """Opens the session that `headrace load` would open for these flags."""
     parser = CommandParser()
     headrace.cli.load.configure(parser)
     session = LoadSession(outlives_load=True)
@@ -56,7 +57,7 @@ def open_own_connections(session: LoadSession) -> None:
 
 
 def run_forked(session: LoadSession, order: dict[str, Any]) -> int:
-    """In the forked process: the exit code of one command."""
+    """Runs one command in the forked process and returns its exit code."""
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for descriptor, target in ((nothing, 0), (log, 1), (log, 2)):

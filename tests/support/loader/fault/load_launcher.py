@@ -1,4 +1,4 @@
-"""`headrace` with stop points in it: `python load_launcher.py load …` behaves as `python -m headrace load …`."""
+"""`headrace` with stop points: `python load_launcher.py load …` behaves like `python -m headrace load …`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ def add_points() -> None:
 
 
 def let_workers_stop() -> None:
-    """Spark starts the daemon of its Python workers, which finds its points through `PYTHONPATH`."""
+    """Lets Spark's Python workers stop too: Spark starts their daemon, which finds its stop points through
+    `PYTHONPATH`."""
     paths = [str(HERE / "worker_site"), str(HERE), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
 

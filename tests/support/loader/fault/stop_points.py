@@ -1,12 +1,12 @@
-"""Named points of a load at which a test stops the process, to kill it or to wake it up again.
+"""Named points of a load at which a test stops the process, to kill or resume it.
 
-Nothing of this is in the product: a launcher wraps the loader's own functions in the child process. Which point is
-meant comes by the environment:
+The product contains no stop points: a launcher wraps the loader's functions in the child process. Variables of the
+environment select the point:
 
     HEADRACE_TEST_POINT     name of the point
     HEADRACE_TEST_NTH       at which passage, from 1
     HEADRACE_TEST_ANNOUNCE  file to which `<pid> <point>` is appended just before the process stops itself
-    HEADRACE_TEST_CONTROL   file with all of that, in place of the other three, for processes that see several loads
+    HEADRACE_TEST_CONTROL   file with these three values, instead of the variables, for processes that run several loads
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONTROL = "HEADRACE_TEST_CONTROL"
 
 
 class Stop(NamedTuple):
-    """Where to stop in the load of that number."""
+    """The point at which the load with this number stops."""
 
     point: str
     nth: int
@@ -36,7 +36,7 @@ _passages: Counter[Stop] = Counter()
 
 
 def write_control(path: Path, stop: Stop) -> None:
-    """Replaces the control file as a whole, so that a reader finds the old or the new one."""
+    """Replaces the control file atomically."""
     written = path.with_suffix(".new")
     written.write_text(json.dumps(stop))
     written.replace(path)
@@ -51,7 +51,7 @@ def wanted() -> Stop:
 
 
 def stop_at(point: str) -> None:
-    """Stops this process here if this is the wanted passage of the wanted point; SIGCONT lets it go on."""
+    """Stops this process if this is the selected passage of the selected point. SIGCONT resumes it."""
     stop = wanted()
     if point != stop.point:
         return
@@ -68,7 +68,7 @@ def wrap(owner: Any, name: str, point: str, applies: Callable[..., bool] = lambd
     """Puts the points `<point>:before` and `<point>:after` around a function or method.
 
     Args:
-        applies: judges the call's arguments; other calls pass.
+        applies: returns, for the call's arguments, whether the call is a passage.
     """
     inner = getattr(owner, name)
 

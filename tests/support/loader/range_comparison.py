@@ -1,4 +1,4 @@
-"""A range's batches through the core and through the reference, and all that comes of them compared."""
+"""Processes the batches of a range with the core and with the reference, and compares all results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOM = Room()
 def record_bytes(
     delta: int, time_delta: int, key: bytes | None, value: bytes | None, headers: bytes = NO_HEADERS
 ) -> bytes:
-    """A record as it lies in a batch."""
+    """The encoding of a record in a batch."""
     parts = [b"\x00", encode_long(time_delta), encode_long(delta)]
     parts += [encode_long(-1) if one is None else encode_bytes(one) for one in (key, value)]
     return encode_bytes(b"".join((*parts, headers)))
@@ -42,7 +42,7 @@ def headers_bytes(headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
 
 @dataclass(slots=True)
 class Rows:
-    """What came for each kind and time partition, in order."""
+    """The rows of each kind and time partition, in order."""
 
     found: dict[tuple[FileKind, str], list[tuple[int, bytes]]] = field(default_factory=lambda: defaultdict(list))
 
@@ -56,8 +56,8 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What a range has in common."""
+class RangeInputs:
+    """The inputs common to all batches of a range."""
 
     plan: TopicPlan
     time_fields: tuple[str, ...] = ("timestamp",)
@@ -87,8 +87,10 @@ class Given:
         return messages, rows
 
 
-def taken(given: Given, batches: Sequence[bytes], counts: Sequence[int], through: Library | None) -> tuple[Any, ...]:
-    """Everything that comes of batches, each the payload of so many records from offset 100 on."""
+def taken(
+    given: RangeInputs, batches: Sequence[bytes], counts: Sequence[int], through: Library | None
+) -> tuple[Any, ...]:
+    """All results of the batches. The batch number n has the given count of records, from offset 100 n on."""
     messages, rows = given.messages(through)
     record_parser = parse_records if through is None else RecordColumns(through)
     stopped = None
@@ -105,9 +107,9 @@ def taken(given: Given, batches: Sequence[bytes], counts: Sequence[int], through
 
 
 def check_same(
-    given: Given, batches: Sequence[Sequence[bytes]], counts: Sequence[int] | None = None
+    given: RangeInputs, batches: Sequence[Sequence[bytes]], counts: Sequence[int] | None = None
 ) -> tuple[Any, ...]:
-    """What comes of batches, each of so many records, by both."""
+    """Checks that core and reference give the same results, and returns them."""
     payloads, counts = [b"".join(one) for one in batches], counts or [len(one) for one in batches]
     expected = taken(given, payloads, counts, None)
     assert taken(given, payloads, counts, required_core()) == expected
@@ -115,7 +117,7 @@ def check_same(
 
 
 def plan_of(versions: Sequence[Schema]) -> TopicPlan:
-    """Ids count from 1; 404 is known to be absent."""
+    """A plan for these versions. Schema ids count from 1; 404 is known to be absent."""
     texts = {number: version.text for number, version in enumerate(versions, 1)}
     state = states_of(*versions)[-1]
     return TopicPlan("t", state.text, texts, POLICY, routes=state.routes, absent_ids=frozenset({404}))
