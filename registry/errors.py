@@ -47,7 +47,8 @@ from typing import ClassVar
 
 
 class RegistryError(Exception):
-    """The root. `subject`, `version`, `schema_id` and `detail` are set where the error has them.
+    """The root of the registry's errors. `subject`, `version`, `schema_id` and `detail` are set where the error has
+    them.
 
     The message is `template` formatted with those fields, or `message` where a response already has one.
     """
@@ -80,7 +81,7 @@ class VersionNotFound(RegistryError):
 
 
 class SchemaNotFound(RegistryError):
-    """`schema_id` is set for a request by id, and None for a lookup of a schema."""
+    """No schema has the id, or no version of the subject has the schema. `schema_id` is None in the second case."""
 
     template = "Schema not found"
 
@@ -115,7 +116,8 @@ class SubjectModeNotConfigured(RegistryError):
 
 
 class IncompatibleSchema(RegistryError):
-    """`findings` has one message per incompatibility; `detail` is the list as text."""
+    """The subject's compatibility level forbids the schema. `findings` has one message per incompatibility; `detail` is
+    the list as text."""
 
     template = (
         'Schema being registered is incompatible with an earlier schema for subject "{subject}", details: {detail}'
@@ -167,13 +169,14 @@ class ReferenceExists(RegistryError):
 
 
 class SchemaIdMismatch(RegistryError):
-    """`schema_id` is the id of the registered content; `detail` is the id that the request imposed."""
+    """An imported schema is already registered with another id. `schema_id` is the registered id; `detail` is the id
+    that the request imposed."""
 
     template = "Schema already registered with id {schema_id} instead of input id {detail}"
 
 
 class ContextNotEmpty(RegistryError):
-    """`detail` is the context."""
+    """The context to be deleted has subjects. `detail` is the context."""
 
     template = "The specified context '{detail}' is not empty."
 
@@ -187,7 +190,8 @@ class StoreError(RegistryError):
 
 
 class DatabaseUnusable(StoreError):
-    """The message is `problem`, followed by `remedy` unless that is empty."""
+    """The database cannot be opened, written or migrated. The message is `problem`, followed by `remedy` unless that is
+    empty."""
 
     def __init__(self, problem: str, *, remedy: str = "") -> None:
         super().__init__(f"{problem}: {remedy}" if remedy else problem)
@@ -205,11 +209,11 @@ class TokenKeysUnusable(RegistryError):
 
 
 class UsersFileUnusable(RegistryError):
-    """`detail` is one sentence for the operator of the registry."""
+    """The users file cannot be read or has a mistake. `detail` is one sentence for the operator of the registry."""
 
 
 class ServiceError(RegistryError):
-    """`status` and `error_code` come from the response."""
+    """An error response without a class of its own. `status` and `error_code` come from the response."""
 
     def __init__(self, detail: str, *, status: int = 0, error_code: int = 0) -> None:
         self.status = status
@@ -226,7 +230,7 @@ class AccessDenied(RegistryError):
 
 
 class RegistryUnavailable(RegistryError):
-    """`url` is the address of the registry."""
+    """The client cannot reach the registry. `url` is the address of the registry."""
 
     template = "schema registry at {detail}"
 
@@ -240,7 +244,8 @@ INCONCLUSIVE_ERRORS = (RegistryUnavailable, ServiceError, StoreError)
 
 
 class ExportFileInvalid(RegistryError):
-    """`location` is the file name, with a line number for an error in one line."""
+    """The file is not an export file, or it was truncated or changed. `location` is the file name, with a line number
+    for an error in one line."""
 
     def __init__(self, location: str, problem: str) -> None:
         self.location = location
@@ -256,7 +261,7 @@ class InvalidResponse(RegistryError):
 
 
 class ReplicationStopped(RegistryError):
-    """`detail` is one sentence for the operator of the replica."""
+    """A replica cannot replicate, or no longer can. `detail` is one sentence for the operator of the replica."""
 
 
 class ImportStopped(RegistryError):

@@ -10,10 +10,10 @@ from headrace.registry.domain import Metadata
 from headrace.registry.rules import RuleSet
 
 VERSION_PROPERTY: Final = "confluent:version"
-"""Property with the version number of the version that has it."""
+"""Metadata property in which a version contains its own version number."""
 
 RESERVED_PROPERTY: Final = "confluent:reserved"
-"""Property with comma-separated names that top-level fields may not have."""
+"""Metadata property with the names, separated by commas, that top-level fields may not have."""
 
 V = TypeVar("V")
 
@@ -63,7 +63,7 @@ def version_property(metadata: Metadata | None) -> int | None:
 def satisfies_request(
     requested: tuple[Metadata | None, RuleSet | None], stored: tuple[Metadata | None, RuleSet | None], version: int
 ) -> bool:
-    """Whether a stored version matches a request for metadata and rules; the schemas are equal already.
+    """Whether the metadata and rules of a stored version match those of a request. The caller has compared the schemas.
 
     Metadata and rules must be equal. A version property on one side only is ignored, but in a request it must be the
     number of the stored version.

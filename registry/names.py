@@ -57,7 +57,7 @@ ALL_SUBJECTS: Final = SubjectFilter()
 
 
 def split_subject(text: str) -> tuple[str, str]:
-    """(context, name) of a subject in a request. `:.:a` equals `a`, and `:.c` equals `:.c:`."""
+    """Splits a subject of a request into context and name. `:.:a` equals `a`, and `:.c` equals `:.c:`."""
     if not text.startswith(":."):
         return DEFAULT_CONTEXT, text
     context, _, name = text[1:].partition(":")
@@ -128,7 +128,7 @@ def scope_name(text: str) -> str | None:
     context, name = _split_valid(text)
     if context == GLOBAL_CONTEXT and name:
         raise InvalidSubject(subject=text)
-    # The empty text is a subject, but a context without a name is the context.
+    # The empty text is the subject with the empty name; `:.:` is the default context.
     if text.startswith(":.") and context == DEFAULT_CONTEXT and not name:
         return None
     return qualified(context, name)

@@ -112,7 +112,7 @@ def may_read(subject: str) -> bool:
 
 
 def is_restricted() -> bool:
-    """Whether the principal may not read every subject."""
+    """Whether the principal may read only some of the subjects, or none."""
     return permissions().highest_everywhere is None
 
 

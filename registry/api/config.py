@@ -1,6 +1,7 @@
-"""/config: compatibility level and other configuration, global, per context or per subject.
+"""/config: reads, changes and removes the configuration of a subject, of a context or of all contexts.
 
-GET responses have the level as `compatibilityLevel`; PUT requests and their responses have it as `compatibility`.
+It includes the compatibility level. GET responses have the level as `compatibilityLevel`; PUT requests and their
+responses have it as `compatibility`.
 """
 
 from __future__ import annotations

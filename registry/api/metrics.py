@@ -1,4 +1,4 @@
-"""/metrics: the Prometheus page."""
+"""/metrics: the page that Prometheus scrapes."""
 
 from __future__ import annotations
 

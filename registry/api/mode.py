@@ -1,4 +1,4 @@
-"""/mode: the mode of a subject, a context, or globally."""
+"""/mode: reads, sets and removes the mode of a subject, of a context or of all contexts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST /replication: the changes that a replica of this registry has not copied yet."""
+"""POST /replication: returns the changes that a replica of this registry has not copied yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/schemas: schemas by id or guid, and the list of all schemas."""
+"""/schemas: returns schemas by id or guid, and lists all schemas."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def environ_of(scope: Any, body: Body | None, principal: Principal | None) -> di
 
 
 def call(application: WsgiApplication, environ: dict[str, Any]) -> AppResponse:
-    """Runs the application in this thread."""
+    """Runs the application in this thread and returns its response."""
     started: list[tuple[str, list[tuple[str, str]]]] = []
 
     def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], object]:

@@ -65,7 +65,8 @@ class Tls:
     key_password: str = field(default="", repr=False)
 
     def context(self) -> ssl.SSLContext:
-        """
+        """The settings for HTTPS connections, with the certificates loaded from the files.
+
         Raises:
             ValueError: a file cannot be read or is invalid.
         """

@@ -306,7 +306,7 @@ class RegistryClient:
         return response_field(self.config(subject), "compatibilityLevel", str)
 
     def set_compatibility(self, level: str, subject: str | None = None) -> None:
-        """Sets the level of a subject, or the global one.
+        """Sets the compatibility level of a subject, or the global one.
 
         Raises:
             InvalidCompatibilityLevel: the level does not exist.

@@ -33,7 +33,7 @@ class HttpResponse:
 
 
 class RequestFailed(Exception):
-    """A request without a response.
+    """The request got no response.
 
     `may_have_executed` is True if the server may have executed the request. `is_permanent` is True if a retry cannot
     succeed because client and server do not trust each other.

@@ -33,10 +33,13 @@ def registry_client(settings: Settings) -> RegistryClient:
 
 
 def _require_trusted(settings: Settings, url: str) -> None:
-    """Rejects a server that the working directory's settings file chose for credentials from another source.
+    """Rejects a server whose URL comes from `headrace.toml` in the working directory if the credentials come from
+    another source.
+
+    Otherwise a foreign settings file could redirect the credentials. `registry.client_hosts` allows servers.
 
     Raises:
-        SettingsError: the server comes from that file and the credentials do not.
+        SettingsError: a server comes from that file, the credentials do not, and the server is not allowed.
     """
     registry, of_directory = settings.registry, settings.keys_from_working_directory
     setting = "registry.url" if registry.url else "registry.listen"

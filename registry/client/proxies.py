@@ -59,7 +59,7 @@ def proxy_for(server: Server, environment: Mapping[str, str]) -> Proxy | None:
 
 
 def _variable(environment: Mapping[str, str], name: str) -> tuple[str, str]:
-    """(value, name) of a variable; the name in the spelling of the environment."""
+    """The value of an environment variable, and its name as the environment spells it, in lower or upper case."""
     written = name if name in environment else name.upper()
     return environment.get(written, "").strip(), written
 

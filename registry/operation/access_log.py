@@ -27,7 +27,8 @@ class AccessLog:
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """
+        """Opens the log.
+
         Args:
             target: a file, or "-" for standard error.
             clock: for the checks whether the file was rotated.

@@ -21,7 +21,8 @@ class AuditLog:
     """Writes the audit log. Thread-safe."""
 
     def __init__(self, target: str, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
-        """
+        """Opens the log.
+
         Args:
             target: a file, or "-" for standard error.
             now_ms: the clock for timestamps, in milliseconds since 1970.

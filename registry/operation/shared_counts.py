@@ -28,7 +28,8 @@ class SharedCounts:
     """Counters by label, in memory that several processes share."""
 
     def __init__(self, slots: int, columns: int) -> None:
-        """
+        """Allocates the memory.
+
         Args:
             slots: maximum number of processes that count at the same time.
             columns: numbers per label.

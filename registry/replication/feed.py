@@ -28,7 +28,8 @@ RESPONSE_CHARS_MAX: Final = 8 * 1024 * 1024
 
 
 class ReplicationPosition(NamedTuple):
-    """Identifies a state of a registry: equal if nothing has changed. Within a history both numbers only grow."""
+    """Identifies a state of a registry: while two positions are equal, nothing has changed. Within a history both
+    numbers only grow."""
 
     history: int
     revision: int

@@ -17,7 +17,7 @@ from headrace.registry.storage.replication import ReplicatedSubject, ReplicatedV
 from headrace.registry.storage.repository import Repository
 
 SchemaKey = tuple[str, int]
-"""(context, id)."""
+"""The context and id of a schema."""
 
 
 class ReplicaDiverged(Exception):

@@ -415,7 +415,7 @@ class _CommitState:
 
 
 def _state(error: SQLAlchemyError) -> str | None:
-    """PostgreSQL's SQLSTATE."""
+    """PostgreSQL's error code (SQLSTATE); None for other errors."""
     return getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
 
 

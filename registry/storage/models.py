@@ -35,7 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 GLOBAL_SCOPE = "__GLOBAL"
-"""Scope of the whole default context; not a legal subject name."""
+"""Value of the `scope` columns for the default context. No subject can have this name."""
 
 STATE_ID = 1
 """Id of the one row of `registry_state`."""

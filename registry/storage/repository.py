@@ -435,7 +435,10 @@ class Repository:
         return self._connection.scalar(statements.LOCK_SCHEMA, {"row_key": row_key}) is not None
 
     def is_soft_deleted_for(self, row_key: int, subject: str) -> bool:
-        """Whether all versions of a schema are soft-deleted, or one of them under the subject is."""
+        """Whether a new version under the subject would make a schema or version visible again.
+
+        That is the case if all versions of the schema are soft-deleted, or one of them under the subject is.
+        """
         of_subject = sa.select(SubjectRow.id).where(SubjectRow.name == subject).scalar_subquery()
         live = sa.func.max(sa.case((VersionRow.deleted, 0), else_=1))
         deleted_here = sa.func.max(
@@ -510,9 +513,8 @@ class Repository:
         return sorted((item for item in found if deleted or not item.deleted), key=lambda item: item.schema_id)
 
     def references_to(self, subject: str, *, deleted: bool) -> list[tuple[int, SubjectVersion]]:
-        """(referenced version, referring version) of all references to a subject. Unless `deleted`, only from live
-        versions.
-        """
+        """All references to a subject, as pairs of the referenced version number and the referring version. Unless
+        `deleted`, only those from live versions."""
         query = (
             sa.select(ReferenceRow.version, SubjectRow.name, VersionRow.version)
             .join(VersionRow, VersionRow.schema_key == ReferenceRow.schema_key)
@@ -667,7 +669,7 @@ class Repository:
 
     @depends_on(subject_revision)
     def version_numbers(self, subject: str) -> list[tuple[int, bool]]:
-        """(version, is soft-deleted) of every stored version, ascending."""
+        """The number of each stored version and whether it is soft-deleted, ascending."""
         if not is_storable(subject):
             return []
         query = (

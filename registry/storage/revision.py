@@ -31,8 +31,8 @@ POSTGRES: Final = (
 class Revision(NamedTuple):
     """The registry's revision: a history of the database and a number that grows within it.
 
-    Data that depends on the registry's revision alone is unchanged while both are. A tuple, because two revisions are
-    compared for each cached response.
+    While both are unchanged, all data that depends on the registry's revision alone is unchanged. A tuple, because two
+    revisions are compared for each cached response.
     """
 
     history: int

@@ -147,7 +147,8 @@ class _Reader:
             raise ExportFileInvalid(self._name, "expected a schema registry export, found an empty file")
         if not self._ended:
             raise ExportFileInvalid(
-                self._name, f"the file is cut off after line {self._number}: expected a last line of kind end"
+                self._name,
+                f"the file is cut off after line {self._number}: it has no line of kind end; export the registry again",
             )
         snapshot = Snapshot(tuple(self._contexts), tuple(self._versions.values()), self._configs, self._modes)
         known_scopes = set(snapshot.scopes)
@@ -165,7 +166,7 @@ class _Reader:
             return value
         if self._number == 1:
             raise ExportFileInvalid(self._name, "expected a schema registry export, found other content")
-        cut = " (the file may be cut off)" if not content.endswith(b"\n") else ""
+        cut = " (the file may be cut off; export the registry again)" if not content.endswith(b"\n") else ""
         raise self._invalid(f"expected one JSON object a line{cut}")
 
     def _read_header(self, kind: str, fields: _Fields) -> None:
@@ -196,7 +197,8 @@ class _Reader:
         count, checksum = fields.number("lines", 2**53), fields.text("sha256", optional=True)
         if count != self._number - 1:
             raise ValueError(
-                f"expected {count} lines before this one, found {self._number - 1}: the file is incomplete"
+                f"expected {count} lines before this one, found {self._number - 1}: the file is incomplete; "
+                "export the registry again"
             )
         if checksum and checksum != self._digest.hexdigest():
             raise ValueError(

@@ -147,7 +147,7 @@ def plan_import(snapshot: Snapshot, target: TargetContent) -> ImportPlan:
 
 
 def describe_scope(scope: str) -> str:
-    """A scope for display."""
+    """The name of a scope for messages, such as `context .eu` or `subject orders`."""
     if scope == ALL_CONTEXTS_SCOPE:
         return "all contexts"
     context = context_of(scope)

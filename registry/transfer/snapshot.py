@@ -100,7 +100,8 @@ class Selection:
     subjects: tuple[str, ...] = ()
 
     def selected_contexts(self, contexts: Iterable[str]) -> tuple[str, ...]:
-        """The contexts with included configuration and mode; none if subjects are selected."""
+        """The contexts whose own configuration and mode are exported; none if the export is limited to some
+        subjects."""
         return () if self.subjects else tuple(sorted(item for item in contexts if self._includes_context(item)))
 
     def versions(self, versions: Sequence[ExportedVersion]) -> list[ExportedVersion]:

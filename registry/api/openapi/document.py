@@ -1,4 +1,4 @@
-"""/openapi.json: the document and its view."""
+"""/openapi.json: builds and serves the OpenAPI document of the API."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def openapi() -> Response:
 
 
 def document(version: str) -> Json:
-    """The document for a registry of this version."""
+    """The OpenAPI document of a registry with this version of Headrace."""
     paths: dict[str, Json] = defaultdict(dict)
     for operation in OPERATIONS:
         paths[operation.path][operation.method.lower()] = _operation(operation)
