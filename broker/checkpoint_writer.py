@@ -1,6 +1,7 @@
-"""Writes the checkpoint files for the next start: recovery points, log start offsets and clean offsets.
+"""Writes the checkpoint files that the next start reads: recovery points, log start offsets and clean offsets.
 
-A single thread writes them in the order of the requests, so that only callers that wait for a write block on the disk.
+Each write takes a copy of the offsets at once. A single thread then writes the files, in the order of the requests, so
+the event loop never blocks on the disk. A caller that needs the result waits for the returned future.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ Checkpoints = Mapping[str, Mapping[PartitionKey, int]]
 
 
 class CheckpointWriter:
-    """Writes checkpoints of all logs.
+    """Writes one checkpoint file per kind of offset, with a row for each partition.
 
     Args:
-        writer: an executor with one thread.
+        writer: an executor with one thread, which keeps the writes in order.
         logs: the current logs; the mapping changes over time.
-        clean_to: returns the end offset of each log's clean part.
+        clean_to: returns the end offset of the compacted part of each log.
     """
 
     def __init__(
@@ -41,14 +42,16 @@ class CheckpointWriter:
         return self._deletions_on_disk < self._deletions
 
     def note_deletion(self) -> None:
+        """Records that a topic was deleted: its rows stay in the files until the next `write`."""
         self._deletions += 1
 
     def write(self) -> Future[None]:
-        """Schedules a write of all checkpoints in their current state."""
+        """Schedules a write of all three checkpoint files with the current offsets."""
         checkpoints = {**self._recovery_points(), **self._log_starts(), CLEAN_TO: dict(self._clean_to())}
         return self._writer.submit(self._write_all, checkpoints, self._deletions)
 
     def write_recovery_points(self) -> Future[None]:
+        """Schedules a write of the current recovery points."""
         return self._writer.submit(self._write_each, self._recovery_points())
 
     def write_log_starts(self) -> Future[None]:

@@ -1,9 +1,12 @@
 """The cleaner compacts the logs of topics with `cleanup.policy=compact`, one log at a time.
 
-A log is due when its dirty part, added since the last compaction, is at least `min.cleanable.dirty.ratio` of its closed
-segments, or older than `max.compaction.lag.ms`. The cleaner never compacts the active segment, data that is not
-fsynced, or anything after the first open transaction. `cleaner-offset-checkpoint` stores the end of the clean part of
-each log; without it every log counts as dirty.
+The dirty part of a log has been added since its last compaction. A log is due when its dirty part is at least
+`min.cleanable.dirty.ratio` of its closed segments, or older than `max.compaction.lag.ms`. The cleaner never compacts
+the active segment, data that is not fsynced, or anything after the first open transaction. `cleaner-offset-checkpoint`
+stores the end of the clean part of each log; without it every log counts as dirty.
+
+A swap replaces some segments of a log by the compacted file. It takes several renames and fsyncs (see
+`log.compaction`), and may be interrupted by a full disk; `Cleaner.complete_swap` then continues it later.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CompactionPolicy:
-    """A topic's compaction settings; times in milliseconds, the ratio in [0, 1]."""
+    """A topic's compaction settings: `tombstone_retention_ms` is `delete.retention.ms`, `dirty_ratio_min` is
+    `min.cleanable.dirty.ratio` in [0, 1], and the lags are `min.compaction.lag.ms` and `max.compaction.lag.ms`."""
 
     tombstone_retention_ms: int
     dirty_ratio_min: float
@@ -39,13 +43,15 @@ class CompactionPolicy:
 
 
 class Cleaner:
-    """Not thread-safe; reading and writing files runs in `executor`.
+    """Compacts logs and stores how far each one is compacted. Not thread-safe; reading and writing files runs in
+    `executor`.
 
     Args:
-        clean_to: end offset of the clean part of each log.
-        before_change: persists the recovery points: above them a start treats gaps as data loss.
+        clean_to: end offset of the compacted part of each log.
+        before_change: persists the recovery points. Compaction leaves gaps between offsets, and the next start accepts
+            gaps only below the stored recovery point; above it a gap would count as data loss.
         unlink: deletes files in the background.
-        is_closing: whether the broker is stopping. Compaction then stops, but completes a swap in progress.
+        is_closing: returns whether the broker is stopping. Compaction then ends, except for a swap in progress.
     """
 
     def __init__(
@@ -82,7 +88,7 @@ class Cleaner:
         """Compacts a log if it is due; returns whether it was compacted.
 
         Args:
-            is_current: returns whether `log` is still the log of the topic's partition.
+            is_current: returns False once the partition was deleted, even if one of the same name was created since.
 
         Raises:
             OSError: a file could not be read or written; the log is unchanged.
@@ -152,7 +158,7 @@ class Cleaner:
                     self._executor, compaction.write_cleaned_segment, group, offset_map, rules, outcomes, duty_cycle
                 )
             except BaseException:
-                # Also frees the space on a full disk.
+                # Also frees space, since the disk may be full.
                 compaction.discard_cleaned(group)
                 raise
             if not is_current() or any(segment not in log.closed for segment in group):
@@ -202,7 +208,7 @@ class Cleaner:
                 self._pending_swaps[key] = partial(compaction.complete_swap, group)
                 self._flusher.mark_dirty(log)
             except compaction.NoSpaceForSwap as error:
-                # Also frees the space on a full disk.
+                # Also frees space, since the disk may be full.
                 self._pending_swaps[key] = partial(compaction.abort_swap, group)
                 full = error
         except OSError as error:
@@ -213,7 +219,8 @@ class Cleaner:
             raise full
 
     async def complete_swap(self, key: PartitionKey, log: PartitionLog, is_current: Callable[[], bool]) -> None:
-        """Completes or aborts the pending swap of a log, if there is one. Until then no segment of the log is dropped.
+        """Completes or aborts the interrupted swap of a log, if there is one. Before that no segment of the log is
+        deleted.
 
         Raises:
             OSError: the swap is still pending; the disk is full or has failed.
@@ -233,17 +240,18 @@ class Cleaner:
             log.is_swapping = False
 
     def _fail(self, error: OSError, is_current: Callable[[], bool]) -> None:
-        """Stops the broker: some files may have been renamed and others not, which only a start can repair."""
+        """Stops the broker because a swap failed halfway: which files were renamed is unknown, and only the next start
+        can repair that."""
         if is_current():
             self._flusher.fail(error)
             raise error
 
     def limit_clean_to(self, logs: Mapping[PartitionKey, PartitionLog]) -> None:
-        """Lowers the clean offsets of truncated logs to their end: records appended later are not clean."""
+        """Lowers the clean offset of each truncated log to its end: records appended later are not compacted yet."""
         self.clean_to = {key: min(at, logs[key].log_end_offset) for key, at in self.clean_to.items() if key in logs}
 
     def forget(self, key: PartitionKey) -> None:
-        """Removes the state of a deleted log, so that a new log of the same name starts without it."""
+        """Removes the state of a deleted log, so that a new log of the same name begins without it."""
         self.clean_to.pop(key, None)
         self._pending_swaps.pop(key, None)
         self._uncleanable.discard(key)

@@ -9,11 +9,12 @@ from pathlib import Path
 
 
 class FsyncMode(StrEnum):
-    """When appended batches are fsynced. In every mode an acknowledged batch survives `kill -9`."""
+    """When appended batches are fsynced. In every mode an acknowledged batch survives `kill -9`; a power failure may
+    lose batches that are not fsynced."""
 
-    NONE = "none"  # when the operating system decides; segments are fsynced when they are rolled
+    NONE = "none"  # the operating system decides; a segment is fsynced when it is closed
     INTERVAL = "interval"  # every `flush_interval_ms`
-    ALWAYS = "always"  # before the acknowledgement; one call covers all waiting batches
+    ALWAYS = "always"  # before the acknowledgement; one fsync covers all waiting batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class BrokerConfig:
     advertised_port: int = 0  # port that clients connect to; 0 is the listening port
     tls_certificate: str = ""  # PEM file; "" disables TLS
     tls_key: str = ""  # PEM file, unencrypted; "": `tls_certificate` contains the key
-    tls_client_ca: str = ""  # PEM file of the authorities of client certificates; "" requires none
+    tls_client_ca: str = ""  # PEM file of CAs; clients need a certificate of one of them; "": no certificate
     metrics_host: str = ""  # host on which /metrics is served; "" disables it
     metrics_port: int = 0  # 0 takes a free port
     users: str = ""  # file of users and their permissions; "": every client has all permissions
@@ -41,9 +42,9 @@ class BrokerConfig:
     segment_bytes_max: int = 1 << 30
     message_bytes_max: int = 1_048_588
     fsync: FsyncMode = FsyncMode.INTERVAL
-    flush_interval_ms: int = 1000  # with fsync `interval`, a power failure loses at most this much data
+    flush_interval_ms: int = 1000  # with fsync `interval`, a power failure loses at most the batches of this period
     repairs_corrupt_logs: bool = False  # repair logs with corrupt fsynced data; False: the start fails
-    rebalance_delay_ms: int = 0  # how long an empty group waits for more members after the first
+    rebalance_delay_ms: int = 0  # wait of an empty group for more members after the latest one has joined
     session_timeout_ms_min: int = 6000  # shortest session timeout that a group member may request
     consumer_session_timeout_ms: int = 45_000  # session timeout of members of consumer groups (KIP-848)
     consumer_heartbeat_interval_ms: int = 5000  # heartbeat interval for members of consumer groups

@@ -1,8 +1,8 @@
 """Client connections: each handles its requests one at a time and responds in request order.
 
-The exception are produce requests that wait for the disk. Up to PRODUCE_IN_FLIGHT_MAX of them are in the log at once,
-so that a producer's pipelined requests share one fdatasync; their responses still go out in order. While a connection
-is busy, or its client does not read its responses, nothing more is read from it.
+Produce requests that wait for the disk are an exception. Up to PRODUCE_IN_FLIGHT_MAX of them are in the log at once, so
+that a producer's pipelined requests share one fdatasync; their responses still go out in order. While a connection is
+busy, or its client does not read its responses, nothing more is read from it.
 
 Malformed bytes close their connection with a log line; other connections are not affected.
 """
@@ -48,23 +48,24 @@ FRAMES_BEFORE_YIELD = 64
 IDLE_TIMEOUT_S = 600
 """A connection without requests or responses for this long is closed: Kafka's `connections.max.idle.ms`."""
 UNREAD_BYTES_PER_CLIENT_MAX = 1024 * 1024
-"""While a client has more unread response bytes than this, its next request is not handled."""
+"""The next request of a client is not handled while more response bytes than this wait for the client to read them."""
 UNREAD_BYTES_TOTAL_MAX = 1024 * 1024 * 1024
 """Limit of unread response bytes of all clients. Above it the connection that has not read for the longest time is
 closed."""
 APIS_BEFORE_LOGIN = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
-"""APIs that a client may call before it has logged in."""
+"""APIs that a client may call before it has logged in; any other one closes the connection."""
 LOGIN_TIMEOUT_S = 30
-"""A connection without a login is closed after this time."""
+"""A connection without a completed login is closed after this time."""
 
 
 class Connections:
-    """All connections of a broker, and their shared limits.
+    """All open connections of a broker, and the limits that they share.
 
     Args:
         count_max: maximum number of open connections.
-        per_address_max: maximum per client address; 0 means no limit.
-        rates: byte rate limit per user, or per address where users do not log in; None means no limit.
+        per_address_max: maximum number of connections of one client address; 0 means no limit.
+        rates: limits the bytes per second of each user, or of each address where users do not log in; None means no
+            limit.
         counts: counters for the metrics page; None without such a page.
     """
 
@@ -83,16 +84,19 @@ class Connections:
         self._count_by_address: Counter[str] = Counter()
         self.open: set[Connection] = set()
         self.buffer_pool = ReceiveBufferPool()
-        # Unread bytes of each slow client when last measured, ordered by when the client last read.
+        # Unread response bytes of each slow client at its last measurement; the client that read longest ago comes
+        # first.
         self.slow_readers: dict[Connection, int] = {}
         self._unread_bytes = 0
 
     def add(self, connection: Connection, host: str) -> str:
-        """Registers a new connection. Returns the reason if it exceeds a limit, "" otherwise."""
+        """Registers a new connection. Returns "", or the reason why a limit forbids the connection; it is not
+        registered then."""
         if len(self.open) >= self.count_max:
-            return f"the limit of {self.count_max} connections is reached"
+            return f"the broker's limit of {self.count_max} connections is reached; close unused ones"
         if self._per_address_max and self._count_by_address[host] >= self._per_address_max:
-            return f"the limit of {self._per_address_max} connections per address is reached"
+            limit = self._per_address_max
+            return f"{limit} connections from {host} are open; raise broker.connections_per_address_max for more"
         self._count_by_address[host] += 1
         self.open.add(connection)
         return ""
@@ -118,7 +122,8 @@ class Connections:
                 connection.abort(f"idle for {IDLE_TIMEOUT_S} s", logging.DEBUG)
 
     def track_unread(self, connection: Connection) -> None:
-        """Registers a client with many unread bytes. Above the total limit, closes the one that read least recently."""
+        """Registers a client that has many unread response bytes. While all clients together exceed
+        UNREAD_BYTES_TOTAL_MAX, closes the connection of the client that has read least recently."""
         self._update_unread(connection)
         if self._unread_bytes > UNREAD_BYTES_TOTAL_MAX:
             # Clients may have read since they were last measured.
@@ -129,7 +134,7 @@ class Connections:
         while (unread_bytes := self._unread_bytes) > UNREAD_BYTES_TOTAL_MAX:
             oldest = next(iter(self.slow_readers))
             self.untrack_unread(oldest)
-            oldest.abort(f"clients have not read {unread_bytes} bytes of responses")
+            oldest.abort(f"slowest reader while all clients together have not read {unread_bytes} bytes of responses")
 
     def _update_unread(self, connection: Connection) -> None:
         unread_bytes = connection.unread_bytes
@@ -143,7 +148,8 @@ class Connections:
 
 @dataclass(slots=True)
 class _PendingResponse:
-    """A response that must wait for earlier ones; `pieces` is set once it is encoded."""
+    """A response that must wait for earlier ones. `task` computes it, or is None if it is computed; `pieces` are its
+    encoded bytes, None until then."""
 
     header: RequestHeader
     task: asyncio.Future[Any] | None
@@ -152,7 +158,7 @@ class _PendingResponse:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The connection of one client."""
+    """The connection of one client: receives frames, calls their handlers and sends the responses."""
 
     def __init__(self, node: BrokerNode, connections: Connections) -> None:
         self._node, self._connections = node, connections
@@ -188,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _close_without_login(self) -> None:
         if self._transport is not None and not self.login.is_authenticated:
-            self.abort(f"no login within {LOGIN_TIMEOUT_S} s")
+            self.abort(f"no login within {LOGIN_TIMEOUT_S} s; configure SASL in the client")
 
     @property
     def _host(self) -> str:
@@ -241,8 +247,7 @@ class Connection(asyncio.BufferedProtocol):
     # Requests
 
     def _handle_frames(self) -> None:
-        """Handles the complete frames that may be handled now. Continues to read from the socket unless something must
-        wait."""
+        """Handles the received requests that need not wait, then resumes or pauses reading from the socket."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -270,7 +275,8 @@ class Connection(asyncio.BufferedProtocol):
         self._set_reading(may_read_more and is_client_reading)
 
     def _handle_complete_frames(self, transport: asyncio.Transport) -> bool:
-        """Handles complete frames. Returns True if it stopped for lack of one, False if the next one must wait."""
+        """Handles the completely received requests. Returns True if more bytes must be received before the next one,
+        False if the next one is received but must wait."""
         handled = 0
         while not transport.is_closing():
             frame = self._receiver.next_frame(is_authenticated=self.login.is_authenticated)
@@ -289,7 +295,8 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _can_handle(self, header: RequestHeader) -> bool:
-        # A throttled client's data requests wait. Its group requests do not, so it stays a member of its group.
+        # A throttled client's requests wait, except for requests of group members: it would lose its membership
+        # otherwise.
         if not self._is_client_reading or (self._is_throttled and header.api_key not in GROUP_MEMBER_APIS):
             return False
         if not self._pending:
@@ -311,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
             self._respond_unsupported_version(header, frame)
             return
         if not self.login.is_authenticated and header.api_key not in APIS_BEFORE_LOGIN:
-            raise ProtocolError(f"{api.name} before a login")
+            raise ProtocolError(f"{api.name} request before a login; configure SASL in the client")
         handler, received_at_s = HANDLERS[header.api_key], self.active_at_s
         if self._connections.rates is not None:
             self._count_bytes(len(frame))
@@ -432,12 +439,13 @@ class Connection(asyncio.BufferedProtocol):
             self._close_after_flush(self._transport)
 
     def _close_after_flush(self, transport: asyncio.Transport) -> None:
-        """Closes the connection once the client has been sent everything that is queued."""
+        """Closes the connection once all queued responses have been sent."""
         self._writer.flush()
         transport.close()
 
     def _count_bytes(self, byte_count: int) -> None:
-        """Counts received or sent bytes toward the client's rate. Above it, the next data request waits."""
+        """Counts received or sent bytes for the client's rate limit. Above the limit, requests of the client wait,
+        except those that keep it in its group."""
         assert self._connections.rates is not None
         wait_s = self._connections.rates.take(self.login.user or self._host, byte_count, self._loop.time())
         if wait_s > 0 and not self._is_throttled:
@@ -455,7 +463,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def has_pending(self) -> bool:
-        """True if a request waits for its response."""
+        """True if a request of the client waits for its response."""
         return bool(self._pending)
 
     def close(self) -> None:

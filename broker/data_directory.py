@@ -1,4 +1,7 @@
-"""The data directory around the logs: lock, marker of a clean shutdown, directories left by a crash."""
+"""The data directory as a whole: its lock, the marker of a clean shutdown, and partition directories left by a crash.
+
+A stray is a partition's directory without a topic.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,18 @@ LOCK_FILE = ".lock"
 DELETED_DIRECTORY = "-delete"
 STRAY_DIRECTORY = "-stray"
 STRAY_NAME_CHARS_MAX = 240
-"""Length limit for the partition's name in a stray's name: file systems allow 255 characters, and topic names have up
-to 249."""
+"""A stray's new name begins with at most this many characters of its old one: file systems allow 255 in all, and topic
+names have up to 249."""
 LOST_AND_FOUND = "lost+found"
-"""Exists at the top of a new file system."""
+"""Directory that mkfs creates at the top of a new file system; not an unknown directory."""
 
 _PARTITION = re.compile(r"[a-zA-Z0-9._-]+-(0|[1-9][0-9]*)")
 _DELETED = re.compile(r"[0-9a-f]{32}-[0-9]+-delete")
 
 
 def boot_id() -> str:
-    """Returns the id of the machine's current boot; "" if the system has none (only Linux does)."""
+    """Returns the id of the machine's current boot, which changes with every boot; "" if the system has none (only
+    Linux does)."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -51,7 +55,10 @@ def lock(directory: Path) -> int:
         directory.mkdir(parents=True, exist_ok=True)
         fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise StartError(f"cannot use the data directory {directory}: {error.strerror}") from error
+        raise StartError(
+            f"cannot use the data directory {directory}: {error.strerror}; check its owner and permissions, or choose "
+            "another --data-dir"
+        ) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -62,8 +69,9 @@ def lock(directory: Path) -> int:
 
 @contextlib.contextmanager
 def exclude_brokers(directory: Path) -> Iterator[None]:
-    """Prevents brokers from starting on the directory inside the block. Nothing is written; a copy without a lock file
-    is not locked.
+    """Prevents brokers from starting on the directory inside the block.
+
+    It writes nothing. A directory without a lock file, such as a copy, is used without a lock.
 
     Raises:
         DataDirectoryInUse: a broker is running on the directory.
@@ -88,15 +96,18 @@ def partition_directory(directory: Path, topic: str, index: int) -> Path:
 
 
 def partition_directories(directory: Path) -> list[Path]:
-    """Returns the directories that have a partition's name."""
+    """Returns the directories with the name of a partition, such as `orders-0`."""
     return [entry for entry in directory.iterdir() if entry.is_dir() and _PARTITION.fullmatch(entry.name)]
 
 
 def clean_up_strays(directory: Path, known_names: Collection[str]) -> None:
-    """Completes interrupted deletions, and renames partition directories that belong to no topic.
+    """Completes interrupted deletions of topics, and renames strays.
 
-    Such a stray was being created or deleted when the broker stopped, or its topic is missing because the topics file
-    was restored from an older copy.
+    A stray was being created or deleted when the broker stopped, or its topic is missing because the topics file was
+    restored from an older copy.
+
+    Args:
+        known_names: directory names of the partitions of all topics.
     """
     for entry in directory.iterdir():
         if not entry.is_dir() or entry.name in known_names or entry.name == LOST_AND_FOUND:
@@ -112,7 +123,7 @@ def clean_up_strays(directory: Path, known_names: Collection[str]) -> None:
 
 
 def rename_stray(entry: Path) -> None:
-    """Renames the directory of a partition without a topic; deletes it if it contains no data.
+    """Renames a stray so that a new partition can take its name; deletes it if it contains no data.
 
     Raises:
         OSError: the directory is unchanged.
@@ -145,8 +156,8 @@ def _remove_directory(directory: Path) -> None:
 
 
 def _has_data(directory: Path) -> bool:
-    """Returns whether the directory contains a record or a file that the broker did not write: it may be a user's
-    `backup-2024`."""
+    """Returns whether a directory contains records or a file that the broker did not write. The directory may belong to
+    the user: `backup-2024` is also the name of a partition."""
     return any(
         path.is_dir() or path.lstat().st_size
         for path in directory.iterdir()
@@ -165,14 +176,15 @@ def _unused_name(entry: Path) -> Path:
 
 
 class FileRemover:
-    """Deletes files in threads, and retries the failed ones: some file systems cannot delete when they are full."""
+    """Deletes files, and retries failed deletions: some file systems cannot delete when they are full. May be called
+    from several threads."""
 
     def __init__(self) -> None:
         self._remaining: list[Path] = []
         self._lock = threading.Lock()
 
     def remove(self, paths: Iterable[Path]) -> None:
-        """Deletes these files and retries earlier failures.
+        """Deletes these files, and files that earlier calls could not delete.
 
         Raises:
             OSError: some could not be deleted; the next call retries them.
@@ -192,7 +204,7 @@ class FileRemover:
 
 
 def remove_directories(directories: Iterable[Path]) -> None:
-    """Deletes directories; the next start deletes remaining files."""
+    """Deletes directories. Files that cannot be deleted now are deleted by the next start."""
     for directory in directories:
         if directory.is_symlink():
             with contextlib.suppress(OSError):

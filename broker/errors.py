@@ -83,10 +83,12 @@ class LogDamaged(StartError):
 
 
 class DiskFailed(BrokerError):
-    """An fsync failed. A power failure may lose data that was acknowledged before."""
+    """An fsync failed. A power failure may now lose data that was acknowledged, so the broker stops."""
 
     def __init__(self, error: OSError) -> None:
-        super().__init__(f"the disk failed, and durability is no longer guaranteed: {error}")
+        super().__init__(
+            f"the disk failed, and durability is no longer guaranteed: {error}; check the disk and restart the broker"
+        )
 
 
 class ProtocolError(BrokerError):
@@ -94,21 +96,22 @@ class ProtocolError(BrokerError):
 
 
 class FrameRefused(ProtocolError):
-    """A frame length outside the accepted range."""
+    """A client sent a frame length outside the accepted range."""
 
 
 class RequestRefused(BrokerError):
-    """A request, or one part of it, is refused with the error code `code`."""
+    """A request, or one part of it, is refused. The response contains the error code `code`."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
-        # Messages contain client-supplied names, and must fit a protocol string with its two-byte length.
+        # A message may contain a long name from the client; a protocol string has a two-byte length.
         self.message = message[:REFUSAL_CHARS_MAX]
         super().__init__(self.message)
         self.code = code
 
 
 class RefusalWithoutResponse(BrokerError):
-    """A request that expects no response was refused; `response` is the response it would have got."""
+    """A request with acks 0, which expects no response, was refused. `response` is the response to a request with other
+    acks."""
 
     def __init__(self, reason: str, response: object) -> None:
         super().__init__(f"{reason}, and the request expects no response")
@@ -116,8 +119,10 @@ class RefusalWithoutResponse(BrokerError):
 
 
 class CorruptFile(BrokerError):
-    """A file in the data directory cannot be parsed; the message names it."""
+    """A file in the data directory cannot be parsed. The message names the file and the remedy."""
 
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path} is damaged: {reason}")
+    def __init__(
+        self, path: Path, reason: str, remedy: str = "restore the file from a copy of the data directory"
+    ) -> None:
+        super().__init__(f"{path} is damaged: {reason}; {remedy}")
         self.path = path

@@ -2,13 +2,13 @@
 changes.
 
 A consumer starts a session with a full fetch of epoch 0. From then on it sends only changed partitions, under the
-session's next epoch. Responses omit partitions without records, errors or changed bounds; with thousands of idle
-partitions that is nearly all of them. Each read is still checked like one without a session.
+session's next epoch. Responses omit partitions without records, errors or changed offsets; with thousands of idle
+partitions that is nearly all of them. Permissions are checked at every fetch, as without a session.
 
 The number of sessions and their total number of partitions are bounded. At the limit, the least recently used session
-idle for more than EVICTION_AGE_S is evicted, else a smaller session older than that. If none qualifies, no session is
-created, and the client continues with full fetches. As in Kafka's broker, closing a connection does not end its
-session: clients reconnect and continue it.
+that is idle for more than EVICTION_AGE_S is evicted; without one, the smallest session that is older than that and
+smaller than the new one. If there is neither, no session is created, and the client continues with full fetches. As in
+Kafka's broker, closing a connection does not end its session: clients reconnect and continue it.
 """
 
 from __future__ import annotations
@@ -25,27 +25,29 @@ from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.fetch import FetchedPartition, FetchedTopic, FetchPartition, FetchRequest, FetchTopic
 
 SESSIONS_MAX = 1000
-"""Kafka's `max.incremental.fetch.session.cache.slots`."""
+"""Maximum number of sessions: Kafka's `max.incremental.fetch.session.cache.slots`."""
 PARTITIONS_MAX = 200_000
-"""Of all sessions together; a partition takes a few hundred bytes."""
+"""Maximum number of partitions of all sessions together; each takes a few hundred bytes."""
 EVICTION_AGE_S = 120.0
-"""Kafka's `min.incremental.fetch.session.eviction.ms`."""
+"""A session may be evicted if it is idle, or exists, for longer than this: Kafka's
+`min.incremental.fetch.session.eviction.ms`."""
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
-"""Epochs of full fetches: the first one starts a session, the second one requests that there is none."""
+"""Epochs of full fetches. 0 starts a session; -1 ends the client's session, or fetches without one."""
 EPOCH_MAX = ID_MAX = (1 << 31) - 1
 
 TopicKey = tuple[str, UUID]
 """A topic as the client names it: (name, nil UUID), or ("", topic id)."""
 TopicNameLookup = Callable[[TopicKey], str]
-"""Returns the current name of a topic."""
+"""Function that returns the current name of a topic, "" if its id is unknown."""
 Logs = Mapping[tuple[str, int], PartitionLog]
 
 
 @dataclass(slots=True)
 class _SessionPartition:
-    """One partition of a session. `end` and `start` are the bounds last reported, -1 after an error.
+    """One partition of a session, as the client requested it last.
 
-    `is_reported` is False until a response has covered the current request.
+    `end` and `start` are the high watermark and log start offset in the last response, -1 if that was an error.
+    `is_reported` is False while the partition was requested with new values and no response has covered them.
     """
 
     requested: FetchPartition
@@ -55,7 +57,8 @@ class _SessionPartition:
 
 
 class FetchSession:
-    """The partitions of one consumer, in read order: a partition that returned records moves to the end."""
+    """The partitions of one consumer's fetches, in the order of reading: a partition that returned records moves to the
+    end."""
 
     __slots__ = ("_partitions", "created_s", "epoch", "is_by_id", "last_used_s", "session_id")
 
@@ -69,7 +72,8 @@ class FetchSession:
         return len(self._partitions)
 
     def update(self, topics: Sequence[FetchTopic], forgotten: Sequence[FetchTopic]) -> None:
-        """Applies the changes of a request: added or changed partitions, and removed ones."""
+        """Applies the changes in a request: adds or updates the partitions in `topics`, removes those in
+        `forgotten`."""
         for topic in topics:
             key = (topic.name, topic.topic_id)
             for requested in topic.partitions:
@@ -80,14 +84,14 @@ class FetchSession:
                 self._partitions.pop(((topic.name, topic.topic_id), removed.partition), None)
 
     def logs(self, logs: Logs, topic_name: TopicNameLookup) -> list[PartitionLog]:
-        """Returns the existing logs of the session's partitions."""
+        """Returns the logs of the session's partitions, without partitions that do not exist."""
         return [log for _, _, log in self._iter_partitions(logs, topic_name) if log is not None]
 
     def _iter_partitions(
         self, logs: Logs, topic_name: TopicNameLookup
     ) -> Iterator[tuple[TopicKey, _SessionPartition, PartitionLog | None]]:
-        # Partitions of a topic share its key object and are mostly adjacent. Hashing a UUID is the slowest step here,
-        # so each topic is looked up once per run.
+        # Partitions of a topic share one key object and are mostly adjacent. Hashing a UUID is the slowest step here,
+        # so the name is looked up only when the topic changes.
         last, name = None, ""
         for (topic, index), partition in self._partitions.items():
             if topic is not last:
@@ -95,7 +99,7 @@ class FetchSession:
             yield topic, partition, logs.get((name, index))
 
     def topics_to_read(self, logs: Logs, topic_name: TopicNameLookup) -> tuple[FetchTopic, ...]:
-        """Returns the partitions that may have records, an error or changed bounds."""
+        """Returns the partitions that may have new records, an error or changed offsets since the last response."""
         found = []
         for topic, partition, log in self._iter_partitions(logs, topic_name):
             is_unchanged = (
@@ -112,7 +116,11 @@ class FetchSession:
         )
 
     def filter_response(self, topics: Sequence[FetchedTopic], *, is_full: bool) -> tuple[FetchedTopic, ...]:
-        """Returns the part of a response that the client does not know yet, and records it as reported."""
+        """Returns the partitions of a response that have changed since the last one, and records them as reported.
+
+        Args:
+            is_full: include unchanged partitions too.
+        """
         reported = []
         for topic in topics:
             partitions = tuple(result for result in topic.partitions if self._update_reported(topic, result) or is_full)
@@ -149,11 +157,11 @@ class FetchSessions:
         return sum(map(len, self._sessions.values()))
 
     def resolve(self, request: FetchRequest, *, is_by_id: bool, now_s: float) -> FetchSession | None:
-        """Returns the session of a request after applying its changes; a new session if it starts one; None without a
-        session.
+        """Returns the session of a request, with the request's changes applied. A request of epoch 0 starts a session.
+        Returns None if the request has no session.
 
         Raises:
-            RequestRefused: the session does not exist, or the epoch is not its next one.
+            RequestRefused: the session does not exist, has too many partitions, or expects another epoch.
         """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
@@ -161,12 +169,13 @@ class FetchSessions:
         session = self._sessions.get(request.session_id)
         if session is None:
             raise RequestRefused(
-                ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"fetch session {request.session_id} does not exist"
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+                f"fetch session {request.session_id} does not exist; start another one",
             )
         if session.epoch != request.session_epoch:
             raise RequestRefused(
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-                f"fetch session epoch {request.session_epoch}; expected {session.epoch}",
+                f"fetch session epoch {request.session_epoch}; expected {session.epoch}; start another session",
             )
         if session.is_by_id != is_by_id:
             raise RequestRefused(

@@ -6,17 +6,20 @@ import contextlib
 import resource
 
 FILES_MAX = 4096
-"""Open log files; further files are closed and reopened on use."""
+"""Maximum number of open log files. To open another one, the least recently used file is closed; it is reopened on use.
+"""
 CONNECTIONS_MAX = 4096
-"""Further connections are closed immediately: each needs a descriptor and a buffer."""
+"""Maximum number of connections; further ones are closed immediately. Each needs a descriptor and a buffer."""
 ACCEPTED_AT_ONCE = 32
-"""Connections accepted per iteration of the event loop; one too many is closed about four iterations later."""
-RESERVED = 8 * ACCEPTED_AT_ONCE + 64  # reserve for short-lived files such as indexes, snapshots and the topics file
+"""Connections accepted per iteration of the event loop. A connection above CONNECTIONS_MAX occupies a descriptor for
+about four iterations until it is closed; RESERVED leaves space for these."""
+RESERVED = 8 * ACCEPTED_AT_ONCE + 64  # descriptors for refused connections and short-lived files such as indexes
 USABLE_MIN = 32
 
 
 def descriptor_limits() -> tuple[int, int]:
-    """Raises the process's soft limit as far as possible; returns the maximum numbers of files and connections."""
+    """Raises the process's soft limit of open files as far as possible. Returns how many log files and how many
+    connections may be open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = hard if hard != resource.RLIM_INFINITY else 2 * (FILES_MAX + CONNECTIONS_MAX)
     with contextlib.suppress(ValueError, OSError):

@@ -10,13 +10,13 @@ from headrace.broker.errors import FrameRefused
 from headrace.broker.protocol.framing import read_frame_length
 
 INITIAL_BUFFER_BYTES = 16 * 1024
-"""Buffer of a new connection. Small, because thousands of connections may send little."""
+"""Size of a new connection's buffer. Small, because thousands of connections may send little."""
 BUFFER_BYTES = 256 * 1024
-"""Buffer of a connection that sends more. Beyond it the buffer grows to the size of a large frame, and shrinks once
-that frame has been handled."""
+"""Size of the buffer of a connection that has sent more. It grows beyond that for a larger frame, and returns to this
+size once the frame has been handled."""
 EXTRA_BYTES_MAX = 1024 * 1024 * 1024
-"""Memory of all connections for partly received requests, beyond BUFFER_BYTES each. Above it, a connection that needs
-more is closed."""
+"""Limit of the buffers of all connections, counting the bytes beyond BUFFER_BYTES of each. A connection that needs more
+for an incomplete request is then closed."""
 POOLED_BUFFER_BYTES_MAX = 2 * 1024 * 1024
 POOLED_BUFFERS_MAX = 8
 """Large buffers that are pooled for reuse. librdkafka's requests may be a megabyte, and allocating that much takes
@@ -27,7 +27,8 @@ _LENGTH_BYTES = 4
 
 
 class ReceiveBufferPool:
-    """Large buffers shared by all connections, and the bytes that buffers use beyond BUFFER_BYTES each."""
+    """Large buffers that all connections share. `extra_bytes` is the size of the buffers in use, counting the bytes
+    beyond BUFFER_BYTES of each."""
 
     __slots__ = ("_free", "extra_bytes")
 
@@ -49,8 +50,11 @@ class ReceiveBufferPool:
 
 
 class FrameReceiver:
-    """`_buffer[_start:_end]` has been received and not yet handled. `_small` is the buffer to return to from one of
-    more than BUFFER_BYTES."""
+    """Receive buffer of one connection.
+
+    `_buffer[_start:_end]` has been received and not yet handled. `_small`, of at most BUFFER_BYTES, is the buffer that
+    replaces a larger one once that is empty.
+    """
 
     __slots__ = ("_buffer", "_end", "_pool", "_small", "_start")
 
@@ -60,7 +64,7 @@ class FrameReceiver:
         self._start = self._end = 0
 
     def free_space(self) -> memoryview:
-        """Returns the free part of the buffer for the next bytes; never empty."""
+        """Returns the part of the buffer into which the socket writes the next bytes; never empty."""
         if self._start == self._end:
             self.shrink()
             self._start = self._end = 0
@@ -69,7 +73,7 @@ class FrameReceiver:
         return memoryview(self._buffer)[self._end :]
 
     def add_received(self, byte_count: int) -> None:
-        """Marks the first bytes of `free_space` as received."""
+        """Records that the first `byte_count` bytes of `free_space` were received."""
         self._end += byte_count
 
     def next_frame(self, *, is_authenticated: bool) -> memoryview | None:
@@ -90,7 +94,9 @@ class FrameReceiver:
         if start + length <= self._end:
             return view[start : start + length]
         if len(self._buffer) > BUFFER_BYTES and self._pool.extra_bytes > EXTRA_BYTES_MAX:
-            raise FrameRefused(f"incomplete requests of all clients take {self._pool.extra_bytes} bytes")
+            raise FrameRefused(
+                f"incomplete requests of all clients take {self._pool.extra_bytes} bytes, more than {EXTRA_BYTES_MAX}"
+            )
         return None
 
     def discard(self, frame: memoryview) -> None:
@@ -98,18 +104,20 @@ class FrameReceiver:
         self._start += _LENGTH_BYTES + len(frame)
 
     def shrink(self) -> None:
-        """Returns an empty large buffer to the pool: the client may not send another large request."""
+        """Replaces an empty large buffer by the small one and pools it: the client may not send another large
+        request."""
         if self._start == self._end and len(self._buffer) > BUFFER_BYTES:
             self._start = self._end = 0
             self._switch_to(self._small)
 
     def close(self) -> None:
-        """Releases the buffer."""
+        """Releases the buffer's memory."""
         self._small = bytearray()
         self._switch_to(self._small)
 
     def _make_space(self) -> None:
-        """Moves the received bytes to the front, into a larger buffer if more than half of it is used.
+        """Makes free space behind the received bytes: moves them to the front, and doubles the buffer if they fill more
+        than half of it.
 
         The buffer grows with the bytes received, not with the length that a client claims.
         """
@@ -127,7 +135,7 @@ class FrameReceiver:
         self._start, self._end = 0, len(pending)
 
     def _switch_to(self, buffer: bytearray) -> None:
-        """Replaces the buffer and accounts for its size."""
+        """Uses another buffer, updates `extra_bytes`, and pools the previous buffer if it is large."""
         previous, self._buffer = self._buffer, buffer
         self._pool.extra_bytes += max(len(buffer) - BUFFER_BYTES, 0) - max(len(previous) - BUFFER_BYTES, 0)
         if len(previous) > BUFFER_BYTES:

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 
 BURST_S = 0.002
-"""Work time, in seconds, before other tasks may run."""
+"""How long, in seconds, work may run before other tasks get a turn."""
 
 
 class LoopYielder:
-    """Lets other tasks run once the work has taken BURST_S."""
+    """Call `yield_if_due` repeatedly during long work: it lets other tasks run once the work has taken BURST_S."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

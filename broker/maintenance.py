@@ -28,15 +28,16 @@ from headrace.broker.topics import Topic, TopicStore
 logger = logging.getLogger(__name__)
 
 FAILED = "maintenance failed topic=%s partition=%d; continuing with the next partition"
-"""A bug that affects one log must not stop retention in all logs and let the disk fill."""
+"""Log message for an unexpected error in one log. Such a bug must not stop retention in all logs and let the disk fill.
+"""
 
 
 class LogMaintenance:
-    """Not thread-safe; disk access runs in `executor`.
+    """Applies retention and compaction to all logs. Not thread-safe; disk access runs in `executor`.
 
     Args:
         logs: the current logs; the mapping changes over time.
-        unlink: deletes files in a thread, including earlier failures.
+        unlink: deletes files in a thread, and retries files that it could not delete before.
     """
 
     def __init__(
@@ -58,10 +59,10 @@ class LogMaintenance:
         self._executor, self._unlink, self._now_ms = executor, unlink, now_ms
 
     async def run_housekeeping(self) -> None:
-        """Applies retention, expires producers, cleans up groups and writes checkpoints.
+        """Applies retention, removes expired state of producers and groups, and writes the checkpoints.
 
         Raises:
-            OSError: a log could not be rolled, or files could not be deleted; all logs were tried.
+            OSError: a segment could not be closed, or files could not be deleted; all other logs were still processed.
             RequestRefused: the groups' log cannot be written.
         """
         full: OSError | None = None
@@ -89,7 +90,7 @@ class LogMaintenance:
             raise full
 
     async def drop_below_log_start(self, key: PartitionKey) -> None:
-        """Deletes the segments of a log that lie completely below its start offset. Their space is free afterwards.
+        """Deletes the segments of a log that lie completely below its start offset, which frees disk space at once.
 
         Raises:
             OSError: some files could not be deleted.
@@ -106,7 +107,7 @@ class LogMaintenance:
             return  # Deleted meanwhile; a new partition may use the same directory name.
         largest = log.active.largest
         if largest is not None and retention_ms >= 0 and 0 <= largest.timestamp_ms < now_ms - retention_ms:
-            # On a full disk this uses the space that was just freed.
+            # On a full disk the new segment uses the space that was just freed.
             log.roll(now_ms)
             self._flusher.mark_dirty(log)
             await self._drop_expired(key, topic, log, retention_ms, now_ms)
@@ -129,7 +130,7 @@ class LogMaintenance:
                 high_watermark=log.high_watermark,
             )
 
-        # Expiry by age relies on an index entry, so verify it against the batches first.
+        # Expiry by age relies on the largest timestamp in the time index, so compare it with the batches first.
         for segment in log.closed[expired(UNLIMITED) : expired(retention_ms)]:
             facts = await asyncio.get_running_loop().run_in_executor(
                 self._executor, read_facts, segment.directory, segment.base_offset, segment.size
@@ -141,7 +142,7 @@ class LogMaintenance:
                 log.segments.rebuild_indexes(segment)
                 self._flusher.mark_dirty(log)
         count = 0
-        # A segment in a swap must not be deleted: a start would complete the swap.
+        # A segment in a compaction swap must not be deleted: the next start would complete the swap and restore it.
         while not log.is_swapping and expired(retention_ms):
             # Delete in order, also on a power failure: a gap between segments would be treated as data loss. First make
             # the name of the following segment durable: it alone may give the log end offset afterwards.
@@ -163,7 +164,7 @@ class LogMaintenance:
         """Compacts the logs that are due.
 
         Raises:
-            OSError: a log could not be compacted; all logs were tried.
+            OSError: a log could not be compacted; all other logs were still processed.
         """
         failure: OSError | None = None
         is_changed = False

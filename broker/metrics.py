@@ -57,7 +57,7 @@ class MetricsPage:
         )
         times = HistogramMetricFamily(
             "headrace_broker_request_seconds",
-            "Time from request to response, including a fetch's wait for records and a member's wait for its group.",
+            "Time from request to response, including a fetch's wait for records and a member's wait for a rebalance.",
             labels=["api"],
         )
         for key, histogram in sorted(self._counts.seconds.items()):
@@ -65,7 +65,7 @@ class MetricsPage:
         yield times
         errors = CounterMetricFamily(
             "headrace_broker_errors",
-            "Error codes in responses; every partition or topic with an error counts.",
+            "Error codes in responses; a response counts once for every partition or topic with an error.",
             labels=["api", "error"],
         )
         for (key, code), number in sorted(self._counts.errors.items()):
@@ -146,7 +146,7 @@ class MetricsPage:
 
 
 class _StaticCollector:
-    """A prometheus_client collector of metrics that are already built."""
+    """Passes metrics that are already built to prometheus_client."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics

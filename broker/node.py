@@ -1,8 +1,8 @@
 """The broker without its sockets: topics, their logs, coordinators and background tasks.
 
-Files in the data directory: `.lock` (held by the running broker), `topics.json`, `producer-ids`, the three offset
-checkpoints, `.kafka_cleanshutdown` (present only after a clean shutdown while no broker runs), and a directory
-`<topic>-<partition>` per partition.
+Files in the data directory: `.lock` (locked by the running broker), `topics.json`, `producer-ids`, the checkpoints of
+recovery points, log start offsets and clean offsets, `.kafka_cleanshutdown` (present only after a clean shutdown while
+no broker runs), and a directory `<topic>-<partition>` per partition.
 
 This module opens and closes all of that in the required order. `topic_changes` changes topics, and `maintenance`
 deletes and compacts segments.
@@ -57,7 +57,7 @@ TRANSACTIONS_PARTITION = (TRANSACTIONS_TOPIC, 0)
 
 CHECK_INTERVAL_MS = 250
 PAUSE_MIN_S = 1.0
-"""Shorter pauses are not logged: clients' timeouts begin at several seconds."""
+"""Shorter pauses of the event loop are not logged: clients have timeouts of several seconds."""
 CAUSE_WORK = "the broker was working"
 CAUSE_WAIT = "the broker waited for the disk or a processor"
 
@@ -66,9 +66,10 @@ class BrokerNode:
     """All state of the broker that outlives a connection.
 
     Args:
+        files_max: maximum number of open log files.
         now_ms: wall clock, in milliseconds.
         monotonic_ms: clock for the deadlines of consumer groups.
-        on_disk_failure: called when an fsync has failed.
+        on_disk_failure: called when an fsync has failed; it must stop the broker.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class BrokerNode:
         self._removal = FileRemover()
         self._executor = ThreadPoolExecutor(max_workers=SYNC_THREADS, thread_name_prefix="broker-disk")
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-files")
-        # A single thread, since more would compete with the event loop for the interpreter.
+        # A single thread, since more would compete with the event loop for the interpreter lock.
         self.decode_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-open")
         self.flusher = Flusher(self._executor, on_disk_failure)
         self.fetch_sessions = FetchSessions()
@@ -117,7 +118,7 @@ class BrokerNode:
         self._open_maintenance()
         truncated_bytes = self._open_logs(is_clean)
         self.cleaner.limit_clean_to(self.logs)
-        # Rows of deleted partitions must not apply to new partitions of the same name.
+        # Removes rows of deleted partitions, so that they do not apply to new partitions of the same name.
         self.checkpoints.write().result()
         marker.unlink(missing_ok=True)
         sync_directory(directory)
@@ -146,7 +147,7 @@ class BrokerNode:
         )
 
     def _open_maintenance(self) -> None:
-        """Creates the objects that maintain the logs; the logs are opened later."""
+        """Creates the objects that change and maintain the logs. They need no open logs yet."""
         self.cleaner = Cleaner(
             self._executor,
             self.flusher,
@@ -171,7 +172,11 @@ class BrokerNode:
         )
 
     def _open_logs(self, is_clean: bool) -> int:
-        """Opens the logs of all topics; returns the number of truncated bytes."""
+        """Opens the logs of all topics; returns the number of bytes that were truncated from them.
+
+        Args:
+            is_clean: the last broker shut down cleanly, so no log needs a scan.
+        """
         recovery_points = read_checkpoint(self.config.data_dir / RECOVERY_POINTS)
         log_starts = read_checkpoint(self.config.data_dir / LOG_STARTS)
         truncated_bytes = 0
@@ -184,7 +189,11 @@ class BrokerNode:
         return truncated_bytes
 
     def _open_coordinators(self, is_clean: bool) -> None:
-        """Opens the coordinators of groups and transactions from their logs."""
+        """Loads the groups and transactions from the logs of their internal topics.
+
+        Args:
+            is_clean: the last broker shut down cleanly.
+        """
         if OFFSETS_TOPIC not in {topic.name for topic in self.topics}:
             self.changes.create_topic(OFFSETS_TOPIC, 1, {})
         self.groups = GroupCoordinator(
@@ -221,7 +230,7 @@ class BrokerNode:
             yield transaction.producer_id
 
     async def _new_transaction_table(self) -> LogTable:
-        """Creates the topic of transactions if it does not exist, and returns its table.
+        """Creates the topic `__transaction_state` if it does not exist, and returns the table in its log.
 
         Raises:
             RequestRefused: the disk rejected the write.
@@ -284,8 +293,8 @@ class BrokerNode:
             for log in self.logs.values():
                 log.recovery_point = log.log_end_offset
             await asyncio.wrap_future(self.checkpoints.write())
-            # The marker is not fsynced: without it the next start reads from the recovery points on, where no data
-            # follows.
+            # The marker need not be fsynced: without it the next start scans the logs after the recovery points, and
+            # those are now the ends of the logs.
             (self.config.data_dir / CLEAN_MARKER).touch()
         except OSError as error:
             logger.warning(
@@ -308,10 +317,13 @@ class BrokerNode:
         return self.topics.require(name)
 
     def log(self, name: str, partition: int, leader_epoch: int = -1) -> PartitionLog:
-        """Returns the log of a partition for a client that knows this leader epoch; -1 means that it knows none.
+        """Returns the log of a partition.
+
+        Args:
+            leader_epoch: the leader epoch that the client knows; -1 if it knows none.
 
         Raises:
-            RequestRefused: the partition or the epoch does not exist, or the epoch is older than the current one.
+            RequestRefused: the partition does not exist, or the client's epoch is older or newer than the current one.
         """
         log = self.logs.get((name, partition))
         if log is None:
@@ -319,7 +331,7 @@ class BrokerNode:
         newest = log.leader_epoch
         if leader_epoch not in (-1, newest):
             code = ErrorCode.UNKNOWN_LEADER_EPOCH if leader_epoch > newest else ErrorCode.FENCED_LEADER_EPOCH
-            raise RequestRefused(code, f"leader epoch {leader_epoch}; the current one is {newest}")
+            raise RequestRefused(code, f"the client knows leader epoch {leader_epoch}; the current one is {newest}")
         return log
 
     def message_bytes_max(self, topic: Topic) -> int:
@@ -347,7 +359,7 @@ class BrokerNode:
         return opened
 
     def _unlink_later(self, paths: list[Path]) -> Future[None]:
-        """Deletes files in a thread: freeing a large file takes time."""
+        """Deletes files in a thread, because freeing a large file takes time; the future completes afterwards."""
         return self._executor.submit(self._removal.remove, paths)
 
 
@@ -357,7 +369,8 @@ def _has_records(log: PartitionLog) -> bool:
 
 
 async def repeat(closing: asyncio.Event, interval_ms: int, work: Callable[[], object]) -> None:
-    """Calls `work`, which may be a coroutine function, at every interval until `closing` is set. Logs errors."""
+    """Calls `work`, which may be a coroutine function, once per interval until `closing` is set. Logs its errors and
+    continues."""
     while not closing.is_set():
         try:
             async with asyncio.timeout(interval_ms / 1000):
@@ -376,14 +389,14 @@ async def repeat(closing: asyncio.Event, interval_ms: int, work: Callable[[], ob
 
 
 class PauseDetector:
-    """Detects pauses of the event loop: the broker waited for a slow disk or a processor, was stopped, or blocked
-    itself.
+    """Detects pauses of the event loop, in which no client is served: the process was stopped, waited for a slow disk
+    or a processor, or was busy with one long task.
 
     Call `check` every CHECK_INTERVAL_MS. `total_s` is the sum of all pauses.
 
     Args:
         now_s: a monotonic clock.
-        worked_s: the processor time of this thread.
+        worked_s: returns the processor time of this thread, which shows whether the thread worked during a pause.
     """
 
     def __init__(

@@ -23,16 +23,18 @@ FILE_NAME = "producer-ids"
 BLOCK_SIZE = 1000
 """Ids claimed per write: a crash wastes at most this many of 2**63."""
 LOST_FILE_GAP = 1_000_000
-"""Distance from the largest known id after the file was lost. Producers that were silent for a day, or whose topics
-were deleted, are no longer in the logs and may return; it is unlikely that so many ids were assigned to them."""
+"""After the file was lost, the next id is this far above the largest id in the logs. A producer is no longer in the
+logs if it was silent for a day or its topics were deleted, and may return; its id is hardly that much larger."""
 INVENTED_ID_MIN = 1 << 62
-"""Ids from here on are never assigned: a client invented them, and continuing above them would leave too few."""
+"""Ids from here on are never assigned. One in a log was invented by a client; if assignment continued above it, too few
+ids would be left."""
 
 _NUMBER = re.compile(r"[0-9]{1,19}\n?")
+REMEDY = "restore the file from a copy, or delete it: the next ids then follow those in the logs"
 
 
 class ProducerIds:
-    """Not thread-safe; a block is claimed in a thread of `executor`."""
+    """Assigns producer ids. Not thread-safe; a thread of `executor` writes the file."""
 
     def __init__(self, directory: Path, executor: Executor) -> None:
         self._path, self._executor = directory / FILE_NAME, executor
@@ -41,11 +43,11 @@ class ProducerIds:
         self._next = self._claimed = self._persisted or 0
 
     def skip_past(self, known: Iterable[int], *, is_in_use: bool) -> None:
-        """Skips ids that were already assigned if the file does not, and logs that.
+        """Moves the next id past all ids that are in use, if the file is missing or behind them; logs it.
 
         Args:
             known: producer ids found in the data directory.
-            is_in_use: whether the directory contains records, so that a missing file means a loss.
+            is_in_use: whether the directory contains records; only then a missing file means that it was lost.
 
         Raises:
             OSError: the file could not be written.
@@ -87,20 +89,20 @@ class ProducerIds:
         await asyncio.get_running_loop().run_in_executor(
             self._executor, write_atomically, self._path, f"{claimed}\n".encode()
         )
-        # Set by the task, not by the waiting requests, so that later requests find the block too.
+        # Set by this task, not by the requests that wait for it: they may all be cancelled.
         self._claimed = claimed
 
 
 def first_id(persisted: int | None, largest: int, *, is_in_use: bool) -> int:
-    """Returns the first producer id to assign: the persisted one, or one after `largest`, the largest id in the logs,
-    if the file is missing (None) or behind the logs."""
+    """Returns the first producer id to assign: the persisted one, unless the file is missing (`persisted` is None) or
+    behind the logs. Then it is LOST_FILE_GAP above `largest`, the largest id in the logs; 0 in a new data directory."""
     if persisted is not None and persisted > largest:
         return persisted
     return largest + 1 + LOST_FILE_GAP if is_in_use or largest >= 0 else 0
 
 
 def read_producer_ids(path: Path) -> int | None:
-    """Returns the first unassigned id; None if the file does not exist.
+    """Returns the id in the file, below which all ids are claimed; None if the file does not exist.
 
     Raises:
         CorruptFile: the file does not contain a number.
@@ -110,7 +112,7 @@ def read_producer_ids(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise CorruptFile(path, "expected one whole number") from error
+        raise CorruptFile(path, "expected one whole number", REMEDY) from error
     if _NUMBER.fullmatch(content) is None:
-        raise CorruptFile(path, f"expected one whole number, found {content[:20]!r}")
+        raise CorruptFile(path, f"expected one whole number, found {content[:20]!r}", REMEDY)
     return int(content)

@@ -1,24 +1,26 @@
-"""Limits the bytes per second of each client. The time is a parameter."""
+"""Limits the bytes per second of each client. The caller passes the time."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
 BURST_S = 1.0
-"""Seconds' worth of bytes that a client may send or receive at once after it was idle."""
+"""A client that was idle may send or receive the bytes of this many seconds at once."""
 CLIENTS_MAX = 10_000
-"""Tracked clients; beyond this, the least recently active one is dropped."""
+"""Maximum number of clients in memory. Beyond it, the least recently active one is forgotten and starts as if idle."""
 
 
 class ByteRateLimiter:
-    """Rate limit per client. For each it stores the time, in seconds, until which the counted bytes use up its rate."""
+    """Rate limit per client. For each client it stores the time, in seconds, at which all bytes counted so far would
+    have been sent at the permitted rate."""
 
     def __init__(self, bytes_per_second_max: int) -> None:
         self._rate = bytes_per_second_max
         self._paid_until_s: OrderedDict[str, float] = OrderedDict()
 
     def take(self, client: str, byte_count: int, now_s: float) -> float:
-        """Counts bytes of a client; returns how many seconds it must wait before the next ones, 0.0 for none."""
+        """Counts bytes of a client. Returns how many seconds it must wait before its next bytes, 0.0 if it need not
+        wait."""
         paid_until_s = max(self._paid_until_s.get(client, 0.0), now_s - BURST_S) + byte_count / self._rate
         self._paid_until_s[client] = paid_until_s
         self._paid_until_s.move_to_end(client)

@@ -15,13 +15,13 @@ from uuid import UUID
 from headrace.broker.protocol.api_versions import FETCH, PRODUCE
 
 BUCKETS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-"""Upper bounds; the last bucket has none."""
+"""Upper bounds of the histogram buckets, in seconds; one more bucket counts all longer durations."""
 TOPICS_MAX = 200
 OTHER = "(other)"
-"""Label of the topics beyond TOPICS_MAX; not a valid topic name."""
+"""Label under which topics beyond TOPICS_MAX are counted; not a valid topic name."""
 
 _NESTED = ("responses", "results", "topics", "groups", "coordinators", "partitions", "members")
-"""Fields of protocol responses with elements that may have error codes."""
+"""Fields of protocol responses: lists with elements that may contain error codes."""
 
 
 class Histogram:
@@ -39,8 +39,8 @@ class Histogram:
 
 
 class RequestCounts:
-    """Totals of all connections: `seconds` by API key, `errors` by API key and code, `received` and `sent` bytes by
-    topic.
+    """Totals of all connections: `seconds` is the histogram of durations by API key, `errors` counts by API key and
+    error code, `received` and `sent` are record bytes by topic.
 
     Args:
         topic_name: returns the name of a topic id, "" for an unknown id.
@@ -55,13 +55,14 @@ class RequestCounts:
         self._topic_name = topic_name
 
     def count_request(self, api_key: int, request: Any) -> None:
-        """Counts a request while its frame is in memory."""
+        """Counts the record bytes of a Produce request. Call it before the request's frame is overwritten."""
         if api_key == PRODUCE:
             for topic in request.topics:
                 self.received[self._label(topic.name)] += sum(len(one.records or b"") for one in topic.partitions)
 
     def count_response(self, api_key: int, response: Any, seconds: float) -> None:
-        """Counts a response and its duration; `response` is None if the client expects no response."""
+        """Counts a response, its duration, error codes and record bytes; `response` is None if the client expects no
+        response."""
         self.seconds[api_key].add(seconds)
         if response is None:
             return
@@ -83,7 +84,7 @@ class RequestCounts:
         return topic
 
     def retain_topics(self, topics: Collection[str]) -> None:
-        """Removes the labels of deleted topics and adds their bytes to OTHER."""
+        """Removes the labels of topics that are not in `topics`, and adds their bytes to OTHER."""
         for deleted in [topic for topic in self._topics if topic not in topics]:
             self._topics.discard(deleted)
             for counter in (self.received, self.sent):

@@ -1,11 +1,11 @@
 """Outgoing responses of one connection, in order.
 
-Pieces in memory go out with one write call. Pieces in log files go from the page cache to the socket by sendfile,
-without a copy in user space; TLS and systems without sendfile need a copy. Files are read only as fast as the client
-reads, so a slow client does not cost memory.
+A response consists of pieces. Pieces in memory go out with one write call. Pieces in log files go from the page cache
+to the socket by sendfile, without a copy in user space; TLS and systems without sendfile need a copy. Files are read
+only as fast as the client reads, so a slow client does not cost memory.
 
-asyncio's transport owns the socket and reports when it can send more. It never gets more than it can send at once,
-except for the few bytes that make it wait for the socket.
+asyncio's transport owns the socket and reports when it can send more. It gets the next pieces only when it has sent the
+previous ones, except for a few bytes that make it wait until the socket can send again.
 """
 
 from __future__ import annotations
@@ -19,25 +19,24 @@ from headrace.broker.log.files import FileSlice
 from headrace.broker.protocol.framing import Piece
 
 WAKEUP_BYTES = 4096
-"""Passed to the transport when the socket is full, so that the transport reports when it can send again."""
+"""Bytes passed to the transport when the socket is full, so that the transport reports when it can send again."""
 SENDFILE_BYTES_BEFORE_YIELD = 1024 * 1024
-"""File bytes sent to one fast client before other connections are served."""
+"""File bytes sent to one client at a time before other connections are served."""
 GATHERED_BYTES_MAX = 16 * 1024
-"""Responses are gathered up to this size and sent with one call."""
+"""Responses are gathered up to this size, to be sent with one call."""
 COPY_CHUNK_BYTES = 256 * 1024
-"""File bytes read at a time where sendfile is not available; the next chunk is read when the client has received this
-one."""
+"""File bytes read at a time where sendfile is not available; the next chunk is read when this one has been sent."""
 SENDFILE_UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 """Errors of a file system or sandbox that does not support sendfile."""
 
 
 class ResponseWriter:
-    """Not thread-safe. Call `flush` soon after the transport's `resume_writing`.
+    """Sends the responses of one connection. Not thread-safe. Call `flush` soon after the transport's `resume_writing`.
 
     Args:
         transport: used by this writer alone.
-        on_ready: called when `flush` should run again: after other connections were served, or after a thread has read
-            data from disk.
+        on_ready: called when `flush` must run again: other connections were served, or a thread has read data from
+            disk.
     """
 
     def __init__(self, transport: asyncio.Transport, on_ready: Callable[[], None]) -> None:
@@ -66,12 +65,12 @@ class ResponseWriter:
             self.flush()
 
     def gathering(self) -> _Gathering:
-        """Context manager: responses written inside it are sent at its end, short ones with one call."""
+        """Context manager: responses written inside it are sent at its end, short ones together with one call."""
         return self._gathering
 
     @property
     def memory_bytes(self) -> int:
-        """Unsent bytes held in memory."""
+        """Unsent bytes in memory; those still in log files are not counted."""
         return self._in_memory_bytes + self._transport.get_write_buffer_size()
 
     @property
@@ -79,8 +78,8 @@ class ResponseWriter:
         return self._in_files_bytes + self._in_memory_bytes + self._transport.get_write_buffer_size()
 
     def flush(self) -> None:
-        """Sends until the transport's buffer is full, a disk read is needed, other connections must be served, or the
-        queue is empty.
+        """Sends queued pieces until the queue is empty, the transport has unsent bytes, data must be read from disk, or
+        other connections must be served.
 
         Raises:
             OSError: a file cannot be read. The pieces behind it cannot be sent either.
@@ -120,7 +119,7 @@ class ResponseWriter:
             self._on_ready()
 
     def _pop_memory_pieces(self) -> list[bytes | bytearray]:
-        """Removes and returns the pieces in front of the next file piece."""
+        """Removes and returns the queued pieces before the next piece that is in a file."""
         data: list[bytes | bytearray] = []
         while self._queue and not isinstance(piece := self._queue[0], FileSlice):
             data.append(piece)

@@ -31,7 +31,7 @@ BACKLOG = 1024
 IDLE_CHECK_INTERVAL_S = 30
 USERS_CHECK_INTERVAL_S = 1
 TLS_HANDSHAKE_TIMEOUT_S = 10
-"""Time for a TLS handshake."""
+"""Maximum duration of a TLS handshake; then the connection is closed."""
 WILDCARD_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
 """Addresses that a server can listen on but no client can connect to."""
 
@@ -43,7 +43,7 @@ def load_tls_context(config: BrokerConfig) -> ssl.SSLContext | None:
         TlsUnusable: a file cannot be read or is invalid, or a TLS setting is given without a certificate.
     """
     if not config.tls_certificate:
-        # The setting shows that plaintext, or clients without a certificate, must not be served.
+        # These settings show that TLS is intended, but without a certificate the broker would serve plaintext.
         for setting, path in (("tls_client_ca", config.tls_client_ca), ("tls_key", config.tls_key)):
             if path:
                 raise TlsUnusable(setting, path, "it needs broker.tls_certificate; set it too")
@@ -82,7 +82,7 @@ class BrokerServer:
         self.metrics_address: tuple[str, int] | None = None
 
     async def start(self) -> tuple[str, int]:
-        """Binds the address, opens the logs, then listens. Returns the address.
+        """Binds the address, opens the logs, then listens. Returns the address on which it listens.
 
         Raises:
             TlsUnusable: a certificate or key cannot be used.
@@ -125,7 +125,7 @@ class BrokerServer:
             await self._serve_metrics()
             await self._server.start_serving()
             for listener in self._server.sockets:
-                # asyncio sets the kernel's queue to the number of connections accepted at once.
+                # asyncio uses one number for the kernel's queue and for the connections accepted per iteration.
                 with listener.dup() as duplicate:
                     duplicate.listen(BACKLOG)
         except AddressUnusable:
@@ -195,7 +195,7 @@ class BrokerServer:
             self._metrics.close()
         for connection in tuple(self.connections.open):
             connection.close()
-        # Closed connections end in the next iterations of the event loop. None may append after the logs are closed.
+        # Connections end a few event loop iterations after `close`. None may append to a log after the logs are closed.
         for _ in range(100):
             if not self.connections.open:
                 break

@@ -1,7 +1,7 @@
 """Creates, extends, configures and deletes topics.
 
-Changes run one after another. A change is durable before it becomes visible, and becomes visible atomically. One thread
-writes the topics file, so that only the client that requested the change waits for the disk.
+Changes run one after another. Each change is fsynced before clients can see it, and they see all of it at once. One
+thread writes the topics file, so that only the client that requested the change waits for the disk.
 """
 
 from __future__ import annotations
@@ -34,16 +34,18 @@ from headrace.broker.topics import INTERNAL_TOPICS, Topic, TopicStore, check_par
 logger = logging.getLogger(__name__)
 
 AUTO_CREATED_TOPICS_MAX = 100
-"""Topics created for one metadata request; creating them delays other requests."""
+"""Topics created for one metadata request; other requests wait meanwhile. The client retries for the remaining topics.
+"""
 PARTITIONS_TOTAL_MAX = 20_000
-"""Partitions of all topics: a client creates topics by naming them, and each partition costs a directory and time at
-the start."""
+"""Maximum number of partitions of all topics. A client can create topics merely by naming them, and each partition
+costs a directory and time at every start."""
 
 Result = TypeVar("Result")
 
 
 class TopicChanges:
-    """Not thread-safe. `commits` is set before the first topic that is not internal.
+    """Changes the topics of a node. Not thread-safe. The owner sets `commits`, the offset commits, before it creates
+    the first topic that is not internal.
 
     Args:
         logs: all logs; topic changes add to it and remove from it.
@@ -78,7 +80,7 @@ class TopicChanges:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def check_new_topic(self, name: str, partitions: int) -> None:
-        """Checks whether a topic of this name and size can be created.
+        """Checks whether a topic with this name and number of partitions can be created.
 
         Raises:
             RequestRefused: it cannot; the message gives the reason.
@@ -90,10 +92,10 @@ class TopicChanges:
         self._check_partition_total(partitions)
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-        """Creates a topic while the event loop waits: for the broker's start and a few partitions.
+        """Creates a topic synchronously, which blocks the event loop: only for the broker's start and few partitions.
 
         Raises:
-            RequestRefused: the topic could not be created and does not exist.
+            RequestRefused: the topic could not be created; nothing of it is left.
         """
         assert not self._change_lock.locked()
         self.check_new_topic(name, partitions)
@@ -114,9 +116,9 @@ class TopicChanges:
         return topic
 
     async def create_topics(self, topics: Sequence[Topic]) -> dict[str, RequestRefused]:
-        """Creates topics with one write of the topics file; returns the refusals by name.
+        """Creates topics with one write of the topics file; returns the refusals by topic name.
 
-        If there would be too many partitions, or the disk is full, no topic is created.
+        If there would be too many partitions, or the disk is full, none of the topics is created.
         """
         return await self._uninterrupted(self._create_topics(topics))
 
@@ -126,7 +128,7 @@ class TopicChanges:
             missing = []
             for topic in topics:
                 try:
-                    # Another request may have created it meanwhile.
+                    # Checked again: another request may have created the topic since.
                     self.check_new_topic(topic.name, topic.partitions)
                     missing.append(topic)
                 except RequestRefused as refused:
@@ -135,10 +137,10 @@ class TopicChanges:
         return refusals
 
     async def ensure_topics(self, names: Iterable[str]) -> dict[str, RequestRefused]:
-        """Creates the missing ones of these topics; returns the refusals by name.
+        """Creates the named topics that do not exist; returns the refusals by topic name.
 
-        Topics beyond AUTO_CREATED_TOPICS_MAX stay unknown, and clients retry. Internal topics are never created here:
-        the broker creates them when it needs them.
+        Topics beyond AUTO_CREATED_TOPICS_MAX are not created, and clients retry. Neither are internal topics: the
+        broker creates them when it needs them.
         """
         return await self._uninterrupted(self._ensure_topics(tuple(names)))
 
@@ -171,8 +173,8 @@ class TopicChanges:
         """Raises the number of partitions of a topic to `count`.
 
         Raises:
-            RequestRefused: the topic does not exist or already has as many partitions, there would be too many in
-                total, or the disk is full; the topic is unchanged.
+            RequestRefused: the topic does not exist or has at least `count` partitions, all topics together would have
+                too many, or the disk is full; the topic is unchanged.
         """
         await self._uninterrupted(self._add_partitions(name, count))
 
@@ -182,7 +184,7 @@ class TopicChanges:
             if count <= topic.partitions:
                 raise RequestRefused(
                     ErrorCode.INVALID_PARTITIONS,
-                    f"topic {name!r} has {topic.partitions} partitions; {count} is not more",
+                    f"topic {name!r} has {topic.partitions} partitions; choose a larger number than that, not {count}",
                 )
             grown = replace(topic, partitions=count)
             await self._add([grown], [(grown, index) for index in range(topic.partitions, count)])
@@ -207,7 +209,8 @@ class TopicChanges:
     def _creation_steps(
         self, topics: Sequence[Topic], new_partitions: Sequence[tuple[Topic, int]]
     ) -> Iterator[Future[None] | None]:
-        """Creates the directories of new partitions, then writes their topics: a directory without a topic is a stray.
+        """Creates the directories of new partitions, then adds their topics to the topics file. After a crash in
+        between, the directories are strays, which the next start removes.
 
         Yields a future to wait for before the next step, or None where other tasks may run.
         """
@@ -233,7 +236,7 @@ class TopicChanges:
         return [partition_directory(self._config.data_dir, topic.name, index) for topic, index in new_partitions]
 
     async def _uninterrupted(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Runs work to its end even if the client disconnects: a half-done change would be inconsistent."""
+        """Runs work to its end even if the client disconnects, because a half-done change would be inconsistent."""
         change = asyncio.get_running_loop().create_task(work)
         self._running.add(change)
         change.add_done_callback(self._running.discard)
@@ -243,8 +246,8 @@ class TopicChanges:
         if len(self._logs) + partitions > PARTITIONS_TOTAL_MAX:
             raise RequestRefused(
                 ErrorCode.POLICY_VIOLATION,
-                f"{partitions} more partitions than the existing {len(self._logs)}; at most {PARTITIONS_TOTAL_MAX} "
-                "are allowed",
+                f"there are {len(self._logs)} partitions, and {partitions} more would exceed the limit of "
+                f"{PARTITIONS_TOTAL_MAX}; delete unused topics",
             )
 
     async def delete_topic(self, topic: Topic) -> None:
@@ -254,7 +257,7 @@ class TopicChanges:
             RequestRefused: the topic is internal, it does not exist, or the deletion cannot be stored.
         """
         if topic.name in INTERNAL_TOPICS:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is an internal topic")
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is an internal topic and cannot be deleted")
         await self._uninterrupted(self._delete_topic(topic))
 
     async def _delete_topic(self, requested: Topic) -> None:
@@ -274,8 +277,8 @@ class TopicChanges:
                 await asyncio.wrap_future(self._checkpoints.write())
             except OSError as error:
                 logger.error("checkpoints not written error=%s; retried before the next topic is created", error)
-        # No other task runs before the first wait for the disk here, so offsets committed in a new topic of the same
-        # name stay.
+        # The offsets leave memory before another task can create a topic of the same name, so offsets committed in that
+        # one stay.
         try:
             await self.commits.delete_topic_offsets(topic.name)
         except RequestRefused as refused:
@@ -284,7 +287,7 @@ class TopicChanges:
             )
 
     async def _remove_logs(self, topic: Topic, logs: Sequence[PartitionLog]) -> None:
-        """Deletes the logs of a deleted topic."""
+        """Closes the logs of a topic that is no longer in the topics file, and deletes their directories."""
         for index, log in enumerate(logs):
             self._flusher.discard(log)
             self._cleaner.forget((topic.name, index))
@@ -292,7 +295,7 @@ class TopicChanges:
         for index, log in enumerate(logs):
             log.close_files()
             try:
-                # Renamed first, so that the topic can be created again while the old files are being deleted.
+                # Renamed first, so that a topic of this name can be created while the old files are being deleted.
                 renamed.append(
                     log.directory.rename(log.directory.with_name(f"{topic.topic_id.hex}-{index}{DELETED_DIRECTORY}"))
                 )
@@ -307,7 +310,7 @@ class TopicChanges:
         logger.info("topic deleted topic=%s id=%s", topic.name, topic.topic_id)
 
     async def alter_topic(self, name: str, configs_of: Callable[[Topic], Mapping[str, str]]) -> None:
-        """Replaces a topic's configuration by the one that `configs_of` returns for its current state.
+        """Replaces a topic's configuration by the one that `configs_of` returns for the topic.
 
         Raises:
             RequestRefused: the topic does not exist, `configs_of` refuses the change, or it cannot be stored.

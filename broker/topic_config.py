@@ -13,7 +13,7 @@ from headrace.broker.log.partition_log import LogLimits
 from headrace.broker.protocol.error_codes import ErrorCode
 
 MESSAGE_BYTES_LIMIT = 64 * 1024 * 1024
-"""Upper limit of `max.message.bytes`: a batch is held in memory while it is processed."""
+"""Highest permitted value of `max.message.bytes`: a batch is held in memory while it is processed."""
 
 
 CLEANUP_POLICY, COMPACT = "cleanup.policy", "compact"
@@ -22,7 +22,7 @@ TIMESTAMP_AFTER_MS, TIMESTAMP_BEFORE_MS = "message.timestamp.after.max.ms", "mes
 
 
 class ConfigType(IntEnum):
-    """Codes of DescribeConfigs for the type of a value."""
+    """The data type of a configuration value: its code in DescribeConfigs responses."""
 
     BOOLEAN = 1
     STRING = 2
@@ -33,7 +33,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Codes of DescribeConfigs for the source of a value."""
+    """Where a configuration value comes from: its code in DescribeConfigs responses."""
 
     TOPIC = 1
     BROKER_FILE = 4
@@ -42,8 +42,8 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfigKey:
-    """One configuration key. Numbers lie in [minimum, maximum]; a string is one of `choices`, the behaviours that this
-    broker supports."""
+    """One configuration key of topics. A number must lie in [minimum, maximum]. A string must be one of `choices`,
+    which lists only values that this broker supports."""
 
     name: str
     type: ConfigType
@@ -115,13 +115,13 @@ ROWS = (
         "min.compaction.lag.ms",
         ConfigType.LONG,
         lambda config: "0",
-        "Segments with younger records are not compacted.",
+        "Segments with records younger than this are not compacted.",
     ),
     TopicConfigKey(
         "max.compaction.lag.ms",
         ConfigType.LONG,
         lambda config: str((1 << 63) - 1),
-        "Segments with older records are compacted at any dirty ratio; the active segment is closed for it.",
+        "Segments with records older than this are compacted at any dirty ratio; an active segment is closed for it.",
         minimum=1,
     ),
     TopicConfigKey(
@@ -217,17 +217,18 @@ def uses_append_time(configs: Mapping[str, str]) -> bool:
 
 
 def has_delete_policy(configs: Mapping[str, str]) -> bool:
-    """Whether retention by age and size deletes segments."""
+    """Whether `cleanup.policy` includes `delete`, so that segments expire by age and size."""
     return configs.get(CLEANUP_POLICY) != COMPACT
 
 
 def effective_int(configs: Mapping[str, str], name: str, broker: BrokerConfig) -> int:
-    """Returns the topic's value, or the broker's default."""
+    """Returns the topic's value of a key, or the broker's default if the topic has none."""
     return int(configs.get(name) or BY_NAME[name].default(broker))
 
 
 def log_limits(configs: Mapping[str, str], broker: BrokerConfig) -> LogLimits:
-    """Returns the limits of a topic's logs from its configuration and the broker's."""
+    """Returns the limits for the logs of a topic with this configuration; the broker's configuration gives the
+    defaults."""
     return LogLimits(
         effective_int(configs, "segment.bytes", broker),
         effective_int(configs, "segment.ms", broker),

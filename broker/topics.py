@@ -28,17 +28,18 @@ FILE_NAME = "topics.json"
 FORMAT = 1
 EPOCH_CLOCK_FROM_S = 1_577_836_800
 EPOCH_CLOCK_MAX = 1 << 30
-"""A leader epoch is the number of seconds since 2020, or the previous epoch plus one if that is larger. Clocks beyond
-this value are ignored, so that 32 bits suffice. A data directory restored from a copy, which takes more than a second,
-therefore never reuses an epoch."""
+"""A leader epoch is the number of seconds since 2020, or the previous epoch plus one if that is larger. Restoring a
+data directory from a copy takes more than a second, so no epoch is ever used twice. A clock beyond this limit, in 2054,
+is wrong and ignored, so that epochs fit into 32 bits."""
 EPOCH_ON_FILE_MAX = (1 << 31) - 2
-"""Leaves one more epoch for the start that reads the file."""
+"""Highest epoch accepted in the topics file. The start that reads the file needs one more."""
 NAME_CHARS_MAX = 249
-"""Kafka's limit: a directory name adds a dash and the partition number, and file systems allow 255 characters."""
+"""Longest topic name, as in Kafka: a directory name adds a dash and the partition number, and file systems allow 255
+characters."""
 PARTITIONS_MAX = 10_000
-"""Per topic: a larger number is a typing mistake on a single node."""
+"""Maximum number of partitions of one topic: on a single node a larger number is a typing mistake."""
 NO_TOPIC_ID = uuid.UUID(int=0)
-"""Not the id of any topic. kafka-python decodes it as None."""
+"""The nil UUID, which is no topic's id and stands for "no id" in requests. kafka-python decodes it as None."""
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
@@ -48,7 +49,7 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic. `topic_id` is unique, so that a recreated topic can be distinguished from the deleted one."""
+    """A topic. A topic that was deleted and created again has another `topic_id`."""
 
     name: str
     topic_id: uuid.UUID
@@ -71,7 +72,7 @@ def check_topic_name(name: str) -> None:
     if len(name) > NAME_CHARS_MAX:
         raise RequestRefused(
             ErrorCode.INVALID_TOPIC,
-            f"a topic name of {len(name)} characters; at most {NAME_CHARS_MAX} are allowed",
+            f"the topic name has {len(name)} characters; at most {NAME_CHARS_MAX} are allowed",
         )
     if _NAME.fullmatch(name) is None:
         raise RequestRefused(
@@ -90,7 +91,8 @@ TopicsByName = Mapping[str, Topic]
 
 
 class TopicStore:
-    """The topics, the cluster id and the leader epoch of this start. A change is written first and then applied."""
+    """The topics, the cluster id and the leader epoch of this run of the broker. A change is written to the file by
+    `write`, and then made visible by `apply`."""
 
     def __init__(self, path: Path, cluster_id: str, topics: Iterable[Topic], leader_epoch: int = 0) -> None:
         self._path = path
@@ -102,10 +104,11 @@ class TopicStore:
 
     @classmethod
     def load(cls, directory: Path, new_cluster_id: str) -> TopicStore:
-        """Loads the topics of a data directory, or creates an empty store.
+        """Loads the topics of a data directory; returns an empty store with the new cluster id if the directory is new.
 
         Raises:
-            CorruptFile: the file is corrupt, or it is missing although partitions exist, which would be lost.
+            CorruptFile: the file is corrupt; or it is missing, but there are partitions, which an empty store would
+                abandon.
         """
         path = directory / FILE_NAME
         try:
@@ -120,7 +123,8 @@ class TopicStore:
         return cls(path, *_parse(path, document))
 
     def begin_leader_epoch(self, now_ms: int) -> None:
-        """Starts a leader epoch that no batch has, neither in this directory nor in a newer copy of it.
+        """Starts a leader epoch that no batch has yet, neither in this directory nor in the original if this is a
+        restored copy.
 
         Raises:
             OSError: the file could not be written.
@@ -157,15 +161,16 @@ class TopicStore:
         return self._by_id.get(topic_id)
 
     def with_topics(self, topics: Iterable[Topic]) -> TopicsByName:
-        """Returns all topics, with these added or replaced."""
+        """Returns all topics with these added; they replace topics of the same name. The store does not change."""
         return self._by_name | {topic.name: topic for topic in topics}
 
     def without(self, name: str) -> TopicsByName:
-        """Returns all topics except one."""
+        """Returns all topics except this one. The store does not change."""
         return {topic.name: topic for topic in self if topic.name != name}
 
     def write(self, changed: TopicsByName) -> None:
-        """Writes and fsyncs the topics. May run in a thread; writes must not overlap.
+        """Writes and fsyncs the changed topics; `apply` makes them visible. May run in a thread; writes must not
+        overlap.
 
         Raises:
             RequestRefused: the disk rejected the write.
@@ -176,7 +181,7 @@ class TopicStore:
             raise RequestRefused(ErrorCode.STORAGE_ERROR, f"{self._path.name}: {error.strerror or error}") from error
 
     def apply(self, changed: TopicsByName) -> None:
-        """Replaces the topics in memory by the written ones."""
+        """Makes the topics visible that `write` has written."""
         self._by_name = dict(changed)
         self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
         self.changes += 1
@@ -202,7 +207,11 @@ class TopicStore:
 def _parse(path: Path, document: Any) -> tuple[str, list[Topic], int]:
     try:
         if document["format"] != FORMAT:
-            raise CorruptFile(path, f"format {document['format']}; this version reads format {FORMAT}")
+            raise CorruptFile(
+                path,
+                f"it has format {document['format']}, and this version reads format {FORMAT}",
+                "start the broker version that wrote it",
+            )
         epoch = int(document["leader_epoch"])
         if not 0 <= epoch <= EPOCH_ON_FILE_MAX:
             raise CorruptFile(path, f"leader epoch {epoch}; expected between 0 and {EPOCH_ON_FILE_MAX}")
@@ -220,11 +229,11 @@ def _parse(path: Path, document: Any) -> tuple[str, list[Topic], int]:
 
 
 def _topic(path: Path, row: Mapping[str, Any]) -> Topic:
-    """Parses a topic with the checks of a request.
+    """Parses a topic of the topics file, and applies the checks of a CreateTopics request.
 
     Raises:
-        CorruptFile: a name or partition count that no request could have created. Directories would lie elsewhere, or
-            be mistaken for strays.
+        CorruptFile: a name or partition count that no request could have created. The partitions' directories would lie
+            outside of the data directory, or be mistaken for strays.
     """
     topic = Topic(
         str(row["name"]),
@@ -241,10 +250,11 @@ def _topic(path: Path, row: Mapping[str, Any]) -> Topic:
 
 
 def _configs(path: Path, topic: str, configs: Mapping[str, Any]) -> dict[str, str]:
-    """Parses a configuration with the checks of a request.
+    """Parses a topic's configuration in the topics file, and applies the checks of a request.
 
     Raises:
-        CorruptFile: an entry that no request could have set; it would fail later, during work for all topics.
+        CorruptFile: an entry that no request could have set. Otherwise it would fail later, in maintenance of all
+            topics.
     """
     try:
         return {str(key): check_config(str(key), str(value)) for key, value in configs.items()}

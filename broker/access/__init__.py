@@ -1,1 +1,1 @@
-"""Authentication and authorization of clients: users, SASL, permissions on topics and groups."""
+"""Access to the broker: SASL login of users, and their permissions on topics, groups and transactional ids."""

@@ -1,8 +1,10 @@
 """SASL login of one connection: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512 (KIP-43, KIP-84, KIP-152).
 
 Neither a response nor its timing reveals whether a user exists: an unknown user gets a SCRAM challenge too, derived
-from a random key, and no password fits it. PLAIN costs the broker one password hash per check. These checks share one
-thread; a verified password is remembered in memory as a keyed digest, so later logins skip the hash.
+from a random key, and no password fits it.
+
+PLAIN costs the broker one password hash per check. These checks share one thread. A verified password is remembered in
+memory as a keyed digest, so later logins skip the hash.
 """
 
 from __future__ import annotations
@@ -41,10 +43,10 @@ FAILED_LOGIN_DELAY_S: Final = 0.2
 
 
 class Users:
-    """The users of a broker and the state that their logins share.
+    """The users of a broker, and the state that their logins share.
 
-    `key` is random and generated at every start. It makes the challenges of unknown users and the password digests
-    unpredictable.
+    `key` is random and generated at every start. It makes the challenges of unknown users and the digests of verified
+    passwords unpredictable.
     """
 
     def __init__(self, file: UsersFile, key: bytes = b"") -> None:
@@ -54,7 +56,7 @@ class Users:
         self._password_executor = ThreadPoolExecutor(1, thread_name_prefix="broker-login")
 
     def verifiers(self, user: str) -> Mapping[str, Verifier]:
-        """Returns the verifiers of a user by mechanism; for an unknown user they match no password."""
+        """Returns the verifiers of a user by mechanism. Those of an unknown user match no password."""
         known = self.file.policy.users.get(user)
         if known is not None:
             return known
@@ -83,7 +85,8 @@ class Users:
 
 
 class Login:
-    """Login state of one connection. Without a users file every connection is logged in and has all permissions."""
+    """Login state of one connection. On a broker without a users file, every connection is logged in and has all
+    permissions."""
 
     __slots__ = ("_exchange", "_mechanism", "_users", "has_failed", "is_authenticated", "user")
 
@@ -102,7 +105,7 @@ class Login:
         return self._users.file.policy.permissions.get(self.user, NO_PERMISSIONS)
 
     def choose_mechanism(self, mechanism: str) -> bool:
-        """Sets the mechanism of the login that follows. Returns False for an unsupported mechanism."""
+        """Sets the SASL mechanism for the following messages. Returns False if it is not supported."""
         if mechanism not in MECHANISMS:
             return False
         self._mechanism, self._exchange = mechanism, None
@@ -114,8 +117,8 @@ class Login:
         return self._users is not None and not self.is_authenticated
 
     async def authenticate(self, message: bytes) -> bytes:
-        """Processes a SASL message and returns the server's reply. The last message of a mechanism sets
-        `is_authenticated`.
+        """Processes a SASL message and returns the server's reply. `is_authenticated` is True after the last message of
+        a login.
 
         Raises:
             LoginRefused: the client did not prove its identity; the connection must be closed.
@@ -136,7 +139,7 @@ class Login:
                     raise LoginRefused(WRONG_CREDENTIALS)
         except LoginRefused:
             self.has_failed = True
-            # The delay exceeds the time of every check, so timing reveals nothing. It also slows down password
+            # The delay is longer than every check, so that timing reveals nothing. It also slows down password
             # guessing.
             await asyncio.sleep(FAILED_LOGIN_DELAY_S)
             raise

@@ -13,7 +13,7 @@ from headrace.broker.protocol.error_codes import ErrorCode
 
 WILDCARD: Final = "*"
 CACHED_RESOURCES_MAX: Final = 10_000
-"""Size of a user's permission cache; a full cache is cleared."""
+"""Size of a user's cache of permissions by resource; a full cache is cleared."""
 
 
 class BrokerPermission(StrEnum):
@@ -39,9 +39,9 @@ _AUTHORIZATION_FAILED_CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One permission on the resources of a type that match a name pattern.
+    """One line of the users file: a permission on all resources of one type with a name that matches a pattern.
 
-    `resource_type` None covers every topic, group and transactional id, and the broker itself.
+    `resource_type` None stands for `*`: every topic, group and transactional id, and the broker itself.
     """
 
     permission: BrokerPermission
@@ -76,7 +76,7 @@ class Grant:
 
 
 class BrokerPermissions:
-    """All grants of one user."""
+    """The permissions of one user, from all grants that name the user."""
 
     __slots__ = ("_cached", "grants")
 
@@ -96,7 +96,8 @@ class BrokerPermissions:
         return cached
 
     def check(self, resource_type: ResourceType, name: str, permission: BrokerPermission | None = None) -> None:
-        """Checks a permission; None requires any permission, which is enough to see that the resource exists.
+        """Checks a permission on one topic, group or transactional id. With None, any permission suffices, for example
+        to see that the resource exists.
 
         Raises:
             RequestRefused: the permission was not granted.
@@ -105,7 +106,8 @@ class BrokerPermissions:
         if permission not in granted and (permission is not None or not granted):
             raise RequestRefused(
                 _AUTHORIZATION_FAILED_CODES[resource_type],
-                f"no line of the users file grants {permission or 'any permission'} on {resource_type} {name!r}",
+                f"no line of the users file grants {permission or 'any permission'} on {resource_type} {name!r}; "
+                "add one",
             )
 
     @property
@@ -114,19 +116,20 @@ class BrokerPermissions:
         return any(grant.permission is BrokerPermission.ADMIN and grant.resource_type is None for grant in self.grants)
 
     def check_admin(self) -> None:
-        """Checks the permission for requests about the broker itself.
+        """Checks the permission for requests that concern the whole broker.
 
         Raises:
             RequestRefused: the user does not have admin on all resources.
         """
         if not self.is_admin:
             raise RequestRefused(
-                ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no line of the users file grants admin on all resources (*)"
+                ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                "no line of the users file grants admin on all resources; add `grant NAME admin *`",
             )
 
     @property
     def can_write_any_topic(self) -> bool:
-        """True if at least one grant allows writing to some topic."""
+        """True if the user may write to at least one topic name."""
         return any(
             grant.permission is not BrokerPermission.READ and grant.resource_type in (None, ResourceType.TOPIC)
             for grant in self.grants

@@ -1,8 +1,8 @@
 """Stored passwords of a users file, and the server side of SCRAM (RFC 5802, RFC 7677).
 
 A password is stored in PostgreSQL's format, once per hash function: `SCRAM-SHA-256$<iterations>:<salt>$<stored
-key>:<server key>`, in base64. The broker checks passwords against it, also for PLAIN, and proves its own identity to
-the client with the server key. The stored form does not allow a login.
+key>:<server key>`, in base64. This text is the verifier of the password. The broker checks passwords against it, also
+for PLAIN, and proves its own identity to the client with the server key. A stolen verifier does not allow a login.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Final
 
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 ITERATIONS: Final = 16_384
-"""The highest count that Kafka's own tool writes. Hashing takes about 8 ms: on the client with SCRAM, on the broker
-with PLAIN."""
+"""Iterations of new verifiers: the highest count that Kafka's own tool writes. Hashing takes about 8 ms: on the client
+with SCRAM, on the broker with PLAIN."""
 ITERATIONS_MIN: Final = 4096
-"""Minimum of RFC 7677 and of Kafka's clients."""
+"""Fewest iterations that a verifier may have: the minimum of RFC 7677 and of Kafka's clients."""
 ITERATIONS_MAX: Final = 1_000_000
 SALT_BYTES: Final = 16
 MESSAGE_CHARS_MAX: Final = 4096
@@ -34,12 +34,12 @@ _FINAL = re.compile(r"(c=([A-Za-z0-9+/=]+),r=([\x21-\x2b\x2d-\x7e]+)(?:,[^,]+)*?
 
 
 class LoginRefused(Exception):
-    """A login failed. The message goes to the client and contains nothing that the client did not know."""
+    """A login failed. The message goes to the client, so it contains nothing that the client did not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """Stored form of one password for one mechanism; `str()` gives the text for a users file."""
+    """The stored form of one password for one mechanism. `str()` formats it for a users file."""
 
     mechanism: str
     iterations: int
@@ -49,7 +49,7 @@ class Verifier:
 
     @classmethod
     def derive(cls, mechanism: str, password: str, salt: bytes, iterations: int = ITERATIONS) -> Verifier:
-        """Derives the stored form of a password; `salt` is SALT_BYTES fresh random bytes."""
+        """Derives the verifier of a password; `salt` must be SALT_BYTES new random bytes."""
         name = HASHES[mechanism]
         salted = hashlib.pbkdf2_hmac(name, password.encode("utf-8", "surrogatepass"), salt, iterations)
         stored = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
@@ -57,7 +57,7 @@ class Verifier:
 
     @classmethod
     def parse(cls, text: str) -> Verifier:
-        """Parses the text of a users file.
+        """Parses a verifier in a users file.
 
         Raises:
             ValueError: the text is malformed; the message does not repeat it.
@@ -79,7 +79,7 @@ class Verifier:
         return cls(match[1], int(match[2]), salt, stored, server)
 
     def matches(self, password: str) -> bool:
-        """Returns whether the password matches, in constant time."""
+        """Returns whether this is the password. The comparison takes constant time."""
         derived = Verifier.derive(self.mechanism, password, self.salt, self.iterations)
         return hmac.compare_digest(derived.stored_key, self.stored_key)
 
@@ -92,7 +92,7 @@ class Verifier:
 
 @dataclass(frozen=True, slots=True)
 class ClientFirstMessage:
-    """client-first-message: the claimed user name, and the parts of the message that the proof signs."""
+    """The first message of a SCRAM client: the user name that it claims, and the parts that its proof will sign."""
 
     user: str
     header: str
@@ -108,7 +108,7 @@ class ClientFirstMessage:
         """
         match = _FIRST.fullmatch(_text(raw))
         if match is None or len(match[5]) > NONCE_CHARS_MAX:
-            raise LoginRefused("expected n,,n=USER,r=NONCE without channel binding")
+            raise LoginRefused("expected n,,n=USER,r=NONCE; channel binding is not supported")
         user = _user(match[4])
         if match[2] and _user(match[2]) != user:
             raise LoginRefused("a user cannot act for another user; leave the authorization id empty")
@@ -118,8 +118,8 @@ class ClientFirstMessage:
 
 
 class ScramExchange:
-    """One SCRAM login: the client's first message, the server's challenge, the client's proof. `nonce` is the server's
-    random text, used once."""
+    """One SCRAM login. The client's first message is given, `challenge` is the response, and `finish` checks the
+    client's proof. `nonce` is the random text of the server, used for one login only."""
 
     def __init__(self, first: ClientFirstMessage, verifier: Verifier, nonce: str) -> None:
         self._first, self._verifier = first, verifier
@@ -128,8 +128,8 @@ class ScramExchange:
         self.challenge = f"r={self._nonce},s={base64.b64encode(verifier.salt).decode()},i={verifier.iterations}"
 
     def finish(self, raw: bytes) -> bytes:
-        """Checks client-final-message and returns server-final-message, which proves that the broker knows the password
-        too.
+        """Checks the client's last message and returns the server's, which proves that the broker knows the password's
+        verifier.
 
         Raises:
             LoginRefused: the proof is wrong.

@@ -42,7 +42,7 @@ Verifiers = Mapping[str, Verifier]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Parsed users file."""
+    """Content of a users file: the verifiers and the permissions of each user."""
 
     users: Mapping[str, Verifiers] = field(repr=False)
     permissions: Mapping[str, BrokerPermissions]
@@ -109,15 +109,15 @@ def _checked_name(name: str, taken: Mapping[str, object]) -> str:
 
 
 def _verifiers(text: str) -> Verifiers:
-    stat = [Verifier.parse(part) for part in text.split(",")]
-    by_mechanism = {verifier.mechanism: verifier for verifier in stat}
-    if len(by_mechanism) != len(HASHES) or len(stat) != len(HASHES):
+    verifiers = [Verifier.parse(part) for part in text.split(",")]
+    by_mechanism = {verifier.mechanism: verifier for verifier in verifiers}
+    if len(by_mechanism) != len(HASHES) or len(verifiers) != len(HASHES):
         raise ValueError(f"expected one verifier each of {' and '.join(HASHES)}, separated by a comma")
     return by_mechanism
 
 
 class UsersFile:
-    """A users file that may change while the broker runs.
+    """A users file that may change while the broker runs. `policy` is the last valid content.
 
     Raises:
         UsersUnusable: the file cannot be read, or has an error.
@@ -146,9 +146,10 @@ class UsersFile:
             raise UsersUnusable(str(self._path), str(error)) from None
 
     def reload_if_changed(self) -> frozenset[str]:
-        """Reads the file again if it has changed. Returns the users that were deleted or have a new password.
+        """Reads the file again if it has changed. Returns the users that were deleted or have a new password; their
+        connections must be closed.
 
-        A file with an error is logged and changes nothing.
+        If the file has an error, the error is logged and the previous content stays in effect.
         """
         try:
             stat = self._path.stat()

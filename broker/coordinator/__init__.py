@@ -1,2 +1,2 @@
-"""Consumer groups, their offsets, and transactions. `group` and `consumer_group` are state machines; `coordinator`
-stores them."""
+"""Consumer groups, their committed offsets, and transactions. `group` and `consumer_group` are the state machines of
+the two group protocols; `coordinator` runs them and stores their state."""

@@ -21,8 +21,8 @@ Assignment = dict[str, frozenset[TopicIdPartition]]
 
 @dataclass(frozen=True, slots=True)
 class SubscribedTopic:
-    """A topic with its subscribers. `members` are their member ids, in the order in which partitions are assigned;
-    never empty."""
+    """A topic with its subscribers. `members` are their member ids in the order in which partitions are assigned to
+    them; there is at least one."""
 
     topic_id: bytes
     partitions: int
@@ -70,10 +70,10 @@ def assign_uniform(topics: Sequence[SubscribedTopic], current: Mapping[str, Set[
 
 @dataclass(slots=True)
 class _SubscriberSet:
-    """All topics with the same subscribers; their partitions are interchangeable.
+    """All topics that have the same subscribers; their partitions are interchangeable.
 
-    There may be thousands of topics and a thousand members, but few different sets. In `held`, a member's current
-    partitions come first.
+    There may be thousands of topics and a thousand members, but few different sets. `held` lists the partitions of each
+    member; those that it has had before come first.
     """
 
     members: tuple[str, ...]
@@ -85,7 +85,8 @@ class _SubscriberSet:
 
 
 def _retain_current(subscriber_sets: Sequence[_SubscriberSet], current: Mapping[str, Set[TopicIdPartition]]) -> None:
-    """Leaves members the partitions they hold, if the partition exists and they still subscribe to its topic."""
+    """Gives members the partitions that they have now, if the partition still exists and they still subscribe to its
+    topic."""
     by_topic_id = {
         topic.topic_id: (subscriber_set.held, topic.partitions)
         for subscriber_set in subscriber_sets
@@ -100,7 +101,7 @@ def _retain_current(subscriber_sets: Sequence[_SubscriberSet], current: Mapping[
 
 
 def _assign_unowned(subscriber_set: _SubscriberSet, loads: Counter[str]) -> None:
-    """Assigns each unowned partition to the member with the fewest partitions."""
+    """Gives each partition without an owner to the member with the fewest partitions."""
     owned = {partition for partitions in subscriber_set.held.values() for partition in partitions}
     queue = [(loads[member_id], number, member_id) for number, member_id in enumerate(subscriber_set.members)]
     heapq.heapify(queue)
@@ -115,14 +116,14 @@ def _assign_unowned(subscriber_set: _SubscriberSet, loads: Counter[str]) -> None
 
 
 def _balance(subscriber_set: _SubscriberSet, loads: Counter[str]) -> bool:
-    """Moves partitions from the most to the least loaded member while the difference is at least two. Returns True if
-    any moved."""
+    """Moves partitions from the member with the most to the one with the fewest while they differ by at least two.
+    Returns True if any moved."""
     held, is_changed = subscriber_set.held, False
     least_loaded = [(loads[member_id], number, member_id) for number, member_id in enumerate(subscriber_set.members)]
     most_loaded = [(-load, number, member_id) for load, number, member_id in least_loaded if held[member_id]]
     heapq.heapify(least_loaded)
     heapq.heapify(most_loaded)
-    # A donor still has more than the receiver afterwards, so no member is donor in one step and receiver in another.
+    # After a move the donor still has at least as many as the receiver, so no member is both a donor and a receiver.
     # Therefore each heap only needs updates for its own members.
     while most_loaded and -most_loaded[0][0] - least_loaded[0][0] >= 2:
         (most, donor, donor_id), (least, receiver, receiver_id) = most_loaded[0], least_loaded[0]
@@ -143,5 +144,5 @@ def _frozen(found: Mapping[str, Iterable[TopicIdPartition]]) -> Assignment:
 
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}
-"""Available assignors. The first one is the default, as in Kafka."""
+"""Assignors by name. The first one is the default, as in Kafka."""
 DEFAULT_ASSIGNOR = "uniform"

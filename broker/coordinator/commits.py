@@ -44,6 +44,10 @@ class OffsetCommits:
     ) -> None:
         """Checks that a member may commit offsets of these partitions.
 
+        Args:
+            generation: the member's generation, or its epoch in a group of the consumer protocol.
+            supports_member_epochs: the client's version of the request has the error STALE_MEMBER_EPOCH.
+
         Raises:
             RequestRefused: the member or its generation is not current.
         """
@@ -51,7 +55,7 @@ class OffsetCommits:
         if isinstance(group, ConsumerGroup):
             group.check_commit(member_id, generation, partitions, self._topics)
             if generation >= 0 and not supports_member_epochs:
-                # The client's version does not have STALE_MEMBER_EPOCH.
+                # The response to this request version cannot have STALE_MEMBER_EPOCH.
                 raise RequestRefused(
                     ErrorCode.UNSUPPORTED_VERSION,
                     "members of a consumer group must commit with OffsetCommit version 9 or later",
@@ -69,7 +73,7 @@ class OffsetCommits:
         generation: int,
         partitions: Collection[TopicPartition],
     ) -> None:
-        """Checks that a member may commit offsets in a transaction.
+        """Checks that a member may commit offsets of these partitions in a transaction.
 
         Raises:
             RequestRefused: the member or its generation is not current.
@@ -96,8 +100,8 @@ class OffsetCommits:
         if group_id not in self._store.groups:
             self._store.add_group(group_id)
         self._store.append(entries_of(keyed))
-        # Visible in memory at once, so that memory and log agree on the order of two commits. Until the fsync, a reader
-        # may see an offset that a power failure undoes.
+        # Changed in memory at once, so that memory and log have commits in the same order. Until the fsync, a client
+        # may fetch an offset that a power failure undoes.
         for key, committed in keyed.items():
             self._offsets.apply(key, committed)
         await self._store.wait_until_durable()
@@ -105,7 +109,7 @@ class OffsetCommits:
     async def store_pending(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], producer_id: int, epoch: int
     ) -> None:
-        """Stores offsets that take effect when the producer's transaction commits.
+        """Stores offsets as pending: they take effect when the producer's transaction commits.
 
         Raises:
             RequestRefused: they could not be stored.
@@ -121,7 +125,8 @@ class OffsetCommits:
         await self._store.wait_until_durable()
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Applies or discards the offsets of a transaction. The caller writes the transaction's marker afterwards.
+        """Makes the pending offsets of a transaction effective, or discards them. The caller writes the transaction's
+        marker afterwards.
 
         Raises:
             RequestRefused: they could not be stored.
@@ -147,11 +152,11 @@ class OffsetCommits:
     async def delete_in_batches(
         self, keys: Collection[OffsetKey], is_deletable: Callable[[OffsetKey], object] = lambda key: True
     ) -> None:
-        """Deletes offsets in batches; other requests are served in between.
+        """Deletes offsets in batches, between which other requests are served. An offset that is committed again
+        meanwhile stays.
 
         Args:
-            is_deletable: called for each offset just before it is deleted. An offset committed meanwhile is never
-                deleted.
+            is_deletable: called for each offset just before it is deleted.
         """
         found = [(key, self._offsets.get(key)) for key in keys]
         due = (key for key, committed in found if self._offsets.get(key) is committed and is_deletable(key))
@@ -163,16 +168,16 @@ class OffsetCommits:
 
     async def delete_topic_offsets(self, topic: str) -> None:
         """Deletes all offsets of a deleted topic, so that a new topic of this name does not inherit them. They
-        disappear from memory at once.
+        disappear from memory at once, and from disk before this returns.
 
         Raises:
-            RequestRefused: the deletion could not be stored; it will be retried.
+            RequestRefused: the deletion could not be stored; `retry_deletions` will store it.
         """
         self._unstored_deletions.setdefault(topic, _UnstoredDeletions()).add(self._offsets.remove_topic(topic))
         await self._store_deletions(topic)
 
     async def retry_deletions(self) -> None:
-        """Stores deletions of `delete_topic_offsets` that failed before.
+        """Stores the deletions that earlier calls of `delete_topic_offsets` could not store.
 
         Raises:
             RequestRefused: they still cannot be stored.
@@ -181,11 +186,11 @@ class OffsetCommits:
             await self._store_deletions(topic)
 
     def delete_before_create(self, topic: str) -> Iterator[None]:
-        """Deletes, before a topic is created, the offsets of an earlier topic of the same name, one batch per
-        iteration.
+        """Deletes the offsets of an earlier topic of this name, before the topic is created. Each iteration deletes one
+        batch.
 
-        There are any only if the broker stopped while it deleted the earlier topic, is deleting it now, or could not
-        write the deletion.
+        There are such offsets only if the broker stopped while it deleted the earlier topic, is deleting it now, or
+        could not store the deletion.
 
         Raises:
             RequestRefused: the deletion could not be stored.
@@ -221,12 +226,12 @@ class OffsetCommits:
             await self._store.wait_until_durable()
 
     def _store_deletion_batch(self, topic: str) -> bool:
-        """Stores the next batch of a deleted topic's offset deletions; returns False if none was left.
+        """Stores the next batch of the offset deletions of a deleted topic; returns False if none was left.
 
-        No new topic of this name is created until none is left.
+        A new topic of this name is not created before that.
 
         Raises:
-            RequestRefused: the batch could not be written; it stays pending.
+            RequestRefused: the batch could not be written; the next call tries it again.
         """
         deletions = self._unstored_deletions.get(topic)
         batch = deletions.next_batch() if deletions is not None else ()
@@ -239,7 +244,7 @@ class OffsetCommits:
 
 
 class _UnstoredDeletions:
-    """Deletions of one topic's offsets that are not in the log yet."""
+    """The offsets of one deleted topic that are still to be deleted from the log."""
 
     __slots__ = ("_batch", "_remaining")
 
@@ -251,7 +256,8 @@ class _UnstoredDeletions:
         self._remaining = itertools.chain(self._remaining, keys)
 
     def next_batch(self) -> Sequence[OffsetKey]:
-        """Returns the next batch, the same one until `note_stored`; empty at the end."""
+        """Returns the next batch of offsets to delete, the same one until `note_stored` is called; empty if none is
+        left."""
         if not self._batch:
             self._batch = next(in_batches(self._remaining), ())
         return self._batch
@@ -261,7 +267,7 @@ class _UnstoredDeletions:
 
 
 def check_metadata(metadata: str | None) -> str:
-    """Returns the metadata of an offset, "" for None.
+    """Returns the metadata text of an offset to commit, "" for None.
 
     Raises:
         RequestRefused: the text is too long.

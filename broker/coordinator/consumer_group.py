@@ -64,7 +64,7 @@ class CatalogTopic(Protocol):
 
 
 class TopicCatalog(Protocol):
-    """The existing topics; `changes` counts their changes."""
+    """The existing topics. `changes` counts changes to topics; a group compares it to detect them."""
 
     changes: int
 
@@ -75,8 +75,8 @@ class TopicCatalog(Protocol):
 
 @dataclass(slots=True)
 class UnstoredChanges:
-    """Changes of a group that are not stored yet: whether epochs changed, and ids of changed members, targets and
-    current assignments."""
+    """Changes of a group that are not in the log yet. `epochs`: the group's epochs have changed. The sets contain the
+    ids of members with changed metadata, target assignment or current assignment."""
 
     epochs: bool = False
     members: set[str] = field(default_factory=set)
@@ -93,7 +93,15 @@ class UnstoredChanges:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """A consumer group; see the module. Methods that raise `RequestRefused` leave it unchanged."""
+    """A consumer group of the consumer protocol; the module describes the rebalance. Methods that raise
+    `RequestRefused` leave it unchanged.
+
+    Attributes:
+        epoch: the group epoch.
+        target_epoch: the target assignment epoch.
+        target: the target assignment by member id.
+        unstored: changes that the caller must store.
+    """
 
     group_id: str
     session_timeout_ms: int
@@ -124,20 +132,20 @@ class ConsumerGroup:
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members prefer."""
+        """The assignor that most members prefer, else the default."""
         votes = Counter(member.assignor for member in self.members.values() if member.assignor is not None)
         return max(ASSIGNORS, key=lambda name: votes[name]) if votes else DEFAULT_ASSIGNOR
 
     @property
     def subscribed(self) -> Set[str]:
-        """Names of topics with at least one subscriber."""
+        """Names of the topics that at least one member subscribes to."""
         return self._subscribers.keys()
 
     # Requests
 
     def heartbeat(self, request: HeartbeatRequest, topics: TopicCatalog, now_ms: int) -> HeartbeatResult:
-        """Processes a heartbeat: a member joins, stays, reports released partitions, or leaves. The result holds its
-        assignment.
+        """Processes a heartbeat: a member joins, stays, reports released partitions, or leaves. Returns the member's
+        epoch and assignment.
 
         Raises:
             RequestRefused: the member or its epoch is not current, or the request is invalid.
@@ -171,9 +179,9 @@ class ConsumerGroup:
     ) -> None:
         """Checks that a member may commit offsets of these partitions.
 
-        A member that does not know its newest epoch yet may commit for partitions that it owned in the epoch it knows
-        and still owns (KIP-1251). A consumer that assigns partitions manually has no epoch; it may commit while the
-        group has no members.
+        A member may have an older epoch, if it has not received the newest one yet. It may then commit for partitions
+        that it owned in the older epoch and still owns (KIP-1251). A consumer that assigns partitions manually has no
+        epoch; it may commit while the group has no members.
 
         Raises:
             RequestRefused: the member does not exist, or its epoch is stale.
@@ -190,11 +198,12 @@ class ConsumerGroup:
             assigned_epoch = held_since.get((topic.topic_id.bytes, index)) if topic is not None else None
             if epoch > member.epoch or epoch < 0 or assigned_epoch is None or assigned_epoch > epoch:
                 raise RequestRefused(
-                    ErrorCode.STALE_MEMBER_EPOCH, f"member epoch {epoch}; the current one is {member.epoch}"
+                    ErrorCode.STALE_MEMBER_EPOCH,
+                    f"the request has member epoch {epoch}; the current one is {member.epoch}",
                 )
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Checks that a member may fetch offsets. A client that names no member may.
+        """Checks that a member may fetch offsets. A client that names no member may always fetch them.
 
         Raises:
             RequestRefused: the member does not exist, or its epoch is stale.
@@ -204,7 +213,7 @@ class ConsumerGroup:
         member = self._require_member(member_id or "")
         if epoch != member.epoch:
             raise RequestRefused(
-                ErrorCode.STALE_MEMBER_EPOCH, f"member epoch {epoch}; the current one is {member.epoch}"
+                ErrorCode.STALE_MEMBER_EPOCH, f"the request has member epoch {epoch}; the current one is {member.epoch}"
             )
 
     def check_empty(self) -> None:
@@ -214,7 +223,7 @@ class ConsumerGroup:
             RequestRefused: the group has members.
         """
         if self.members:
-            raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, f"group {self.group_id!r} has members")
+            raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, f"group {self.group_id!r} has members; stop them first")
 
     def delete(self) -> None:
         self._is_deleted = True
@@ -222,11 +231,11 @@ class ConsumerGroup:
     # Time
 
     def next_deadline_ms(self) -> int | None:
-        """Returns the time of the next `tick`; None if no deadline is set."""
+        """Returns the time at which `tick` must be called next; None if no deadline is set."""
         return min((member.deadline_ms for member in self.members.values()), default=None)
 
     def tick(self, now_ms: int) -> GroupActions:
-        """Removes members after their deadline."""
+        """Removes the members that have missed their session or revocation deadline."""
         for member in [member for member in self.members.values() if member.deadline_ms <= now_ms]:
             self._remove(member)
         return GroupActions(must_store=bool(self.unstored))
@@ -234,7 +243,7 @@ class ConsumerGroup:
     # Joining and leaving
 
     def _joining_member(self, request: HeartbeatRequest) -> ConsumerMember:
-        """Returns the joining member; a new one is not added to the group yet."""
+        """Returns the member that a join request describes. A new member is not added to the group yet."""
         if request.rebalance_timeout_ms is None or request.owned is None or request.owned:
             raise RequestRefused(
                 ErrorCode.INVALID_REQUEST,
@@ -245,12 +254,15 @@ class ConsumerGroup:
         owner_id = self._static_ids.get(request.instance_id) if request.instance_id is not None else None
         if owner_id is not None and owner_id != request.member_id and not self.members[owner_id].is_temporarily_absent:
             raise RequestRefused(
-                ErrorCode.UNRELEASED_INSTANCE_ID, f"instance id {request.instance_id} is in use by member {owner_id}"
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"instance id {request.instance_id} is in use by member {owner_id}; stop that or use another id",
             )
         existing = self.members.get(request.member_id)
         if existing is not None:
             if request.instance_id != existing.instance_id:
-                raise RequestRefused(ErrorCode.INVALID_REQUEST, f"member {request.member_id} has another instance id")
+                raise RequestRefused(
+                    ErrorCode.INVALID_REQUEST, f"member {request.member_id} joined with another instance id before"
+                )
             return existing
         if owner_id is None and len(self.members) >= MEMBERS_MAX:
             raise RequestRefused(
@@ -264,11 +276,12 @@ class ConsumerGroup:
         member = self._require_member(request.member_id)
         if request.epoch == member.epoch:
             return member
-        # Accepts the previous epoch too, because the response with the newer one may have been lost.
+        # The previous epoch is accepted too, because the response with the newer one may have been lost.
         is_behind = request.epoch == member.previous_epoch and request.epoch < member.epoch
         if not is_behind or request.owned is None or not request.owned <= member.assigned.keys():
             raise RequestRefused(
-                ErrorCode.FENCED_MEMBER_EPOCH, f"member epoch {request.epoch}; the current one is {member.epoch}"
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                f"the request has member epoch {request.epoch}; the current one is {member.epoch}; join again",
             )
         return member
 
@@ -301,11 +314,11 @@ class ConsumerGroup:
         self.unstored.current_assignments.add(member.member_id)
 
     def _replace(self, old: ConsumerMember, new: ConsumerMember) -> None:
-        """Replaces a static member that returned with a new member id. It inherits the assignment; other members are
-        not affected.
+        """Replaces a static member that returned with a new member id. The new one inherits the assignment; other
+        members are not affected.
 
-        The old member released its partitions when it left or when its process ended, so partitions it was revoking are
-        free.
+        The old member released its partitions when it left or when its process ended, so the partitions it was revoking
+        are free.
         """
         new.assigned, new.assignor = dict(old.assigned), old.assignor
         new.topics, new.pattern, new.matched = old.topics, old.pattern, old.matched
@@ -398,7 +411,8 @@ class ConsumerGroup:
             del self._subscribers[name]
 
     def _refresh_topics(self, topics: TopicCatalog) -> None:
-        """Increases the group epoch if topics were created, extended or deleted since the target was computed."""
+        """Increases the group epoch if a subscribed topic was created, extended or deleted since the target was
+        computed."""
         if self._topics_version == topics.changes:
             return
         found = {name: topic for name in self._subscribers if (topic := topics.get(name)) is not None}
@@ -437,7 +451,11 @@ class ConsumerGroup:
         }
 
     def _reconcile(self, member: ConsumerMember, owned: frozenset[TopicIdPartition] | None, now_ms: int) -> bool:
-        """Updates the member's current assignment; returns True if its partitions changed."""
+        """Moves the member's current assignment one step toward its target; returns True if its partitions changed.
+
+        Args:
+            owned: partitions that the heartbeat reports as owned, None if it does not report them.
+        """
         if member.state is MemberState.STABLE and member.epoch == self.target_epoch:
             return False
         target = self.target.get(member.member_id, frozenset())
@@ -472,7 +490,8 @@ class ConsumerGroup:
     # Restarts
 
     def restore(self, members: Iterable[ConsumerMember], now_ms: int) -> None:
-        """Adds the stored members after a restart. Each gets a full session timeout for its next heartbeat.
+        """Adds the members that were loaded from the log at start. Each has a full session timeout until its next
+        heartbeat is due.
 
         If a part of the log was lost, two members may seem to own a partition. The one that got it last stays; the
         other must join again.

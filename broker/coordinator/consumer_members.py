@@ -9,12 +9,12 @@ from enum import IntEnum
 from headrace.broker.coordinator.assignors import TopicIdPartition
 
 JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH = 0, -1, -2
-"""Special member epochs in requests. The last one is sent by a static member that will return within its session
+"""Special member epochs in requests: join, leave, and leave of a static member that will return within its session
 timeout."""
 
 
 class MemberState(IntEnum):
-    """The numbers of Kafka's records."""
+    """Progress of a member toward its target assignment, with Kafka's numbers."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1  # must release partitions before it moves to the next epoch
@@ -23,7 +23,13 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CurrentAssignment:
-    """Current assignment of a member and its progress toward the target."""
+    """The partitions that a member may use, and its progress toward the target assignment.
+
+    Attributes:
+        epoch: the member epoch.
+        assigned: its partitions, each with the member epoch in which it was assigned.
+        revoking: partitions that the member must release but still owns, with the same epochs.
+    """
 
     epoch: int
     state: MemberState
@@ -33,10 +39,10 @@ class CurrentAssignment:
 
 @dataclass(slots=True)
 class ConsumerMember:
-    """`assigned` maps each partition to the member epoch in which it was assigned; `revoking` are partitions to
-    release.
+    """A member of a consumer group.
 
-    The member owns all partitions in both, and no other member owns them.
+    `assigned` and `revoking` are its current assignment (see `CurrentAssignment`). The member owns the partitions in
+    both, and no other member owns them.
     """
 
     member_id: str
@@ -64,7 +70,7 @@ class ConsumerMember:
 
     @property
     def is_temporarily_absent(self) -> bool:
-        """True if this static member left temporarily."""
+        """True if this static member has left and announced that it will return."""
         return self.epoch == LEAVE_STATIC_EPOCH
 
     @property
@@ -88,7 +94,9 @@ def next_assignment(
     """Computes a member's next step toward its target assignment (KIP-848, Rebalance Process).
 
     Args:
-        owned: partitions that the member says it owns; None if it does not say.
+        target: the partitions that the member shall have.
+        target_epoch: the epoch for which the target was computed.
+        owned: partitions that the member reports as owned; None if it reports none in this heartbeat.
         taken: partitions of the target that other members still own.
     """
     if member.state is MemberState.UNREVOKED_PARTITIONS and (owned is None or owned & member.revoking.keys()):

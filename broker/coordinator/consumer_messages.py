@@ -17,7 +17,8 @@ SUBSCRIPTION_TOPICS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
-    """None fields have not changed since the last heartbeat. `can_see_topic` checks a permission on a topic."""
+    """A heartbeat of a member. A field is None if it has not changed since the last heartbeat. `can_see_topic` returns
+    whether the client has any permission on a topic."""
 
     member_id: str
     epoch: int
@@ -34,7 +35,8 @@ class HeartbeatRequest:
 
     @property
     def needs_full_response(self) -> bool:
-        """True if the member may have missed earlier responses: it joins, or sends all of its fields."""
+        """True if the member may have missed earlier responses: it joins, or sends all of its fields. The response then
+        contains the assignment."""
         is_subscription = self.topics is not None or self.pattern is not None
         is_full = self.rebalance_timeout_ms is not None and is_subscription and self.owned is not None
         return self.epoch == JOIN_EPOCH or is_full
@@ -42,7 +44,7 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResult:
-    """`assigned` is None if it has not changed since the last response."""
+    """Response to a heartbeat. `assigned` is None if the assignment has not changed since the last response."""
 
     member_id: str
     epoch: int

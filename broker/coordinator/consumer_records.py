@@ -37,7 +37,7 @@ class RecordKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerKey:
-    """`member_id` is "" in records of the whole group."""
+    """Key of a record. `member_id` is "" in records of the whole group."""
 
     kind: RecordKind
     group_id: str
@@ -46,7 +46,7 @@ class ConsumerKey:
 
 @dataclass(slots=True)
 class StoredGroup:
-    """State of a group after reading some of its records."""
+    """The state of a group, built by applying its records in the order of the log."""
 
     epoch: int = 0
     target_epoch: int = 0
@@ -56,7 +56,7 @@ class StoredGroup:
     target: dict[str, frozenset[TopicIdPartition]] = field(default_factory=dict)
 
     def apply(self, key: ConsumerKey, value: bytes | None) -> None:
-        """Applies one record; None deletes.
+        """Applies one record; a value of None deletes.
 
         Raises:
             MalformedMessage: the record is malformed.
@@ -110,7 +110,7 @@ def decode_consumer_key(kind: int, reader: Reader) -> ConsumerKey | None:
 
 
 def keys_of(group: ConsumerGroup) -> Iterator[ConsumerKey]:
-    """Yields the keys of all records of a group."""
+    """Yields the keys of all records that a group has in the log."""
     yield ConsumerKey(RecordKind.GROUP, group.group_id)
     yield ConsumerKey(RecordKind.TARGET_EPOCH, group.group_id)
     for member_id in tuple(group.members):
@@ -120,7 +120,7 @@ def keys_of(group: ConsumerGroup) -> Iterator[ConsumerKey]:
 
 
 def unstored_entries(group: ConsumerGroup, changed_at_ms: int) -> list[TableEntry]:
-    """Returns the records of all unstored changes of a group, to be appended in one batch."""
+    """Returns the records for a group's unstored changes, to be appended in one batch."""
     unstored, group_id = group.unstored, group.group_id
     keys = [
         *(ConsumerKey(RecordKind.MEMBER, group_id, member_id) for member_id in sorted(unstored.members)),
@@ -136,7 +136,7 @@ def unstored_entries(group: ConsumerGroup, changed_at_ms: int) -> list[TableEntr
 
 
 def consumer_entry(group: ConsumerGroup, key: ConsumerKey, changed_at_ms: int) -> TableEntry:
-    """Returns a record with the group's current state; without a value if the member does not exist."""
+    """Returns the record of a key with the group's current state; one without a value if the member does not exist."""
     writer = Writer(flexible=True)
     writer.i16(VALUE_VERSION)
     member = group.members.get(key.member_id)
@@ -188,7 +188,7 @@ def _put_strings(writer: Writer, strings: Iterable[str]) -> None:
 
 
 def _put_tag(writer: Writer, tag: int, content: bytes) -> None:
-    """Writes the tagged fields of a structure that has one."""
+    """Writes the tagged fields of a structure that has exactly one."""
     writer.uvarint(1)
     writer.uvarint(tag)
     writer.uvarint(len(content))
@@ -218,7 +218,7 @@ def _put_numbers(writer: Writer, numbers: list[int]) -> None:
 
 
 def _reader(value: bytes) -> Reader:
-    """Returns a reader positioned behind the version."""
+    """Returns a reader of a record's value, after checking and skipping its version."""
     reader = Reader(memoryview(value), 0, flexible=True)
     version = reader.i16()
     if version != VALUE_VERSION:

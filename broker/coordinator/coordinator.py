@@ -1,4 +1,5 @@
-"""The group coordinator: processes the requests of group members, and holds requests that wait for the group.
+"""The group coordinator: processes the requests of group members. The response to a request that must wait for other
+members is sent later.
 
 A response is sent when the change is in the log and, unless fsync is `none`, on disk.
 """
@@ -34,25 +35,26 @@ from headrace.broker.protocol.error_codes import ErrorCode
 logger = logging.getLogger(__name__)
 
 COMPACT_BYTES = 4 * 1024 * 1024
-"""The log is compacted when it has grown by this much: about 50,000 commits, which are read in under a second."""
+"""The log is compacted when it has grown by this much, about 50,000 commits. A start reads that many in under a second.
+"""
 EMPTY_GROUP_MS = 600_000
 """A group without members and offsets is deleted after this time, as in Kafka: short-lived consumers generate group
 ids."""
 MEMBER_PREFIX_CHARS = 200
-"""Characters of the client id or instance id that begin a member id."""
+"""A member id begins with at most this many characters of the client id or instance id."""
 CONSUMER_SESSION_TIMEOUT_MS, CONSUMER_HEARTBEAT_INTERVAL_MS = 45_000, 5000
 """Kafka's defaults for consumer groups (KIP-848): members are removed after the first, and told to send heartbeats at
 the second."""
 TICK_MS_MAX = 60_000
-"""The coordinator wakes up at least this often; earlier at a deadline."""
+"""The coordinator checks deadlines at least this often, and earlier if a deadline is due."""
 
 
 UNUSED_STATES = (GroupState.EMPTY, ConsumerGroupState.EMPTY)
 
 
 class GroupCoordinator:
-    """Coordinates all groups of the broker. Not thread-safe. `now_ms` is the wall clock, for stored times; deadlines
-    use the monotonic clock."""
+    """Coordinates all groups of the broker. Not thread-safe. `now_ms` is the wall clock, for times in the log;
+    deadlines use the monotonic clock."""
 
     def __init__(
         self,
@@ -135,7 +137,7 @@ class GroupCoordinator:
     # Members of consumer groups (KIP-848)
 
     def consumer_heartbeat(self, group_id: str, request: HeartbeatRequest) -> HeartbeatResult:
-        """Processes a heartbeat of the consumer protocol.
+        """Processes a heartbeat of the consumer protocol (KIP-848).
 
         Raises:
             RequestRefused: the member must rejoin or may not join, or the change could not be stored.
@@ -172,7 +174,7 @@ class GroupCoordinator:
             group.check_fetch(member_id, epoch)
 
     def _become_classic(self, group: ConsumerGroup) -> Group:
-        """Replaces an empty consumer group with a classic group.
+        """Replaces an empty group of the consumer protocol by one of the classic protocol.
 
         Raises:
             RequestRefused: the group has members, or the change could not be stored.
@@ -185,7 +187,7 @@ class GroupCoordinator:
         return self.store.add_classic(group.group_id)
 
     def _store_changes(self, group: ConsumerGroup, deleted_entries: Sequence[TableEntry] = ()) -> None:
-        """Stores the changes of a group, if any. Changes that cannot be stored now are stored with the next change.
+        """Stores the unstored changes of a group. If that fails, they are stored with the group's next change.
 
         Raises:
             RequestRefused: the log could not be written.
@@ -206,10 +208,10 @@ class GroupCoordinator:
     # Whole groups
 
     async def delete_group(self, group_id: str) -> None:
-        """Deletes a group without members, with its offsets.
+        """Deletes a group that has no members, and its offsets.
 
         Raises:
-            RequestRefused: the group does not exist, or has members.
+            RequestRefused: the group does not exist, has members, or an open transaction will commit its offsets.
         """
         group = self.groups.get(group_id)
         if group is None:
@@ -233,7 +235,7 @@ class GroupCoordinator:
         logger.info("group deleted group=%s", group_id)
 
     def _is_unused(self, group: Group | ConsumerGroup) -> bool:
-        """True if the group still exists, has no members, and no open transaction will commit offsets for it."""
+        """True if this group still exists, has no members, and no open transaction will commit offsets for it."""
         is_pending = self.offsets.pending_partitions(group.group_id)
         return self.groups.get(group.group_id) is group and group.state in UNUSED_STATES and not is_pending
 
@@ -262,7 +264,7 @@ class GroupCoordinator:
             and group.state in UNUSED_STATES
             and committed is not None
             and self.offsets.is_expired(committed.committed_at_ms, now_ms)
-            # an open transaction will commit this offset
+            # An offset stays while an open transaction is going to commit it again.
             and (key.topic, key.partition) not in self.offsets.pending_partitions(key.group_id)
         )
 
@@ -271,11 +273,11 @@ class GroupCoordinator:
         # A group without a generation never had members, so nothing is stored for it.
         is_old = now_ms - unused_since_ms > EMPTY_GROUP_MS
         if isinstance(group, ConsumerGroup):
-            is_stored, is_compaction_due = True, is_old
+            is_stored, is_removable = True, is_old
         else:
             is_stored = bool(group.generation)
-            is_compaction_due = (is_old or not is_stored) and not group.has_pending_members
-        if is_compaction_due:
+            is_removable = (is_old or not is_stored) and not group.has_pending_members
+        if is_removable:
             if is_stored:
                 self.store.append(tombstones(group))
             self.store.remove(group_id)
@@ -283,7 +285,7 @@ class GroupCoordinator:
     # Time
 
     async def run(self) -> None:
-        """Processes deadlines of the groups until `stop`."""
+        """Processes the deadlines of the groups until `stop` is called."""
         while not self._stopped:
             now_ms = self._monotonic_ms()
             await self.run_due(now_ms)
@@ -302,7 +304,7 @@ class GroupCoordinator:
             try:
                 self._tick(group_id, now_ms)
             except Exception:
-                # Other groups continue. The members of this one notice by their own timeouts.
+                # Other groups continue. The members of this group notice by their own timeouts.
                 logger.exception("deadline of a group not processed group=%s", group_id)
                 self._deadlines_ms[group_id] = now_ms + TICK_MS_MAX
         if self._table.is_compaction_due:
@@ -347,13 +349,13 @@ class GroupCoordinator:
         try:
             return await pending_result
         except asyncio.CancelledError:
-            # The connection was closed; from now on the member is removed if its session times out.
+            # The connection was closed, so the session of its member may time out from now on.
             self._waiting.pop(ticket, None)
             self._apply(group, group.disconnect(ticket, self._monotonic_ms()))
             raise
 
     def _apply(self, group: Group, actions: GroupActions) -> None:
-        """Stores the group if it changed, then sends the responses."""
+        """Performs the actions that a group returned: stores the group if necessary, then sends the responses."""
         error = ErrorCode.NONE
         if actions.must_store:
             if group.state is GroupState.EMPTY:
@@ -386,8 +388,9 @@ class GroupCoordinator:
 
 
 def _storage_failure(result: JoinResult | SyncResult, error: ErrorCode) -> JoinResult | SyncResult:
-    """Returns the response if the group could not be stored: no assignment and no new id of a static member, because
-    they would be unknown after a restart. A refusal stays a refusal."""
+    """Returns the response to a member if its group could not be stored. It contains an error instead of an assignment
+    or a new id of a static member, which would be unknown after a restart. A response that is an error already stays as
+    it is."""
     if result.error is not ErrorCode.NONE:
         return result
     return SyncResult(error) if isinstance(result, SyncResult) else JoinResult(error, result.member_id)

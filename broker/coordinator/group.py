@@ -29,8 +29,8 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.protocol.error_codes import ErrorCode
 
 SESSION_TIMEOUT_MS_MIN, SESSION_TIMEOUT_MS_MAX = 6_000, 1_800_000
-"""Kafka's bounds; the lower one is a setting. Shorter sessions cause many heartbeats; with longer ones the partitions
-of a dead member stay unread."""
+"""Kafka's bounds of session timeouts; the lower one is a setting. Shorter sessions cause many heartbeats; with longer
+ones the partitions of a dead member stay unread."""
 REBALANCE_TIMEOUT_MS_MIN = 1000
 """Minimum rebalance timeout; smaller values are raised to it, because members could not rejoin in time."""
 NAME_CHARS_MAX = 1000
@@ -40,7 +40,7 @@ MEMBERS_MAX = 1000
 
 
 class GroupState(StrEnum):
-    """The names that DescribeGroups shows."""
+    """State of a group, by the name that DescribeGroups shows."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -67,16 +67,17 @@ TRANSITIONS: Mapping[tuple[GroupState, GroupEvent], GroupState] = {
     (GroupState.PREPARING_REBALANCE, GroupEvent.ALL_LEFT): GroupState.EMPTY,
     (GroupState.EMPTY, GroupEvent.DELETED): GroupState.DEAD,
 }
-"""All possible transitions. An empty group passes through PREPARING_REBALANCE too."""
+"""All possible state transitions. An empty group passes through PREPARING_REBALANCE too."""
 
 
 @dataclass(slots=True)
 class Group:
-    """A consumer group; see the module. Methods that raise `RequestRefused` leave it unchanged."""
+    """A consumer group of the classic protocol; the module describes the rebalance. Methods that raise `RequestRefused`
+    leave it unchanged."""
 
     group_id: str
     new_member_id: Callable[[str], str]  # argument: client id or instance id
-    rebalance_delay_ms: int = 0  # how long the first members wait for others; restarts with each new member
+    rebalance_delay_ms: int = 0  # wait of an empty group for more members after the latest one has joined
     session_timeout_ms_min: int = SESSION_TIMEOUT_MS_MIN
     state: GroupState = GroupState.EMPTY
     generation: int = 0
@@ -84,15 +85,15 @@ class Group:
     protocol: str | None = None
     leader: str | None = None
     members: GroupMembers = field(default_factory=GroupMembers)
-    _initial_delay_until_ms: int = 0  # until then more first members may join
-    _rebalance_deadline_ms: int = 0  # for joins while preparing, for the assignment while completing
+    _initial_delay_until_ms: int = 0  # until then the first rebalance waits for more members
+    _rebalance_deadline_ms: int = 0  # preparing: for joins; completing: for the leader's assignment
     _replies: list[Reply] = field(default_factory=list)
     _must_store: bool = False
 
     # Requests
 
     def join(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> GroupActions:
-        """A member joins the next generation."""
+        """Processes the request of a member to join the next generation."""
         try:
             self._check_join(request)
             if request.member_id == "":
@@ -104,13 +105,15 @@ class Group:
         return self._take_actions()
 
     def sync(self, request: SyncRequest, ticket: Ticket, now_ms: int) -> GroupActions:
-        """A member requests its assignment; the leader's request contains all assignments."""
+        """Processes the request of a member for its assignment. The leader's request contains the assignments of all
+        members."""
         try:
             member = self._require_current(request.member_id, request.instance_id, request.generation)
             if request.protocol_type not in (None, self.protocol_type) or request.protocol not in (None, self.protocol):
                 raise RequestRefused(
                     ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                    f"the group uses protocol {self.protocol_type}/{self.protocol}",
+                    f"the group uses protocol {self.protocol_type}/{self.protocol}, the request "
+                    f"{request.protocol_type}/{request.protocol}; join again",
                 )
             if self.state is GroupState.PREPARING_REBALANCE:
                 raise RequestRefused(ErrorCode.REBALANCE_IN_PROGRESS, "the group is rebalancing; join again")
@@ -128,7 +131,8 @@ class Group:
         return self._take_actions()
 
     def disconnect(self, ticket: Ticket, now_ms: int) -> GroupActions:
-        """The connection of a waiting request was closed. From now on its member's session may time out."""
+        """Records that the connection of a waiting request was closed. From now on the session of its member may time
+        out."""
         for member in self.members.values():
             if member.join_ticket == ticket:
                 member.join_ticket = None
@@ -139,7 +143,7 @@ class Group:
         return self._take_actions()
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
-        """A member reports that it is alive; the returned code may require it to rejoin."""
+        """Records that a member is alive. Returns an error code if the member must join again, else NONE."""
         try:
             self._require_current(member_id, instance_id, generation).touch(now_ms)
         except RequestRefused as refused:
@@ -148,7 +152,7 @@ class Group:
         return ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE
 
     def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> tuple[ErrorCode, GroupActions]:
-        """A member leaves. A static member may be named by its instance id alone."""
+        """Removes a member. A static member may be named by its instance id alone."""
         if self.members.pending_member_ids.pop(member_id, None) is not None:
             self._complete_join_if_ready(now_ms)
             return ErrorCode.NONE, self._take_actions()
@@ -182,7 +186,7 @@ class Group:
             RequestRefused: the group has members.
         """
         if self.state is not GroupState.EMPTY:
-            raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, f"group {self.group_id!r} has members")
+            raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, f"group {self.group_id!r} has members; stop them first")
 
     def delete(self) -> None:
         self._transition(GroupEvent.DELETED)
@@ -190,7 +194,7 @@ class Group:
     # Time
 
     def next_deadline_ms(self) -> int | None:
-        """Returns the time of the next `tick`; None if no deadline is set."""
+        """Returns the time at which `tick` must be called next; None if no deadline is set."""
         deadlines = list(self.members.pending_member_ids.values())
         deadlines += [member.deadline_ms for member in self.members.values() if not member.is_waiting]
         if self.is_rebalancing:
@@ -200,7 +204,7 @@ class Group:
         return min(deadlines, default=None)
 
     def tick(self, now_ms: int) -> GroupActions:
-        """Removes members after their deadline, and continues a rebalance that waited for them."""
+        """Removes the members that have missed their deadline, and continues a rebalance that waited for them."""
         for member_id in [
             member_id for member_id, deadline in self.members.pending_member_ids.items() if deadline <= now_ms
         ]:
@@ -216,7 +220,7 @@ class Group:
             else:
                 self._complete_join_if_ready(now_ms)
         elif self.state is GroupState.COMPLETING_REBALANCE and self._rebalance_deadline_ms <= now_ms:
-            # Members that joined but did not sync, above all the leader, block the rest of the group.
+            # Members that joined but did not sync block the rest of the group, above all the leader.
             self._remove([member for member in self.members.values() if member.sync_ticket is None], now_ms)
         return self._take_actions()
 
@@ -233,16 +237,20 @@ class Group:
         if any(len(name) > NAME_CHARS_MAX for name in names):
             raise RequestRefused(ErrorCode.INVALID_REQUEST, f"a name is longer than {NAME_CHARS_MAX} characters")
         if not request.protocol_type or not request.protocols:
-            raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol")
+            raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the request names no protocol")
         others = [member for member_id, member in self.members.items() if member_id != request.member_id]
         if not others:
             return
         if request.protocol_type != self.protocol_type:
             raise RequestRefused(
-                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group has protocol type {self.protocol_type}"
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"protocol type {request.protocol_type!r} does not match the group's, {self.protocol_type!r}",
             )
         if not shared_protocols(others) & {protocol.name for protocol in request.protocols}:
-            raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol is supported by all members")
+            raise RequestRefused(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                "no assignor is supported by all members; configure a common partition.assignment.strategy",
+            )
 
     def _join_new_member(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> None:
         owner = self.members.static_member(request.instance_id)
@@ -273,8 +281,8 @@ class Group:
     def _replace_static(
         self, old: GroupMember, request: JoinRequest, member_id: str, ticket: Ticket, now_ms: int
     ) -> None:
-        """Replaces a static member that returned with a new member id. It inherits the assignment; the old id is
-        fenced."""
+        """Replaces a static member that returned with a new member id. The new one inherits the assignment; requests
+        with the old id are refused."""
         self._reply_if_waiting(old.join_ticket, JoinResult(ErrorCode.FENCED_INSTANCE_ID, old.member_id))
         self._reply_if_waiting(old.sync_ticket, SyncResult(ErrorCode.FENCED_INSTANCE_ID))
         if self.leader == old.member_id:
@@ -334,7 +342,7 @@ class Group:
             self._complete_join(now_ms)
 
     def _on_join_timeout(self, now_ms: int) -> None:
-        """The rebalance timeout has passed: continues with the members that have joined. Static members stay."""
+        """Continues a rebalance after its timeout, with the members that have joined. Static members stay members."""
         for member in [member for member in self.members.values() if member.join_ticket is None]:
             if member.instance_id is None:
                 self._drop(member)
@@ -403,7 +411,8 @@ class Group:
         member = self.members.require(member_id, instance_id)
         if generation != self.generation:
             raise RequestRefused(
-                ErrorCode.ILLEGAL_GENERATION, f"generation {generation}; the current one is {self.generation}"
+                ErrorCode.ILLEGAL_GENERATION,
+                f"the request has generation {generation}; the current one is {self.generation}; join again",
             )
         return member
 
@@ -424,11 +433,12 @@ class Group:
 
     @property
     def has_pending_members(self) -> bool:
-        """True if a client has received a member id and has not joined with it yet."""
+        """True if a new member has received its member id and has not joined with it yet."""
         return bool(self.members.pending_member_ids)
 
     def restore(self, members: Sequence[GroupMember], now_ms: int) -> None:
-        """Adds the stored members after a restart. Each gets a full session timeout for its next heartbeat."""
+        """Adds the members that were loaded from the log at start. Each has a full session timeout until its next
+        heartbeat is due."""
         for member in members:
             member.touch(now_ms)
             self.members.add(member)

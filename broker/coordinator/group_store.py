@@ -44,16 +44,17 @@ from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL
 logger = logging.getLogger(__name__)
 
 GROUPS_MAX = 50_000
-"""All groups are in memory."""
+"""Maximum number of groups; all of them are in memory."""
 
 Key = GroupKey | OffsetKey | ConsumerKey
 
 
 class GroupStore:
-    """`groups` by id, and `offsets`. Callers change them and append the changes. Not thread-safe.
+    """All groups by id, `groups`, and all committed offsets, `offsets`. Callers change these and append the changes to
+    the log. Not thread-safe.
 
     Args:
-        now_ms: wall clock, for stored times.
+        now_ms: wall clock, for times in the log.
         monotonic_ms: clock of deadlines.
         on_compaction_due: called when the log has grown enough to be compacted.
         create_classic: creates a group of the classic protocol from its id.
@@ -79,7 +80,7 @@ class GroupStore:
         self._load(monotonic_ms)
 
     def append(self, entries: Sequence[TableEntry], *, producer_id: int = -1, producer_epoch: int = -1) -> None:
-        """Appends one batch, as part of the producer's transaction if a producer is given.
+        """Appends records to the log in one batch; in the transaction of a producer if one is given.
 
         Raises:
             RequestRefused: the log could not be written.
@@ -111,7 +112,7 @@ class GroupStore:
             )
 
     def add_group(self, group_id: str) -> Group:
-        """Creates a classic group.
+        """Creates a group of the classic protocol, after checking the limits.
 
         Raises:
             RequestRefused: the group id is too long, or there are too many groups.
@@ -120,20 +121,20 @@ class GroupStore:
         return self.add_classic(group_id)
 
     def add_classic(self, group_id: str) -> Group:
-        """Creates a classic group without checking limits. Nothing is stored until it has members."""
+        """Creates a group of the classic protocol without checking limits. Nothing is stored until it has members."""
         self.mark_unused(group_id)
         group = self.groups[group_id] = self._create_classic(group_id)
         return group
 
     def mark_unused(self, group_id: str) -> None:
-        """Records that the group is unused from now on."""
+        """Records that the group has no members from now on: its offsets expire after RETENTION_MS."""
         self._unused_since_ms[group_id] = self._now_ms()
 
     def unused_since_ms(self, group_id: str) -> int:
         return self._unused_since_ms.get(group_id, 0)
 
     def remove(self, group_id: str) -> None:
-        """Removes the group from memory."""
+        """Removes the group from memory, not from the log."""
         del self.groups[group_id]
         self._unused_since_ms.pop(group_id, None)
 
@@ -147,7 +148,7 @@ class GroupStore:
         return encode_key(GroupKey(group.group_id)), encode_group(group, changed_at_ms)
 
     def changed_entries(self, group: ConsumerGroup) -> list[TableEntry]:
-        """Returns the records of the group's unstored changes."""
+        """Returns the records for the changes of a group that are not in the log yet."""
         return unstored_entries(group, self.unused_since_ms(group.group_id))
 
     async def compact(self) -> None:
@@ -188,7 +189,7 @@ class GroupStore:
     # Loading at start
 
     def _load(self, monotonic_ms: Callable[[], int]) -> None:
-        """Reads the log and builds groups and offsets."""
+        """Reads the log at start and builds groups and offsets from it."""
         metadata: dict[str, GroupMetadata] = {}
         consumers: dict[str, StoredGroup] = {}
         unknown: Counter[int] = Counter()

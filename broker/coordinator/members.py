@@ -26,7 +26,8 @@ class MemberProtocol:
 
 @dataclass(slots=True)
 class GroupMember:
-    """A member. Its session ends at `deadline_ms` without a heartbeat, but not while it waits for a response."""
+    """A member of a classic group. Its session ends at `deadline_ms` unless a heartbeat extends it, or a request of the
+    member waits for a response."""
 
     member_id: str
     instance_id: str | None
@@ -56,8 +57,8 @@ class GroupMember:
 
 
 class GroupMembers(Mapping[str, GroupMember]):
-    """Members by member id, in joining order. `pending_member_ids` maps ids that have not joined yet to their
-    deadlines."""
+    """Members of a group by member id, in the order in which they joined. `pending_member_ids` maps each member id that
+    the broker has assigned, but with which no client has joined yet, to its deadline."""
 
     def __init__(self) -> None:
         self._members: dict[str, GroupMember] = {}
@@ -90,7 +91,7 @@ class GroupMembers(Mapping[str, GroupMember]):
         return self._members[member_id] if member_id is not None else None
 
     def require(self, member_id: str, instance_id: str | None) -> GroupMember:
-        """Returns the member.
+        """Returns an existing member.
 
         Raises:
             RequestRefused: the member does not exist, or another one has taken over its instance id.
@@ -110,8 +111,8 @@ class GroupMembers(Mapping[str, GroupMember]):
         return max((member.rebalance_timeout_ms for member in self._members.values()), default=0)
 
     def select_protocol(self) -> str:
-        """Returns the protocol with the most votes. Each member votes for its first protocol that all members support;
-        a tie goes to the one that the first member prefers."""
+        """Returns the protocol with the most votes. Each member votes for the first of its protocols that all members
+        support. If two have equally many votes, the one that the first member prefers is used."""
         common = shared_protocols(self._members.values())
         votes = Counter(
             next(each.name for each in member.protocols if each.name in common) for member in self._members.values()

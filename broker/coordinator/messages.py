@@ -13,8 +13,8 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """`member_id` is "" for a new member. With `requires_known_member_id` it first receives an id and joins again with
-    it."""
+    """A JoinGroup request. `member_id` is "" for a new member. With `requires_known_member_id`, a new member first
+    receives an id and joins again with it."""
 
     member_id: str
     instance_id: str | None
@@ -36,7 +36,8 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinResult:
-    """`members` is set for the leader only; with `skip_assignment` the leader need not assign partitions."""
+    """Result of a JoinGroup request. `members` is set only in that of the leader. With `skip_assignment` the leader
+    need not assign partitions."""
 
     error: ErrorCode
     member_id: str
@@ -50,7 +51,8 @@ class JoinResult:
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """`protocol_type` and `protocol` are None in versions without them; `assignments` is sent by the leader."""
+    """A SyncGroup request. `protocol_type` and `protocol` are None in versions without these fields; `assignments` is
+    set only by the leader."""
 
     member_id: str
     instance_id: str | None
@@ -70,7 +72,7 @@ class SyncResult:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The response to the request with this ticket."""
+    """The result for the waiting request with this ticket."""
 
     ticket: Ticket
     result: JoinResult | SyncResult

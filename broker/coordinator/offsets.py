@@ -15,7 +15,7 @@ TopicPartition = tuple[str, int]
 Value = TypeVar("Value")
 
 RETENTION_MS = 7 * 86_400_000
-"""Offsets of an unused group are deleted after this time: Kafka's `offsets.retention.minutes`."""
+"""Offsets of a group that has had no members for this long are deleted: Kafka's `offsets.retention.minutes`."""
 METADATA_CHARS_MAX = 4096
 """Longest metadata text of a committed offset."""
 OFFSET_BYTES, METADATA_CHAR_BYTES = 300, 4
@@ -32,7 +32,7 @@ class _Pending:
 
 
 class _PartitionMap(Generic[Value]):
-    """Values by group, topic and partition, with an index by topic."""
+    """Map from group, topic and partition to values, which can also be searched by topic."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, Value]]] = {}
@@ -84,7 +84,7 @@ class _PartitionMap(Generic[Value]):
 
 
 class _GroupView(Mapping[TopicPartition, Value]):
-    """Live view of the values of one group."""
+    """View of the values of one group in a `_PartitionMap`; it changes with the map."""
 
     __slots__ = ("_topics",)
 
@@ -103,7 +103,8 @@ class _GroupView(Mapping[TopicPartition, Value]):
 
 
 class OffsetTable:
-    """Committed offsets by group and partition, and the pending offsets of open transactions by producer id."""
+    """Committed offsets by group and partition, and the pending offsets of open transactions by producer id. A pending
+    offset takes effect when its transaction commits."""
 
     def __init__(self) -> None:
         self._committed: _PartitionMap[CommittedOffset] = _PartitionMap()
@@ -116,15 +117,16 @@ class OffsetTable:
 
     @property
     def memory_bytes(self) -> int:
-        """Estimated memory of all offsets."""
+        """Estimated memory of all offsets, including pending ones."""
         return self._memory_bytes
 
     def check_capacity(self, offsets: Mapping[OffsetKey, CommittedOffset], *, is_pending: bool = False) -> None:
-        """Checks the memory limit. Commits that replace offsets of at least the same size are always allowed.
+        """Checks that these offsets fit into the memory limit. Commits that replace offsets of at least the same size
+        always do.
 
         Args:
-            is_pending: the offsets belong to a transaction. They count again when it commits, so their limit is twice
-                as high.
+            is_pending: the offsets belong to a transaction. They are stored again when it commits, so their limit is
+                twice as high.
 
         Raises:
             RequestRefused: the offsets exceed the limit.
@@ -145,10 +147,11 @@ class OffsetTable:
             del self._bytes_by_topic[topic]
 
     def apply(self, key: OffsetKey, committed: CommittedOffset | None, producer_id: int | None = None) -> None:
-        """Applies one commit; None deletes the offset.
+        """Applies one commit to the committed offsets; None deletes the offset.
 
-        Pending offsets for the same key are dropped. If the commit comes from the transaction of `producer_id`, only
-        that producer's pending offset and those stored before it are dropped.
+        Pending offsets of the same partition and group are dropped: this commit is newer. If it comes from the
+        transaction of `producer_id`, only the pending offset of that producer is dropped, and those that were stored
+        before it.
         """
         for each in tuple(self._producers.get(key) or ()):
             self._add_bytes(key.topic, -_bytes_of(self._pending[each].offsets.pop(key)))
@@ -171,7 +174,7 @@ class OffsetTable:
         return iter(self._committed.groups())
 
     def of_topic(self, topic: str) -> list[OffsetKey]:
-        """Returns the keys of all committed and pending offsets of a topic."""
+        """Returns the keys (group, topic, partition) of all committed and pending offsets of a topic."""
         return list(dict.fromkeys([*self._committed.of_topic(topic), *self._producers.of_topic(topic)]))
 
     def remove_topic(self, topic: str) -> Iterator[OffsetKey]:
@@ -217,8 +220,8 @@ class OffsetTable:
             self._producers.pop(key)
 
     def pending_producer(self, key: OffsetKey, committed: CommittedOffset | None) -> int | None:
-        """Returns the producer whose pending offset for the key equals `committed`: a commit of its transaction, which
-        is stored like any other."""
+        """Returns the producer whose pending offset for the key equals `committed`, None without one. The commit of a
+        transaction is stored like any other commit, and is recognized in this way when the log is read."""
         producers = self._producers.get(key) or ()
         return next((each for each in producers if self._pending[each].offsets[key] == committed), None)
 
@@ -227,8 +230,8 @@ class OffsetTable:
         return dict(pending.offsets) if pending is not None else {}
 
     def all_pending(self) -> list[tuple[int, int, Mapping[OffsetKey, CommittedOffset]]]:
-        """Returns (producer id, epoch, offsets) of every transaction with pending offsets. Keys pending in several
-        transactions are listed separately, in the order in which they were stored."""
+        """Returns (producer id, epoch, offsets) of every transaction with pending offsets. Offsets of a key that
+        several transactions have pending are listed in entries of their own, in the order in which they were stored."""
         found: list[tuple[int, int, Mapping[OffsetKey, CommittedOffset]]] = []
         shared: dict[OffsetKey, dict[int, None]] = {}
         for producer_id, each in self._pending.items():
@@ -259,7 +262,8 @@ class OffsetTable:
         return now_ms - last_used_ms > RETENTION_MS
 
     def expired(self, group_id: str, unused_since_ms: int, now_ms: int) -> list[OffsetKey]:
-        """Returns the expired offsets of a group that has had no members for RETENTION_MS."""
+        """Returns the offsets to delete of a group without members: those committed more than RETENTION_MS ago, once
+        the group has been unused for that long."""
         if not self.is_expired(unused_since_ms, now_ms):
             return []
         return [

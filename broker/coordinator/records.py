@@ -43,7 +43,8 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """A group after its last assignment; `protocol_type` is "" if it only has offsets."""
+    """The stored state of a classic group after its last assignment. `protocol_type` is "" if the group only has
+    offsets."""
 
     protocol_type: str
     generation: int
@@ -67,7 +68,7 @@ def encode_key(key: OffsetKey | GroupKey) -> bytes:
 
 
 def decode_key(raw: bytes) -> OffsetKey | GroupKey | ConsumerKey | int:
-    """Decodes a key; returns the number of an unknown record kind.
+    """Decodes the key of a record; returns the number of the record kind if that is unknown.
 
     Raises:
         MalformedMessage: the key is truncated.
@@ -100,10 +101,10 @@ def decode_offset(raw: bytes) -> CommittedOffset:
 
 
 def encode_group(group: Group, changed_at_ms: int) -> bytes:
-    """Encodes a group, without its members while it rebalances.
+    """Encodes the stored state of a group. It contains no members while the group rebalances.
 
-    A compaction may run during a rebalance. Then the members' assignments are from the previous generation and new
-    members have none, so all of them rejoin after a restart.
+    A compaction may run during a rebalance. The members' assignments are then still those of the previous generation,
+    and new members have none; so none are stored, and all members rejoin after a restart.
     """
     members = group.members.values() if not group.is_rebalancing else ()
     writer = Writer(flexible=False)
@@ -142,7 +143,7 @@ def _member(reader: Reader, version: int, protocol: str) -> GroupMember:
     client_id, client_host = reader.string(), reader.string()
     rebalance_timeout_ms, session_timeout_ms = reader.i32(), reader.i32()
     subscription, assignment = bytes(reader.nullable_bytes() or b""), bytes(reader.nullable_bytes() or b"")
-    # Only the selected protocol is stored. A member that rejoins after a restart sends all of them again.
+    # Only the selected protocol is stored. A member that rejoins after a restart sends all of its protocols again.
     return GroupMember(
         member_id,
         instance_id,

@@ -25,18 +25,18 @@ from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.record_batch import build_batch, read_batch_header
 
 BATCH_RECORDS_MAX = 1000
-"""Records per batch in compactions and deletions. A batch takes about 4 ms, during which other requests wait."""
+"""Most records per batch in compactions and deletions. A batch takes about 4 ms, during which other requests wait."""
 
 TableEntry = tuple[bytes, bytes | None]
 Key = TypeVar("Key")
 
 
 class LogTable:
-    """Not thread-safe.
+    """Writes a table to the log of one partition. Not thread-safe.
 
     Args:
-        unlink: removes files asynchronously.
-        growth_bytes: growth since the last compaction after which the next one is due.
+        unlink: deletes files in the background.
+        growth_bytes: a compaction is due when the log has grown by this much since the last one.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class LogTable:
         self._growth_bytes = self._compact_above_bytes = growth_bytes
 
     def batches(self) -> Iterator[tuple[LocatedBatch, bytes]]:
-        """Returns all batches from the start. Their CRCs were verified when the log was opened."""
+        """Returns all batches from the log start offset on. Their CRCs were verified when the log was opened."""
         return self.log.batches(self.log.log_start_offset)
 
     def append(self, entries: Sequence[TableEntry], *, producer_id: int = -1, producer_epoch: int = -1) -> None:
-        """Appends one batch, as part of the producer's transaction if a producer is given.
+        """Appends records in one batch; in the transaction of a producer if one is given.
 
         Raises:
             RequestRefused: the log could not be written.
@@ -87,20 +87,21 @@ class LogTable:
         row_for: Callable[[Key], TableEntry | None],
         append_extra: Callable[[], None] = lambda: None,
     ) -> tuple[int, int]:
-        """Appends the live rows and drops the older segments. Returns the size before and after in bytes.
+        """Appends the existing rows and drops the older segments. Returns the size of the log before and after, in
+        bytes.
 
         Args:
             keys: keys of all rows. They are processed in batches, and other requests run in between; rows changed
                 meanwhile are appended later and take precedence.
             row_for: returns the current row of a key, None if it was deleted.
-            append_extra: called last; appends records that are not rows.
+            append_extra: called last; appends records that are not rows, such as pending offsets.
 
         Raises:
             OSError, RequestRefused: the log could not be written. The rows appended so far are harmless; the next
                 compaction is due after the same growth again.
         """
         before = self.log.size
-        # Raised before the live rows are appended, so that they do not make another compaction due.
+        # The limit is raised before the rows are appended, so that they do not make another compaction due.
         self._compact_above_bytes = before + self._growth_bytes
         self.log.roll(self._now_ms())
         old_segments = len(self.log.closed)

@@ -1,8 +1,9 @@
 """State of one transactional id: the producer that may use it, and its current transaction. Pure functions over values.
 
-Only the producer that last requested its producer id and epoch may use the id; earlier ones are fenced by their epoch
-(KIP-98). A transaction starts with its first partition. Its end is decided when the status `Prepare…` is on disk. From
-then on its markers are written, again after a crash, until the status is `Complete…`.
+Only the producer that was the last to get a producer id and epoch for the transactional id may use it; earlier ones are
+fenced, since their epoch is lower (KIP-98). A transaction starts with its first partition. Its end, commit or abort, is
+decided when the status `Prepare…` is on disk. The broker then writes the transaction's markers, again after a crash,
+and stores the status `Complete…` once all are written.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ TIMEOUT_MS_MAX: Final = 900_000
 ID_EXPIRATION_MS: Final = 7 * 86_400_000
 """An unused id is deleted after this time: Kafka's `transactional.id.expiration.ms`."""
 EPOCH_MAX: Final = 32766
-"""Highest epoch of a producer; the next one is reserved for the broker, to abort a transaction."""
+"""Highest epoch that a producer gets. The broker uses the next one to abort a transaction."""
 NO_EPOCH: Final = -1
 
 
 class TransactionStatus(Enum):
-    """Kafka's number, which is stored, and Kafka's name, which tools show."""
+    """Status of a transaction: Kafka's number, which is stored, and Kafka's name, which tools show."""
 
     number: int
 
@@ -70,8 +71,11 @@ class ProducerIdAndEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A transactional id; times are wall clock. `last_epoch` is the previous epoch if the same producer requested the
-    new one, so that it may repeat the request; NO_EPOCH if another producer took over."""
+    """State of a transactional id. Times are wall clock.
+
+    `last_epoch` is the epoch before the current one if the same producer has requested the next epoch; it may repeat
+    that request with `last_epoch`. It is NO_EPOCH if another producer took over.
+    """
 
     producer_id: int
     epoch: int
@@ -88,7 +92,7 @@ class Transaction:
 
     @property
     def is_prepared(self) -> bool:
-        """True if the end is decided and its markers must be written."""
+        """True if commit or abort is decided but not all markers are written."""
         return self.status in _COMPLETED_STATUS
 
     @property
@@ -96,8 +100,8 @@ class Transaction:
         return self.status in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.COMPLETE_COMMIT)
 
     def is_timed_out(self, now_ms: int) -> bool:
-        """True if the transaction has exceeded its timeout. A start time in the future, after the clock was set back,
-        counts too: otherwise readers would wait until the clock reaches it."""
+        """True if the transaction is open for longer than its timeout. A start time far in the future, after the clock
+        was set back, counts too: otherwise consumers would wait until the clock reaches it."""
         return self.status is TransactionStatus.ONGOING and abs(now_ms - self.started_at_ms) > self.timeout_ms
 
     def is_expired(self, now_ms: int) -> bool:
@@ -106,11 +110,14 @@ class Transaction:
     # Producers
 
     def check_claim(self, claimed: ProducerIdAndEpoch | None) -> None:
-        """Checks that a client may take over the id. `claimed` is the identity of a producer that continues; None is a
-        new producer, which always may.
+        """Checks that a client may get the next epoch of the transactional id.
+
+        Args:
+            claimed: current id and epoch of a producer that continues; None for a new producer, which is always
+                accepted.
 
         Raises:
-            RequestRefused: another producer has taken over the id since.
+            RequestRefused: another producer has taken over the transactional id.
         """
         if claimed is None:
             return
@@ -119,13 +126,14 @@ class Transaction:
             raise _fenced(ErrorCode.PRODUCER_FENCED, claimed.epoch, self)
 
     def is_retry_of(self, claimed: ProducerIdAndEpoch | None) -> bool:
-        """True if a producer repeats the request that gave it the current epoch."""
+        """True if the request repeats the one that returned the current epoch, because its response was lost."""
         return claimed is not None and claimed == (self.producer_id, self.last_epoch)
 
     def with_next_epoch(
         self, claimed: ProducerIdAndEpoch | None, timeout_ms: int, now_ms: int, *, next_id: int | None
     ) -> Transaction:
-        """Returns the transactional id for its next producer: with the next epoch, or with `next_id` and epoch 0."""
+        """Returns the state after the transactional id was assigned again: with the next epoch, or with producer id
+        `next_id` and epoch 0."""
         return Transaction(
             self.producer_id if next_id is None else next_id,
             self.epoch + 1 if next_id is None else 0,
@@ -138,24 +146,28 @@ class Transaction:
         )
 
     def check_producer(self, producer: ProducerIdAndEpoch, fenced: ErrorCode = ErrorCode.PRODUCER_FENCED) -> None:
-        """Checks that a producer may use the id.
+        """Checks that a producer is the one that may use the transactional id.
+
+        Args:
+            fenced: error code for an epoch that is not current.
 
         Raises:
-            RequestRefused: the producer id or epoch is not current; for the epoch with the code `fenced`.
+            RequestRefused: the producer id or epoch is not current.
         """
         if producer.producer_id != self.producer_id:
             raise RequestRefused(
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-                f"producer id {producer.producer_id}; the transactional id belongs to producer id {self.producer_id}",
+                f"the request has producer id {producer.producer_id}; its transactional id belongs to "
+                f"{self.producer_id}",
             )
         if producer.epoch != self.epoch:
             raise _fenced(fenced, producer.epoch, self)
 
     def check_transactional_write(self, producer: ProducerIdAndEpoch, topic_partition: TopicPartition) -> None:
-        """Checks that a producer may write to a partition in its transaction.
+        """Checks that a producer may write to a partition in its open transaction.
 
         Raises:
-            RequestRefused: it may not.
+            RequestRefused: the producer is not current, or the partition is not in an open transaction.
         """
         self.check_producer(producer, ErrorCode.INVALID_PRODUCER_EPOCH)
         if self.status is not TransactionStatus.ONGOING or topic_partition not in self.partitions:
@@ -174,7 +186,9 @@ class Transaction:
             RequestRefused: the previous transaction's markers are not written yet.
         """
         if self.is_prepared:
-            raise RequestRefused(ErrorCode.CONCURRENT_TRANSACTIONS, "the previous transaction is still being completed")
+            raise RequestRefused(
+                ErrorCode.CONCURRENT_TRANSACTIONS, "the previous transaction is still being completed; retry"
+            )
         if self.status is TransactionStatus.ONGOING:
             more = self.partitions.union(partitions)
             return self if more == self.partitions else replace(self, partitions=more, changed_at_ms=now_ms)
@@ -187,10 +201,10 @@ class Transaction:
         )
 
     def prepare_end(self, now_ms: int, *, is_commit: bool) -> Transaction:
-        """Decides the end of the transaction; returns the same object if it is already decided that way.
+        """Decides to commit or abort the open transaction. Returns the same object if the same end is already decided.
 
         Raises:
-            RequestRefused: no transaction is open, or the opposite end is decided.
+            RequestRefused: no transaction is open, or the opposite is decided.
         """
         status = _PREPARED_STATUS.get((self.status, is_commit))
         if status is None:
@@ -201,7 +215,7 @@ class Transaction:
         return self if status is self.status else replace(self, status=status, changed_at_ms=now_ms)
 
     def prepare_fence(self, now_ms: int) -> Transaction:
-        """Decides to abort an open transaction and fences its producer by raising the epoch."""
+        """Decides to abort the open transaction, and raises the epoch so that its producer can no longer use the id."""
         assert self.status is TransactionStatus.ONGOING
         return replace(
             self,
@@ -212,7 +226,7 @@ class Transaction:
         )
 
     def complete(self, now_ms: int) -> Transaction:
-        """Returns the completed state: all markers are on disk."""
+        """Returns the state after all markers are on disk."""
         return replace(self, status=_COMPLETED_STATUS[self.status], partitions=frozenset(), changed_at_ms=now_ms)
 
 
@@ -231,5 +245,6 @@ def check_timeout(timeout_ms: int) -> None:
 
 def _fenced(code: ErrorCode, epoch: int, current: Transaction) -> RequestRefused:
     return RequestRefused(
-        code, f"epoch {epoch} of producer id {current.producer_id}; the current one is {current.epoch}"
+        code,
+        f"the request has epoch {epoch} of producer id {current.producer_id}; the current one is {current.epoch}",
     )

@@ -33,7 +33,7 @@ def encode_boot_key() -> bytes:
 
 
 def decode_key(raw: bytes) -> str | int:
-    """Decodes a key: a transactional id, or the number of another record kind.
+    """Decodes the key of a record. Returns the transactional id, or the number of the record kind if it is another one.
 
     Raises:
         MalformedMessage: the key is truncated.
@@ -97,7 +97,7 @@ def decode_transaction(raw: bytes) -> Transaction:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Groups partitions by topic, both sorted."""
+    """Groups partitions by topic. Topics and partitions are sorted."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)

@@ -7,18 +7,23 @@ data where Kafka stores it. The topic is created for the first transactional id.
 Order of writes, each fsynced before the next unless fsync is `none`:
 
 1. A partition is in the row before its client may write to it.
+
 2. Before a commit is decided, everything that the transaction wrote is on disk, so a power failure never leaves a part
-   of it.
+of it.
+
 3. The decision is in the row before the first marker is written.
+
 4. All markers are written before the row says that the transaction is complete.
 
-So a start completes every transaction whose end is decided in its row; partitions that already have the marker have
-nothing open. Other transactions continue, since their client may still be alive, until it ends them or they time out.
-Only after a power failure, which may have lost acknowledged records, open transactions are aborted and their producers
+So a start completes every transaction that is decided in its row. A partition that already has the marker is
+skipped, since nothing is open in it. Other transactions continue, since their client may still be alive, until the
+client ends them or they time out.
+
+After a power failure, which may have lost acknowledged records, open transactions are aborted and their producers
 fenced: no client could detect the loss. An open transaction in a partition without a row (possible after corruption or
 with fsync `none`) is aborted at the start.
 
-Requests for one transactional id run one at a time; writes to partitions check the state without waiting.
+Requests for one transactional id run one at a time. Writes to partitions only check the state and do not wait for them.
 """
 
 from __future__ import annotations
@@ -63,24 +68,24 @@ from headrace.kafka_wire.errors import CorruptBatch, MalformedMessage
 logger = logging.getLogger(__name__)
 
 COMPACT_BYTES = 4 * 1024 * 1024
-"""The log is compacted when it has grown by this much: about 10,000 transactions."""
+"""The log is compacted when it has grown by this much, about 10,000 transactions."""
 IDS_MAX = 10_000
-"""All ids are in memory. Beyond this number the least recently used idle ids are evicted; their producers are then
-refused."""
+"""Maximum number of transactional ids, which are all in memory. Beyond it the least recently used idle ids are deleted;
+requests of their producers are then refused."""
 EVICTED_IDS_PER_BATCH = 100
 ID_CHARS_MAX = 1000
 TIMEOUT_CHECK_INTERVAL_MS = 1000
-"""Interval of the check for timed-out transactions; a timeout may be exceeded by this much."""
+"""Interval of the check for timed-out transactions: a transaction may exceed its timeout by this much."""
 
 
 class TransactionCoordinator:
-    """Not thread-safe.
+    """Coordinates all transactions of the node. Not thread-safe.
 
     Args:
         logs: all partition logs.
         offsets: the partition of `__consumer_offsets`.
-        open_table: creates the table; called for the first transactional id.
-        was_clean_shutdown: whether the previous run ended in order.
+        open_table: creates the table of transactional ids; called for the first id.
+        was_clean_shutdown: whether the last broker on this directory shut down cleanly.
         boot_id: identifies the current boot of the machine; "" if the system does not provide it.
     """
 
@@ -124,8 +129,11 @@ class TransactionCoordinator:
     async def init_producer(
         self, transactional_id: str, timeout_ms: int, claimed: ProducerIdAndEpoch | None
     ) -> ProducerIdAndEpoch:
-        """Assigns the transactional id to a producer, after aborting or completing its previous transaction. Returns
+        """Assigns a transactional id to a producer, after its previous transaction was aborted or completed. Returns
         the producer id and epoch.
+
+        Args:
+            claimed: current id and epoch of a producer that continues, None for a new one.
 
         Raises:
             RequestRefused: the claimed identity is not current, or the change could not be stored.
@@ -146,7 +154,7 @@ class TransactionCoordinator:
             else:
                 current.check_claim(claimed)
                 if not current.is_retry_of(claimed):
-                    # The same producer continues with the next epoch; any other one must be fenced.
+                    # A valid claim shows that the same producer continues; without one its predecessor must be fenced.
                     current = await self._end_previous(transactional_id, current, is_fenced=claimed is None)
                     next_id = await self._next_id() if current.epoch >= EPOCH_MAX else None
                     updated = current.with_next_epoch(claimed, timeout_ms, self._now_ms(), next_id=next_id)
@@ -175,7 +183,7 @@ class TransactionCoordinator:
             ) from error
 
     def _evict_unused(self) -> None:
-        """Deletes the least recently used idle ids if the limit is reached.
+        """Deletes the least recently used idle ids if there are IDS_MAX.
 
         Raises:
             RequestRefused: all ids are in use.
@@ -214,10 +222,10 @@ class TransactionCoordinator:
     def check_transactional_write(
         self, transactional_id: str | None, producer: ProducerIdAndEpoch, topic_partition: TopicPartition
     ) -> None:
-        """Checks that a producer may write to a partition in its transaction.
+        """Checks that a producer may write to a partition in its open transaction.
 
         Raises:
-            RequestRefused: it may not.
+            RequestRefused: the producer is not current, or the partition is not in an open transaction.
         """
         if transactional_id is None:
             raise RequestRefused(
@@ -228,7 +236,7 @@ class TransactionCoordinator:
             raise RequestRefused(ErrorCode.INVALID_TXN_STATE, "the transaction is being completed")
 
     async def end_transaction(self, transactional_id: str, producer: ProducerIdAndEpoch, *, is_commit: bool) -> None:
-        """Commits or aborts the transaction; returns when readers can see the outcome.
+        """Commits or aborts the transaction; returns when consumers can see the outcome.
 
         Raises:
             RequestRefused: the producer has no transaction to end, or the change could not be stored.
@@ -253,10 +261,10 @@ class TransactionCoordinator:
     # Completion
 
     async def _write_markers(self, transactional_id: str) -> None:
-        """Writes the markers of a prepared transaction; does nothing in other states.
+        """Writes the markers of a transaction if its commit or abort is decided.
 
         Raises:
-            RequestRefused: a write failed; it will be retried.
+            RequestRefused: a write failed; `run_maintenance` will retry it.
         """
         prepared = self._transactions[transactional_id]
         if not prepared.is_prepared:
@@ -283,7 +291,7 @@ class TransactionCoordinator:
         self._flusher.mark_dirty(log)
 
     def _abort_orphans(self) -> None:
-        """Aborts transactions that are open in a partition but have no row."""
+        """Aborts transactions that are open in a partition but not in the table."""
         known = {each.producer_id: each for each in self._transactions.values() if each.status not in IDLE}
         try:
             for topic_partition, log in self._logs.items():
@@ -369,7 +377,7 @@ class TransactionCoordinator:
         return current
 
     async def _ensure_table(self) -> None:
-        """Creates the table if needed.
+        """Creates the table of transactional ids if it does not exist.
 
         Raises:
             RequestRefused: the table could not be created.
@@ -423,7 +431,7 @@ class TransactionCoordinator:
             logger.error("records of transactions skipped kind=%d count=%d reason=unknown record kind", kind, count)
 
     def _fence_ongoing(self) -> None:
-        """Decides to abort all open transactions after a power failure; `run_maintenance` writes their markers."""
+        """Decides, after a power failure, to abort all open transactions; `run_maintenance` writes their markers."""
         now_ms = self._now_ms()
         for transactional_id, each in self._transactions.items():
             if each.status is TransactionStatus.ONGOING:
@@ -433,7 +441,7 @@ class TransactionCoordinator:
                 self._transactions[transactional_id] = each.prepare_fence(now_ms)
 
     def _store_boot_id(self, table: LogTable) -> None:
-        """Stores the current boot id, in one batch with the aborts that its change caused."""
+        """Stores the current boot id, in one batch with the aborts that a power failure caused."""
         if self._stored_boot_id == self._boot_id:
             return
         prepared = [key for key, each in self._transactions.items() if each.status is TransactionStatus.PREPARE_ABORT]

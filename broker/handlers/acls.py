@@ -1,5 +1,5 @@
-"""DescribeAcls, CreateAcls and DeleteAcls, versions 1 to 3: refused with the error of an Apache Kafka without an
-authorizer.
+"""DescribeAcls, CreateAcls and DeleteAcls, versions 1 to 3: refused with SECURITY_DISABLED, the error of an Apache
+Kafka broker without an authorizer.
 
 Tools that copy ACLs between clusters, such as MirrorMaker 2, skip ACLs after this error.
 """
@@ -13,7 +13,10 @@ from kafka.protocol.admin import CreateAclsResponse, DeleteAclsResponse, Describ
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
 
-REFUSAL = {"error_code": ErrorCode.SECURITY_DISABLED, "error_message": "this broker has no access control lists"}
+REFUSAL = {
+    "error_code": ErrorCode.SECURITY_DISABLED,
+    "error_message": "this broker has no access control lists; grant permissions in its users file",
+}
 
 
 def describe(context: RequestContext, request: Any) -> Any:

@@ -1,6 +1,6 @@
 """AddOffsetsToTxn, versions 0 to 3: adds the offsets of a group to a producer's transaction.
 
-Version 2 returns PRODUCER_FENCED to fenced producers.
+A fenced producer gets PRODUCER_FENCED from version 2 on, before that INVALID_PRODUCER_EPOCH.
 """
 
 from __future__ import annotations

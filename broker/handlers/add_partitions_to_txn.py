@@ -1,7 +1,7 @@
 """AddPartitionsToTxn, versions 0 to 3: adds partitions to a producer's transaction, all or none.
 
-Version 2 returns PRODUCER_FENCED to fenced producers. Later versions are not served: they are for requests between
-brokers and for transactions of version 2 (KIP-890).
+A fenced producer gets PRODUCER_FENCED from version 2 on, before that INVALID_PRODUCER_EPOCH. Later versions are not
+served: they are for requests between brokers and for transactions of version 2 (KIP-890).
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def _refusals(context: RequestContext, requested: list[TopicPartition]) -> dict[
             context.check_topic(name, BrokerPermission.WRITE)
             context.node.log(name, index)
             if context.node.topic(name).is_internal:
-                raise RequestRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{name} is an internal topic")
+                raise RequestRefused(
+                    ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{name} is an internal topic; clients cannot write to it"
+                )
         except RequestRefused as refused:
             codes[name, index] = refused.code
     return codes

@@ -1,7 +1,7 @@
-"""AlterConfigs, versions 0 to 2, for topics: replaces a topic's configuration; values not in the request return to
-their default.
+"""AlterConfigs, versions 0 to 2, for topics: replaces a topic's configuration. A key that the request omits returns to
+its default.
 
-Newer clients change single values with IncrementalAlterConfigs; kafkajs supports only this API.
+Newer clients use IncrementalAlterConfigs, which changes single values; kafkajs supports only AlterConfigs.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 
 def unsupported_version() -> Any:
-    """Response to an unsupported version of ApiVersions: encoded as version 0, readable by every client (KIP-511)."""
+    """Returns the response to an unsupported version of ApiVersions: encoded as version 0, which every client can read
+    (KIP-511)."""
     return _response(0, ErrorCode.UNSUPPORTED_VERSION)
 
 

@@ -27,7 +27,7 @@ _Member = _Group.Member
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    # Each group once, because its description lists all members and may be large.
+    # A group that is named twice is described once, because its description lists all members and may be large.
     requested = dict.fromkeys(group_id or "" for group_id in request.group_ids or ())
     return ConsumerGroupDescribeResponse(
         version=context.version, groups=[_described(context, group_id, request) for group_id in requested]
@@ -71,7 +71,10 @@ def _existing_group(context: RequestContext, group_id: str) -> ConsumerGroup:
     if not isinstance(group, ConsumerGroup):
         raise RequestRefused(ErrorCode.GROUP_ID_NOT_FOUND, f"consumer group {group_id!r} does not exist")
     if not all(context.permissions.granted_on(ResourceType.TOPIC, name) for name in group.subscribed):
-        raise RequestRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no permission on a topic that the group reads")
+        raise RequestRefused(
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            "the client lacks a permission on a topic that the group reads; add a grant to the users file",
+        )
     return group
 
 
@@ -103,7 +106,7 @@ def _assignment(context: RequestContext, partitions: Iterable[TopicIdPartition])
                 version=version, topic_id=topic_id, topic_name=topic.name, partitions=indexes
             )
             for topic_id, indexes in by_topic(frozenset(partitions)).items()
-            # Members release partitions of deleted topics with their next heartbeats.
+            # The topic may have been deleted: members release its partitions only with their next heartbeats.
             if (topic := topics.by_id(topic_id)) is not None
         ],
     )

@@ -1,4 +1,4 @@
-"""The parameters of every handler besides the request."""
+"""The context of a request: the parameters of a handler besides the decoded request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from headrace.broker.protocol.error_codes import ErrorCode
 
 
 class RequestContext(NamedTuple):
-    """`client_host` is the client's IP address, as DescribeGroups shows it."""
+    """The node, the API version and the client of a request. `client_host` is the client's IP address, as
+    DescribeGroups shows it."""
 
     node: BrokerNode
     version: int
@@ -66,8 +67,8 @@ class RequestContext(NamedTuple):
 
 
 def fencing_error(code: ErrorCode, supports_producer_fenced: bool) -> ErrorCode:
-    """Returns the code, with PRODUCER_FENCED replaced by INVALID_PRODUCER_EPOCH for versions that do not have it
-    (KIP-588)."""
+    """Returns the error code for a response. Versions that do not have PRODUCER_FENCED get INVALID_PRODUCER_EPOCH
+    instead (KIP-588)."""
     return (
         ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED and not supports_producer_fenced else code
     )

@@ -25,16 +25,19 @@ async def _result(context: RequestContext, requested: Any, times: int, validate_
     code, message = ErrorCode.NONE, None
     try:
         if times > 1:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"the topic is in the request {times} times")
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"the topic is in the request {times} times; name it once")
         context.check_topic(requested.name or "", BrokerPermission.ADMIN)
         topic = context.node.topic(requested.name or "")
         if topic.is_internal:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is an internal topic")
+            raise RequestRefused(
+                ErrorCode.INVALID_REQUEST, f"{topic.name} is an internal topic; its number of partitions is fixed"
+            )
         check_partition_count(requested.count)
         if requested.count <= topic.partitions:
             raise RequestRefused(
                 ErrorCode.INVALID_PARTITIONS,
-                f"topic {topic.name!r} has {topic.partitions} partitions, so {requested.count} is not an increase",
+                f"topic {topic.name!r} has {topic.partitions} partitions; choose a larger number than that, not "
+                f"{requested.count}",
             )
         added = requested.count - topic.partitions
         assignments, node_id = requested.assignments, context.node.config.node_id

@@ -1,7 +1,7 @@
-"""CreateTopics, versions 2 to 7.
+"""CreateTopics, versions 2 to 7: creates topics, each partition with one replica, on this node.
 
 From version 4 on, -1 partitions or replicas stand for the defaults. Version 5 adds the configuration to the response,
-version 7 the topic id. Each partition must have one replica, on this node.
+version 7 the topic id.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _plan_topic(context: RequestContext, requested: Any, is_repeated: bool) -> T
     name = requested.name or ""
     try:
         if is_repeated:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"topic {name!r} is in the request twice")
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"topic {name!r} is in the request twice; name it once")
         context.check_topic(name, BrokerPermission.ADMIN)
         partitions = _partitions(context, requested)
         configs = {
@@ -72,7 +72,8 @@ def _refused(context: RequestContext, requested: Any, reason: RequestRefused) ->
 
 
 def _partitions(context: RequestContext, requested: Any) -> int:
-    """Returns the requested number of partitions: given directly, or by a replica assignment to this node."""
+    """Returns the requested number of partitions: the given number, or the number of replica assignments, which must
+    all name this node."""
     if requested.assignments:
         if requested.num_partitions != DEFAULT or requested.replication_factor != DEFAULT:
             raise RequestRefused(
@@ -85,7 +86,7 @@ def _partitions(context: RequestContext, requested: Any) -> int:
         ):
             raise RequestRefused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"expected an assignment for each partition from 0 on, to node {node_id}",
+                f"expected one assignment, to node {node_id}, for each of the partitions 0, 1, …",
             )
         return len(indexes)
     if requested.replication_factor not in (DEFAULT, 1):

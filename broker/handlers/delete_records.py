@@ -1,8 +1,8 @@
 """DeleteRecords, versions 0 to 2: raises the log start offset of partitions; -1 stands for the end of the log.
 
-The new log start offset is durable before the response. Segments below it are removed by the next run of retention. On
-a full disk they are removed at once, since deletion needs no space and may free enough to write the new log start
-offset. If it does not, the records stay hidden until the next start, and the client gets a retriable error.
+The new log start offset is durable before the response. Segments below it are deleted by the next run of retention. On
+a full disk they are deleted at once, since deletion needs no space and may free enough to write the new log start
+offset. If it does not, the client gets a retriable error; the records stay hidden until the broker restarts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 
 async def _write(node: BrokerNode, keys: list[tuple[str, int]]) -> None:
-    """Writes the log start offsets; on a full disk first removes the hidden segments of these partitions.
+    """Writes the log start offsets. If that fails, as on a full disk, first deletes the segments of these partitions
+    that lie below them.
 
     Raises:
         OSError: the disk is full even after that, or failed.
@@ -70,7 +71,7 @@ def _result(context: RequestContext, name: str, requested: Any) -> Any:
         context.check_topic(name, BrokerPermission.ADMIN)
         log = context.node.log(name, requested.partition_index)
         if context.node.topic(name).is_internal:
-            raise RequestRefused(ErrorCode.INVALID_TOPIC, f"{name} is an internal topic")
+            raise RequestRefused(ErrorCode.INVALID_TOPIC, f"{name} is an internal topic; its records cannot be deleted")
         offset = log.high_watermark if requested.offset == TO_END else requested.offset
         if not 0 <= offset <= log.high_watermark:
             raise RequestRefused(

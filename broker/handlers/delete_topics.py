@@ -1,4 +1,4 @@
-"""DeleteTopics, versions 1 to 6. Version 6 adds topics by id."""
+"""DeleteTopics, versions 1 to 6: deletes topics. In version 6 topics may be named by id."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def _result(context: RequestContext, name: str | None, topic_id: uuid.UUID
     code, message = ErrorCode.NONE, None
     try:
         if times > 1:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"the topic is in the request {times} times")
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"the topic is in the request {times} times; name it once")
         if name is None:
             topic = context.node.topics.by_id(topic_id or NO_TOPIC_ID)
             if topic is None:

@@ -1,4 +1,5 @@
-"""DescribeCluster, versions 0 to 2: this node, as broker and controller. Version 1 adds the endpoint type."""
+"""DescribeCluster, versions 0 to 2: describes this node as the only broker and the controller. Version 1 adds the
+endpoint type."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _Row = tuple[str, str, ConfigSource, ConfigType, str, str]
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    # Each resource once, because a response is about a hundred times as long as the request.
+    # A resource that is named twice is described once: a response is about a hundred times as long as the request.
     resources = {(requested.resource_type, requested.resource_name): requested for requested in request.resources or ()}
     yielder, results = LoopYielder(), []
     for requested in resources.values():

@@ -25,7 +25,7 @@ def handle(context: RequestContext, request: Any) -> Any:
     requested = dict.fromkeys(request.groups or ())
     return DescribeGroupsResponse(
         version=context.version,
-        # Each group once, because its description lists all members and may be large.
+        # A group that is named twice is described once, because its description lists all members and may be large.
         groups=[_described(context, group_id or "", groups.get(group_id), request) for group_id in requested],
     )
 

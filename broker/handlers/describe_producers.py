@@ -1,4 +1,4 @@
-"""DescribeProducers, version 0: the producers of partitions that use a producer id, and their open transactions."""
+"""DescribeProducers, version 0: the idempotent producers of partitions, and their open transactions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Partition = _Topic.PartitionResponse
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    # Each partition once, because a response is about a hundred times as long as the request.
+    # A partition that is named twice is described once: a response is about a hundred times as long as the request.
     requested: dict[str, dict[int, None]] = {}
     for topic in request.topics or ():
         requested.setdefault(topic.name or "", {}).update(dict.fromkeys(topic.partition_indexes or ()))

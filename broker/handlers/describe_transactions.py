@@ -1,6 +1,6 @@
 """DescribeTransactions, version 0: the state of transactional ids.
 
-The partitions of an open transaction are listed if the client has a permission on their topic.
+The partitions of an open transaction are listed if the client has a permission on their topic; others are omitted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Handler table: one row per API key, with decoder, handler and encoder.
 
 Produce, Fetch and the responses to Metadata and ListGroups have hand-written codecs. The other APIs use codecs that
-kafka-python generates from Kafka's message definitions; `kafka_wire.messages` adds two.
+kafka-python generates from Kafka's message definitions; `kafka_wire.messages` defines two that it lacks.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ YieldingDecode = Callable[[bytes, int, int], Awaitable[Any]]
 class Handler:
     """Decoder, handler and encoder of one API.
 
-    `handle` returns the result, an awaitable of it, or None if the client wants no response. It must copy everything
-    that it needs from the frame before it awaits. `decode_yielding`, if set, decodes frames of more than
-    SYNC_DECODE_BYTES_MAX.
+    `handle` returns the result, or an awaitable of it; the result is None if the client expects no response. The frame
+    is overwritten while `handle` awaits, so it must copy everything that it needs from it before. `decode_yielding`, if
+    set, decodes frames of more than SYNC_DECODE_BYTES_MAX.
     """
 
     decode: Callable[[memoryview, int, int], Any]
@@ -96,7 +96,8 @@ def _generated_handler(
     encode: Callable[[Any, int], Pieces] = _encode,
 ) -> Handler:
     def decode(frame: memoryview, body_at: int, version: int) -> Any:
-        # The class's own `decode` does not return how far it read, and does not detect strings truncated at the end.
+        # The class's own `decode` does not return where it stopped, and so does not detect a string truncated at the
+        # end.
         flexible = request_class.flexible_version_q(version)
         encoding = {"compact": flexible, "tagged": flexible, "data_class": request_class[None]}
         try:
@@ -180,11 +181,11 @@ HANDLERS: Mapping[int, Handler] = {
 
 
 def unsupported_version_pieces(frame: memoryview, header: RequestHeader) -> Pieces | None:
-    """Encodes the response to an unsupported version. Returns [] if the client wants no response, None if it could not
-    read one.
+    """Encodes the response to an unsupported version. Returns [] if the client expects no response, and None if no
+    response exists that the client could read.
 
-    Clients request the served versions first. So this handles newer ApiVersions requests, and the old Produce versions
-    that are advertised only for librdkafka.
+    Clients first request which versions are served, so this concerns only ApiVersions requests of newer versions, and
+    the old Produce versions that are advertised only for librdkafka.
     """
     version = header.api_version
     if header.api_key == api.API_VERSIONS:

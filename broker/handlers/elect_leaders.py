@@ -20,7 +20,8 @@ def handle(context: RequestContext, request: Any) -> Any:
     results: list[Any] = []
     try:
         context.permissions.check_admin()
-        # For a request of all partitions, Kafka omits those that already have their preferred leader: here all of them.
+        # If a request names no partitions, Kafka omits those that already have their preferred leader: here all of
+        # them.
         for topic, indexes in _requested(request).items():
             results.append(
                 _Result(

@@ -1,6 +1,6 @@
 """EndTxn, versions 0 to 3: commits or aborts a transaction. The response is sent when consumers can see the outcome.
 
-Version 2 returns PRODUCER_FENCED to fenced producers.
+A fenced producer gets PRODUCER_FENCED from version 2 on, before that INVALID_PRODUCER_EPOCH.
 """
 
 from __future__ import annotations

@@ -34,20 +34,21 @@ from headrace.broker.protocol.fetch import (
 )
 
 RESPONSE_BYTES_MAX = 32 * 1024 * 1024
-"""Record bytes per response, whatever the client allows. Large enough that the fixed cost of a request for many
-partitions is small in comparison."""
+"""Most record bytes per response, even if the client allows more. The limit is large enough for the fixed cost of a
+request for many partitions to be small in comparison."""
 COPIED_BYTES_MAX = 8 * 1024 * 1024
-"""Record bytes per response that are copied instead of sent from their files. Copying blocks other clients, and the
-copy stays in memory until the client has received it."""
+"""Most record bytes per response that are copied to memory; further records are sent from their files. Copying blocks
+other clients, and the copy stays in memory until the client has received it."""
 NO_ABORTED_TRANSACTIONS: Sequence[AbortedTransaction] = ()
 READ_AHEAD_ROUNDS = 5
-"""Disk reads in sequence: an index, the header it points to, and so on; each is known only after the one before. Data
-that is still not in memory afterwards (a rebuilt index, an unreadable page) is read in the event loop, which blocks
-other clients."""
+"""Most disk reads in sequence for one response: an index, then the batch header it points to, and so on. Data that is
+still not in memory afterwards (a rebuilt index, an unreadable page) is read in the event loop, which blocks other
+clients."""
 READ_AHEAD_PARTITIONS_MAX = 32
-"""Partitions of one request read from disk at the same time; the response contains nothing for further ones."""
+"""Most partitions of one request that are read from disk at the same time; the response has no records of further ones.
+"""
 WAIT_MS_MAX = 300_000
-"""Longer waits end after this time, so that an abandoned connection does not wait forever."""
+"""Longest wait for records, even if the client allows more, so that an abandoned connection does not wait forever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,8 @@ class FetchResult:
 
 @dataclass(slots=True)
 class _ReadPass:
-    """State of one pass over the partitions of a request. Partitions that need a disk read are skipped and added to
-    `cold`."""
+    """State of one pass over the partitions of a request. Partitions with data that is not in the page cache are
+    skipped and added to `cold`."""
 
     bytes_left: int
     copied_bytes_left: int
@@ -68,13 +69,13 @@ class _ReadPass:
     read_bytes: int = 0
     has_error: bool = False
     is_capped: bool = False  # more data is available than the client or RESPONSE_BYTES_MAX allows
-    blocking_partitions: Collection[TopicPartition] = ()  # may be read from disk in the event loop
+    blocking_partitions: Collection[TopicPartition] = ()  # these may be read from disk in the event loop
     cold: dict[TopicPartition, NotCached] = field(default_factory=dict)
 
 
 class _ReadResult(NamedTuple):
-    """Result of one pass: the available records and how many bytes are missing to `bytes_min`. It contains nothing for
-    the partitions in `cold`."""
+    """Result of one pass: the available records, and how many bytes are missing to the request's `bytes_min`. Of the
+    partitions in `cold` it contains no records."""
 
     fetch_result: FetchResult
     read_bytes: int
@@ -98,8 +99,8 @@ def handle(context: RequestContext, request: FetchRequest) -> FetchResult | Awai
 def _respond_or_wait(
     context: RequestContext, request: FetchRequest, session: FetchSession | None, read_result: _ReadResult
 ) -> FetchResult | Awaitable[FetchResult]:
-    """Responds, or waits for more records. Must run in the same event loop iteration as the read, so that no append is
-    missed."""
+    """Returns the response, or an awaitable that waits for more records. Must run in the same event loop iteration as
+    the read: otherwise it would miss appends in between."""
     if not read_result.missing_bytes or request.wait_ms_max <= 0:
         return _session_result(read_result.fetch_result, request, session)
     growth = _Growth(read_result.missing_bytes)
@@ -118,7 +119,7 @@ def _remove_waiters(logs: Sequence[PartitionLog], growth: _Growth) -> None:
 
 
 def _session_result(result: FetchResult, request: FetchRequest, session: FetchSession | None) -> FetchResult:
-    """Removes the partitions that the client already knows through its session."""
+    """Removes the partitions from a response that have not changed since the session's last one."""
     if session is None:
         return result
     topics = session.filter_response(result.topics, is_full=request.session_epoch == INITIAL_EPOCH)
@@ -138,8 +139,8 @@ async def _wait_for_disk(
 async def _wait(
     context: RequestContext, request: FetchRequest, session: FetchSession | None, growth: _Growth
 ) -> FetchResult:
-    """Reads again when the partitions have grown by the missing bytes, or at the deadline. While it waits it holds no
-    records, so that their memory and files are free for others."""
+    """Waits until the partitions have grown by the missing bytes, or for the deadline, and reads again. While it waits
+    it holds no records, so that their memory and files are available to other requests."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + min(request.wait_ms_max, WAIT_MS_MAX) / 1000
     while True:
@@ -162,10 +163,11 @@ async def _read_with_disk_waits(
     session: FetchSession | None,
     cold: Mapping[TopicPartition, NotCached] = MappingProxyType({}),
 ) -> _ReadResult:
-    """Reads the partitions. Threads read cold data from disk while the event loop serves other clients.
+    """Reads the partitions. Where data is not in the page cache, threads read it from disk while the event loop serves
+    other clients.
 
     Args:
-        cold: partitions that the previous pass could not read from memory.
+        cold: partitions that the previous pass could not read without the disk.
     """
     loop = asyncio.get_running_loop()
     always_cold: set[TopicPartition] | None = None
@@ -185,7 +187,7 @@ async def _read_with_disk_waits(
 
 
 class _Growth:
-    """Waits until partitions have grown by a number of bytes, without reading them."""
+    """Detects when partitions have grown by a number of bytes, without reading them."""
 
     def __init__(self, missing_bytes: int) -> None:
         self.is_enough = asyncio.Event()
@@ -213,7 +215,7 @@ def _watched_logs(context: RequestContext, request: FetchRequest, session: Fetch
 
 
 def _topic_name(context: RequestContext, topic: TopicKey) -> str:
-    """Returns the topic's name; "" if the id is unknown."""
+    """Returns the name of a topic that the request names or gives by id; "" if the id is unknown."""
     name, topic_id = topic
     if context.version < TOPIC_IDS_FROM:
         return name
@@ -227,8 +229,8 @@ def _read(
     session: FetchSession | None,
     blocking_partitions: Collection[TopicPartition] = (),
 ) -> _ReadResult:
-    # For a rate-limited client a response holds the bytes of one second, so that it does not wait long for the next
-    # one.
+    # With a rate limit, a response contains at most the bytes of one second, so that the client need not wait long for
+    # the next one.
     bytes_max = min(max(request.bytes_max, 0), context.node.config.bytes_per_second_max or RESPONSE_BYTES_MAX)
     bytes_max = min(bytes_max, RESPONSE_BYTES_MAX)
     read_pass = _ReadPass(
@@ -275,7 +277,7 @@ def _fetch_partition(
             read_pass.copied_bytes_left -= len(records)
             if read_pass.copied_bytes_left <= 0:
                 read_pass.bytes_left = 0
-        # Nothing is read if the first batch is larger than the limit.
+        # `records` is also empty if the first batch is larger than the limit.
         is_cut = not records or len(records) >= limit or not log.is_in_last_segment(requested.offset)
         high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
         read_pass.is_capped |= is_cut and requested.offset < (

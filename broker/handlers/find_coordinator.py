@@ -1,5 +1,5 @@
-"""FindCoordinator, versions 0 to 6: this node coordinates all groups and transactions. Version 4 adds several keys per
-request.
+"""FindCoordinator, versions 0 to 6: this node coordinates all groups and transactions. From version 4 on, a request may
+contain several keys.
 
 Other coordinator types (key type 2, share groups) are refused with an authorization error: after other errors clients
 retry until their timeout.

@@ -1,4 +1,4 @@
-"""Heartbeat, versions 0 to 4. Version 3 adds static members."""
+"""Heartbeat, versions 0 to 4: a member of a classic group reports that it is alive. Version 3 adds static members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""IncrementalAlterConfigs, versions 0 and 1, for topics. The broker's configuration is changed in its settings file."""
+"""IncrementalAlterConfigs, versions 0 and 1, for topics: changes single values of a configuration. The broker's own
+configuration can only be changed in its settings file."""
 
 from __future__ import annotations
 
@@ -31,11 +32,13 @@ def handle(context: RequestContext, request: Any) -> Any:
 async def alter_topics(
     context: RequestContext, request: Any, response: Any, configs_of: Callable[[Any, Topic], dict[str, str]]
 ) -> Any:
-    """Alters each topic of a request independently and returns the response.
+    """Alters the topics of a request one by one and returns the response. A refused topic does not affect the next
+    ones.
 
     Args:
         response: the response class.
-        configs_of: computes the new configuration from the request's entry and the topic; may raise `RequestRefused`.
+        configs_of: computes a topic's new configuration from its entry in the request and the topic; may raise
+            `RequestRefused`.
     """
     yielder, results = LoopYielder(), []
     times = Counter((requested.resource_type, requested.resource_name) for requested in request.resources or ())
@@ -43,7 +46,7 @@ async def alter_topics(
         code, message = ErrorCode.NONE, None
         try:
             if times[requested.resource_type, requested.resource_name] > 1:
-                raise RequestRefused(ErrorCode.INVALID_REQUEST, "the resource is in the request twice")
+                raise RequestRefused(ErrorCode.INVALID_REQUEST, "the resource is in the request twice; name it once")
             topic = _checked_topic(context, requested)
             if request.validate_only:
                 configs_of(requested, topic)
@@ -78,7 +81,9 @@ def _checked_topic(context: RequestContext, requested: Any) -> Topic:
     context.check_topic(requested.resource_name or "", BrokerPermission.ADMIN)
     topic = context.node.topic(requested.resource_name or "")
     if topic.is_internal:
-        raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is an internal topic")
+        raise RequestRefused(
+            ErrorCode.INVALID_REQUEST, f"{topic.name} is an internal topic; its configuration is fixed"
+        )
     return topic
 
 
@@ -86,7 +91,7 @@ def _changed_configs(requested: Any, topic: Topic, *, defaults: BrokerConfig) ->
     configs = dict(topic.configs)
     changes = list(requested.configs or ())
     if len({change.name for change in changes}) < len(changes):
-        raise RequestRefused(ErrorCode.INVALID_REQUEST, "a configuration name is in the request twice")
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, "a configuration key is in the request twice; name it once")
     for change in changes:
         _apply(configs, change, defaults)
     return configs
@@ -98,7 +103,9 @@ def _apply(configs: dict[str, str], change: Any, defaults: BrokerConfig) -> None
         configs[name] = check_config(name, change.value)
     elif change.config_operation == DELETE:
         if name not in BY_NAME:
-            raise RequestRefused(ErrorCode.INVALID_CONFIG, f"topic configuration {name!r} does not exist")
+            raise RequestRefused(
+                ErrorCode.INVALID_CONFIG, f"unknown topic configuration {name!r}; known: {', '.join(BY_NAME)}"
+            )
         configs.pop(name, None)
     elif change.config_operation in (APPEND, SUBTRACT):
         configs[name] = check_config(name, _changed_list(configs, change, defaults))

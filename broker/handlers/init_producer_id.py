@@ -1,8 +1,10 @@
-"""InitProducerId, versions 0 to 5: an id for an idempotent producer, or the next epoch of a transactional id.
+"""InitProducerId, versions 0 to 5: returns a new id for an idempotent producer, or the next epoch of a transactional
+id.
 
-From version 3 on, a producer that has lost its sequence state may send its id to get the next epoch (KIP-360). That is
-done for transactional ids. Without one the response is always a new id, because the broker cannot verify who owns the
-claimed one. Version 4 returns PRODUCER_FENCED to fenced producers.
+From version 3 on, a producer that has lost its sequence state may send its id to get the next epoch (KIP-360). The
+broker does that for transactional ids. A producer without one always gets a new id, because the broker cannot verify
+that the id in the request is its own. A fenced producer gets PRODUCER_FENCED from version 4 on, before that
+INVALID_PRODUCER_EPOCH.
 """
 
 from __future__ import annotations

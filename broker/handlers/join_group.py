@@ -1,4 +1,4 @@
-"""JoinGroup, versions 0 to 9 (classic protocol).
+"""JoinGroup, versions 0 to 9: a member joins a group of the classic protocol.
 
 Version 1 adds the rebalance timeout, version 4 the member id before joining (KIP-394), version 5 static members,
 version 7 the protocol type in the response, version 9 the leader's option to skip the assignment when it rejoins.

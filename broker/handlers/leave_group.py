@@ -1,4 +1,5 @@
-"""LeaveGroup, versions 0 to 5. Version 3 adds several members per request; static members are named by instance id."""
+"""LeaveGroup, versions 0 to 5: removes members from a classic group. From version 3 on, a request may name several
+members, and static members by instance id."""
 
 from __future__ import annotations
 

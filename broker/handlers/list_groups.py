@@ -1,4 +1,5 @@
-"""ListGroups, versions 0 to 5. Version 4 adds a filter by state, version 5 by group type (classic or consumer)."""
+"""ListGroups, versions 0 to 5: the groups on which the client has a permission. Version 4 adds a filter by state,
+version 5 by group type (classic or consumer)."""
 
 from __future__ import annotations
 

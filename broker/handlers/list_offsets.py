@@ -31,12 +31,14 @@ from headrace.broker.protocol.fetch import READ_COMMITTED
 LATEST, EARLIEST, LARGEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 NO_TIMESTAMP = -1
 READ_AHEAD_ROUNDS = 20
-"""Disk reads per search step: two indexes, the headers they point to, and a batch."""
+"""Most disk reads in sequence per search step: two indexes, the batch headers they point to, and a batch. Data that is
+still not in memory afterwards is read in the event loop."""
 READ_AHEAD_PARTITIONS_MAX = 32
-"""Partitions of one request read from disk at the same time."""
+"""Most partitions of one request that are read from disk at the same time."""
 TIME_SEARCHES_BEFORE_YIELD = 8
-"""Partitions of one request searched by time before the event loop serves other requests. After the first slow search
-they are searched one at a time."""
+"""Most partitions of one request that are searched by timestamp before other requests are served. After a search that
+takes more than one step, the remaining partitions are searched one at a time, and other requests are served in between.
+"""
 
 _TopicResponse = ListOffsetsResponse.ListOffsetsTopicResponse
 _PartitionResponse = _TopicResponse.ListOffsetsPartitionResponse
@@ -93,11 +95,10 @@ async def _respond_later(
 
 
 async def _run_lookup(context: RequestContext, lookup: _PartitionLookup, lock: asyncio.Lock) -> None:
-    """Completes a lookup. Threads decompress batches and read from disk, and the event loop serves other requests
-    meanwhile.
+    """Completes a lookup. Threads read from disk and decompress batches while the event loop serves other requests.
 
     Args:
-        lock: held by one lookup of a request at a time, for one event loop iteration or one batch.
+        lock: shared by the lookups of a request, so that only one of them runs per event loop iteration.
     """
     loop = asyncio.get_running_loop()
     rounds, searched_to = READ_AHEAD_ROUNDS, lookup.searched_to
@@ -121,7 +122,7 @@ async def _run_lookup(context: RequestContext, lookup: _PartitionLookup, lock: a
 
 
 class _PartitionLookup:
-    """The lookup of one partition; `response` is set when it is complete."""
+    """The lookup of an offset in one partition; `response` is set when it is complete."""
 
     __slots__ = (
         "_context",
@@ -157,13 +158,14 @@ class _PartitionLookup:
         return self._search.searched_to if self._search is not None else 0
 
     def record_result(self, found: TimestampOffset | None) -> None:
-        """Records the record found in the candidate batch."""
+        """Continues the lookup with the record that a thread found in the candidate batch, None if it contains no
+        match."""
         assert self._search is not None and self.candidate is not None
         self._search.record_result(self.candidate, found)
         self.candidate = None
 
     def advance(self) -> None:
-        """Runs the lookup until it is complete or a candidate batch must be searched.
+        """Runs the lookup until it is complete, or until a thread must search the candidate batch.
 
         Raises:
             NotCached: only within `nonblocking_reads`.
@@ -174,7 +176,8 @@ class _PartitionLookup:
             context.check_topic(self._name)
             if self._name_count > 1:
                 raise RequestRefused(
-                    ErrorCode.INVALID_REQUEST, f"the partition is in the request {self._name_count} times"
+                    ErrorCode.INVALID_REQUEST,
+                    f"the partition is in the request {self._name_count} times; name it once",
                 )
             leader_epoch = requested.current_leader_epoch if context.version >= 4 else -1
             log = context.node.log(self._name, requested.partition_index, leader_epoch)
@@ -212,7 +215,8 @@ class _PartitionLookup:
 
 
 def _bound_of(log: PartitionLog, timestamp: int, end: int) -> TimestampOffset | None:
-    """Returns the offset for a special timestamp; `end` is the end of the log visible to the client."""
+    """Returns the offset that a special timestamp such as -1 (latest) requests; `end` is the end of the log visible to
+    the client."""
     if timestamp == LATEST:
         return TimestampOffset(NO_TIMESTAMP, end)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):

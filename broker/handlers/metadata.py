@@ -28,11 +28,11 @@ from headrace.broker.topics import NO_TOPIC_ID, Topic
 BY_ID_FROM = 12
 
 RequestedTopics = Mapping[tuple[str | None, uuid.UUID | None], None]
-"""Topics by (name, nil UUID), or by (None, topic id)."""
+"""The topics that a request names: keys (name, nil UUID) or (None, topic id), in the order of the request."""
 
 
 def handle(context: RequestContext, request: Any) -> MetadataResult | Awaitable[MetadataResult]:
-    # In version 0 an empty list stands for all topics, later null does.
+    # An empty list stands for all topics in version 0; in later versions null does.
     if request.topics is None or (context.version == 0 and not request.topics):
         permissions = context.permissions
         found = [
@@ -41,7 +41,7 @@ def handle(context: RequestContext, request: Any) -> MetadataResult | Awaitable[
             if permissions.granted_on(ResourceType.TOPIC, topic.name)
         ]
         return _metadata_result(context, request, found)
-    # Each topic once, so that a small request cannot cause a response of gigabytes.
+    # A topic that is named twice is listed once, so that a small request cannot cause a response of gigabytes.
     requested: RequestedTopics = dict.fromkeys(
         (
             None if context.version >= BY_ID_FROM and (topic.topic_id or NO_TOPIC_ID) != NO_TOPIC_ID else topic.name,

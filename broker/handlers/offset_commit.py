@@ -1,4 +1,4 @@
-"""OffsetCommit, versions 2 to 9: stores a group's offsets; those of one request are stored together.
+"""OffsetCommit, versions 2 to 9: stores a group's offsets, all or none of a request.
 
 Versions 2 to 4 have a retention time, which is ignored as in Kafka. Version 6 adds leader epochs, version 7 static
 members, version 9 member epochs (KIP-848) in place of the generation. Unknown partitions and overlong metadata are
@@ -58,7 +58,7 @@ async def _commit(context: RequestContext, request: Any) -> Any:
 
 
 def topic_partitions(request: Any) -> list[TopicPartition]:
-    """Returns the partitions of the request."""
+    """Returns the partitions that a request names, as (topic, partition)."""
     return [
         (topic.name or "", requested.partition_index)
         for topic in request.topics or ()

@@ -1,4 +1,4 @@
-"""OffsetDelete, version 0: deletes a group's offsets in topics that none of its members reads.
+"""OffsetDelete, version 0: deletes a group's offsets in topics that no member of the group reads.
 
 As in Kafka this requires the read permission on the topic too; otherwise the response would reveal which topics exist.
 """
@@ -75,7 +75,8 @@ def _refusal(context: RequestContext, subscribed: Set[str] | None, topic: str, p
 
 
 def _subscribed_topics(group: Group | ConsumerGroup) -> Set[str] | None:
-    """Returns the topics that group members read; None if a subscription cannot be decoded, so it may be any."""
+    """Returns the topics that the group's members read. Returns None if a subscription cannot be decoded: every topic
+    may then be subscribed, and no offset is deleted."""
     if isinstance(group, ConsumerGroup):
         return group.subscribed
     topics: set[str] = set()

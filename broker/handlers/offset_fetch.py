@@ -103,7 +103,7 @@ def _requested_partitions(
     requested: Iterable[Any] | None, offsets: Mapping[TopicPartition, CommittedOffset]
 ) -> Mapping[str, list[int]]:
     if requested is not None:
-        # Each partition once, because a response may be a thousand times as long as the request.
+        # A partition that is named twice is listed once: a response may be a thousand times as long as the request.
         return {topic.name or "": list(dict.fromkeys(topic.partition_indexes or ())) for topic in requested}
     everything: dict[str, list[int]] = {}
     for topic, index in offsets:

@@ -1,7 +1,7 @@
-"""OffsetForLeaderEpoch, versions 2 to 4: the end offset of a leader epoch, by which clients detect a truncated log.
+"""OffsetForLeaderEpoch, versions 2 to 4: the end offset of a leader epoch. With it, clients detect a truncated log.
 
-For an epoch without batches the response is the latest earlier epoch with batches; for the current epoch, the end of
-the log.
+For an epoch without batches, the response contains the latest earlier epoch that has batches and its end; for the
+current epoch, the end of the log.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ ABORTABLE_FROM = 11
 
 ProduceResult = tuple[ProducedTopic, ...]
 Appended = list[tuple[PartitionLog, ProducedPartition]]
-"""Batches that must be on disk before the response, and the result in which a failure is reported."""
+"""The batches that must be on disk before the response is sent: the log, and the result that gets an error if that
+fails."""
 
 
 def handle(context: RequestContext, request: ProduceRequest) -> ProduceResult | Awaitable[ProduceResult | None] | None:
@@ -62,7 +63,7 @@ def handle(context: RequestContext, request: ProduceRequest) -> ProduceResult | 
 
 
 def _check_acks_zero(response: ProduceResult) -> None:
-    """Refuses a request without a response if a partition was refused.
+    """Refuses a request with acks 0 if one of its partitions was refused: its client gets no response with the error.
 
     Raises:
         RefusalWithoutResponse: a partition was refused.
@@ -95,7 +96,7 @@ def _checked_topic(context: RequestContext, request: ProduceRequest, name: str) 
     context.check_topic(name, BrokerPermission.WRITE)
     topic = context.node.topic(name)
     if topic.is_internal:
-        raise RequestRefused(ErrorCode.INVALID_TOPIC, f"{name} is an internal topic")
+        raise RequestRefused(ErrorCode.INVALID_TOPIC, f"{name} is an internal topic; clients cannot write to it")
     return topic
 
 
@@ -153,7 +154,7 @@ def _store(
         validate_timestamps(header, now_ms, after_ms_max=after_ms_max, before_ms_max=before_ms_max)
     base_offset = log.append(batch, header, now_ms)
     if base_offset < end:
-        # For a repeated batch the timestamp would be that of the first append, which is not known here.
+        # For a batch that was stored before, the timestamp would be that of the first append, which is not known here.
         append_time_ms = -1
     return ProducedPartition(
         requested.partition, ErrorCode.NONE, base_offset, log.log_start_offset, append_time_ms=append_time_ms
@@ -179,7 +180,7 @@ def _check_transactional_write(
 
 
 async def _wait_until_durable(context: RequestContext, response: ProduceResult, appended: Appended) -> ProduceResult:
-    """Waits until every appended batch is on disk; a batch that could not be written gets an error in its result."""
+    """Waits until every appended batch is on disk; the result of a batch that could not be written gets an error."""
     waits = [context.node.flusher.flush(log) for log, _ in appended]
     outcomes = await asyncio.gather(*waits, return_exceptions=True)
     for (_, result), outcome in zip(appended, outcomes, strict=True):
@@ -191,7 +192,7 @@ async def _wait_until_durable(context: RequestContext, response: ProduceResult, 
 
 
 def unsupported_version_response(request: ProduceRequest, version: int) -> Any:
-    """The response to versions 0 to 2, which carry an unsupported message format."""
+    """Returns the response to versions 0 to 2: their message format is not supported."""
     topic_class = ProduceResponse.TopicProduceResponse
     return ProduceResponse(
         version=version,

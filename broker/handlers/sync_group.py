@@ -1,4 +1,5 @@
-"""SyncGroup, versions 0 to 5. Version 3 adds static members, version 5 checks and returns protocol type and name."""
+"""SyncGroup, versions 0 to 5: a member of a classic group gets its assignment; the leader sends the assignments of all.
+Version 3 adds static members. Version 5 adds protocol type and name, which must match the group's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """TxnOffsetCommit, versions 0 to 3: stores a group's offsets that take effect when the transaction commits.
 
-Version 2 adds leader epochs, version 3 the group member, whose generation or member epoch must be the current one.
+Version 2 adds leader epochs. Version 3 adds the group member; its generation or member epoch must be the current one.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Inspects a data directory without a running broker: dumps batches and verifies files."""
+"""Reads a data directory without the broker: prints the batches of logs, and verifies all files."""

@@ -1,4 +1,5 @@
-"""Dumps the batches, and optionally the records, of a partition's log. A broker may be running on the directory."""
+"""Reads the batches, and optionally the records, of a partition's log for printing. A broker may be running on the
+directory."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import CONTROL, BatchHeader, parse_headers
 
 TAIL_RETRY_DELAY_S = 0.1
-"""Delay before the end of the last segment is read again: a broker may be writing a batch there."""
+"""If the end of the last segment seems damaged, it is read again after this delay: a broker may be writing a batch
+there."""
 MARKERS = {0: "abort", 1: "commit"}
 
 _CONTROL_KEY = struct.Struct(">hh")
@@ -23,7 +25,7 @@ _CONTROL_KEY = struct.Struct(">hh")
 
 @dataclass(frozen=True, slots=True)
 class DumpedRecord:
-    """`value_bytes` is None for a record without a value, such as a tombstone."""
+    """One record. `value_bytes` is None for a record without a value, a tombstone."""
 
     offset: int
     timestamp_ms: int
@@ -34,8 +36,8 @@ class DumpedRecord:
 
 @dataclass(frozen=True, slots=True)
 class DumpedBatch:
-    """`marker` is the type of a control batch, "" for others; `undecoded_reason` is why records are missing, "" if they
-    are not."""
+    """One batch. `marker` is the type of a control batch, "" for a data batch. `undecoded_reason` is the reason why it
+    has no records here, "" if they are included."""
 
     file: str
     position: int
@@ -47,7 +49,7 @@ class DumpedBatch:
 
 @dataclass(frozen=True, slots=True)
 class DumpedDamage:
-    """Bytes of a file that are no batch of the log, which should continue at `next_offset`."""
+    """Bytes of a file that are no valid batch of the log; the batch with `next_offset` is expected there."""
 
     file: str
     position: int
@@ -91,8 +93,8 @@ def _dump_segment(walk: SegmentWalk, start: int, end: int | None, with_records: 
 
 
 def _retrying_tail(walk: SegmentWalk) -> Iterator[LocatedBatch | Damage]:
-    """Yields the batches; reads the end of the last segment twice if it seems damaged, since a broker may be writing
-    it."""
+    """Yields the batches of the last segment. If its end seems damaged, reads it a second time, since a broker may be
+    writing it."""
     for found in walk.batches():
         if not isinstance(found, Damage) or found.end < walk.size or walk.segment.end is not None:
             yield found

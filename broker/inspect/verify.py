@@ -1,9 +1,9 @@
 """Verifies a data directory: every batch, and its indexes, checkpoints, epochs and producer snapshots.
 
-Read-only; no broker may be running on the directory. A problem that a start repairs, as after a crash, is a note. A
-finding is fsynced data that is missing, or a file that contradicts the log.
+Read-only; no broker may be running on the directory. Each discrepancy is a note or a finding. A note is one that the
+next start repairs, as after a crash. A finding is fsynced data that is missing, or a file that contradicts the log.
 
-Memory does not grow with the logs: at most FINDINGS_MAX findings per partition and one chunk of a file are held.
+Memory does not grow with the logs: at most FINDINGS_MAX findings per partition and one chunk of a file are in memory.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from headrace.kafka_wire.record_batch import BatchHeader
 
 FINDINGS_MAX = 100
 INDEX_READ_BYTES = 48 * 1024
-"""Read size for index files; a multiple of the entry sizes of both."""
+"""Read size for index files; a multiple of the entry sizes of both indexes."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyFinding:
-    """`check` is the category: directories, batches, offsets, indexes, checkpoints, epochs or producers."""
+    """A note or a finding. `check` is its category: directories, batches, offsets, indexes, checkpoints, epochs or
+    producers."""
 
     check: str
     where: str
@@ -46,7 +47,7 @@ class VerifyFinding:
 
 @dataclass(slots=True)
 class PartitionReport:
-    """The result for one partition, or for the data directory itself, which has no batches. `omitted` counts the
+    """The result for one partition, or for the data directory itself, which has no batches. `omitted` is the number of
     findings beyond FINDINGS_MAX."""
 
     name: str
@@ -73,7 +74,7 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class _Checkpoints:
-    """The contents of the checkpoint files. `is_clean`: the last broker shut down cleanly."""
+    """The contents of the checkpoint files, and whether the last broker shut down cleanly."""
 
     is_clean: bool
     recovery_points: Mapping[PartitionKey, int]
@@ -83,7 +84,7 @@ class _Checkpoints:
 
 @dataclass(frozen=True, slots=True)
 class _ExpectedLog:
-    """The required content of a partition's log: everything below `fsynced_to` was fsynced."""
+    """Expected bounds of a partition's log. Everything below `fsynced_to` was fsynced and must exist."""
 
     topic: Topic
     fsynced_to: int
@@ -93,13 +94,14 @@ class _ExpectedLog:
 
     @property
     def may_have_holes(self) -> bool:
-        """Compaction removes records, also from the broker's internal topics."""
+        """True if compaction may have removed records, also from the broker's internal topics: gaps are then no
+        findings."""
         return self.topic.is_internal or is_compacted(self.topic.configs)
 
 
 def verify(directory: Path, progress: Callable[[str], None] = lambda where: None) -> Iterator[PartitionReport]:
-    """Yields the report of the directory, then one per partition. Checks across partitions add to the directory's
-    report at the end.
+    """Yields the report of the directory, then one report per partition. Checks that concern several partitions add to
+    the directory's report at the end.
 
     Args:
         progress: called with the name of each file before it is read.
@@ -108,7 +110,7 @@ def verify(directory: Path, progress: Callable[[str], None] = lambda where: None
         CorruptFile: the topics file is missing or corrupt.
     """
     if not (directory / TOPICS_FILE).exists():
-        raise CorruptFile(directory / TOPICS_FILE, "it is missing; expected the data directory of a broker")
+        raise CorruptFile(directory / TOPICS_FILE, "it is missing", "name the data directory of a broker")
     topics = TopicStore.load(directory, "")
     directory_report = PartitionReport(str(directory))
     checkpoints = _Checkpoints(
@@ -134,7 +136,9 @@ def verify(directory: Path, progress: Callable[[str], None] = lambda where: None
             if partition_path.is_dir():
                 _PartitionCheck(partition_path, expected, report, progress).run()
             else:
-                report.add("directories", partition_path.name, "the partition's directory is missing")
+                report.add(
+                    "directories", partition_path.name, "the partition's directory is missing; restore it from a copy"
+                )
             largest_id = max(largest_id, report.largest_producer_id)
             yield report
     _check_producer_ids(directory / PRODUCER_IDS, largest_id, directory_report)
@@ -172,7 +176,7 @@ def _check_producer_ids(path: Path, largest_id: int, directory_report: Partition
 
 
 class _PartitionCheck:
-    """Checks one partition; the findings go to `report`."""
+    """Checks one partition and adds the findings to `report`."""
 
     def __init__(
         self, directory: Path, expected: _ExpectedLog, report: PartitionReport, progress: Callable[[str], None]
@@ -242,7 +246,7 @@ class _PartitionCheck:
                     self._add("indexes", index.path.name, fault)
 
     def _record_damage(self, segment: SegmentFile, found: Damage, size: int) -> bool:
-        """Records damage; returns whether a start would truncate the log there."""
+        """Adds damaged bytes to the report; returns whether a start would truncate the log there."""
         where = f"{segment.path.name} position {found.position}"
         if self._expected.is_clean or found.next_offset < self._expected.fsynced_to:
             self._add(
@@ -263,7 +267,7 @@ class _PartitionCheck:
         return True
 
     def _check_end_of_segment(self, where: str, expected_offset: int, found: int) -> None:
-        """Checks that the previous segment ends where this one begins, which also holds after compaction."""
+        """Checks that the previous segment ends where this one begins; compaction and repair preserve that."""
         if found <= expected_offset:
             return
         if self._expected.is_clean or expected_offset < self._expected.fsynced_to:
@@ -340,7 +344,8 @@ EntriesOf = Callable[[bytes], Iterator[tuple[int, int]]]
 
 
 class _IndexCheck:
-    """Compares the entries of an index file with the batches of the log; `fault` is the first mismatch."""
+    """Compares the entries of an index file with the batches of the log. `fault` describes the first mismatch, "" if
+    all match."""
 
     def __init__(self, segment: SegmentFile, suffix: str, entry_bytes: int, entries_of: EntriesOf) -> None:
         self._base = segment.base_offset

@@ -1,8 +1,8 @@
 """Reads the batches of a partition's files in any condition. Nothing is repaired, locked or written.
 
-A broker may be running on the files: a segment that retention deletes ends the iteration, and one that compaction
-replaces is read to its end in its old state. Files are not memory-mapped, since truncation by the broker would kill the
-process; at most CHUNK_BYTES of a file are held.
+A broker may be running on the files. If retention deletes a segment, the iteration ends; if compaction replaces one,
+its old content is read to the end. Files are not memory-mapped, since truncation by the broker would kill the process;
+at most CHUNK_BYTES of a file are in memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHUNK_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """A `.log` file; `end` is the base offset of the next one, None for the last."""
+    """A `.log` file; `end` is the base offset of the next segment, None for the last one."""
 
     path: Path
     base_offset: int
@@ -40,7 +40,7 @@ class SegmentFile:
 
 
 class Damage(NamedTuple):
-    """Bytes [position, end) of a file that are no valid batch; the log should continue at `next_offset`."""
+    """Bytes [position, end) of a file that are no valid batch; the batch with `next_offset` is expected there."""
 
     position: int
     end: int
@@ -77,12 +77,13 @@ class SegmentWalk:
         os.close(self._fd)
 
     def refresh_size(self) -> None:
-        """Includes the bytes that were appended since."""
+        """Extends the walk to bytes that were appended since it began."""
         self.size = os.fstat(self._fd).st_size
         self._chunk = memoryview(b"")
 
     def batches(self, position: int = 0, next_offset: int | None = None) -> Iterator[LocatedBatch | Damage]:
-        """Yields intact batches with ascending offsets, possibly with gaps, and the damage between them."""
+        """Yields the intact batches and the damage between them, in the order of the file. Offsets ascend and may have
+        gaps."""
         expected_offset = self.segment.base_offset if next_offset is None else next_offset
         while position < self.size:
             found = self._read_intact_header(position, expected_offset)
@@ -99,7 +100,8 @@ class SegmentWalk:
         return os.pread(self._fd, located.header.size, located.position)
 
     def _read_intact_header(self, position: int, expected_offset: int) -> BatchHeader | str:
-        """Returns the header of an intact batch that belongs here, or the reason why there is none."""
+        """Returns the header of the batch at a position if it is intact and continues the offsets; otherwise the reason
+        why not."""
         header = self._header(position)
         if header is None:
             return "the header is cut off"
@@ -130,7 +132,8 @@ class SegmentWalk:
         )
 
     def _next_intact(self, position: int, expected_offset: int) -> int:
-        """Returns the position of the next batch that belongs to this log; the end of the file if there is none."""
+        """Returns the position of the next intact batch that continues the offsets; the end of the file if there is
+        none."""
         while position < self.size:
             chunk = self._bytes(position, CHUNK_BYTES)
             for match in PLAUSIBLE_START.finditer(chunk):
@@ -157,7 +160,7 @@ class SegmentWalk:
         return crc == header.crc
 
     def _bytes(self, position: int, count: int) -> memoryview:
-        """Returns up to `count` bytes at a position, from the chunk if it holds them."""
+        """Returns up to `count` bytes at a position, without a read if they are in the current chunk."""
         at = position - self._chunk_at
         if not (at >= 0 and at + count <= len(self._chunk)):
             self._chunk = memoryview(os.pread(self._fd, max(CHUNK_BYTES, count), position))

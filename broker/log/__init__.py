@@ -1,1 +1,1 @@
-"""One partition on disk: segments with indexes, appending, finding, recovery after a crash."""
+"""The log of one partition on disk: segments and their indexes, appends, reads, and recovery after a crash."""

@@ -1,4 +1,4 @@
-"""Kafka's checkpoint files: one offset per partition of the data directory.
+"""Kafka's checkpoint files. Each stores one kind of offset for every partition of the data directory.
 
 Text format: a line with the version 0, a line with the row count, then one line `topic partition offset` per partition.
 """
@@ -24,7 +24,7 @@ def write_checkpoint(path: Path, offsets: Mapping[PartitionKey, int]) -> None:
 
 
 def read_checkpoint(path: Path) -> dict[PartitionKey, int]:
-    """Returns the offsets in the file; empty if the file does not exist.
+    """Returns the offsets in a checkpoint file by partition; an empty mapping if the file does not exist.
 
     Raises:
         CorruptFile: the file is not a checkpoint.
@@ -37,11 +37,11 @@ def read_checkpoint(path: Path) -> dict[PartitionKey, int]:
         raise CorruptFile(path, "it is not UTF-8 text") from error
     try:
         if int(lines[0]) != 0:
-            raise CorruptFile(path, f"version {lines[0]}; expected 0")
+            raise CorruptFile(path, f"expected version 0, found {lines[0]}")
         rows = [line.split(" ") for line in lines[2:] if line]
         offsets = {(topic, int(index)): int(offset) for topic, index, offset in rows}
         if len(offsets) != int(lines[1]):
-            raise CorruptFile(path, f"{len(offsets)} rows; expected {lines[1]}")
+            raise CorruptFile(path, f"expected {lines[1]} rows, found {len(offsets)}")
     except (ValueError, IndexError) as error:
         raise CorruptFile(path, "a row is not `topic partition offset`") from error
     return offsets

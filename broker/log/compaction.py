@@ -1,4 +1,4 @@
-"""Compaction of closed segments: keeps the newest record of each key, at its original offset.
+"""Compaction of closed segments: retains the newest record of each key, at its original offset.
 
 The functions here may run in a thread, since closed segments are never written to; `PartitionLog.replace_segments` then
 installs the new files. The rules are Kafka's:
@@ -6,14 +6,19 @@ installs the new files. The rules are Kafka's:
 - Offsets and order never change. A batch retains its base offset, producer and codec. A batch without remaining records
   is removed, except the last one of a segment, which marks the segment's end, and the last ones of each idempotent
   producer.
-- A record without a value (a tombstone) removes older records of its key. It stays for `delete.retention.ms` after
-  compaction first met it, so that consumers reading from the start see it. The deadline is stored in its batch
+- A record without a value (a tombstone) removes older records of its key. It stays for `delete.retention.ms` after the
+  first compaction that reads it, so that consumers reading from the start see it. The deadline is stored in its batch
   (attribute bit 6, in place of the base timestamp, KIP-534).
 - Records without a key and aborted records are removed. A transaction's marker is removed like a tombstone once none of
   its records are left. Nothing is compacted from the first open transaction on.
 
-Several small segments are merged into one. Files: `<base>.log.cleaned` is being written, and the next start deletes it.
-`<base>.log.swap` replaces several segments until their files are deleted; the next start completes an unfinished swap.
+Several small segments, a group, are merged into one. A swap replaces the segments of a group by their compacted file:
+
+- The compacted file is written as `<base>.log.cleaned`; the next start deletes such a file.
+- `stage_swap` renames it to `<base>.log.swap` if the group has several segments; then a start completes the swap.
+- `install_swap` gives it the name of the first segment.
+- `complete_swap` removes the other segments, and then the name `.swap`.
+
 `stage_swap` and `install_swap` only rename files; the fsyncs and deletions between and after them run in a thread.
 """
 
@@ -56,22 +61,23 @@ from headrace.kafka_wire.record_batch import (
 
 CLEANED, SWAP = ".cleaned", ".swap"
 KEYS_MAX = 500_000
-"""Keys per pass, about 70 MB. Offsets after the last of them wait for the next pass."""
+"""Keys per compaction of a log, about 70 MB. A log with more keys is compacted up to the last of them, and the rest by
+the next run."""
 KEY_BYTES = 16
-"""Longer keys are represented by a hash."""
+"""Longest key that is stored as it is; a longer one is represented by a hash."""
 OFFSET_SPAN_MAX = (1 << 31) - 1
-"""The range of offsets that a segment's index entries can represent."""
+"""Largest range of offsets in one segment: its index entries have 32 bits for an offset."""
 BURST_S = 0.002
-"""Work time after which a thread sleeps equally long, so that the event loop gets the interpreter."""
+"""A thread that has worked for this long sleeps equally long, so that the event loop gets the interpreter lock."""
 WRITE_BYTES = 1024 * 1024
 
 NewestOffsets = Mapping[bytes, int]
-"""Newest offset by key digest."""
+"""Newest offset of each key, by the key's digest (see `_key_digest`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetMap:
-    """The newest offset of each key in [start, end) of a log."""
+    """The newest offset of each key in a range of a log that ends at `end`."""
 
     newest: NewestOffsets
     end: int
@@ -79,12 +85,12 @@ class OffsetMap:
 
 @dataclass(frozen=True, slots=True)
 class CleaningRules:
-    """Which records compaction retains besides the newest of each key.
+    """Determines which records compaction retains besides the newest of each key.
 
     Args:
-        tombstones_until_ms: deadline given to tombstones that are met for the first time.
+        tombstones_until_ms: deadline given to tombstones that have none yet.
         now_ms: tombstones with an earlier deadline are removed.
-        retained_last_offsets: last offsets of batches that stay even without records: the last ones of idempotent
+        retained_last_offsets: last offsets of batches that stay even without records: the last batches of idempotent
             producers.
     """
 
@@ -94,19 +100,20 @@ class CleaningRules:
 
 
 class CompactionCancelled(Exception):
-    """The log no longer needs compaction: its topic was deleted, or the broker is stopping."""
+    """The compaction ended early, because the topic was deleted or the broker is stopping."""
 
 
 class NoSpaceForSwap(OSError):
-    """The disk is too full to install the compacted file; the log is unchanged."""
+    """The disk is too full to install a group's compacted file; the log is unchanged."""
 
 
 class SwapPending(OSError):
-    """The `.swap` file still exists because the disk was too full to delete files."""
+    """A swap cannot be finished yet, because the disk is too full to rename or delete files. Its `.swap` file still
+    exists."""
 
 
 class DutyCycle:
-    """Throttles a thread to half of the time, and ends its work when it is no longer needed."""
+    """Throttles a thread to half of the time, and ends its work once `should_continue` returns False."""
 
     def __init__(
         self,
@@ -134,7 +141,11 @@ class DutyCycle:
 def build_offset_map(
     segments: Sequence[ClosedSegment], start: int, outcomes: TransactionOutcomes, duty_cycle: DutyCycle
 ) -> OffsetMap:
-    """Finds the newest offset of each key from `start` to the end of the segments, for at most KEYS_MAX keys.
+    """Finds the newest offset of each key from `start` to the end of the segments. Stops before the batch at which
+    KEYS_MAX keys are reached.
+
+    Args:
+        outcomes: the aborted transactions; their records do not count.
 
     Raises:
         CorruptBatch: a batch cannot be decoded.
@@ -158,7 +169,7 @@ def build_offset_map(
 
 
 def group_segments(segments: Sequence[ClosedSegment], bytes_max: int) -> Iterator[tuple[ClosedSegment, ...]]:
-    """Yields groups of adjacent segments that fit into one segment by size and by offsets."""
+    """Yields groups of adjacent segments that fit into one segment of `bytes_max` bytes and OFFSET_SPAN_MAX offsets."""
     group: list[ClosedSegment] = []
     for segment in segments:
         is_full = bool(group) and (
@@ -180,7 +191,8 @@ def write_cleaned_segment(
     outcomes: TransactionOutcomes,
     duty_cycle: DutyCycle,
 ) -> SegmentFacts | None:
-    """Writes and fsyncs the compacted file of a group; returns its facts, or None if compaction would change nothing.
+    """Writes and fsyncs the compacted file of a group. Returns the facts of the new segment, or None if compaction
+    would change nothing.
 
     Args:
         outcomes: one object for all groups of a log, which are passed in order from the start of the log.
@@ -228,7 +240,10 @@ def clean_batch(
     *,
     must_retain: bool,
 ) -> bytes | None:
-    """Returns the compacted batch: the same object if it is unchanged, None if nothing is left of it.
+    """Returns the compacted batch: the same object if nothing is removed, None if nothing remains.
+
+    Args:
+        must_retain: the batch stays even without records.
 
     Raises:
         CorruptBatch: the batch cannot be decoded.
@@ -254,8 +269,8 @@ def clean_batch(
 
 
 def _cleaned_marker(batch: bytes, header: BatchHeader, rules: CleaningRules) -> bytes | None:
-    """Handles the marker of a transaction without remaining records: it stays until its deadline for consumers that are
-    reading the transaction."""
+    """Compacts the marker of a transaction without remaining records: it stays until its deadline, for consumers that
+    are still reading the transaction."""
     if header.attributes & DELETE_HORIZON:
         return batch if header.base_timestamp >= rules.now_ms else None
     return rebuild_batch(header, decode_records(batch, is_own_batch=True), delete_horizon_ms=rules.tombstones_until_ms)
@@ -269,8 +284,8 @@ def _is_retained(record: Record, newest: NewestOffsets, retains_tombstones: bool
 
 
 def _key_digest(key: bytes) -> bytes:
-    """Returns short keys unchanged and the digest of longer ones, one byte longer than KEY_BYTES: a key never equals a
-    digest."""
+    """Returns a key of up to KEY_BYTES bytes unchanged, and the digest of a longer one. Digests are one byte longer
+    than KEY_BYTES, so that no key equals a digest."""
     return key if len(key) <= KEY_BYTES else hashlib.blake2b(key, digest_size=KEY_BYTES + 1).digest()
 
 
@@ -280,7 +295,7 @@ def _batches(segment: ClosedSegment) -> Iterator[tuple[LocatedBatch, bytes]]:
         for located in walk_file(fd, 0, segment.size):
             batch = os.pread(fd, located.header.size, located.position)
             if not has_valid_crc(memoryview(batch), located.header):
-                # A rewritten batch would get a valid checksum and hide the corruption.
+                # Rewriting the batch would give it a valid checksum and hide the corruption.
                 raise CorruptBatch(f"offset {located.header.base_offset}: the batch fails its CRC")
             yield located, batch
     finally:
@@ -293,12 +308,12 @@ def _cleaned_path(first: ClosedSegment) -> Path:
 
 
 def discard_cleaned(group: Sequence[ClosedSegment]) -> None:
-    """Deletes the compacted file of a group that has changed since."""
+    """Deletes the compacted file of a group that will not be installed."""
     _cleaned_path(group[0]).unlink(missing_ok=True)
 
 
 def stage_swap(group: Sequence[ClosedSegment]) -> None:
-    """Renames the compacted file of several segments to `.swap`, the name that a start recognizes.
+    """Renames the compacted file of a group of several segments to `.swap`: a start completes the swap from then on.
 
     Raises:
         OSError: the files are unchanged.
@@ -308,7 +323,7 @@ def stage_swap(group: Sequence[ClosedSegment]) -> None:
 
 
 def fsync_staged_swap(group: Sequence[ClosedSegment]) -> None:
-    """Makes the `.swap` name durable before the replaced segments lose theirs.
+    """Makes the name `.swap` durable. This must precede the removal of any segment of the group.
 
     Raises:
         OSError: the state on disk is unknown; the log must not change any more.
@@ -318,7 +333,7 @@ def fsync_staged_swap(group: Sequence[ClosedSegment]) -> None:
 
 
 def install_swap(group: Sequence[ClosedSegment]) -> None:
-    """Gives the compacted file the name of the group's first segment and deletes that segment's indexes.
+    """Gives the compacted file the name of the group's first segment, and deletes that segment's indexes.
 
     Raises:
         OSError: the log is unchanged except for the indexes; call `abort_swap`.
@@ -335,7 +350,7 @@ def abort_swap(group: Sequence[ClosedSegment]) -> None:
     """Deletes a compacted file that could not be installed, so that no start installs it later.
 
     Raises:
-        SwapPending: no segment of the group may be dropped until a retry succeeds.
+        SwapPending: call it again later; until it succeeds, no segment of the group may be deleted.
         OSError: the state on disk is unknown; the log must not change any more.
     """
     with _raising_swap_pending():
@@ -348,14 +363,14 @@ def complete_swap(group: Sequence[ClosedSegment]) -> list[Path]:
     """Renames the replaced segments' files to `.deleted`, fsyncs the directory, and then deletes the `.swap` file.
 
     At every moment, and with any subset of these renames on disk, a start finds either all old segments or the
-    compacted file. If the `.swap` name reappears after a power failure, it has the same content as the installed file;
-    its deletion is made durable before any other rename or drop.
+    compacted file. After a power failure the name `.swap` may exist again; its content is then that of the installed
+    file. The deletion of `.swap` is made durable before any other segment is renamed or deleted.
 
     Returns:
-        The names that the files have, or may have, after the renames; the caller deletes them.
+        The new names of the replaced files, also of files that did not exist; the caller deletes them.
 
     Raises:
-        SwapPending: the installed segment may not be dropped until a retry succeeds.
+        SwapPending: call it again later; until it succeeds, the installed segment may not be deleted.
         OSError: the state on disk is unknown; the log must not change any more.
     """
     first, *others = group
@@ -386,7 +401,7 @@ def _swap_path(first: ClosedSegment) -> Path:
 
 
 def _link_into_place(swap_path: Path, base: int) -> None:
-    """Links a `.swap` file to the name of the first segment as well."""
+    """Gives a `.swap` file the name of the first segment too, as a hard link."""
     path = segment_path(swap_path.parent, base, LOG)
     link = path.with_name(path.name + ".tmp")
     link.unlink(missing_ok=True)
@@ -405,7 +420,7 @@ def _remove_indexes(directory: Path, base: int) -> None:
 
 
 def recover_swaps(directory: Path) -> None:
-    """Completes interrupted swaps at a start: deletes `.cleaned` files and installs `.swap` files."""
+    """Completes the swaps that a crash interrupted: deletes `.cleaned` files and installs `.swap` files."""
     for path in sorted(directory.iterdir()):
         if path.name.endswith(LOG + CLEANED):
             path.unlink()

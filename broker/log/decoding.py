@@ -1,4 +1,4 @@
-"""Decodes the records of a stored batch, for the few callers that need more than the header."""
+"""Decodes the records of a stored batch. Most of the broker needs only the header."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import Record, RecordParser, decode_batch, read_batch_header
 
 RECORDS_DECODED_MAX = 200_000
-"""Limit of one batch: decoding takes about a microsecond per record and blocks the event loop."""
+"""Most records in one decoded batch: decoding takes about a microsecond per record and blocks the event loop."""
 DECODED_BYTES_MAX = 64 * 1024 * 1024
-"""Limit of one batch after decompression: a kilobyte can be crafted to expand to gigabytes."""
+"""Most bytes of one batch after decompression: a kilobyte can be crafted to expand to gigabytes."""
 
 
 def decode_records(
@@ -19,7 +19,8 @@ def decode_records(
     """Returns the records of one complete batch.
 
     Args:
-        is_own_batch: the broker wrote the batch, so the limits on its size do not apply.
+        is_own_batch: do not limit the number of records. For batches that the broker wrote, and for compaction, which
+            must decode every batch and runs in a thread.
         record_parser: parser to use instead of `parse_records`.
 
     Raises:
@@ -27,6 +28,6 @@ def decode_records(
     """
     header = read_batch_header(batch)
     if header.record_count > RECORDS_DECODED_MAX and not is_own_batch:
-        raise CorruptBatch(f"{header.record_count} records; at most {RECORDS_DECODED_MAX} are decoded")
+        raise CorruptBatch(f"a batch of {header.record_count} records; at most {RECORDS_DECODED_MAX} are decoded")
     bytes_max = max(DECODED_BYTES_MAX, header.size) if is_own_batch else DECODED_BYTES_MAX
     return decode_batch(memoryview(batch), header, f"offset {header.base_offset}", bytes_max, record_parser)

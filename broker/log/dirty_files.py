@@ -7,10 +7,11 @@ from pathlib import Path
 
 
 class DirtyFiles:
-    """Dirty files with the number of their last change. The directory is one of them while new names in it are not
-    durable.
+    """The dirty files of a log, each with the number of its last change. The directory counts as dirty while names of
+    new files in it are not durable.
 
-    `changes` counts all changes. With it, a change made during an fsync stays dirty even if its file was fsynced.
+    `changes` counts all changes. If a file is changed during its fsync, its number shows that it is still dirty
+    afterwards.
     """
 
     __slots__ = ("_at", "changes")
@@ -32,10 +33,11 @@ class DirtyFiles:
         self._at.update(dict.fromkeys(paths, self.changes))
 
     def mark_fsynced(self, changes: int) -> None:
-        """Records that all files were fsynced in the state they had after `changes` changes."""
-        # Compared by change number, not by name: the active segment may have been appended to and closed since.
+        """Records that all files were fsynced in their state after the first `changes` changes; files changed later
+        stay dirty."""
+        # Compared by change number, not by name: the active segment may have been appended to and closed meanwhile.
         self._at = {path: change for path, change in self._at.items() if change > changes}
 
     def discard_missing(self) -> None:
-        """Removes files that no longer exist."""
+        """Drops files that no longer exist from the dirty files."""
         self._at = {path: change for path, change in self._at.items() if path.exists()}

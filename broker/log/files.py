@@ -14,18 +14,19 @@ from weakref import WeakValueDictionary
 
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 SLICE_BYTES_MIN = 32 * 1024
-"""Smaller reads are copied at once: a `sendfile` call would cost more than the copy."""
+"""Ranges of a file smaller than this are read at once instead of becoming a slice: a `sendfile` call would cost more.
+"""
 READ_AHEAD_BYTES = 128 * 1024
-"""Size of the kernel's read-ahead, so file content enters the page cache in pieces of about this size."""
+"""Size of the kernel's read-ahead: a read brings pieces of about this size into the page cache."""
 READ_AHEAD_FILE_BYTES_MAX = 4 * 1024 * 1024
-"""Files up to this size, such as indexes, are read ahead completely, because a binary search touches many positions."""
+"""Files up to this size, such as indexes, are read ahead completely, because a binary search reads many positions."""
 HELD_FILES_DIVISOR = 2
-"""At most 1/HELD_FILES_DIVISOR of the open files may be held by unsent slices; beyond that, bytes are copied at once.
-The other descriptors stay available for reading and writing."""
+"""Slices may hold at most 1/HELD_FILES_DIVISOR of the open files until they are sent; beyond that, bytes are copied
+instead. The remaining descriptors stay available for reading and writing."""
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes created, renamed and removed names in a directory durable."""
+    """Makes the names of created, renamed and removed files in a directory durable."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -50,7 +51,7 @@ def write_fully(fd: int, pieces: list[bytes | bytearray | memoryview], position:
     """Writes all pieces in order, starting at `position`.
 
     Raises:
-        OSError: a part of the pieces may have been written.
+        OSError: some of the pieces may have been written.
     """
     total = sum(map(len, pieces))
     written = os.pwritev(fd, pieces, position)
@@ -64,7 +65,7 @@ def write_fully(fd: int, pieces: list[bytes | bytearray | memoryview], position:
 
 
 def sync_file(path: Path) -> None:
-    """Fsyncs a file through a separate descriptor, so that it can be written to at the same time."""
+    """Fsyncs a file through a separate descriptor, so that the file can be written to meanwhile."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fdatasync(fd)
@@ -104,7 +105,8 @@ class _SharedFile:
 
 
 class NotCached(Exception):
-    """The requested bytes are not in the page cache, and the caller must not block on the disk."""
+    """The requested bytes are not in the page cache, and the caller must not block on the disk. Call `read_ahead` in a
+    thread and repeat the read."""
 
     def __init__(self, path: str, position: int) -> None:
         super().__init__(f"{path}: position {position} is not cached")
@@ -134,12 +136,12 @@ _reads_are_nonblocking: ContextVar[bool] = ContextVar("_reads_are_nonblocking", 
 
 @contextlib.contextmanager
 def nonblocking_reads(enabled: bool = True) -> Iterator[None]:
-    """Makes `read_at` raise `NotCached` inside the block instead of blocking the event loop on the disk.
+    """Inside the block, `read_at` raises `NotCached` where it would block the event loop on the disk.
 
     Threads and other tasks are not affected.
 
     Args:
-        enabled: False restores blocking reads inside the block.
+        enabled: False permits blocking reads again inside the block.
     """
     token = _reads_are_nonblocking.set(enabled)
     try:
@@ -149,10 +151,10 @@ def nonblocking_reads(enabled: bool = True) -> Iterator[None]:
 
 
 def read_at(fd: int, size: int, position: int) -> bytes:
-    """Reads `size` bytes at `position`; fewer at the end of the file.
+    """Reads `size` bytes at `position`; fewer if the file ends before.
 
     Raises:
-        NotCached: only inside `nonblocking_reads`.
+        NotCached: only inside `nonblocking_reads`: the bytes must be read from disk.
     """
     if not _reads_are_nonblocking.get():
         return os.pread(fd, size, position)
@@ -179,10 +181,9 @@ def _read_ahead(fd: int, start: int, size: int) -> None:
 
 
 class FileSlice:
-    """A range of a log file that is yet to be read or sent. The log never changes these bytes.
+    """A range of a log file that has not been read or sent yet. The log never changes these bytes.
 
-    The slice holds the file open, so its bytes stay readable after the file is renamed, deleted or evicted from the
-    cache.
+    The slice holds the file open, so its bytes stay readable after the file is renamed, deleted or closed by the cache.
     """
 
     __slots__ = ("_probed_to", "_shared", "position", "size")
@@ -203,7 +204,7 @@ class FileSlice:
         return os.pread(self._fd, self.size, self.position)
 
     def is_cached(self, byte_count: int) -> bool:
-        """Returns whether `byte_count` bytes can be read without blocking on the disk.
+        """Returns whether the first `byte_count` bytes can be read without blocking on the disk.
 
         It probes one byte per read-ahead window, and each window only once: after False, call `read_ahead`.
         """
@@ -221,11 +222,11 @@ class FileSlice:
         return True
 
     def read_ahead(self, byte_count: int) -> None:
-        """Blocks until `byte_count` bytes are cached. Call it in a thread."""
+        """Blocks until the first `byte_count` bytes are in the page cache. Call it in a thread."""
         _read_ahead(self._fd, self.position, min(byte_count, self.size))
 
     def take(self, byte_count: int) -> bytes:
-        """Reads up to `byte_count` bytes and removes them from the slice."""
+        """Reads up to `byte_count` bytes and removes them from the start of the slice."""
         content = os.pread(self._fd, min(byte_count, self.size), self.position)
         self._skip(len(content))
         return content
@@ -248,7 +249,7 @@ class FileSlice:
 
 
 class OpenFiles:
-    """A cache of files opened for reading and writing, with at most `files_max` open files, including those held by
+    """A cache of files opened for reading and writing. At most `files_max` files are open, including those held by
     slices.
 
     The least recently used file is closed first: most of ten thousand partitions are idle, and a process has a limited
@@ -266,7 +267,8 @@ class OpenFiles:
         return self._open(path).fd
 
     def slice(self, path: Path, position: int, size: int) -> FileSlice | bytes:
-        """Returns a slice of the file, or the bytes themselves if they are few or too many files are held by slices."""
+        """Returns a slice of the file; or the bytes themselves if they are few, or if slices already hold too many
+        files."""
         file = self._open(path)
         if size < SLICE_BYTES_MIN:
             return read_at(file.fd, size, position)
@@ -289,7 +291,7 @@ class OpenFiles:
         return file
 
     def forget(self, path: Path) -> None:
-        """Closes the file if it is open. Call this before the file is renamed or deleted."""
+        """Closes the file if the cache has it open. Call this before the file is renamed or deleted."""
         self._files.pop(path, None)
 
     def close(self) -> None:

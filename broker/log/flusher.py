@@ -1,9 +1,10 @@
 """Fsyncs appended batches in threads, outside the event loop.
 
 `flush` is a group commit: while one round of fdatasync runs, all further requests wait for the next round, so that
-concurrent producers share the cost. After a failed fdatasync the kernel may have dropped the dirty pages and the next
-call may succeed without writing them. Durability can then no longer be guaranteed, so `on_failure` must stop the
-broker.
+concurrent producers share the cost.
+
+After a failed fdatasync the kernel may have dropped the dirty pages, and the next call may succeed without writing
+them. Durability can then no longer be guaranteed, so `on_failure` must stop the broker.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from headrace.broker.request_counts import Histogram
 logger = logging.getLogger(__name__)
 
 SYNC_THREADS = 8
-"""Files fsynced in parallel."""
+"""Number of threads, and so of files fsynced at the same time."""
 
 
 class Flusher:
-    """Tracks logs with dirty files and fsyncs them. `seconds` is a histogram of fsync durations."""
+    """Fsyncs the logs that have dirty files. `seconds` is a histogram of fsync durations."""
 
     def __init__(self, executor: Executor, on_failure: Callable[[OSError], None]) -> None:
         self._executor = executor
@@ -44,11 +45,11 @@ class Flusher:
         self._dirty.add(log)
 
     def discard(self, log: PartitionLog) -> None:
-        """Removes a log that is being deleted; requests waiting for it complete in the next round."""
+        """Forgets a log that is being deleted. Requests that wait for its fsync complete in the next round."""
         self._dirty.discard(log)
 
     def flush(self, log: PartitionLog) -> asyncio.Future[None]:
-        """Returns a future that completes when everything appended to the log so far is durable."""
+        """Returns a future that completes when all batches appended to the log before this call are durable."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._failed:
             waiter.set_exception(RequestRefused(ErrorCode.STORAGE_ERROR, "the disk has failed"))
@@ -59,11 +60,11 @@ class Flusher:
         return waiter
 
     async def flush_dirty(self) -> None:
-        """Fsyncs every log marked dirty since the last call."""
+        """Fsyncs every log that was marked dirty since the previous call."""
         await self._flush_dirty_logs(lambda log: log.flush_job() if log.needs_flush else None)
 
     async def flush_closed_segments(self) -> None:
-        """Fsyncs the closed segments of every log marked dirty since the last call."""
+        """Fsyncs the closed segments of every log that was marked dirty since the previous call."""
         await self._flush_dirty_logs(lambda log: log.flush_job(closed_only=True) if log.has_dirty_segments else None)
 
     async def _flush_dirty_logs(self, job_of: Callable[[PartitionLog], FlushJob | None]) -> None:
@@ -72,7 +73,7 @@ class Flusher:
             jobs = ((log, job_of(log)) for log in dirty)
             await self._flush([(log, job) for log, job in jobs if job is not None])
         except Exception:
-            # Mark them dirty again: a topic without further writes would never be flushed.
+            # Mark the logs dirty again: otherwise one without further writes would never be fsynced.
             self._dirty |= dirty
             raise
 
@@ -110,13 +111,14 @@ class Flusher:
             log.flushed(job)
 
     def fail(self, error: OSError) -> None:
-        """Fails all waiting requests and stops the broker: durability can no longer be guaranteed."""
+        """Reports a disk failure: all waiting requests fail, and the broker stops, since durability can no longer be
+        guaranteed."""
         logger.critical("disk failed error=%s", error)
         self._failed = True
         self._on_failure(error)
 
     async def sync_directory(self, directory: Path) -> None:
-        """Makes the names in a directory durable. A deleted directory is ignored.
+        """Makes the names of files in a directory durable. A directory that was deleted is ignored.
 
         Raises:
             OSError: the fsync failed; the broker stops.

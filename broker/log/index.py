@@ -31,7 +31,7 @@ _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES = _OFFSET_ENTRY.size, _TIME_ENTRY.size
 offset_entries, time_entries = _OFFSET_ENTRY.iter_unpack, _TIME_ENTRY.iter_unpack
-"""Iterate over the entries of complete entry bytes."""
+"""Functions that yield the entries in the content of an index file, as (offset, position) or (timestamp, offset)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class OffsetEntry:
 
 
 class OffsetIndex:
-    """Maps offsets to file positions at which to start reading. Offsets are relative to the segment's base offset."""
+    """Sparse map from offsets, relative to the segment's base offset, to file positions from which to read."""
 
     __slots__ = ("_offsets", "_positions")
 
@@ -63,7 +63,8 @@ class OffsetIndex:
         self._positions.append(position)
 
     def floor(self, offset: int) -> OffsetEntry | None:
-        """Returns the last entry at or below `offset`; None means that the segment must be read from its start."""
+        """Returns the last entry with an offset up to `offset`. None means that the segment must be read from its
+        start."""
         at = bisect_right(self._offsets, offset)
         return OffsetEntry(self._offsets[at - 1], self._positions[at - 1]) if at else None
 
@@ -95,7 +96,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Maps timestamps to the offset from which later timestamps can be found."""
+    """Sparse map from timestamps to offsets. All records before an entry's offset have timestamps up to the entry's."""
 
     __slots__ = ("_offsets", "_timestamps")
 
@@ -107,13 +108,14 @@ class TimeIndex:
         return len(self._offsets)
 
     def add(self, entry: TimeEntry) -> None:
-        """Adds an entry, unless its timestamp is not larger than the last one."""
+        """Adds an entry if its timestamp is larger than the last one; otherwise ignores it."""
         if not self._timestamps or entry.timestamp_ms > self._timestamps[-1]:
             self._timestamps.append(entry.timestamp_ms)
             self._offsets.append(entry.offset)
 
     def below(self, timestamp_ms: int) -> TimeEntry | None:
-        """Returns the last entry below `timestamp_ms`; None means that the segment must be read from its start."""
+        """Returns the last entry with a timestamp below `timestamp_ms`. None means that the segment must be read from
+        its start."""
         at = bisect_left(self._timestamps, timestamp_ms)
         return TimeEntry(self._timestamps[at - 1], self._offsets[at - 1]) if at else None
 
@@ -145,7 +147,8 @@ def floor_entry_in_file(path: Path, offset: int) -> OffsetEntry | None:
 
 
 def floor_position_in_file(path: Path, offset: int) -> int:
-    """Returns the position of `floor_entry_in_file`, 0 if there is no entry."""
+    """Returns the file position from which to read for an offset: that of `floor_entry_in_file`, or 0 without an
+    entry."""
     found = floor_entry_in_file(path, offset)
     return found.position if found is not None else 0
 
@@ -178,7 +181,8 @@ def last_time_entry_in_file(path: Path) -> TimeEntry | None:
 
 
 class _FileEntries:
-    """Reads single entries of an index file: a binary search reads about twenty of a quarter of a million."""
+    """Sequence of the entries of an index file. An entry is read when it is accessed: a binary search reads about
+    twenty of a quarter of a million."""
 
     def __init__(self, path: Path, entry: struct.Struct) -> None:
         self._entry = entry

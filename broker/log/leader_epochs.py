@@ -16,11 +16,12 @@ from pathlib import Path
 
 FILE_NAME = "leader-epoch-checkpoint"
 FIRST_EPOCH = 0
-"""Lower bound of the epochs of a log without an epoch file."""
+"""Epoch at which a log without an epoch file begins, until its batches have been read."""
 
 
 class LeaderEpochs:
-    """Epochs and their start offsets, both ascending. The last epoch extends to the end of the log."""
+    """The leader epochs of a log and the offset at which each begins, both ascending. The last one extends to the log's
+    end."""
 
     def __init__(self, starts: Iterable[tuple[int, int]] = ()) -> None:
         self._starts = list(starts)
@@ -30,7 +31,7 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
-        """The epoch of the last batch, -1 if the log never had one."""
+        """The epoch of the last batch; -1 if the log has never had a batch."""
         return self._starts[-1][0] if self._starts else -1
 
     @property
@@ -47,13 +48,14 @@ class LeaderEpochs:
         self._starts.append((epoch, offset))
 
     def trim(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Removes epochs that have no offsets left after truncation or retention."""
+        """Removes epochs without offsets in [log_start_offset, log_end_offset), after truncation or retention."""
         starts = [one for one in self._starts if one[1] < log_end_offset]
         expired = max(sum(start <= log_start_offset for _, start in starts) - 1, 0)
         self._starts = starts[expired:]
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
-        """Returns the newest epoch up to `epoch` and its end offset, None without one."""
+        """Returns the newest epoch not above `epoch`, and its end offset; None if all known epochs are newer and none
+        was removed."""
         following = [start for one, start in self._starts if one > epoch]
         found = [one for one, _ in self._starts if one <= epoch]
         if found:

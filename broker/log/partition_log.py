@@ -1,4 +1,5 @@
-"""The log of one partition: a sequence of segments; batches are appended to the last, the active one.
+"""The log of one partition: a sequence of segments. Batches are appended to the last one, the active segment; the
+others are closed.
 
 Invariants:
 
@@ -52,12 +53,13 @@ logger = logging.getLogger(__name__)
 
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 SNAPSHOTS_MAX = 2
-"""The newest snapshot, and an older one in case a crash corrupted it."""
+"""Number of producer snapshots on disk: the newest one, and an older one in case a crash has corrupted it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
-    """Sizes in bytes. `fsynced_reads_only` hides batches from consumers until they are fsynced."""
+    """Limits of one log. A segment is closed when it has `segment_bytes_max` bytes or is older than `segment_ms_max`.
+    `fsynced_reads_only` hides batches from consumers until they are fsynced."""
 
     segment_bytes_max: int = 1 << 30
     segment_ms_max: int = 7 * 86_400_000
@@ -66,9 +68,13 @@ class LogLimits:
 
 @dataclass(frozen=True, slots=True)
 class FlushJob:
-    """Files to fsync. When that is done, call `PartitionLog.flushed(job)`.
+    """The files of a log to fsync. When that is done, call `PartitionLog.flushed(job)`.
 
-    `changes` is the number of file changes when the job was created (see `DirtyFiles`).
+    Attributes:
+        next_offset: everything below this offset is durable after the fsync.
+        base_offset: base offset of the segment that contains `next_offset`.
+        position: number of bytes of that segment that lie below `next_offset`.
+        changes: number of file changes when the job was created (see `DirtyFiles`).
     """
 
     paths: tuple[Path, ...]
@@ -80,13 +86,13 @@ class FlushJob:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredLog:
-    """A log as read from its directory.
+    """The state of a log after its directory has been read.
 
     Attributes:
-        leader_epoch: of batches to be appended.
+        leader_epoch: leader epoch of the batches that will be appended.
         recovery_point: offset up to which the log is fsynced.
-        dirty_paths: files that may not be fsynced.
-        is_state_saved: whether the snapshot of the producers' state is current.
+        dirty_paths: files that may not be durable yet.
+        is_state_saved: whether the snapshot of the producers' state on disk is current.
         active_since_ms: creation time of the active segment.
     """
 
@@ -103,7 +109,7 @@ class RecoveredLog:
 
 
 class PartitionLog:
-    """The log of one partition, opened by `recovery.open_log`. See the module for its invariants."""
+    """The log of one partition, opened by `recovery.open_log`. The module lists its invariants."""
 
     __slots__ = (
         "_active_since_ms",
@@ -141,12 +147,12 @@ class PartitionLog:
         self.high_watermark = active.next_offset
         self.epochs.trim(self.log_start_offset, self.log_end_offset)
         self.waiters: set[Callable[[int], None]] = set()  # called with the number of bytes that became readable
-        self.is_swapping = False  # a compaction swap is in progress: no segment may be dropped until it is durable
+        self.is_swapping = False  # a compaction swap is not durable yet: no segment may be dropped
         self._files = files
         self._active_since_ms = recovered.active_since_ms
         self._is_state_saved = recovered.is_state_saved
         self._visible_base, self._visible_position = active.base_offset, active.size
-        self._cached_stable_bound = self._visible  # cached bound of the last stable offset
+        self._cached_stable_bound = self._visible  # position of the last stable offset, cached
 
     @property
     def closed(self) -> list[ClosedSegment]:
@@ -162,7 +168,7 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """All transactions below this offset have ended."""
+        """The offset below which all transactions have ended; consumers with `read_committed` read up to it."""
         first = self.producers.first_open()
         if first is None:
             return self.high_watermark
@@ -191,7 +197,8 @@ class PartitionLog:
         return known if known is not None else self.append_unchecked(batch, header, now_ms)
 
     def end_transaction(self, producer_id: int, epoch: int, *, is_commit: bool, now_ms: int) -> bool:
-        """Writes the control batch that ends a producer's transaction; returns False if the producer has none open.
+        """Appends the marker that ends a producer's transaction in this partition; returns False if the producer has
+        none open.
 
         Raises:
             RequestRefused: the disk rejected the write; the transaction stays open.
@@ -209,12 +216,12 @@ class PartitionLog:
             now_ms=now_ms,
         )
         self.append_unchecked(marker, read_batch_header(marker), now_ms)
-        # The last stable offset may advance past any number of bytes; waiting fetches determine how many.
+        # The last stable offset may advance past any number of bytes. The waiting fetches read again to find out.
         self.notify_waiters(sys.maxsize)
         return True
 
     def append_unchecked(self, batch: memoryview | bytes, header: BatchHeader, now_ms: int) -> int:
-        """Appends a batch without idempotence checks and returns its base offset.
+        """Appends a batch without checking its producer's sequence numbers, and returns its base offset.
 
         Raises:
             RequestRefused: the disk rejected the write; the log is unchanged.
@@ -251,7 +258,8 @@ class PartitionLog:
         return base_offset
 
     def _begin_epoch(self, offset: int) -> None:
-        """Persists the start of the leader epoch before its first batch is written."""
+        """Writes the start of the current leader epoch to the epoch file, before the first batch of the epoch is
+        appended."""
         begun = LeaderEpochs(self.epochs)
         begun.trim(self.log_start_offset, offset)
         begun.begin(self.leader_epoch, offset)
@@ -260,7 +268,7 @@ class PartitionLog:
         except OSError as error:
             raise _refusal(self.directory / leader_epochs.FILE_NAME, error) from error
         self.epochs = begun
-        # The directory holds that name and, for a new log, the name of the first segment.
+        # The directory contains the file's name and, in a new log, that of the first segment.
         self._dirty_files.mark_dirty(path, self.directory)
 
     def _write(self, prefix: bytes, rest: memoryview) -> None:
@@ -296,10 +304,10 @@ class PartitionLog:
         write_indexes(self.directory, active)
         self._write_snapshot()
         self.segments.start_segment()
-        # The indexes too: below the recovery point a start uses them without a scan.
+        # Indexes must be fsynced too: a start uses those below the recovery point without a scan.
         suffixes = SEGMENT_SUFFIXES if self.recovery_point < active.next_offset else INDEX_SUFFIXES
         paths = (segment_path(self.directory, active.base_offset, suffix) for suffix in suffixes)
-        # The directory holds the name of the new segment.
+        # The directory contains the name of the new segment, which must become durable.
         self._dirty_files.mark_dirty(*paths, self.directory)
         self._active_since_ms = now_ms
 
@@ -309,7 +317,7 @@ class PartitionLog:
             try:
                 path.write_bytes(self.producers.to_snapshot())
             except OSError:
-                # A partial file from a full disk would be found next time and never be rewritten.
+                # A full disk leaves a partial file. It would be found next time and never be rewritten.
                 path.unlink(missing_ok=True)
                 raise
             for old in base_offsets(self.directory, SNAPSHOT)[:-SNAPSHOTS_MAX]:
@@ -323,7 +331,11 @@ class PartitionLog:
         return bool(self._dirty_files)
 
     def flush_job(self, *, closed_only: bool = False) -> FlushJob:
-        """Returns the files to fsync so that everything appended so far, or all closed segments, is durable."""
+        """Returns the files to fsync.
+
+        Args:
+            closed_only: only the files of closed segments; otherwise everything appended so far becomes durable.
+        """
         active = self.active
         paths, changes = self._dirty_files.paths, self._dirty_files.changes
         if closed_only:
@@ -333,7 +345,7 @@ class PartitionLog:
         return FlushJob(paths, active.next_offset, active.base_offset, active.size, changes)
 
     def flushed(self, job: FlushJob) -> None:
-        """Records that the files of `job` were fsynced in their state at its creation."""
+        """Records that the files of `job` were fsynced, in their state when the job was created."""
         self._dirty_files.mark_fsynced(job.changes)
         self.recovery_point = max(self.recovery_point, job.next_offset)
         if self.limits.fsynced_reads_only and job.next_offset > self.high_watermark:
@@ -342,8 +354,8 @@ class PartitionLog:
             self.notify_waiters(before - self.segments.bytes_behind(self._visible))
 
     def close(self) -> list[Path]:
-        """Writes the indexes and snapshot that a clean start reads instead of scanning; returns the files still to be
-        fsynced."""
+        """Writes the indexes and the snapshot, with which the next start need not scan the log. Returns the files that
+        are still to be fsynced."""
         dirty_paths = list(self.flush_job().paths) if self.needs_flush else []
         if self.log_end_offset and not self._is_state_saved:
             if self.active.size:
@@ -387,7 +399,8 @@ class PartitionLog:
     def _read(
         self, offset: int, bytes_max: int, min_one_batch: bool, bound: ReadBound
     ) -> tuple[bytes | FileSlice, int, int]:
-        """Returns the readable bytes, and the base offset of the segment and the position in it where they end."""
+        """Returns the batches below `bound`, and where they end: the base offset of the segment and the position in
+        it."""
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise RequestRefused(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -412,21 +425,23 @@ class PartitionLog:
         return self.segments.aborted(start, end)
 
     def is_in_last_segment(self, offset: int) -> bool:
-        """Whether everything readable from `offset` on is in one segment. A read never crosses the end of a segment."""
+        """Whether everything readable from `offset` on is in the last segment. A read never crosses the end of a
+        segment, so only then one read can return everything."""
         return offset >= self._visible_base
 
     def batches(self, offset: int) -> Iterator[tuple[LocatedBatch, bytes]]:
-        """Yields every readable batch with its bytes, starting with the one that contains `offset`."""
+        """Yields the location and the bytes of every readable batch, starting with the batch that contains `offset`."""
         for base, located in self.located_batches(offset):
             yield located, self.segments.bytes_of(base, located)
 
     def located_batches(self, offset: int) -> Iterator[tuple[int, LocatedBatch]]:
-        """Like `batches`, but yields the segment's base offset and the location. The log must not change during
-        iteration."""
+        """Yields the base offset of the segment and the location of every readable batch, starting with the batch that
+        contains `offset`. The log must not change during iteration."""
         return self.segments.located_batches(offset, self._visible)
 
     def epoch_end(self, epoch: int) -> tuple[int, int] | None:
-        """Returns the newest epoch up to `epoch` and the offset after its last batch; None if there is none."""
+        """Returns the newest leader epoch not above `epoch`, and the offset after its last batch; None if there is no
+        such epoch."""
         if epoch == self.leader_epoch:
             return epoch, self.high_watermark
         if epoch > self.leader_epoch:
@@ -438,7 +453,8 @@ class PartitionLog:
         return found
 
     def _is_epoch_end(self, requested: int, epoch: int, end: int) -> bool:
-        """Checks an epoch's end against the batches around it: the epoch file has no checksum."""
+        """Returns whether the batches before and after an epoch's end have matching epochs. The epoch file has no
+        checksum, so its content must be verified."""
         before = self.segments.batch_at(max(end - 1, self.log_start_offset), self._visible)
         behind = self.segments.batch_at(end, self._visible)
         return (before is None or before.base_offset >= end or before.leader_epoch <= epoch) and (
@@ -446,7 +462,7 @@ class PartitionLog:
         )
 
     def _rebuild_epochs(self) -> None:
-        """Rebuilds the epochs from the batches. If the disk is full, the next start finds the old file."""
+        """Rebuilds the epochs from the batches. If the disk is full, the file stays wrong until the next rebuild."""
         self.epochs = LeaderEpochs(self.segments.epochs(self.log_start_offset, self._visible))
         with contextlib.suppress(OSError):
             self._dirty_files.mark_dirty(self.epochs.write(self.directory), self.directory)
@@ -455,7 +471,7 @@ class PartitionLog:
     # Compaction
 
     def roll_if_older(self, since_ms: int, now_ms: int) -> None:
-        """Closes the active segment if it was started before `since_ms`.
+        """Closes the active segment if its first batch is older than `since_ms`.
 
         Raises:
             OSError: the segment could not be closed and stays active.
@@ -464,13 +480,13 @@ class PartitionLog:
             self.roll(now_ms)
 
     def replace_segments(self, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
-        """Replaces adjacent closed segments by the file that compaction wrote.
+        """Replaces the adjacent closed segments of a group by the file that compaction wrote.
 
         The swap is durable, and the old files are deleted, once `compaction.complete_swap` has returned.
 
         Raises:
             NoSpaceForSwap: the disk is full; the log is unchanged.
-            OSError: the next start completes or reverts the swap.
+            OSError: the state on disk is unknown; the next start completes or reverts the swap.
         """
         self.segments.close_files(group)
         try:
@@ -488,14 +504,16 @@ class PartitionLog:
     # Retention
 
     def advance_log_start(self, offset: int) -> None:
-        """Hides everything below `offset`; segments that lie completely below it can then be dropped."""
+        """Raises the log start offset: records below it can no longer be read. `drop_segments` then removes the
+        segments that lie completely below it."""
         self.log_start_offset = max(self.log_start_offset, min(offset, self.high_watermark))
 
     def drop_segments(self, count: int) -> list[Path]:
-        """Removes the oldest `count` closed segments; returns their renamed files, which the caller deletes.
+        """Removes the oldest `count` closed segments from the log. Returns their files under their new names; the
+        caller deletes them.
 
         Raises:
-            OSError: a segment could not be removed; it and later ones are unchanged.
+            OSError: a segment could not be removed; this one and later ones are unchanged.
         """
         try:
             return self.segments.drop_oldest(count)
@@ -504,7 +522,7 @@ class PartitionLog:
             self._dirty_files.discard_missing()
 
     def close_files(self) -> None:
-        """Closes open files before the directory is renamed."""
+        """Closes the log's open files, so that its directory can be renamed."""
         self.segments.close_files(self.closed)
         self.segments.close_active_file()
 

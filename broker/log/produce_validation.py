@@ -20,7 +20,8 @@ from headrace.kafka_wire.record_batch import (
 )
 
 RECORD_BYTES_MIN = 7
-"""One byte each for length, attributes, timestamp delta, offset delta, key length, value length and header count."""
+"""Size of the smallest record: one byte each for length, attributes, timestamp delta, offset delta, key length, value
+length and header count."""
 NO_TIMESTAMP = -1
 CODECS = frozenset(range(5))  # none, gzip, snappy, lz4, zstd
 
@@ -38,7 +39,8 @@ def validate_batch(batch: memoryview, bytes_max: int) -> BatchHeader:
         if len(batch) > MAGIC_AT and batch[MAGIC_AT] < MAGIC:
             raise _old_format()
         raise RequestRefused(
-            ErrorCode.CORRUPT_MESSAGE, f"a record batch of {len(batch)} bytes; a header has {HEADER_BYTES}"
+            ErrorCode.CORRUPT_MESSAGE,
+            f"a record batch of {len(batch)} bytes is shorter than its header of {HEADER_BYTES}",
         )
     header = read_batch_header(batch)
     if header.magic < MAGIC:
@@ -47,13 +49,15 @@ def validate_batch(batch: memoryview, bytes_max: int) -> BatchHeader:
         raise RequestRefused(ErrorCode.CORRUPT_MESSAGE, f"record batch version {header.magic}; expected {MAGIC}")
     if len(batch) > bytes_max:
         raise RequestRefused(
-            ErrorCode.MESSAGE_TOO_LARGE, f"a record batch of {len(batch)} bytes; at most {bytes_max} are allowed"
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a record batch of {len(batch)} bytes, but max.message.bytes of the topic is {bytes_max}; raise it, or "
+            "send smaller batches",
         )
     if header.size != len(batch):
         code = ErrorCode.INVALID_RECORD if HEADER_BYTES <= header.size < len(batch) else ErrorCode.CORRUPT_MESSAGE
         raise RequestRefused(code, "expected exactly one record batch per partition")
     if not has_valid_crc(batch, header):
-        raise RequestRefused(ErrorCode.CORRUPT_MESSAGE, "the record batch fails its CRC")
+        raise RequestRefused(ErrorCode.CORRUPT_MESSAGE, "the record batch fails its CRC; send it again")
     _check_fields(header)
     return header
 
@@ -62,8 +66,12 @@ def validate_timestamps(header: BatchHeader, now_ms: int, *, after_ms_max: int, 
     """Checks the batch's timestamps against the broker's clock (KIP-937, KIP-1030).
 
     A single record far in the future would exempt its whole segment from retention by age. Kafka compares every record;
-    this broker compares the first and the largest timestamp in the header. Retention uses these too, and records need
-    not be decoded.
+    this broker compares the first and the largest timestamp in the batch header, so that records need not be decoded.
+    Retention uses only the largest one.
+
+    Args:
+        after_ms_max: how far a timestamp may be ahead of the clock.
+        before_ms_max: how far a timestamp may be behind the clock.
 
     Raises:
         RequestRefused: a timestamp is too far ahead or behind.
@@ -117,13 +125,18 @@ def _check_fields(header: BatchHeader) -> None:
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise RequestRefused(
             ErrorCode.INVALID_RECORD,
-            f"{header.record_count} records, but a last offset delta of {header.last_offset_delta}",
+            f"the batch header claims {header.record_count} records, which contradicts its last offset delta of "
+            f"{header.last_offset_delta}",
         )
     is_plain = not header.attributes & CODEC_MASK
     if is_plain and header.record_count * RECORD_BYTES_MIN > header.size - HEADER_BYTES:
-        raise RequestRefused(ErrorCode.INVALID_RECORD, f"{header.record_count} records in {header.size} bytes")
+        raise RequestRefused(
+            ErrorCode.INVALID_RECORD,
+            f"the batch header claims {header.record_count} records, too many for its {header.size} bytes",
+        )
 
 
 def stored_prefix(base_offset: int, header: BatchHeader, leader_epoch: int) -> bytes:
-    """Returns the first 16 bytes of a batch as stored at `base_offset`."""
+    """Returns the first 16 bytes of a batch as they are stored, with the base offset and leader epoch that the broker
+    assigns."""
     return PREFIX.pack(base_offset, header.batch_length, leader_epoch)

@@ -1,8 +1,8 @@
 """State of the idempotent producers of one partition: detects retries and gaps in sequence numbers (KIP-98).
 
 The last five batches of a producer are known, as many as a client may have in flight, so a retry of any of them gets
-its original offset. A retry of an earlier batch gets DUPLICATE_SEQUENCE_NUMBER, which clients treat as stored. `run`
-limits how far back that response is given: a batch that this broker never stored is never reported as a duplicate.
+its original offset. A retry of an earlier batch gets DUPLICATE_SEQUENCE_NUMBER, which clients treat as stored. The
+broker gives that response only for sequence numbers that it has certainly stored: for the last `run` ones.
 
 The partition's open transactions are tracked too. A transaction begins with its first batch in the partition and ends
 with its marker. A producer with an open transaction does not expire.
@@ -33,7 +33,8 @@ EXPIRATION_MS = 86_400_000
 SEQUENCE_MODULUS = 1 << 31
 
 RUN_MAX = SEQUENCE_MODULUS // 2
-"""Half of the sequence number space, so that numbers ahead can be distinguished from numbers behind."""
+"""Upper limit of `run`: half of the sequence numbers, so that a number ahead of the last one can be distinguished from
+one behind it."""
 
 _START = struct.Struct(">hIi")
 _PRODUCER = struct.Struct(">qhqib")
@@ -51,7 +52,8 @@ class AppendedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerState:
-    """State of one producer. `run` counts the sequence numbers, up to the last one, that were stored without a gap."""
+    """State of one producer: its last batches, and `run`, the number of sequence numbers before the next one that were
+    stored without a gap."""
 
     epoch: int
     seen_at_ms: int
@@ -60,7 +62,7 @@ class ProducerState:
 
     @property
     def next_sequence(self) -> int:
-        """The next expected sequence number; 0 if a marker has just started a new epoch."""
+        """The sequence number that the next batch must have; 0 if a marker has just started a new epoch."""
         return (self.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS if self.batches else 0
 
     def add(self, batch: AppendedBatch) -> None:
@@ -76,8 +78,8 @@ def last_sequence(header: BatchHeader) -> int:
 
 
 class ProducerStates:
-    """Producers that wrote to one partition, by id. `open` holds the open transactions in the order of their first
-    offsets."""
+    """The producers that wrote to one partition, by id. `open` holds the open transactions by producer id, in the order
+    of their first offsets."""
 
     __slots__ = ("_producers", "open")
 
@@ -89,7 +91,11 @@ class ProducerStates:
         return iter(self._producers.items())
 
     def first_open(self, excluding: int | None = None) -> int | None:
-        """Returns the first offset of the oldest open transaction, optionally excluding one producer's."""
+        """Returns the first offset of the oldest open transaction; None if no transaction is open.
+
+        Args:
+            excluding: id of a producer; its transaction does not count.
+        """
         if not self.open:  # the common case, on every fetch
             return None
         return next((one.first_offset for producer_id, one in self.open.items() if producer_id != excluding), None)
@@ -109,7 +115,7 @@ class ProducerStates:
         if header.producer_id < 0:
             return None
         if header.base_sequence < 0:
-            raise RequestRefused(ErrorCode.INVALID_RECORD, "a producer id without a sequence number")
+            raise RequestRefused(ErrorCode.INVALID_RECORD, "the batch has a producer id but no sequence number")
         if header.producer_id in self.open and not header.attributes & TRANSACTIONAL:
             raise RequestRefused(
                 ErrorCode.INVALID_TXN_STATE,
@@ -122,7 +128,8 @@ class ProducerStates:
         if header.producer_epoch < producer.epoch:
             raise RequestRefused(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {producer.epoch}, the batch {header.producer_epoch}",
+                f"the batch of producer {header.producer_id} has epoch {header.producer_epoch}; a newer instance of "
+                f"the producer uses epoch {producer.epoch}",
             )
         if header.producer_epoch > producer.epoch:
             if header.base_sequence != 0:
@@ -169,7 +176,7 @@ class ProducerStates:
             self._producers[marker.producer_id] = ProducerState(marker.producer_epoch, now_ms)
 
     def ids(self) -> Iterator[int]:
-        """Yields the ids of all known producers; some appear twice."""
+        """Yields the ids of all known producers; one with an open transaction may appear twice."""
         yield from self._producers
         yield from self.open
 

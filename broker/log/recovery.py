@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenLog:
-    """An opened log. `truncated_bytes` counts the bytes that recovery removed."""
+    """Result of `open_log`: the log, and the number of bytes that recovery truncated."""
 
     log: PartitionLog
     truncated_bytes: int
@@ -86,6 +86,7 @@ def open_log(
     """Opens the log in `directory`, which must exist, and repairs it if necessary.
 
     Args:
+        is_clean: the last broker shut down cleanly, so the files are used without a scan.
         recovery_point: offset up to which the log was fsynced, None if unknown.
         leader_epoch: epoch of batches to be appended; stored batches have this or an older one.
         repairs_corruption: repair a corrupt log below the recovery point instead of raising LogDamaged.
@@ -119,7 +120,7 @@ def open_log(
     if list(epochs) != known or (persisted is None and segments[-1].next_offset > bases[0]):
         reader.dirty_paths += [epochs.write(directory), directory]
     if limits.fsynced_reads_only:
-        # Recovered batches may only be in the page cache so far, and consumers are about to see them.
+        # Recovered batches may only be in the page cache, but consumers must not read data that is not durable.
         for path in reader.dirty_paths:
             sync_file(path)
         reader.dirty_paths.clear()
@@ -142,7 +143,8 @@ def open_log(
 
 @dataclass(slots=True)
 class _LogReader:
-    """Reads the segments of a log that must be scanned. `dirty_paths` are files that may not be fsynced."""
+    """Reads the segments of a log that must be scanned. `fsynced_to` is the recovery point, 0 if that is unknown.
+    `dirty_paths` are files that may not be durable yet."""
 
     directory: Path
     recovery_point: int | None
@@ -207,10 +209,11 @@ class _LogReader:
         return scan
 
     def check_end(self, segments: list[SegmentFacts]) -> None:
-        """Ensures that no fsynced offset is assigned again, even if the log ends before the recovery point.
+        """Ensures that no fsynced offset is assigned again: if the log ends before the recovery point, appends continue
+        at the recovery point.
 
         Raises:
-            LogDamaged: the log ends before the recovery point.
+            LogDamaged: the log ends before the recovery point, and the operator has not allowed a repair.
         """
         end = segments[-1].next_offset
         if end >= self.fsynced_to:
@@ -242,8 +245,8 @@ def _remove_leftovers(directory: Path) -> None:
 
 
 def _check_writable(directory: Path, bases: list[int]) -> None:
-    """Checks write permission at the start: a copy restored by another user is often readable, and would fail at the
-    first append.
+    """Checks at the start that the files are writable. A copy restored by another user is often only readable, and
+    would fail at the first append.
 
     Raises:
         PermissionError: a file or the directory is not writable.
@@ -265,8 +268,8 @@ def _scan(path: Path, base_offset: int, expected: ScanExpectations) -> ScanResul
 
 
 def _passes_crc(path: Path) -> bool:
-    """Returns whether every batch of a file passes its CRC. Reading stops at bytes that are no batch; recovery handles
-    those."""
+    """Returns whether every batch of a file passes its CRC. Stops at the first bytes that are not a batch, which
+    recovery handles."""
     if not path.exists() or path.stat().st_size == 0:
         return True
     with (
@@ -278,7 +281,11 @@ def _passes_crc(path: Path) -> bool:
 
 
 def _facts_from_indexes(directory: Path, base: int, following: int | None = None) -> SegmentFacts | None:
-    """Returns the facts of a trusted segment from its indexes; None if these do not match."""
+    """Returns the facts of a segment that needs no scan, read from its indexes; None if these do not match the segment.
+
+    Args:
+        following: base offset of the next segment, None for the last one.
+    """
     path = segment_path(directory, base, LOG)
     size = path.stat().st_size if path.exists() else 0
     return (
@@ -287,7 +294,7 @@ def _facts_from_indexes(directory: Path, base: int, following: int | None = None
 
 
 def _closed_facts(directory: Path, base: int, size: int, following: int) -> SegmentFacts | None:
-    """Checks the index files of a closed segment, without loading them; None if they cannot be right."""
+    """Returns the facts of a closed segment if its index files match it; None otherwise. The indexes are not loaded."""
     index = segment_path(directory, base, INDEX)
     for path, entry_bytes in (
         (index, OFFSET_ENTRY_BYTES),
@@ -347,7 +354,8 @@ def _active_since_ms(directory: Path, active: SegmentFacts, now_ms: int) -> int:
 
 
 def _producer_states(directory: Path, closed: list[ClosedSegment], active: SegmentFacts, now_ms: int) -> ProducerStates:
-    """Loads the newest intact snapshot within the log and replays the batches after it."""
+    """Loads the newest intact snapshot that does not lie beyond the end of the log, and replays the batches after
+    it."""
     states, covered = ProducerStates(), 0
     for offset in reversed(base_offsets(directory, SNAPSHOT)):
         path = segment_path(directory, offset, SNAPSHOT)

@@ -1,9 +1,9 @@
 """Truncates and repairs damaged logs. Damaged bytes are preserved next to the log in files that end in `.corrupt`.
 
-A fault above the recovery point is expected after a crash: the log is truncated there. A fault below it means that the
-disk lost fsynced data, and the operator decides: with `broker.on_corruption = "rename"`, intact batches are copied to a
-new segment and the offsets of damaged ones are missing from then on. A `.corrupt` file is deleted when retention has
-passed its offsets, or with its topic.
+A fault is a place where a segment has no valid batch. Above the recovery point a fault is expected after a crash: the
+log is truncated there. Below it, the disk has lost fsynced data, and the operator decides: with `broker.on_corruption =
+"rename"`, intact batches are copied to a new segment and the offsets of damaged ones are missing from then on. A
+`.corrupt` file is deleted when retention has passed its offsets, or with its topic.
 
 A closed segment always ends where the next one begins. If its last batches are lost, an empty batch takes their place,
 as after compaction.
@@ -29,7 +29,7 @@ NO_TIMESTAMP = NO_PRODUCER = -1
 
 
 def remove_expired_corrupt_files(directory: Path, log_start_offset: int) -> None:
-    """Deletes `.corrupt` files with offsets below the log start offset."""
+    """Deletes the `.corrupt` files with offsets below the log start offset."""
     for path in directory.iterdir():
         number = path.name[:20]
         if CORRUPT in path.suffixes[-1:] and number.isascii() and number.isdigit() and int(number) < log_start_offset:
@@ -37,7 +37,7 @@ def remove_expired_corrupt_files(directory: Path, log_start_offset: int) -> None
 
 
 def truncate_log(directory: Path, base: int, scan: ScanResult, later: list[int]) -> int:
-    """Truncates a segment after its last intact batch and removes the later segments from the log.
+    """Truncates a segment after its last intact batch and removes the segments `later`, which follow it, from the log.
 
     Returns:
         The number of bytes removed.
@@ -77,7 +77,8 @@ def _drop_segment(directory: Path, base: int) -> int:
 
 
 def padding_batch(offset: int, epoch: int) -> bytes:
-    """Returns a batch without records at an offset. Readers do not treat the missing offsets before it as data loss."""
+    """Returns a batch without records that occupies one offset. The offsets before it then count as compacted, not as
+    lost."""
     header = BatchHeader(
         base_offset=offset,
         batch_length=0,
@@ -117,11 +118,12 @@ def pad_segment(directory: Path, facts: SegmentFacts, end: int, epoch: int) -> N
 
 
 def repair_segment(directory: Path, base: int, end: int | None, fault: str, epoch: int) -> None:
-    """Renames a damaged segment to `.corrupt` and replaces it by one with the intact batches.
+    """Renames a damaged segment to `.corrupt` and writes a new one with its intact batches.
 
     Args:
-        end: the base offset of the next segment, None for the last segment.
-        epoch: the leader epoch for the padding after the last intact batch.
+        end: base offset of the next segment, None for the last segment.
+        fault: description of the damage, for the log.
+        epoch: leader epoch of the empty batch that takes the place of lost last batches.
     """
     path = segment_path(directory, base, LOG)
     repaired = path.with_name(path.name + ".tmp")
@@ -181,7 +183,8 @@ def _unused_path(path: Path) -> Path:
 
 
 def _copy(path: Path, position: int, target: Path) -> Path | None:
-    """Copies the end of a file to `target`, unless it holds only zeros, as some disks leave after a torn write."""
+    """Copies the bytes of a file from `position` on to `target`, unless they are all zeros, as some disks leave them
+    after a torn write."""
     source = os.open(path, os.O_RDONLY)
     fd = -1
     try:

@@ -1,4 +1,4 @@
-"""Decides which segments have expired, as a pure function."""
+"""Decides which segments retention deletes, as a pure function."""
 
 from __future__ import annotations
 
@@ -21,8 +21,14 @@ def expired_segments(
 ) -> int:
     """Returns how many of the oldest closed segments can be deleted.
 
-    Segments expire in order from the oldest: when their largest timestamp is older than `retention_ms`, when the log
-    without them still has `retention_bytes`, or when they lie below the log start offset. UNLIMITED disables a limit.
+    A segment expires when all older ones have expired, all of it is below the high watermark, and one of these
+    conditions is true:
+
+    - its largest timestamp is older than `retention_ms`,
+    - the log has at least `retention_bytes` without it,
+    - it lies completely below the log start offset.
+
+    UNLIMITED disables a limit.
     """
     count = 0
     for segment in closed:

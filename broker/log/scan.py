@@ -1,4 +1,4 @@
-"""Scans the batches of a segment: finds its valid prefix for recovery, and collects the facts for its indexes."""
+"""Scans the batches of a segment: finds its valid prefix for recovery, and collects the entries of its indexes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.kafka_wire.record_batch import (
 )
 
 PLAUSIBLE_START = re.compile(rb"(?=\x00\x00.{14}\x02)", re.DOTALL)
-"""Matches possible starts of a batch: a base offset below 2**48, and version 2 at the right position."""
+"""Matches bytes at which a batch may start: a base offset below 2**48, and version 2 at the right position."""
 
 
 class LocatedBatch(NamedTuple):
@@ -30,11 +30,13 @@ class LocatedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class SegmentFacts:
-    """Facts about a segment's content, updated with every batch.
+    """The index content and the bounds of a segment, updated with every batch.
 
-    `next_offset` follows the last record; `size` is in bytes. `largest` is the largest timestamp with the last offset
-    of the first batch that has it, None for an empty segment. `aborted` lists the transactions whose abort markers are
-    in the segment, in order.
+    Attributes:
+        next_offset: the offset after the last record.
+        size: size of all batches in bytes.
+        largest: the largest timestamp, and the last offset of the first batch that has it; None for an empty segment.
+        aborted: the transactions that end with an abort marker in the segment, in order.
     """
 
     base_offset: int
@@ -47,14 +49,14 @@ class SegmentFacts:
     _unindexed_bytes: int = 0
 
     def add(self, header: BatchHeader, batch: bytes | memoryview) -> None:
-        """Adds a batch at position `size`. The bytes are used only if the batch is a marker."""
+        """Adds the batch that begins at position `size`. Its bytes are used only if it is a transaction marker."""
         aborted = aborted_by(header, batch)
         if aborted is not None:
             self.aborted.append(aborted)
         self.add_plain(header.last_offset, header.max_timestamp, header.size)
 
     def add_plain(self, last_offset: int, max_timestamp_ms: int, size: int) -> None:
-        """Like `add`, for a batch of `size` bytes that is not a marker."""
+        """Adds a batch that is not a transaction marker, from three values of its header."""
         last = last_offset - self.base_offset
         if self.largest is None or max_timestamp_ms > self.largest.timestamp_ms:
             self.largest = TimeEntry(max_timestamp_ms, last)
@@ -67,19 +69,19 @@ class SegmentFacts:
         self.next_offset = last_offset + 1
 
     def complete_time_index(self) -> None:
-        """Ends the time index with the largest timestamp, as its file format requires."""
+        """Adds the largest timestamp as last entry of the time index, as the file format requires."""
         if self.largest is not None:
             self.time_index.add(self.largest)
 
 
 @dataclass(frozen=True, slots=True)
 class ScanExpectations:
-    """Assumptions of a scan about a segment.
+    """Assumptions that a scan makes about a segment.
 
     Args:
-        epochs: the log's epochs as read from file; epochs that the file lacks after a crash are added.
+        epochs: the log's epochs as read from the epoch file; a scan adds those that the file lacks after a crash.
         newest_epoch: no batch can have a newer epoch.
-        fsynced_to: batches below this offset were fsynced, so their headers give their ends.
+        fsynced_to: batches below this offset were fsynced, so the sizes in their headers are trusted.
         end: base offset of the next segment, None for the last one.
         may_have_holes: offsets may be missing above `fsynced_to` too. Compaction leaves gaps only below it; elsewhere a
             gap means data loss, or a wrong base offset, which the CRC does not cover.
@@ -96,14 +98,15 @@ class ScanExpectations:
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """The valid prefix of a segment; `fault` is the reason why it ends early, "" if it does not."""
+    """Facts about the valid prefix of a segment; `fault` is the reason why it ends before the file does, "" if it does
+    not."""
 
     facts: SegmentFacts
     fault: str
 
 
 def scan_segment(view: memoryview, base_offset: int, expected: ScanExpectations) -> ScanResult:
-    """Reads batches from the start while each is complete, intact and continues the offsets."""
+    """Reads batches from the start of a segment until one is incomplete, corrupt or does not continue the offsets."""
     facts = SegmentFacts(base_offset, base_offset)
     while facts.size < len(view):
         fault = _find_fault(view, facts.size, facts.next_offset, expected)
@@ -116,8 +119,8 @@ def scan_segment(view: memoryview, base_offset: int, expected: ScanExpectations)
 
 
 def note_epoch(header: BatchHeader, expected: ScanExpectations) -> None:
-    """Records the start of an epoch. The CRC does not cover the epoch, so an implausible one is ignored and costs no
-    batch."""
+    """Adds the batch's leader epoch to the log's epochs if it is new. The CRC does not cover the epoch, so an
+    implausible one is ignored and the batch stays valid."""
     epochs, epoch = expected.epochs, header.leader_epoch
     is_newer = epochs.at(header.base_offset) < epoch <= expected.newest_epoch
     if is_newer and header.base_offset >= epochs.latest_start:
@@ -134,21 +137,21 @@ def _find_fault(view: memoryview, at: int, next_offset: int, expected: ScanExpec
     if not HEADER_BYTES - LENGTH_OVERHEAD <= header.batch_length <= rest - LENGTH_OVERHEAD:
         return "the batch is cut off"
     # The CRC does not cover the base offset.
-    is_forced = header.base_offset < expected.fsynced_to
-    if (expected.verifies_fsynced or not is_forced) and not has_valid_crc(view[at : at + header.size], header):
+    is_fsynced = header.base_offset < expected.fsynced_to
+    if (expected.verifies_fsynced or not is_fsynced) and not has_valid_crc(view[at : at + header.size], header):
         return "the batch fails its CRC"
     if header.base_offset < next_offset or header.last_offset_delta < 0:
         return f"expected offset {next_offset}, found {header.base_offset}"
-    if header.base_offset > next_offset and not (is_forced or expected.may_have_holes):
+    if header.base_offset > next_offset and not (is_fsynced or expected.may_have_holes):
         return f"expected offset {next_offset}, found {header.base_offset}"
-    end = expected.fsynced_to if is_forced else expected.end
+    end = expected.fsynced_to if is_fsynced else expected.end
     if end is not None and header.last_offset >= end:
         return f"offset {header.last_offset} in a batch that must end before {end}"
     return ""
 
 
 def intact_batches(view: memoryview, next_offset: int, end: int | None) -> Iterator[LocatedBatch]:
-    """Yields every intact batch in damaged bytes, with ascending offsets in [next_offset, end)."""
+    """Yields every intact batch in damaged bytes with offsets in [next_offset, end), if they ascend."""
     position = 0
     while position + HEADER_BYTES <= len(view):
         header = read_batch_header(view, position)
@@ -172,8 +175,8 @@ def intact_batches(view: memoryview, next_offset: int, end: int | None) -> Itera
 
 
 def _is_misplaced(view: memoryview, position: int, header: BatchHeader) -> bool:
-    """Returns whether an intact batch follows that begins below this batch's end. In that case the following base
-    offset is trusted."""
+    """Returns whether this batch's base offset is wrong: an intact batch follows with a base offset below this batch's
+    end. Of the two the following one is trusted."""
     at = position + header.size
     if at + HEADER_BYTES > len(view):
         return False
@@ -187,7 +190,8 @@ def _is_misplaced(view: memoryview, position: int, header: BatchHeader) -> bool:
 
 
 def walk_batches(view: memoryview, position: int = 0) -> Iterator[LocatedBatch]:
-    """Yields the batches of valid bytes from `position` on; an incomplete batch at the end is skipped."""
+    """Yields the batches of bytes that are known to be valid, from `position` on; an incomplete batch at the end is
+    skipped."""
     end = len(view)
     while position + HEADER_BYTES <= end:
         header = read_batch_header(view, position)

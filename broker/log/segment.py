@@ -36,7 +36,7 @@ TXN_INDEX = ".txnindex"
 INDEX_SUFFIXES = (INDEX, TIME_INDEX, TXN_INDEX)
 SEGMENT_SUFFIXES = (LOG, *INDEX_SUFFIXES)
 FIRST_CHUNK_BYTES, CHUNK_BYTES = 4 * 1024, 64 * 1024
-"""Read sizes for header scans: about a hundred small batches, or the headers of a few large ones."""
+"""Sizes of the first and of later reads of a header scan. A read contains about a hundred small batches."""
 
 
 def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
@@ -44,7 +44,8 @@ def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
 
 
 def base_offsets(directory: Path, suffix: str = LOG) -> list[int]:
-    """Returns the base offsets of the files with this suffix, ascending; files with other names are ignored."""
+    """Returns the base offsets of a directory's files with this suffix, ascending; files with other names are
+    ignored."""
     names = (path.name for path in directory.iterdir())
     return sorted(
         int(name[: -len(suffix)])
@@ -57,7 +58,7 @@ def base_offsets(directory: Path, suffix: str = LOG) -> list[int]:
 class ClosedSegment:
     """A segment that is no longer appended to, with offsets [base_offset, next_offset) and `size` bytes.
 
-    `aborted` summarizes the blocks of its `.txnindex`.
+    `aborted` summarizes its `.txnindex` file, so that readers load only the parts that they need.
     """
 
     directory: Path
@@ -69,7 +70,7 @@ class ClosedSegment:
 
     @classmethod
     def of(cls, directory: Path, facts: SegmentFacts, next_offset: int | None = None) -> ClosedSegment:
-        """Creates it from the facts about its content; it ends after its last batch unless `next_offset` is given."""
+        """Creates it from the facts about its content. It ends at `next_offset`, by default after its last batch."""
         end = facts.next_offset if next_offset is None else next_offset
         return cls(directory, facts.base_offset, end, facts.size, facts.largest, blocks_of(facts.aborted))
 
@@ -78,8 +79,8 @@ class ClosedSegment:
 
     @property
     def timestamp_ms(self) -> int:
-        """The time that retention uses: the largest record timestamp, or the file's modification time if no record has
-        one."""
+        """The time from which retention counts the segment's age: its largest record timestamp, or the file's
+        modification time if no record has a timestamp."""
         if self.largest is not None and self.largest.timestamp_ms >= 0:
             return self.largest.timestamp_ms
         try:
@@ -89,7 +90,8 @@ class ClosedSegment:
 
 
 def rename_to_deleted(path: Path) -> list[Path]:
-    """Renames a file for deletion. If the disk is too full for the longer name, deletes it immediately."""
+    """Renames a file to `.deleted`; the caller or the next start deletes it. Deletes it at once if the disk is too full
+    for the new name."""
     if not path.exists():
         return []
     try:
@@ -112,7 +114,7 @@ def write_indexes(directory: Path, facts: SegmentFacts) -> None:
 
 
 def read_facts(directory: Path, base_offset: int, size: int) -> SegmentFacts:
-    """Builds the facts of a segment from its batch headers. Safe to call in a thread."""
+    """Collects the facts of a segment by reading its batch headers. Safe to call in a thread."""
     facts = SegmentFacts(base_offset, base_offset)
     fd = os.open(segment_path(directory, base_offset, LOG), os.O_RDONLY)
     try:
@@ -124,14 +126,14 @@ def read_facts(directory: Path, base_offset: int, size: int) -> SegmentFacts:
 
 
 def _marker_bytes(fd: int, located: LocatedBatch) -> bytes:
-    """Returns the bytes of a control batch, empty bytes for others."""
+    """Returns the bytes of a control batch; empty bytes for a data batch."""
     return read_at(fd, located.header.size, located.position) if located.header.attributes & CONTROL else b""
 
 
 def aborted_in(directory: Path, base_offset: int, size: int) -> list[AbortedTransaction]:
     """Returns the transactions that end with an abort marker in the segment.
 
-    Reads all headers if the index is missing or corrupt.
+    Reads all batch headers if the `.txnindex` file is missing or corrupt.
     """
     try:
         known = from_index(segment_path(directory, base_offset, TXN_INDEX).read_bytes(), size)
@@ -141,7 +143,7 @@ def aborted_in(directory: Path, base_offset: int, size: int) -> list[AbortedTran
 
 
 def aborted_in_part(segment: ClosedSegment, start: int, end: int) -> list[AbortedTransaction]:
-    """Returns the aborted transactions of a closed segment that overlap [start, end).
+    """Returns the transactions that overlap [start, end) and end with an abort marker in the closed segment.
 
     Raises:
         NotCached: only inside `nonblocking_reads`.
@@ -160,14 +162,14 @@ def aborted_in_part(segment: ClosedSegment, start: int, end: int) -> list[Aborte
 
 
 def _aborted_by_markers(directory: Path, base_offset: int, size: int) -> list[AbortedTransaction]:
-    """Finds the aborted transactions by reading the segment's markers, and rebuilds its index."""
+    """Finds the aborted transactions by reading the segment's markers, and rebuilds its `.txnindex` file."""
     fd = os.open(segment_path(directory, base_offset, LOG), os.O_RDONLY)
     try:
         markers = (aborted_by(located.header, _marker_bytes(fd, located)) for located in walk_file(fd, 0, size))
         found = [one for one in markers if one is not None]
     finally:
         os.close(fd)
-    # If the disk is full, the segment is read again next time.
+    # If the disk is full, the file is not written and the next call reads the segment again.
     with contextlib.suppress(OSError):
         segment_path(directory, base_offset, TXN_INDEX).write_bytes(to_index(found, size))
     return found
@@ -181,7 +183,8 @@ def header_at(fd: int, position: int, size: int) -> BatchHeader | None:
 
 
 def is_in_log(path: Path, base_offset: int, size: int, position: int, entry: TimeEntry) -> bool:
-    """Returns whether a batch at or after `position` ends at the entry's offset and has its timestamp."""
+    """Returns whether a time index entry is true: a batch at or after `position` ends at its offset and has its
+    timestamp."""
     if not 0 <= position < size:
         return False
     fd = os.open(path, os.O_RDONLY)
@@ -197,7 +200,7 @@ def is_in_log(path: Path, base_offset: int, size: int, position: int, entry: Tim
 
 def ends_with(path: Path, size: int, position: int, next_offset: int, largest: TimeEntry) -> bool:
     """Returns whether a closed segment ends with a complete batch just before `next_offset`, and no batch from
-    `position` on has a later timestamp than `largest`."""
+    `position` on has a later timestamp than the entry `largest`."""
     fd = os.open(path, os.O_RDONLY)
     try:
         last = None

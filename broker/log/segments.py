@@ -44,7 +44,8 @@ logger = logging.getLogger(__name__)
 
 
 class ReadBound(NamedTuple):
-    """The end of the readable log: `offset`, at `position` in the segment with base offset `base_offset`.
+    """The end of the readable log: consumers read up to `offset`, at `position` in the segment with base offset
+    `base_offset`.
 
     If that segment has since been compacted, merged or dropped, all of it was readable and remains so.
     """
@@ -58,7 +59,7 @@ class Segments:
     """The segments of a log and its index lookups.
 
     Args:
-        mark_dirty: records files that were written and not fsynced.
+        mark_dirty: called with files that were written and are not fsynced yet.
     """
 
     __slots__ = ("_files", "_mark_dirty", "_path", "_path_base", "active", "closed", "directory")
@@ -85,7 +86,8 @@ class Segments:
         return sum(segment.size for segment in self.closed) + self.active.size
 
     def log_path(self, base: int) -> Path:
-        """Returns the path of a segment. The last one is cached: creating a path takes longer than a write."""
+        """Returns the path of a segment's `.log` file. The last one is cached: creating a path object takes longer than
+        a write."""
         if base != self._path_base:
             self._path_base, self._path = base, segment_path(self.directory, base, LOG)
         return self._path
@@ -98,9 +100,10 @@ class Segments:
     def read(
         self, offset: int, bytes_max: int, bound: ReadBound, *, min_one_batch: bool
     ) -> tuple[bytes | FileSlice, int, int]:
-        """Returns the batches from the one that contains `offset` on, and the segment and position where they end.
+        """Returns up to `bytes_max` bytes of batches before `bound`, starting with the batch that contains `offset`;
+        and the segment and position where they end.
 
-        See `PartitionLog.read`.
+        See `PartitionLog.read` for `min_one_batch`.
         """
         if offset >= bound.offset:
             return b"", 0, 0
@@ -116,13 +119,14 @@ class Segments:
         return b"", 0, 0
 
     def position_of(self, offset: int, bound: ReadBound) -> tuple[int, int]:
-        """Returns the segment and position of the batch that contains an offset; the bound's if there is none."""
+        """Returns the segment and position of the batch that contains an offset; the end of the readable log for later
+        offsets."""
         for base, located in self.located_batches(offset, bound):
             return base, located.position
         return bound.base_offset, bound.position
 
     def located_batches(self, offset: int, bound: ReadBound) -> Iterator[tuple[int, LocatedBatch]]:
-        """Yields the segment and location of each batch, starting with the one that contains `offset`.
+        """Yields the segment and location of each readable batch, starting with the one that contains `offset`.
 
         The log must not change during iteration.
         """
@@ -132,11 +136,13 @@ class Segments:
                     yield base, located
 
     def batch_at(self, offset: int, bound: ReadBound) -> BatchHeader | None:
-        """Returns the header of the batch that contains an offset, or of the next one; None after the last."""
+        """Returns the header of the batch that contains an offset, or of the first one after it; None if there is
+        neither."""
         return next((located.header for _, located in self.located_batches(offset, bound)), None)
 
     def epochs(self, start: int, bound: ReadBound) -> Iterator[tuple[int, int]]:
-        """Yields the leader epochs of the batches from an offset on, and their start offsets; both ascend."""
+        """Yields each leader epoch of the readable batches from offset `start` on, with the offset at which it begins.
+        Both ascend."""
         first = self.batch_at(start, bound)
         while first is not None:
             epoch = first.leader_epoch
@@ -150,14 +156,14 @@ class Segments:
         return header is None or header.leader_epoch > epoch
 
     def content(self, base: int, located: LocatedBatch) -> bytes | FileSlice:
-        """Returns a batch that stays readable even if its segment is deleted."""
+        """Returns the bytes of a batch, or a slice of the file that stays readable even if the segment is deleted."""
         return self._files.slice(self.log_path(base), located.position, located.header.size)
 
     def bytes_of(self, base: int, located: LocatedBatch) -> bytes:
         return read_at(self.log_fd(base), located.header.size, located.position)
 
     def offset_at(self, base: int, position: int) -> int:
-        """Returns an upper bound of the offsets before a position of a segment; the index makes it close."""
+        """Returns an upper bound of the offsets of the batches before a file position, found with one index lookup."""
         if base == self.active.base_offset:
             entry, size, end = self.active.index.first_from(position), self.active.size, self.active.next_offset
         else:
@@ -166,7 +172,7 @@ class Segments:
         return base + entry.offset if entry is not None and self._entry_matches(base, size, entry) else end
 
     def bytes_behind(self, bound: ReadBound) -> int:
-        """Returns the number of bytes after a bound, in segments that still exist."""
+        """Returns the number of bytes of the log after the bound."""
         if bound.base_offset == self.active.base_offset:
             return self.active.size - bound.position
         rest = self.closed[bisect_left(self.closed, bound.base_offset, key=lambda segment: segment.base_offset) :]
@@ -183,12 +189,13 @@ class Segments:
         return found
 
     def _closed_index(self, offset: int) -> int:
-        """Returns the index in `closed` of the last segment that begins at or before an offset, -1 if there is none."""
+        """Returns the index in `closed` of the last segment with a base offset up to `offset`; -1 if all begin
+        later."""
         return bisect_right(self.closed, offset, key=lambda segment: segment.base_offset) - 1
 
     def _read_ranges(self, offset: int, bound: ReadBound) -> Iterator[tuple[int, int, int]]:
-        """Yields (base offset, readable bytes, start position) for the segments that may contain `offset` or later
-        ones."""
+        """Yields (base offset, readable bytes, start position) of each segment that may contain `offset` or later
+        offsets."""
         for segment in self.closed[max(self._closed_index(offset), 0) :]:
             if segment.next_offset > offset:
                 position = self._position(segment, max(offset - segment.base_offset, 0))
@@ -200,7 +207,7 @@ class Segments:
     # Indexes
 
     def _position(self, segment: ClosedSegment, relative: int) -> int:
-        """Returns the position at which to start reading a closed segment for an offset."""
+        """Returns the position in a closed segment from which to read for an offset relative to its base offset."""
         entry = floor_entry_in_file(segment.path(INDEX), relative)
         if entry is None:
             return 0
@@ -210,7 +217,8 @@ class Segments:
         return floor_position_in_file(segment.path(INDEX), relative)
 
     def position_in_active(self, relative: int) -> int:
-        """Like `_position`, for the active segment. Its indexes were loaded from files and may be wrong."""
+        """Returns the position in the active segment from which to read for a relative offset. Its indexes were loaded
+        from files, so they may be wrong and are verified."""
         entry = self.active.index.floor(relative)
         if entry is not None and not self._entry_matches(self.active.base_offset, self.active.size, entry):
             self.rebuild_active_indexes()
@@ -244,7 +252,7 @@ class Segments:
     # Changes
 
     def start_segment(self) -> None:
-        """Closes the active segment and starts a new one. The caller has written its indexes.
+        """Closes the active segment and starts a new one. The caller has written the indexes of the active one.
 
         Raises:
             OSError: the new file could not be created; nothing has changed.
@@ -257,16 +265,16 @@ class Segments:
         self.active = SegmentFacts(active.next_offset, active.next_offset)
 
     def replace_segments(self, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
-        """Replaces adjacent closed segments by one; its files are installed already."""
-        # Find it by base offset: a reader may have rebuilt its indexes and replaced the object.
+        """Replaces adjacent closed segments by the one that compaction has installed on disk."""
+        # Search by base offset: a reader may have rebuilt the segment's indexes and replaced the object.
         at = self._closed_index(group[0].base_offset)
         self.closed[at : at + len(group)] = [ClosedSegment.of(self.directory, facts, group[-1].next_offset)]
 
     def drop_oldest(self, count: int) -> list[Path]:
-        """Removes the oldest closed segments; returns their renamed files, which the caller deletes.
+        """Removes the oldest closed segments; returns their files under their new names, which the caller deletes.
 
         Raises:
-            OSError: a segment could be neither renamed nor deleted; it and later ones are unchanged.
+            OSError: a segment could be neither renamed nor deleted; this one and later ones are unchanged.
         """
         renamed: list[Path] = []
         for segment in self.closed[:count]:

@@ -24,13 +24,14 @@ from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import CODEC_MASK, NO_HEADERS, BatchHeader, Record, parse_times
 
 HEADERS_PER_STEP = 256
-"""Headers read per step. If batches are large, each header is a separate read."""
+"""Batch headers read per step. If batches are large, each header is a separate read."""
 INLINE_DECODE_BYTES_MAX = 4096
-"""Uncompressed batches up to this size are decoded in the event loop: handing them to a thread would take longer."""
+"""Uncompressed batches up to this size are decoded in the event loop: passing them to a thread would take longer."""
 BATCHES_DECODED_MAX = 10
-"""Per search, with RECORDS_DECODED_MAX in total. If headers are correct, one or two batches are decoded."""
+"""Most batches decoded per search, with at most RECORDS_DECODED_MAX records. Usually one or two; more only if headers
+claim wrong timestamps."""
 RECORDS_PER_PAUSE = 256
-"""Records a thread examines between checks of how long it has held the interpreter lock."""
+"""Records that a thread examines before it checks whether it must release the interpreter lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class TimestampOffset:
 
 @dataclass(frozen=True, slots=True)
 class CandidateBatch:
-    """A batch that may contain the first record at or above `timestamp_ms`; offsets below `start` do not count."""
+    """A batch that may contain the result of a search: the first record with offset `start` or above and a timestamp of
+    at least `timestamp_ms`."""
 
     header: BatchHeader
     content: bytes | FileSlice
@@ -49,21 +51,22 @@ class CandidateBatch:
     start: int
 
     def first_record(self, pause: Callable[[], None] = lambda: None) -> TimestampOffset | None:
-        """Decodes the batch and returns the first match. `pause` is called every few records."""
+        """Decodes the batch and returns the first matching record, None if there is none. `pause` is called every few
+        records."""
         try:
             found = decode_records(bytes(self.content), record_parser=partial(self._first_of, pause))
         except CorruptBatch:
-            # The batch is corrupt or has too many records.
+            # A batch that is corrupt or has too many records is not decoded.
             return self.first_offset()
         return TimestampOffset(found[0][1], found[0][0]) if found else None
 
     def first_record_throttled(self) -> TimestampOffset | None:
-        """Like `first_record`, for a thread: releases the interpreter for half of the time."""
+        """Like `first_record`, for a thread: releases the interpreter lock half of the time."""
         return self.first_record(DutyCycle().pause_if_due)
 
     def first_offset(self) -> TimestampOffset:
-        """Returns the result for a batch that is not decoded: an offset early enough that a reader from there misses
-        nothing."""
+        """Returns the result for a batch that cannot be decoded: its first offset, so that a consumer that starts there
+        misses nothing."""
         return TimestampOffset(self.header.max_timestamp, max(self.header.base_offset, self.start))
 
     def _first_of(
@@ -86,8 +89,8 @@ class CandidateBatch:
 class TimeSearch:
     """Searches a log for the first record at or above a timestamp.
 
-    Once `is_done`, `found` is the result; None means that there is no such record. Offsets below `searched_to` have
-    been searched.
+    When `is_done` is True, `found` is the result; None means that there is no such record. Offsets below `searched_to`
+    are known not to contain it.
     """
 
     def __init__(self, log: PartitionLog, timestamp_ms: int) -> None:
@@ -99,7 +102,7 @@ class TimeSearch:
         self._batches_left, self._records_left = BATCHES_DECODED_MAX, RECORDS_DECODED_MAX
 
     def step(self) -> CandidateBatch | None:
-        """Runs one step. If it returns a batch, call `record_result` with the result for that batch before the next
+        """Runs one step. If it returns a batch, decode that and pass the result to `record_result` before the next
         step.
 
         Raises:
@@ -134,7 +137,8 @@ class TimeSearch:
         return None
 
     def record_result(self, batch: CandidateBatch, found: TimestampOffset | None) -> None:
-        """Records the result of decoding a batch."""
+        """Continues the search with the record found in the batch that `step` returned; None if the batch contains no
+        match."""
         if found is None:
             self.searched_to = batch.header.last_offset + 1
         elif found.offset >= self.log.log_start_offset:
@@ -156,7 +160,8 @@ def largest_timestamp_ms(log: PartitionLog) -> int:
 
 
 def _segments(log: PartitionLog, timestamp_ms: int) -> Iterator[tuple[int, TimeEntry | None, Callable[[], int]]]:
-    """Yields per segment: its end offset, its largest timestamp, and a function for the offset at which to start."""
+    """Yields of each segment: its end offset, its largest timestamp with its offset, and a function that returns the
+    offset from which to read."""
     for segment in tuple(log.closed):
         yield segment.next_offset, segment.largest, partial(_start_in_closed, log, segment, timestamp_ms)
     active = log.active

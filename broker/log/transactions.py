@@ -41,23 +41,25 @@ _VALUE = struct.Struct(">hi")
 _OFFSETS = struct.Struct(">qq")
 _OFFSETS_NAME = "offsets"
 BLOCK_ENTRIES = 512
-"""Entries of a `.txnindex` that are read together: 17 KB."""
+"""Entries of a `.txnindex` that are read together, a block; its size is 17 KB."""
 _ENTRY = struct.Struct(">hqqqq")
 _LOG_BYTES = struct.Struct(">q")
 _CRC = struct.Struct(">I")
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that has not ended; `first_offset` is that of its first batch in the partition."""
+    """A transaction that has not ended; `first_offset` is the base offset of its first batch in the partition."""
 
     epoch: int
     first_offset: int
 
 
 class AbortedTransaction(NamedTuple):
-    """Offsets [first_offset, last_offset] of the producer were aborted; the last one is the marker.
+    """A transaction that was aborted: the producer's batches in offsets [first_offset, last_offset]. The last one is
+    the marker.
 
-    All transactions before `last_stable_offset` had ended when this one did: later ones begin at or after it.
+    When it ended, all transactions before `last_stable_offset` had ended. So entries that follow it in the index begin
+    at or after that offset.
     """
 
     producer_id: int
@@ -69,8 +71,8 @@ class AbortedTransaction(NamedTuple):
 class AbortedBlock(NamedTuple):
     """Summary of a block of consecutive `.txnindex` entries.
 
-    The transactions lie in [first_offset, last_offset]. `last_stable_offset` and `last_offset` are those of the last
-    entry. `crc` covers the entries' bytes.
+    All its transactions lie in [first_offset, last_offset]. `last_stable_offset` and `last_offset` are those of the
+    last entry. `crc` covers the bytes of the entries.
     """
 
     entries: int
@@ -108,7 +110,8 @@ def end_marker(
 
 
 def is_commit(batch: bytes) -> bool:
-    """Returns whether a marker is a commit. A marker without a type, which this broker never writes, is not."""
+    """Returns whether a transaction marker is a commit; False also for a marker of unknown type, which this broker
+    never writes."""
     return _type_of(batch) == COMMIT
 
 
@@ -123,11 +126,11 @@ def _type_of(batch: bytes) -> int | None:
 
 
 def aborted_by(header: BatchHeader, batch: bytes | memoryview) -> AbortedTransaction | None:
-    """Returns the transaction that an abort marker ends, None for any other batch.
+    """Returns the transaction that an abort marker ends; None for a commit marker or a data batch.
 
     Args:
         header: the header of the stored batch.
-        batch: its bytes, used only for a control batch; empty if the batch is not one.
+        batch: the bytes of the batch, used only for a control batch; may be empty for a data batch.
     """
     if not header.attributes & CONTROL or not batch:
         return None
@@ -156,7 +159,7 @@ def _unpacked(content: bytes | memoryview) -> list[AbortedTransaction]:
 
 
 def from_index(content: bytes, log_bytes: int) -> list[AbortedTransaction] | None:
-    """Parses an index file; None if it is corrupt or was written for a log of another size."""
+    """Parses the content of a `.txnindex` file; None if it is corrupt or was written for a log of another size."""
     entries_end = len(content) - _LOG_BYTES.size - _CRC.size
     if entries_end < 0 or entries_end % _ENTRY.size:
         return None
@@ -167,7 +170,8 @@ def from_index(content: bytes, log_bytes: int) -> list[AbortedTransaction] | Non
 
 
 def blocks_of(entries: Sequence[AbortedTransaction]) -> tuple[AbortedBlock, ...]:
-    """Returns the blocks of the file that `to_index` writes for these entries, which are in marker order."""
+    """Returns the summaries of the blocks that these entries, which are in the order of their markers, have in a
+    `.txnindex`."""
     blocks = []
     for at in range(0, len(entries), BLOCK_ENTRIES):
         some = entries[at : at + BLOCK_ENTRIES]
@@ -181,11 +185,12 @@ def blocks_of(entries: Sequence[AbortedTransaction]) -> tuple[AbortedBlock, ...]
 def aborted_between(
     blocks: Sequence[AbortedBlock], start: int, end: int, read: Callable[[int, int], bytes]
 ) -> list[AbortedTransaction] | None:
-    """Returns the transactions of a `.txnindex` that overlap [start, end); None if the file has changed.
+    """Returns the transactions of a `.txnindex` that overlap [start, end); None if the file no longer matches its
+    blocks.
 
     Args:
-        blocks: the blocks of the file.
-        read: returns a number of bytes of the file from a position on.
+        blocks: summaries of the file's blocks.
+        read: function (size, position) that returns bytes of the file.
     """
     found: list[AbortedTransaction] = []
     for number in range(bisect_left(blocks, start, key=lambda block: block.last_offset), len(blocks)):
@@ -201,7 +206,7 @@ def aborted_between(
 
 
 def overlapping(entries: Sequence[AbortedTransaction], start: int, end: int) -> Iterator[AbortedTransaction]:
-    """Yields the entries that overlap [start, end); `entries` are in marker order."""
+    """Yields the entries that overlap [start, end). `entries` must be in the order of their markers."""
     for entry in entries[bisect_left(entries, start, key=lambda one: one.last_offset) :]:
         if entry.first_offset < end:
             yield entry
@@ -210,7 +215,8 @@ def overlapping(entries: Sequence[AbortedTransaction], start: int, end: int) -> 
 
 
 class TransactionOutcomes:
-    """The transaction state that compaction needs while it reads a log from its start.
+    """The aborted transactions and the markers to retain, as compaction determines them while it reads a log from its
+    start.
 
     Args:
         aborted: the aborted transactions that overlap the compacted range, which contains no open transaction.
@@ -223,7 +229,7 @@ class TransactionOutcomes:
         self._with_data: set[int] = set()
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Returns whether a data batch was aborted."""
+        """Returns whether a data batch belongs to an aborted transaction."""
         if not header.attributes & TRANSACTIONAL:
             return False
         ends = self._aborted.get(header.producer_id, [])
@@ -231,12 +237,14 @@ class TransactionOutcomes:
         return at < len(ends) and ends[at].first_offset <= header.base_offset
 
     def note_retained(self, header: BatchHeader) -> None:
-        """Records that a batch stays, even without records: its transaction then needs its marker."""
+        """Records that compaction retains a batch, even one without records: the marker of its transaction must then
+        stay."""
         if header.attributes & TRANSACTIONAL and not header.attributes & CONTROL:
             self._with_data.add(header.producer_id)
 
     def needs_marker(self, marker: BatchHeader) -> bool:
-        """Returns whether anything is left of the transaction that a marker ends. Call it once per marker, in order."""
+        """Returns whether compaction has retained a batch of the transaction that this marker ends. Call it once per
+        marker, in order."""
         if marker.producer_id not in self._with_data:
             return False
         self._with_data.discard(marker.producer_id)

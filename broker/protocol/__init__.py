@@ -1,1 +1,2 @@
-"""Wire format of the broker: served API versions, frames, and the hand-written codecs of frequent requests."""
+"""Kafka's wire format as the broker speaks it: served API versions, frames, and hand-written codecs of frequent
+requests."""

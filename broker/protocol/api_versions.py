@@ -1,9 +1,9 @@
 """The served versions of each Kafka API: one row per API key.
 
-Clients use the highest version of a row. Without a handler for it they would retry until their timeout, so every row
-has a handler (a test compares the two tables). APIs without a handler are not listed: telemetry (71, 72), share groups
-and streams groups, and WriteTxnMarkers (27). The versions for transactions of version 2 (KIP-890) are not listed
-either, nor is the feature announced.
+Clients use the highest version of a row. If a row had no handler, they would retry until their timeout; so every row
+has one (a test compares the two tables). APIs without a handler are not listed: telemetry (71, 72), share groups and
+streams groups, and WriteTxnMarkers (27). The versions for transactions of version 2 (KIP-890) are not listed either,
+nor is the feature announced.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ApiVersions:
-    """Versions `lowest` to `highest`, both inclusive, are advertised; those below `served_from` are refused.
+    """The versions of one API. `lowest` to `highest`, both inclusive, are advertised to clients. Those below
+    `served_from` are advertised but refused.
 
-    From `flexible_from` on, requests and responses use compact encodings, with header versions 2 and 1.
+    From `flexible_from` on, requests and responses use compact encodings: request header version 2, response header
+    version 1.
     """
 
     key: int
@@ -104,4 +106,4 @@ GROUP_MEMBER_APIS = frozenset(
         *(OFFSET_COMMIT, OFFSET_FETCH),
     }
 )
-"""APIs that members of a consumer group call."""
+"""APIs that members of a consumer group call to stay in the group; they are exempt from throttling."""

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """One row per code. Clients retry a request if the code is `retriable`."""
+    """Each row: Kafka's number, whether clients retry the request after this error, and its meaning."""
 
     retriable: bool
     meaning: str
@@ -57,7 +57,7 @@ class ErrorCode(IntEnum):
     INVALID_TRANSACTION_TIMEOUT = 50, False, "the transaction timeout is too long"
     CONCURRENT_TRANSACTIONS = 51, True, "the producer's previous transaction is still being completed"
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, False, "the user lacks the permission on the transactional id"
-    SECURITY_DISABLED = 54, False, "there are no access control lists"
+    SECURITY_DISABLED = 54, False, "the broker has no access control lists; its users file grants permissions"
     OPERATION_NOT_ATTEMPTED = 55, False, "another part of the request was refused"
     STORAGE_ERROR = 56, True, "the disk failed or is full"
     SASL_AUTHENTICATION_FAILED = 58, False, "the client failed to authenticate"

@@ -20,7 +20,7 @@ from headrace.kafka_wire.primitives import Reader, Writer
 
 TOPIC_IDS_FROM = 13
 READ_COMMITTED = 1
-"""Isolation level that hides open and aborted transactions; level 0 reads everything."""
+"""Isolation level of requests that see neither open nor aborted transactions; level 0 sees all records."""
 
 _PARTITION_4, _PARTITION_9, _PARTITION_12 = (struct.Struct(fields) for fields in (">iq", ">iiqqi", ">iiqiqi"))
 _FETCHED_4, _FETCHED_5 = struct.Struct(">ihqq"), struct.Struct(">ihqqq")
@@ -34,7 +34,7 @@ class FetchPartition(NamedTuple):
 
 
 class FetchTopic(NamedTuple):
-    """`name` is empty from version 13 on; `topic_id` is the nil UUID before."""
+    """A topic with its partitions. `name` is "" from version 13 on; `topic_id` is the nil UUID in earlier versions."""
 
     name: str
     topic_id: UUID
@@ -120,7 +120,7 @@ def _partition(reader: Reader, version: int) -> FetchPartition:
 
 
 def encode(topics: tuple[FetchedTopic, ...], error: ErrorCode, version: int, session_id: int = 0) -> Pieces:
-    """Returns the response body in pieces."""
+    """Encodes a response body. Returns it in pieces: encoded bytes, and records that are still in a log file."""
     pieces: Pieces = []
     writer = Writer(flexible=version >= 12)
     writer.i32(0)  # throttle time

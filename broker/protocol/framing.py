@@ -20,14 +20,14 @@ from headrace.kafka_wire.primitives import after_tags, text_at
 FRAME_BYTES_MAX = 100 * 1024 * 1024
 """Largest frame: Kafka's `socket.request.max.bytes`. Clients keep their produce requests below it."""
 CONTROL_FRAME_BYTES_MAX = 1024 * 1024
-"""Largest request without records. Such requests are decoded into objects of many times their size. The limit allows
-REQUEST_ITEMS_MAX partitions."""
+"""Largest request of an API without records. Such requests are decoded into objects of many times their size. The limit
+is enough for REQUEST_ITEMS_MAX partitions."""
 REQUEST_ITEMS_MAX = 25_000
 """Maximum number of list items in one request, not counting the first item of each list: a topic with one partition
-counts as one. It covers all partitions that a broker may have, and some deleted ones. Responding to that many takes
-0.1 s."""
+counts as one. That is enough to name all partitions that a broker may have, and some deleted ones. A response to that
+many takes 0.1 s."""
 FRAME_BYTES_MIN = 10
-"""API key, version, correlation id and a null client id."""
+"""Smallest request: API key, version, correlation id and a null client id."""
 
 _HEADER = struct.Struct(">hhih")
 _LENGTH = struct.Struct(">i")
@@ -37,11 +37,11 @@ _RESPONSE_HEADER = struct.Struct(">ii")
 
 Piece = bytes | bytearray | FileSlice
 Pieces = list[Piece]
-"""A response in pieces: encoded bytes, and records that are still in a log file."""
+"""A response in pieces: encoded bytes, and slices of log files."""
 
 
 class RequestHeader(NamedTuple):
-    """`body_at` is the position of the request's own fields in the frame."""
+    """Header of a request. The request's own fields begin at position `body_at` of the frame."""
 
     api_key: int
     api_version: int
@@ -51,7 +51,8 @@ class RequestHeader(NamedTuple):
 
 
 def read_frame_length(view: memoryview, start: int, end: int) -> int:
-    """Reads the length prefix of a frame, and the API key behind it if it has been received.
+    """Reads the length prefix of a frame and checks it against the limit of its API, if the API key has been received
+    too.
 
     Args:
         start: position of the length prefix in the view.
@@ -68,13 +69,14 @@ def read_frame_length(view: memoryview, start: int, end: int) -> int:
         length_max = FRAME_BYTES_MAX
     if not FRAME_BYTES_MIN <= length <= length_max:
         raise FrameRefused(
-            f"a frame of {length} bytes; expected {FRAME_BYTES_MIN} to {length_max} of plaintext Kafka protocol"
+            f"a frame of {length} bytes; expected {FRAME_BYTES_MIN} to {length_max}; check that the client speaks "
+            "Kafka's protocol, with TLS if and only if the broker does"
         )
     return int(length)
 
 
 def read_header(frame: memoryview) -> RequestHeader:
-    """Reads a request header; for an unknown API key only the fixed fields and the client id."""
+    """Reads a request header. Of an unknown API key, only the fixed fields and the client id are read."""
     try:
         api_key, api_version, correlation_id, client_id_bytes = _HEADER.unpack_from(frame)
     except struct.error:

@@ -1,9 +1,10 @@
-"""Decoder for large requests of the control APIs, which yields to the event loop while it decodes.
+"""Decoder for large requests of APIs without records, which yields to the event loop while it decodes.
 
-A megabyte may contain half a million items, and decoding them takes seconds. So this decoder lets other connections
-proceed meanwhile, and it bounds the number of items and thereby the time to respond. The compiled decoders of
-kafka-python do neither; endless varints and many tagged fields even cost them quadratic time. The result is the same
-except for tagged fields, which this broker does not use.
+A request of a megabyte may contain half a million items, and decoding them takes seconds. This decoder lets other
+connections proceed meanwhile. It also bounds the number of items, and so the time to respond.
+
+The compiled decoders of kafka-python do neither, and their time is quadratic for endless varints and many tagged
+fields. The results are the same, except that this decoder skips tagged fields, none of which this broker uses.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from headrace.broker.protocol.framing import REQUEST_ITEMS_MAX
 from headrace.kafka_wire.errors import MalformedMessage
 
 SYNC_DECODE_BYTES_MAX = 32 * 1024
-"""Larger requests are decoded by the yielding decoder."""
+"""Requests of more bytes are decoded by the yielding decoder."""
 
 DECODE_ERRORS = (struct.error, IndexError, ValueError, AssertionError, OverflowError, MemoryError)
 """Exceptions that kafka-python's decoders raise for malformed bytes."""
@@ -39,7 +40,7 @@ async def decode_yielding(request_class: Any, frame: bytes, body_at: int, versio
 
 
 class _YieldingDecoder:
-    """Decoding state of one request."""
+    """State of the decoding of one request."""
 
     def __init__(self, frame: bytes, body_at: int, version: int, *, is_flexible: bool) -> None:
         self._stream = io.BytesIO(frame)
@@ -76,7 +77,7 @@ class _YieldingDecoder:
         return items
 
     async def _skip_tags(self) -> None:
-        """Skips the tagged fields of a structure. No served version has any that this broker uses."""
+        """Skips the tagged fields of a structure. The broker uses none in the versions that it serves."""
         count = UnsignedVarInt32.decode(self._stream)
         self._count_items(count)
         for _ in range(count):
@@ -90,4 +91,4 @@ class _YieldingDecoder:
         if item_count > 0:
             self._items_left -= item_count
             if self._items_left < 0:
-                raise MalformedMessage(f"{item_count} more items exceed the limit of {REQUEST_ITEMS_MAX} per request")
+                raise MalformedMessage(f"the request has more than {REQUEST_ITEMS_MAX} list items; split it")

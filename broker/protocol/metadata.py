@@ -1,6 +1,9 @@
 """Encoder of Metadata responses, versions 0 to 12, written by hand: the generated codec takes 0.3 s for 20,000
-partitions and blocks other clients meanwhile. Partition 0 is encoded the same way in every topic, so each partition
-number is encoded once."""
+partitions and blocks other clients meanwhile.
+
+The single broker leads all partitions, so a partition's bytes depend only on its number. Each number is encoded once
+and reused for all topics.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ _PARTITION_0, _PARTITION_7 = struct.Struct(">hii"), struct.Struct(">hiii")
 
 
 class DescribedTopic(NamedTuple):
-    """`name` is None for an id of no topic; operations are None if the request did not include them."""
+    """A topic in a Metadata response. `name` is None if the request named an id that no topic has. `operations` is None
+    if the request did not include the allowed operations."""
 
     error_code: ErrorCode
     name: str | None
@@ -34,7 +38,7 @@ class DescribedTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MetadataResult:
-    """Metadata of a cluster with one broker, the leader of all partitions in one leader epoch."""
+    """Content of a Metadata response: a cluster with one broker, which leads all partitions in one leader epoch."""
 
     node_id: int
     host: str
@@ -84,7 +88,7 @@ def encode(result: MetadataResult, version: int) -> bytearray:
 
 
 def _partitions(result: MetadataResult, version: int) -> list[bytes]:
-    """Encodes partitions 0, 1, …, as many as the largest topic has."""
+    """Encodes the partitions 0, 1, … up to the number of partitions of the largest topic."""
     suffix = Writer(flexible=version >= FLEXIBLE_FROM)
     for _ in ("replicas", "in-sync replicas"):
         suffix.array_size(1)

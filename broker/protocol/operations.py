@@ -1,7 +1,4 @@
-"""The operations that a client may perform on a topic, a group or the cluster (KIP-430, "authorized operations").
-
-Without a users file every client may perform all operations.
-"""
+"""The operations that a client may perform on a topic, a group or the cluster (KIP-430, "authorized operations")."""
 
 from __future__ import annotations
 

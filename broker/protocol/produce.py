@@ -1,6 +1,6 @@
 """Codec of Produce, versions 3 to 12, written by hand: a request takes about 10 µs, and 60 µs with the generated codec.
 
-Requests of versions 0 to 2 are decoded too, to be refused.
+Requests of versions 0 to 2 are decoded too, in order to refuse each of their partitions.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ _ONE_PARTITION = struct.Struct(">Bi")
 _PRODUCED = struct.Struct(">ihqq")
 _STORED = struct.Struct(">ihqqq3s")
 _NO_MORE = b"\0\0\0"
-"""No tagged fields of partition, topic and request."""
+"""Encoding of no tagged fields: one zero byte each for partition, topic and request."""
 _NO_ERRORS = b"\1\0\0"
-"""No record errors, no message, no tagged fields."""
+"""Encoding of no record errors, no error message and no tagged fields."""
 
 
 class ProducePartition(NamedTuple):
-    """`records` is a view into the request's frame, valid until the request has been handled."""
+    """The record batch of one partition. `records` is a view into the request's frame, valid until the request was
+    handled."""
 
     partition: int
     records: memoryview | None
@@ -48,8 +49,8 @@ class ProduceRequest(NamedTuple):
 
 @dataclass(slots=True)
 class ProducedPartition:
-    """Result for one partition. `base_offset` is -1 after an error; `append_time_ms` is -1 with timestamps of
-    producers."""
+    """Result for one partition. `base_offset` is -1 after an error. `append_time_ms` is -1 if the records have the
+    producer's timestamps."""
 
     partition: int
     error: ErrorCode = ErrorCode.NONE
@@ -73,7 +74,8 @@ def decode(view: memoryview, pos: int, version: int) -> ProduceRequest:
 
 
 def _decode_single_partition(view: memoryview, pos: int) -> ProduceRequest | None:
-    """Decodes a request for one partition, as librdkafka sends them. Returns None for any other request."""
+    """Decodes a request with exactly one topic and one partition, as librdkafka sends it. Returns None for any other
+    request."""
     try:
         transactional, acks, timeout_ms, topics, name_size = _ONE_TOPIC.unpack_from(view, pos)
         name_at = pos + _ONE_TOPIC.size
@@ -95,7 +97,7 @@ def _decode_single_partition(view: memoryview, pos: int) -> ProduceRequest | Non
 
 
 def decode_general(view: memoryview, pos: int, version: int) -> ProduceRequest:
-    """Decodes a request of any shape.
+    """Decodes a request with any number of topics and partitions.
 
     Raises:
         MalformedMessage: the request is truncated or malformed.
