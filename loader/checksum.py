@@ -2,8 +2,8 @@
 
 The algorithm is XXH3 with 128 bits (specification: github.com/Cyan4973/xxHash). Every byte that a task writes passes
 through it; SHA-256 took a twelfth of a task's time. XXH3 gives no protection against an attacker with write access to
-the warehouse, who could write commits too. A checksum begins with the name of its algorithm; without a name it is
-SHA-256.
+the warehouse, but such an attacker could write commits too. A checksum begins with the name of its algorithm; without a
+name it is SHA-256.
 """
 
 from __future__ import annotations

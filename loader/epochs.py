@@ -21,7 +21,7 @@ class ReadEpochs:
     """The epochs of the batches that were read, oldest first, each with its start offset.
 
     An epoch starts at the end of the batch before its first batch, so offsets removed by compaction belong to the newer
-    epoch. `end` is the offset after the last batch read, -1 if there is none.
+    epoch. `end` is the offset after the last batch read, -1 if no batch was read.
     """
 
     starts: tuple[tuple[int, int], ...] = ()

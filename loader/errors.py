@@ -152,7 +152,7 @@ class EarlierWarehouse(LoaderError):
     """The first load of a new warehouse would read topics again that another warehouse contains.
 
     Args:
-        topics: the topics that the other warehouse contains.
+        topics: topics with files in the other warehouse.
         known: a clause that names the evidence.
         otherwise: the remedy if a second warehouse is intended.
     """

@@ -162,8 +162,8 @@ def _topic_loaded(topic: str, committed: TopicCommit, work: TopicWork, one: Reco
 
 
 def with_applied(report: RunReport, *applied: Applied) -> RunReport:
-    """Returns the report with the results of the appliers, newest first. Failures are those of the newest run only,
-    since it may have resolved failures of the run before the load; warnings are those of all runs."""
+    """Returns the report with the results of the appliers, newest first. Reports only failures of the newest run, since
+    it may have resolved failures of the run before the load; warnings of all runs are reported."""
     failures = {topic: (str(failure.message),) for topic, failure in applied[0].failures.items()}
     warnings = {warning: None for one in applied for warning in one.warnings}
     return dataclasses.replace(

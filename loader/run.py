@@ -114,7 +114,7 @@ def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
 
     Raises:
         EarlierWarehouse: there is no commit yet, and a table has its files in another warehouse.
-        LoaderError, OSError: the run failed. What was committed before stays, and the next run continues.
+        LoaderError, OSError: the run failed. Earlier commits stay, and the next run continues.
     """
     started_ms = ports.now_ms()
     logger.info("phase_started phase=catch_up")
@@ -204,7 +204,7 @@ def _execute(
 
 
 def _commit_plan(ports: RunDependencies, run_id: str, proposal: Commit) -> list[CommitResult]:
-    """Commits in parts of limited size. A conflict of one part does not affect the others."""
+    """Commits in parts of limited size. A conflict of one part affects no other part."""
     logger.info("phase_started phase=commit run_id=%s topics=%d", run_id, len(proposal.topics))
     if not proposal.topics:
         ports.staging.drop(run_id)  # no commit will contain its files

@@ -37,7 +37,7 @@ class RunLine:
 
     `outcome` is `committed` (rows or table changes), `nothing` (no new messages), `refused` (another load was faster),
     `yielded` (another load is running) or `failed`, with the reason in `error`. `imbalance` is the slowest task's time
-    divided by the mean. `problem_topics` are the first of the topics with problems, whose number is `problems`.
+    divided by the mean. `problem_topics` are the first of the `problems` topics with problems.
     """
 
     started_at_ms: int

@@ -220,7 +220,7 @@ class _Task:
         except OSError:
             raise
         except Exception as defect:
-            # A defect in Headrace must not fail the other ranges. The counts so far are discarded.
+            # A defect in Headrace must not fail further ranges. The counts so far are discarded.
             logger.exception("range failed %s offset=%d", where, tally.position)
             rows.drop()
             return _nothing(offsets, f"{where} offset {tally.position}: {type(defect).__name__}: {defect}")
@@ -238,8 +238,9 @@ class _Task:
         return ThroughCore(made, time_partitions.period_ms, rows.add_run)
 
     def _keep(self, offsets: OffsetRange, rows: RangeRows) -> None:
-        """Adds the rows of a range to files. A range whose predecessor is read by another task gets separate files: if
-        the predecessor fails, the range cannot be committed, and neither could the other ranges in the same file."""
+        """Adds the rows of a range to files. If another task reads the preceding offsets, the range gets separate
+        files: should the preceding range fail, this one cannot be committed, and neither could any other range in the
+        same file."""
         if not offsets.follows_another:
             rows.finish_into(self._files)
             return

@@ -49,7 +49,7 @@ class Applier(Protocol):
 
 @runtime_checkable
 class AppliesTogether(Protocol):
-    """An applier whose calls are round trips to a server. It gets the steps of many topics in one call.
+    """An applier that sends requests to a server. It gets the steps of many topics in one call.
 
     Applying them twice has the same result as applying them once.
     """

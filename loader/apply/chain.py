@@ -34,7 +34,7 @@ class IndexApplier:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The engine that runs all appliers, and those of its parts that commands other than `load` use."""
+    """The engine that runs all appliers, and the appliers that commands other than `load` use directly."""
 
     engine: ApplierEngine
     index: FileIndex

@@ -43,7 +43,7 @@ STEP_MS: Final = 3_600_000
 table."""
 
 TABLES_PER_RUN_MAX: Final = 500
-"""Tables altered per run, which takes some ten seconds. Later runs alter the others."""
+"""Tables altered per run, which takes some ten seconds. Later runs alter the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class CompleteUntil:
             )
             for topic, known in state.topics.items()
         }
-        # Tables that could not be altered in earlier runs come last, so that they do not delay the others.
+        # Tables that could not be altered in earlier runs come last, so that they delay no other table.
         due = sorted(
             (max(one.told_ms, one.refused_ms), topic) for topic, one in topics.items() if one.until_ms > one.told_ms
         )
@@ -185,7 +185,7 @@ class CompleteUntil:
                     raise  # the metastore is unavailable: each further table would wait for a timeout
                 except Exception as error:
                     logger.debug("complete_until_failed topic=%s", topic, exc_info=True)
-                    refused.append(f"topic {topic}: {error}")  # the other tables are not affected
+                    refused.append(f"topic {topic}: {error}")  # affects no other table
                 told_ms, refused_ms = (known.until_ms, 0) if is_told else (known.told_ms, known.until_ms)
                 topics[topic] = dataclasses.replace(known, told_ms=told_ms, refused_ms=refused_ms)
         # The files are published, so any failure here is only a warning.

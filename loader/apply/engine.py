@@ -3,8 +3,8 @@
 Their order ensures safety: index, table schema, files, partitions, audit, group offsets. A file becomes visible only
 when its table can read it. A topic stops at the first applier that fails for it and continues there in the next run;
 other topics are not affected. The positions of the appliers are in `cursor/<applier>.json`: if a cursor file is lost or
-old, commits are applied again, which changes nothing. An applier whose results can be lost separately from the log
-stores its positions together with the results (`KeepsPositions`).
+old, commits are applied again, which changes nothing. Some appliers have results that can be lost separately from the
+log. They store their positions together with the results (`KeepsPositions`).
 
 If the storage as a whole is unavailable, the run stops at once: a thousand topics would each wait for Hadoop's retries.
 The remaining topics are held back with the same reason, and no cursor is written.
@@ -109,7 +109,7 @@ class ApplierEngine:
         """Applies all pending commits.
 
         Args:
-            also: topics whose table is compared with its schema even if no commit is pending.
+            also: topics to compare with their tables even if no commit is pending.
         """
         state = self._log.read_state()
         cursors, unread = self._cursors(state)
@@ -169,7 +169,7 @@ class ApplierEngine:
         return not cursor.upto or cursor.sha256 == self._log.sha256(cursor.upto)
 
     def _remove_staging(self, run: _Run) -> None:
-        """Deletes the staging directories of runs whose files are all published, before the cursor is written."""
+        """Deletes the staging directories of completely published runs, before the cursor is written."""
         if FILES not in run.cursors:
             return
         published = {run_id for run_id, topics in run.met.items() if all(run.passed(FILES, topic) for topic in topics)}

@@ -59,7 +59,7 @@ class FilesApplier:
             step.warn(_gone_by_hand(step.topic, time_partition, files))
 
     def _wanted(self, step: Step) -> Iterator[_Wanted]:
-        """Returns the files that must exist after the step. For a time partition that the step rewrites these are all
+        """Returns the files that must exist after the step. If the step rewrites a time partition, these are all
         its live files; otherwise only the files that the step adds, because earlier steps published the rest."""
         rewritten = {
             (rewrite.kind, rewrite.time_partition)
@@ -90,7 +90,7 @@ class FilesApplier:
             PublishedFileLost: the file was never published, as far as is known.
         """
         if one.publication is not None and one.publication.run_id in step.works:
-            raise PublishedFileLost(step.topic, self.files.describe(one.name), "nor is it in staging")
+            raise PublishedFileLost(step.topic, self.files.describe(one.name), "it exists neither there nor in staging")
 
 
 def _added(step: Step) -> dict[TimePartition, dict[str, tuple[str, CommittedFile]]]:

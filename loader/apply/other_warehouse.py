@@ -1,4 +1,4 @@
-"""Finds tables whose files are in another warehouse, before the first load of a new warehouse reads all their messages
+"""Finds tables with files in another warehouse, before the first load of a new warehouse reads all their messages
 again."""
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Adds the time partitions of published files to their Hive tables, and drops the partitions whose files were all
-removed."""
+"""Adds the time partitions of published files to their Hive tables, and drops partitions without files."""
 
 from __future__ import annotations
 
@@ -40,10 +39,11 @@ class PartitionsApplier:
         commit_number: int,
         since: int = -1,
     ) -> None:
-        """Changes the table's partitions to those of a commit.
+        """Gives the table the partitions that a commit describes.
 
         Args:
-            since: the commit whose partitions the table has now. A time partition that had no files at `since` is added
+            since: the table has the partitions of this commit now. A time partition that had no files at `since` is
+            added
                 without checking whether it exists; adding an existing one changes nothing.
         """
         if not time_partitions:
@@ -75,8 +75,8 @@ class PartitionsApplier:
 
 
 def _time_partitions(step: Step, kind: FileKind) -> set[str]:
-    """Returns the time partitions that the pending commits changed, or those of all commits if the topic begins
-    again."""
+    """Returns the time partitions that the pending commits changed. If the topic begins again, all its commits are
+    pending."""
     committed = [commit.topics[step.topic] for commit in step.commits]
     files = {file.time_partition for one in committed for file in one.files if file.kind is kind}
     return files | {rewrite.time_partition for one in committed for rewrite in one.rewrites if rewrite.kind is kind}

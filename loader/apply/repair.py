@@ -8,7 +8,7 @@ Safe while loads run: directories are listed before the commits are read, so fil
 committed. A topic with pending commits is left to the next load. Nothing is deleted: a foreign file or directory is
 moved to the topic's directory `_foreign`, below the name of its time partition, with a number if the name is taken.
 
-A problem with one topic or object does not stop the others: it is reported as a difference that was not repaired. Only
+A problem with one topic or object does not stop the command: it is reported as a difference that was not repaired. Only
 a failure that affects all topics stops the command: no metastore, no storage, corrupt commits.
 """
 
@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 FOREIGN_DIRECTORY = "_foreign"
 LOST_NOTE = "_files_are_gone"
-"""A file that queries ignore. It is written into a partition's directory whose files are lost: without the directory, a
+"""A file that queries ignore. It is written into the directory of a partition with lost files: without the directory, a
 query of the whole table would fail."""
 
 HIDDEN = (".", "_")
@@ -140,10 +140,10 @@ class Repair:
     def repair_topic(
         self, topic: str, tell: Callable[[Difference], object] = lambda one: None
     ) -> tuple[Difference, ...]:
-        """Repairs a topic. Returns its differences with their results; those that could not be repaired come last.
+        """Repairs a topic. Returns its differences with their results, unrepaired ones last.
 
         Args:
-            tell: callback that receives each difference with its result.
+            tell: receives each difference with its result, as it is repaired.
 
         Raises:
             As `compare`.

@@ -1,7 +1,7 @@
 """Deletes staging directories of runs that can no longer commit.
 
 The age of a staging directory does not prove that its run is dead: a driver may be paused for longer, and a clock may
-jump. Cleaning is therefore a commit. It voids the runs whose staging is to be deleted, so that they can no longer
+jump. Cleaning is therefore a commit. It voids runs before their staging is deleted, so that they can no longer
 commit; the cleaning itself is rejected if one of them has committed in the meantime. Only staging of voided runs is
 deleted; the age only decides which runs are voided.
 """
@@ -20,13 +20,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """Result of `clean`: the ids of the runs whose staging was deleted."""
+    """Result of `clean`: ids of the runs with deleted staging."""
 
     works: tuple[str, ...]
 
 
 def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: int, age_ms: int) -> Cleaned:
-    """Voids the uncommitted runs whose staging is older than `age_ms`, and deletes the staging of all voided runs.
+    """Voids the uncommitted runs with staging older than `age_ms`, and deletes the staging of all voided runs.
 
     Args:
         run_id: id of the cleaning, which is a run itself.
@@ -58,8 +58,8 @@ def _voiding(works: frozenset[str], run_id: str, build: str, now_ms: int, planne
 
 
 def published_works(log: CommitLog, staging: Staging) -> frozenset[str]:
-    """Returns the committed runs whose staging directories no longer exist. The next commit lists them, so that the
-    state can forget them.
+    """Returns the committed runs without a staging directory. The next commit lists them, so that the state can forget
+    them.
 
     Reads the state before listing staging: a run stages its files before it commits.
     """

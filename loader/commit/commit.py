@@ -80,7 +80,7 @@ class CommittedRange:
 
     If the broker's log has diverged from the log that was read earlier, reading resumed at `diverged_at`. Then `start`
     is below `previous` (or `[diverged_at, start)` is among `gaps`), and `replaced` are the offsets whose rows came from
-    the former log. `incarnation` counts these divergences, including this one. An offset is committed once per
+    the former log. `incarnation` counts these divergences, including this one. Each offset is committed once per
     incarnation. `epochs` are the leader epochs of the batches that were read.
     """
 
@@ -211,12 +211,12 @@ class StartOffset:
 class Commit:
     """One commit. `commit_number` is 0 until the log assigns one.
 
-    `voided` are ids of runs that can no longer commit (kind clean). `published` are ids of committed runs whose staging
-    is deleted, so the state can forget them. `previous` is the checksum of the preceding commit, "" for commit 1:
-    commits form a chain, which reveals a commit from another log. `retired` are the numbers of rewrite commits whose
-    replaced files have been deleted. `reason` is the operator's reason (kind offsets), and `starts` are start offsets
-    of partitions that were never loaded. `planned_after` is the newest commit when the run was planned; None for a
-    commit without a plan.
+    `voided` are ids of runs that can no longer commit (kind clean). `published` are ids of committed runs without a
+    staging directory, so the state can forget them. `previous` is the checksum of the preceding commit, "" for commit
+    1: commits form a chain, which reveals a commit from another log. `retired` are the numbers of rewrite commits with
+    deleted replaced files. `reason` is the operator's reason (kind offsets), and `starts` are start offsets of
+    partitions that were never loaded. `planned_after` is the newest commit when the run was planned; None for a commit
+    without a plan.
     """
 
     commit_number: int

@@ -281,7 +281,7 @@ class CommitLog:
         commit = found.value
         path = self.commits.path(commit.commit_number)
         if commit.previous != self._state.sha256:
-            raise CorruptCommit(path, "its predecessor is not the commit before it in this log")
+            raise CorruptCommit(path, "it states another predecessor than the commit before it in this log")
         conflict = find_conflict(self._state, commit)
         if conflict is not None:
             raise CorruptCommit(path, f"it conflicts with the commits before it: {conflict}")
@@ -304,8 +304,8 @@ class CommitLog:
         return found
 
     def _newest_checkpoint(self, head: int) -> LoaderState:
-        """Returns the newest usable checkpoint. Ignores damaged checkpoints and those of another log, because the state
-        can be computed from the commits."""
+        """Returns the newest usable checkpoint. Ignores damaged checkpoints and checkpoints of another log, because the
+        state can be computed from the commits."""
         for commit_number in range(head - head % CHECKPOINT_EVERY, 0, -CHECKPOINT_EVERY):
             content = self.storage.read(checkpoint_path(commit_number))
             if content is None:

@@ -18,14 +18,14 @@ class ConflictRule(StrEnum):
 
     WORK_VOIDED = "the run was voided"
     PLAN_TOO_OLD = "the plan is too old"
-    RUN_COMMITTED = "a run to be voided has committed"
-    TOPIC_COMMITTED = "a new topic was committed first"
+    RUN_COMMITTED = "a run that the cleaning would void has committed"
+    TOPIC_COMMITTED = "another run committed the new topic first"
     TOPIC_RECREATED = "the topic was re-created"
-    LOAD_SCHEMA_MOVED = "the load schema changed"
+    LOAD_SCHEMA_MOVED = "another run changed the load schema"
     TABLE_TAKEN = "the table name belongs to another topic"
     START_LOADED = "a partition was loaded before its start offset was set"
-    OFFSETS_COMMITTED = "a start is no longer the partition's next offset"
-    FILES_REPLACED = "the files of the topic were rewritten"
+    OFFSETS_COMMITTED = "another run changed the next offset of a partition"
+    FILES_REPLACED = "another command rewrote the files of the topic"
     LOG_DIVERGED = "the log of a partition diverged"
 
 
@@ -58,7 +58,7 @@ def run_conflict(state: LoaderState, commit: Commit) -> Conflict | None:
 
 
 def topic_conflicts(state: LoaderState, commit: Commit) -> dict[str, Conflict]:
-    """Returns the topics that cannot be committed, each with the first reason. The other topics can be."""
+    """Returns the topics that cannot be committed, each with the first reason. All other topics can be committed."""
     found = {}
     owner_of_table = {known.table: topic for topic, known in state.topics.items()}
     for topic, wanted in commit.topics.items():
@@ -82,10 +82,12 @@ def _topic_conflicts(topic: str, state: LoaderState, wanted: TopicCommit) -> Ite
     if known is not None and wanted.topic_id_before is None:
         yield Conflict(ConflictRule.TOPIC_COMMITTED, topic)
     elif topic_id != wanted.topic_id_before:
-        yield Conflict(ConflictRule.TOPIC_RECREATED, f"{topic} was {wanted.topic_id_before} and is {topic_id}")
+        yield Conflict(
+            ConflictRule.TOPIC_RECREATED, f"the topic id of {topic} was {wanted.topic_id_before} and is {topic_id}"
+        )
     revision = known.load_schema.revision if known else 0
     if revision != wanted.revision_before:
-        yield Conflict(ConflictRule.LOAD_SCHEMA_MOVED, f"{topic} from {wanted.revision_before} to {revision}")
+        yield Conflict(ConflictRule.LOAD_SCHEMA_MOVED, f"{topic} from revision {wanted.revision_before} to {revision}")
     generation = known.generation if known else 0
     if wanted.rewrites and generation != wanted.generation_before:
         # A generation number stands for the set of live files, which would make the state grow with history.
@@ -99,7 +101,7 @@ def _topic_conflicts(topic: str, state: LoaderState, wanted: TopicCommit) -> Ite
         if next_offset != offsets.previous:
             yield Conflict(
                 ConflictRule.OFFSETS_COMMITTED,
-                f"{topic}-{offsets.partition} was {offsets.previous} and is {next_offset}",
+                f"{topic}-{offsets.partition} from {offsets.previous} to {next_offset}",
             )
         # A log that was truncated and grew again has other messages at the same offsets. A partition without committed
         # offsets cannot be affected.
@@ -110,6 +112,6 @@ def _topic_conflicts(topic: str, state: LoaderState, wanted: TopicCommit) -> Ite
         if offsets.incarnation != incarnation + took_up or (is_back and not took_up):
             yield Conflict(
                 ConflictRule.LOG_DIVERGED,
-                f"{topic}-{offsets.partition} was in its log {offsets.incarnation - took_up} from {offsets.start} on "
-                f"and is in {incarnation} at {next_offset}",
+                f"{topic}-{offsets.partition} was planned from {offsets.start} on after "
+                f"{offsets.incarnation - took_up} divergences, and is at {next_offset} after {incarnation}",
             )

@@ -42,7 +42,7 @@ class FieldNotKnown(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Document(Generic[T]):
-    """A document that was read. `value` is its body. `sha256` is its checksum, by which other documents refer to it.
+    """A document that was read. `value` is its body. `sha256` is its checksum, which identifies it in other documents.
     `format` is the format in the document. `length` is its size in bytes."""
 
     value: T

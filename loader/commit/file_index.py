@@ -70,7 +70,7 @@ class _Topic:
     """The index of a topic as far as it was read.
 
     `days` is the content of `days.json`. `missing` are the changes of later commits, by day and in order.
-    `commit_number` and `sha256` are those of the topic's newest commit, `loaded` are the days read so far.
+    `commit_number` and `sha256` belong to the topic's newest commit, `loaded` are the days read so far.
     """
 
     days: IndexedDays

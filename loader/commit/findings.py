@@ -40,8 +40,8 @@ def _with_findings(topic: str, one: ReconciledTopic, share_max: float) -> Reconc
     if counts.quarantined > share_max * messages:
         problems.append(
             f"{counts.quarantined:,} of {count_text(messages, 'message')} cannot be loaded, more than "
-            f"loader.quarantine_ratio_max ({share_max:.0%}) allows; the others were loaded, and these are in the "
-            f"quarantine: remove the causes that `headrace quarantine list {topic}` shows, or raise the limit"
+            f"loader.quarantine_ratio_max ({share_max:.0%}) allows; they are in the quarantine, and the rest was "
+            f"loaded: remove the causes that `headrace quarantine list {topic}` shows, or raise the limit"
         )
     problems += [_skipped_problem(offsets.partition, passed) for offsets in one.ranges for passed in offsets.skipped]
     for odd in one.odd_times:
@@ -53,7 +53,7 @@ def _with_findings(topic: str, one: ReconciledTopic, share_max: float) -> Reconc
     slow = one.by_reference - counts.quarantined
     if slow >= SLOW_MIN and slow > share_max * messages:
         notes.append(
-            f"{topic}: {slow:,} of {count_text(messages, 'message')} took several times as long as the others, because "
+            f"{topic}: {slow:,} of {count_text(messages, 'message')} took several times as long as usual, because "
             "the C core leaves them to Python: they have a recursive type, odd times, or their schema in a header"
         )
     future = one.time_sources.get(FUTURE_TIME, 0)

@@ -1,7 +1,7 @@
 """Converts frozen dataclasses to canonical JSON and back, strictly.
 
 Reading raises `ValueError` for a value of the wrong type, and for a missing key unless the field has a default (later
-releases add such fields). Unknown keys are ignored here; `document` refuses those that must be known. Canonical JSON
+releases add such fields). Unknown keys are ignored here; `document` refuses unknown keys that matter. Canonical JSON
 has one spelling per value (sorted keys, no spaces, ASCII), so equal values are equal bytes and can be compared by
 checksum.
 

@@ -59,8 +59,8 @@ class IndexedDays:
     """The days of a topic with the commit numbers of their index files. The keys are `data/dt=2026-01-31` or
     `quarantine/dt=2026-01-31`.
 
-    Covers all commits of the topic up to `commit_number`, whose checksum is `sha256`. A day that is not listed has no
-    files. An index file with a lower commit number than listed here is stale.
+    Covers all commits of the topic up to `commit_number`; `sha256` is the checksum of that commit. A day that is not
+    listed has no files. An index file with a lower commit number than listed here is stale.
     """
 
     commit_number: int
@@ -81,8 +81,8 @@ def day_key(kind: FileKind, day: str) -> str:
 
 
 def by_day(committed: TopicCommit) -> dict[tuple[FileKind, str], TopicCommit]:
-    """Splits a topic's commit by the days whose time partitions it changes. Handles all days in one pass, because the
-    load of a year has thousands of files."""
+    """Splits a topic's commit by the days of the time partitions that it changes. Handles all days in one pass, because
+    the load of a year has thousands of files."""
     files, rewrites = defaultdict(list), defaultdict(list)
     for file in committed.files:
         files[file.kind, day_of(file.time_partition)].append(file)

@@ -33,7 +33,7 @@ def new_load_commit(
 
     Args:
         registered_ids: by topic, schema ids that the plan did not know and the registry has.
-        published: ids of committed runs whose staging is deleted.
+        published: ids of committed runs without staging directory.
     """
     topics = {}
     for topic, work in plan.works.items():

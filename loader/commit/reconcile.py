@@ -2,7 +2,7 @@
 
 A commit must contain the offsets of a partition without holes, so only the ranges before the first incomplete range of
 a partition can be committed. A file contains rows of several partitions: if one of its ranges cannot be committed, the
-file is discarded, and so are the other ranges in it. This is repeated until nothing changes.
+file is discarded, and so are all ranges in it. This is repeated until nothing changes.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def _whole(
 
 def _accounting(pieces: Sequence[_Piece], files: Sequence[_TaskFile]) -> str:
     """Compares the records in the files with the records that the ranges report, by task and partition. Returns the
-    difference as a sentence, "" if there is none."""
+    difference as a sentence, "" if they agree."""
     for kind in FileKind:
         expected: dict[tuple[int, int], int] = defaultdict(int)
         for piece in pieces:

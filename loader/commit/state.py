@@ -80,12 +80,12 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class LoaderState:
-    """State of the loader after commit `commit_number`, whose checksum `sha256` identifies the log. Its size depends on
-    the number of topics and partitions, not on history.
+    """State of the loader after commit `commit_number`. The commit's checksum `sha256` identifies the log. The size of
+    the state depends on the number of topics and partitions, not on history.
 
     `works` are ids of committed runs that may still have files in staging. `voided` are ids of runs that can no longer
     commit, `voided_before` those voided before the newest commit number that is a multiple of `PLAN_COMMITS_MAX`.
-    `rewrites` are commits whose replaced files may still exist, with the time of each in ms. `starts` are the start
+    `rewrites` are commits with replaced files that may still exist, with the time of each in ms. `starts` are the start
     offsets of partitions that were never loaded, by topic and partition.
     """
 
@@ -100,7 +100,7 @@ class LoaderState:
     voided_before: frozenset[str] = frozenset()
 
     def is_voided(self, run_id: str) -> bool:
-        """Whether a cleaning has voided this run. Forgets runs whose plan is too old to be committed anyway."""
+        """Whether a cleaning has voided this run. Forgets runs with plans too old to be committed anyway."""
         return run_id in self.voided or run_id in self.voided_before
 
     def next_offset(self, topic: str, partition: int) -> int | None:

@@ -29,7 +29,7 @@ def table_history(log: CommitLog, topic: str) -> tuple[TableChange, ...]:
     Reads every commit of the topic, which takes long after years of loads every ten minutes.
 
     Args:
-        log: a log whose `read_state` was called.
+        log: the commit log, after a call of `read_state`.
         topic: a topic with a commit.
 
     Raises:

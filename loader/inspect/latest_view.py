@@ -41,7 +41,7 @@ CASTABLE: Final = frozenset(
         PrimitiveType.STRING,
     }
 )
-"""Types without a logical type whose values `try_cast` converts into each other."""
+"""Types without a logical type; `try_cast` converts their values into each other."""
 
 _LOCAL: Final = "timestampadd({unit}, {value}, timestamp_ntz'1970-01-01 00:00:00')"
 TIMES: Final[Mapping[str, str]] = MappingProxyType(
@@ -99,7 +99,7 @@ def _columns(load: Record, newest: Record, route: StoredRoute) -> Iterator[tuple
 
 
 def _siblings(load: Record, column: Field, name: str) -> list[Field]:
-    """Returns the other columns with values of this field, from earlier versions, that can be cast to this column's
+    """Returns further columns with values of this field, from earlier versions, that can be cast to this column's
     type."""
     if not _is_castable(column.type):
         return []

@@ -22,7 +22,7 @@ from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
 
 
 class OffsetFate(StrEnum):
-    """What happened to the message at an offset."""
+    """The fate of the message at an offset."""
 
     ROW = "a row"
     QUARANTINED = "in quarantine"
@@ -58,8 +58,8 @@ class LocatedMessage:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A file whose offset range includes the wanted offset. `is_sure` means that the range has no holes, so the file
-    must have it."""
+    """A file with an offset range that includes the wanted offset. `is_sure` means that the range has no holes, so the
+    file must have it."""
 
     kind: FileKind
     path: str
@@ -172,7 +172,7 @@ def _candidates(
                 path = f"{time_partition_directory(state.directory, file.kind, file.time_partition, 0)}/{file.name}"
                 yield _Candidate(file.kind, path, _is_dense(file.ranges, partition, offset))
         return
-    # A file that is not published yet is still in the directory of the former generation.
+    # A file that is not published yet is still in the directory of the previous generation.
     commit_number = max(commit.commit_number, applied_commit_number(log, topic))
     for kind in FileKind:
         wanted = {time_partition for found, time_partition in time_partitions if found is kind}
@@ -207,8 +207,8 @@ def _among(
 
 
 def _look(answer: LocatedMessage, candidate: _Candidate, files: WarehouseFiles) -> str | None:
-    """Returns a sentence if the file has the message, "" if not, None if that cannot be determined. A file that has it
-    surely gives ""."""
+    """Returns a detail for the report if the file has the message, "" if not, None if that cannot be determined. If a
+    data file must have the message (`is_sure`), only checks that the file exists, and returns ""."""
     wanted = (answer.partition, answer.offset)
     if candidate.is_sure and candidate.kind is FileKind.DATA:
         return "" if files.length(candidate.path) is not None else None

@@ -145,7 +145,8 @@ class Folding(TypeFolding):
         return column if column.default is None else replace(column, props=with_prop(column.props, ABSENT, "null"))
 
     def retyped(self, column: Field, node: Type, path: str) -> Field:
-        """Returns the column with another type, without its default if a nullable type cannot have that default."""
+        """Returns the column with the type `node`. Drops the column's default if the type is nullable and cannot have
+        this default."""
         inner, is_nullable = split(node)
         if column.default is None or not column.has_default:
             return replace(column, type=node)
@@ -236,7 +237,7 @@ class Folding(TypeFolding):
         """Returns a new column for a writer field that no existing column can hold, and the route into it.
 
         Args:
-            beside: existing columns with this field as source, whose sibling the new column becomes.
+            beside: existing columns with this field as source; the new column becomes their sibling.
         """
         if not path:
             self.nodes = 0
@@ -283,7 +284,7 @@ class Folding(TypeFolding):
             return FoldedType(rejoin(text, self.branches(node)[1]), STRAIGHT)
 
     def sibling_rule(self, column: Field, field: Field) -> str:
-        """Returns the rule by which a field gets a sibling of its present column."""
+        """Returns the rule for giving a field a sibling of its present column."""
         inner, _ = split(column.type)
         branches, _ = self.branches(field.type)
         if len(branches) != 1:

@@ -125,7 +125,7 @@ def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None =
     text = load_text(grown)
     if len(text) > LOAD_TEXT_CHARS_MAX:
         raise LoadSchemaTooLarge(
-            f"with it the load schema has {len(text):,} characters; at most {LOAD_TEXT_CHARS_MAX:,} can be read"
+            f"with this version the load schema has {len(text):,} characters, and the limit is {LOAD_TEXT_CHARS_MAX:,}"
         )
     return LoadState(text, versions, state.applied + applied, routes, comments, schema_id)
 

@@ -132,7 +132,7 @@ class TypeFolding(ABC):
     def shape_branch(self, node: Type, path: str, within: frozenset[Name]) -> FoldedType:
         self.shaped += 1
         if self.shaped > FOLD_TYPES_MAX:
-            raise LoadSchemaTooLarge(f"its columns, each written out in full, have more than {FOLD_TYPES_MAX:,} types")
+            raise LoadSchemaTooLarge(f"it has more than {FOLD_TYPES_MAX:,} types, counting each use of a named type")
         self.nodes += 1
         if self.nodes > COLUMN_NODES_MAX:
             raise NotAColumn("too-large")

@@ -107,7 +107,7 @@ def route_fields(load: Record, writer: Schema, record: Record, enclosing: Enclos
 
 
 def route_branch(members: Record, writer: Schema, branch: Type, enclosing: Enclosing = TOP_LEVEL) -> Field | None:
-    """Returns the member that holds a writer's non-null branch, None if there is none."""
+    """Returns the member that holds a writer's non-null branch, None if no member holds it."""
     branch = writer.resolve(branch)
     for member in members.fields:
         if prop(member.props, BRANCH) not in branch_names(branch):

@@ -11,7 +11,7 @@ no route.
                                     column 1. An unlisted field goes to the column after that of the previous field;
                                     an unlisted first field goes to the first column.
 
-`STRAIGHT` is the route of a record whose fields are in the order of the columns.
+`STRAIGHT` is the route of a record with fields in the order of the columns.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class RoutePlace(NamedTuple):
 
 
 class FoldedType(NamedTuple):
-    """A load type that can hold a writer's type, and the route from the parts of the writer's type to those of the load
-    type."""
+    """A load type that can hold a writer's type, and the route from the writer's parts to the load type's."""
 
     type: Type
     route: StoredRoute

@@ -173,10 +173,10 @@ def accepted_names(node: Record | Enum) -> set[str]:
 
 
 def is_plain(node: Type) -> bool:
-    """Whether the type has neither records nor decimals.
+    """Whether the type contains neither records nor decimals.
 
-    Hive's deserializer searches those in the schema of the file, and finds them neither under an alias nor by a
-    default.
+    Hive's deserializer searches for records and decimals by name in the schema of the file. It therefore finds them
+    neither under an alias nor by a default.
     """
     return not any(
         isinstance(part, Record)

@@ -93,7 +93,7 @@ def is_wanted(topic: str, include: Sequence[str], exclude: Sequence[str]) -> boo
 
 
 def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], state: LoaderState = EMPTY) -> Discovery:
-    """Fetches the topics of the cluster, and the offsets of those that are to be loaded.
+    """Fetches the topics of the cluster, and the offsets of the topics to be loaded.
 
     Args:
         state: state of the commit log; used to detect logs that have diverged.
@@ -145,7 +145,8 @@ def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], s
 def _suspects(
     topics: Mapping[str, TopicMetadata], found: Mapping[TopicPartition, PartitionOffsets], state: LoaderState
 ) -> dict[TopicPartition, SuspectPartition]:
-    """Returns the partitions whose logs may have diverged. Excludes re-created topics, whose logs are new anyway."""
+    """Returns the partitions with logs that may have diverged. Excludes re-created topics, since their logs are new
+    anyway."""
     doubts, others = {}, {}
     for tp, offsets in found.items():
         known = state.topics.get(tp.topic)

@@ -3,7 +3,7 @@
 After an unclean election, or when a broker's disk was restored from an older copy, a log ends before the offsets that
 were read and then grows again: the same offsets, other messages. The leader epoch differs then, and comparing the
 epochs in the log gives the offset at which it diverged (KIP-101, KIP-279). Without epochs (brokers before Kafka 0.11),
-only a log that ends too early is detected. If topics have no ids, a topic whose leader epochs began again was
+only a log that ends too early is detected. If topics have no ids, a topic with leader epochs that began again was
 re-created.
 """
 
@@ -27,7 +27,7 @@ class EpochSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SuspectPartition:
-    """A partition whose log may have diverged. `leader_epoch` is that of the present leader.
+    """A partition with a log that may have diverged. `leader_epoch` is the present leader's.
 
     `has_topic_id` means that the topic id proves that the topic is the same. `is_of_new_topic` means that another
     partition of the topic shows that the topic was re-created.
@@ -46,7 +46,7 @@ class SuspectPartition:
 @dataclass(frozen=True, slots=True)
 class SharedEnds:
     """The result of `shared_ends`, by partition: the end of the unchanged part of the log. Partitions for which it is
-    unknown are missing. `errors` are partitions whose epochs could not be fetched, with the reasons."""
+    unknown are missing. `errors` are the reasons for failed requests, by partition."""
 
     offsets: Mapping[TopicPartition, int]
     errors: Mapping[TopicPartition, str]

@@ -51,13 +51,13 @@ class TopicWork:
 
     @property
     def known_ids(self) -> frozenset[int]:
-        """The schema ids that need no lookup by id: those of the subject's versions, and those found in earlier
+        """The schema ids that need no lookup by id: ids of the subject's versions, and ids found in earlier
         messages."""
         return self.schemas.load_schema.writer_ids | (self.known.foreign_ids if self.known else frozenset())
 
     @property
     def texts_known(self) -> frozenset[int]:
-        """The schema ids with a known schema, whose messages can be loaded."""
+        """The schema ids with a known schema; their messages can be loaded."""
         return frozenset(self.schemas.writer_schemas)
 
     @property
@@ -199,7 +199,7 @@ def _topic_work(
 
 
 def _kept_notes(works: Iterable[TopicWork], settings: PlanSettings) -> Iterator[str]:
-    """Returns notes on tables whose layout differs from the settings and stays: one sentence per setting."""
+    """Returns notes on tables that keep a layout other than in the settings: one sentence per setting."""
     kept: dict[str, list[str]] = defaultdict(list)
     for work in works:
         wanted, has = settings.policy_of(work.topic), work.policy

@@ -1,7 +1,7 @@
 """Caches writer schemas in the directory of the commit log, with the identity of their registry.
 
     schemas/<id>.avsc       self-contained text, written by put-if-absent and never changed
-    schemas/registry.json   hint: the registry's identity, and the ids whose texts were compared with it
+    schemas/registry.json   hint: the registry's identity, and the ids of texts compared with it
 
 A registry never assigns an id to a second schema, so a cached text needs no request. But a registry that was created
 again or restored from an older copy does, and then it is unknown which of the two schemas a message has. Each cached
@@ -26,7 +26,7 @@ REGISTRY_PATH = "schemas/registry.json"
 
 @dataclass(frozen=True, slots=True)
 class ComparedSchemas:
-    """The ids whose cached texts were compared with the registry `identity` ("" if it has none)."""
+    """The ids of cached texts that were compared with the registry `identity` ("" if it has none)."""
 
     identity: str = ""
     compared: frozenset[int] = frozenset()
@@ -78,7 +78,7 @@ class SchemaCache:
         self._compared.add(schema_id)
 
     def replaced(self, schema_id: int) -> SchemaReplaced:
-        """Returns the error for an id whose schema changed. Marks all ids as not compared, so that the next run
+        """Returns the error for an id with a changed schema. Marks all ids as not compared, so that the next run
         compares all."""
         self._compared.clear()
         return SchemaReplaced(schema_id, self._storage.describe(_path(schema_id)))

@@ -59,11 +59,11 @@ class StopBeforeUnknownSchema(StopBefore):
 
 @dataclass(frozen=True, slots=True)
 class Clamp:
-    """Gives a message whose time is more than `future_ms_max` after its arrival the time of its arrival, which decides
-    its time partition.
+    """Limits how far a message's time may be after its arrival. Beyond `future_ms_max`, the time of the arrival decides
+    the time partition instead.
 
     The arrival is the record's timestamp, or `now_ms`, the start of the run, if the record's timestamp is in the future
-    too (a producer's wrong clock). The audit still counts the message in the window of its own time.
+    too (a producer's wrong clock). The audit still counts the message in the window of the message's time.
     """
 
     future_ms_max: int
@@ -94,10 +94,11 @@ class RangeMessages:
     """Converts the messages of one range to rows, and counts them.
 
     Args:
-        add: receives each row. time_partition_of: returns the time partition of a time in milliseconds. suffix: encodes
-        the `kafka` column. opened: the windows counted so far for this topic, shared by the ranges of a task, which
-        together count in at most
-            `WINDOWS_MAX` windows.
+        add: receives each row.
+        time_partition_of: returns the time partition of a time in milliseconds.
+        suffix: encodes the `kafka` column.
+        opened: the windows counted so far for this topic, shared by the ranges of a task. They are at most
+            `WINDOWS_MAX`.
         clamp: corrects times in the future; None for no correction.
         core: converts whole batches if available.
     """
@@ -242,7 +243,7 @@ class RangeMessages:
                 counted[8] += fingerprint
 
     def _open_window(self, time_ms: int, writer: WriterProjection, source: str, value: int) -> list[int]:
-        """Returns the counters for a time that has none yet: those of a new window, or of a special window for
+        """Returns the counters for a time that has none yet: counters of a new window, or of a special window for
         implausible times.
 
         Args:
@@ -259,8 +260,7 @@ class RangeMessages:
         return self._windows.setdefault(start_ms, [0] * 9)
 
     def _find_writer(self, offset: int, value: bytes, headers: bytes) -> tuple[WriterProjection, bytes]:
-        """Returns the projection and the body of a message whose first bytes are new, or that has its schema id in a
-        header."""
+        """Returns the projection and the body of a message with new first bytes, or with its schema id in a header."""
         found = framed(value, headers)
         if isinstance(found, BadMessage):
             return WriterProjection.never(found), value
@@ -277,7 +277,7 @@ class RangeMessages:
         return writer, body
 
     def pass_corrupt(self, fate: str, span: CorruptSpan) -> SkippedOffsets:
-        """Skips a corrupt batch. If the policy says so, writes its bytes to the quarantine.
+        """Skips a corrupt batch. If `fate` is `quarantine`, writes its bytes to the quarantine.
 
         The row stands for the whole batch, at the batch's first offset in the range, in the time partition of the
         timestamp in the batch's header if that is plausible. Its messages are unknown, so the audit does not count

@@ -302,7 +302,9 @@ class _Compiler:
             route = route_fields(load, self.writer, writer, enclosing)
         if route.unplaced:
             fields = ", ".join(f"{where}.{name}" if where else name for name in route.unplaced)
-            raise Unconvertible(f"the load schema has no column for {fields}, or requires it and the writer lacks it")
+            raise Unconvertible(
+                f"{fields}: the load schema has no column for it, or requires it although the writer lacks it"
+            )
         indexes = {field.name: index for index, field in enumerate(writer.fields)}
         taken: dict[int, tuple[int, Plan]] = {}
         for column, routed in enumerate(route.columns):

@@ -49,7 +49,7 @@ class BatchNeighbors:
     """The batches of one fetch response. `ahead` is the response that begins after its last batch, if that was fetched.
 
     Args:
-        asked: the offset that was requested.
+        asked: the requested offset.
         start: the offset where reading began, which may be inside a batch.
         end: the end offset of the range.
     """

@@ -76,7 +76,7 @@ class Tally:
         self.position = offset
 
     def note_epoch(self, batch: Batch, end: int) -> None:
-        """Records the leader epoch of a batch whose offsets are about to be counted up to `end`. Epochs never
+        """Records the leader epoch of a batch before its offsets are counted up to `end`. Epochs never
         decrease."""
         last = self.epochs.starts[-1][0] if self.epochs.starts else 0
         if batch.leader_epoch >= last:
@@ -175,9 +175,9 @@ def read_range(
             the caller can send the first fetch of another range.
 
     Raises:
-        MisplacedBatch: a batch is not at the offset that it states. CorruptBatch: a batch is corrupt, and `pass_over`
-        is None or the next offset is unknown. `tally.position` is at most
-            the batch's start.
+        MisplacedBatch: a batch is not at the offset that it states.
+        CorruptBatch: a batch is corrupt, and `pass_over` is None or the next offset is unknown. `tally.position` is not
+            beyond the start of the batch.
         KafkaUnavailable: the log ends before the range does, or the broker throttles indefinitely.
         KafkaError: raised by `fetch`.
     """
@@ -198,7 +198,7 @@ def read_range(
         place = BatchNeighbors(piece, before, where, fetch, start=start, end=offsets.end)
         bytes_max = None
         if prefetch is not None and not piece.throttle_ms:
-            # The offset comes from unchecked headers. If it is wrong, one response is fetched in vain.
+            # The offset comes from unchecked headers. If it is wrong, one response is useless.
             following = end_of_batches(piece.records)
             if following is not None and before < following < offsets.end:
                 prefetch(following)

@@ -1,6 +1,6 @@
 """Runs the units of a plan, and continues after messages with unregistered schema ids.
 
-A range stops before the first message whose writer schema the plan does not know, and returns further unknown ids.
+A range stops before the first message with a schema id that the plan does not know, and returns further unknown ids.
 These ids are then looked up in the registry. Because this happens after the offsets were read, an id that the registry
 lacks was not registered when its message was written: the message is bad, and the rest of the range is read as a
 further unit, in which the id is marked as absent. Absent ids are not stored, because they may be registered later.

@@ -110,7 +110,7 @@ class _Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A piece whose messages were read again, with the plan and the results."""
+    """A piece that was read again, with the plan and the results."""
 
     plan: LoadPlan
     reading: Reading
@@ -172,7 +172,7 @@ class _Backfill:
         ]
 
     def _found(self, state: LoaderState, asked: Sequence[LiveFile]) -> list[Component]:
-        """Returns the files to replace as components, without files whose rows came from an earlier log."""
+        """Returns the files to replace as components, without files that have rows of an earlier log."""
         files = closed(asked, self._days(), self._live_on)
         back = self._rewrites.log.back(self._topic, state)
         commits = ((one.value.commit_number, one.value.kind, one.value.topics[self._topic]) for one in back)
@@ -193,7 +193,7 @@ class _Backfill:
         discovery = discover(self._ports.cluster, (re.escape(self._topic),), (), state)
         found = discovery.topics.get(self._topic)
         if found is None:
-            raise _Stopped(discovery.unusable.get(self._topic, "the brokers do not have it"))
+            raise _Stopped(discovery.unusable.get(self._topic, "the brokers do not have the topic"))
         if found.topic_id and self._known.topic_id not in ("", found.topic_id):
             raise _Stopped(
                 f"the topic was re-created on the brokers (topic id {found.topic_id}, was {self._known.topic_id}), so "
@@ -254,7 +254,7 @@ class _Backfill:
             before.load_schema.revision,
         )
         if not is_same or _incarnations(known, before) != _incarnations(before, before):
-            raise _Stopped(f"another command changed its files, schema or log meanwhile; {REST}")
+            raise _Stopped(f"another command changed the files, schema or log of the topic meanwhile; {REST}")
         return state, known
 
     def _read(self, piece: Sequence[Component], state: LoaderState, known: TopicState) -> _Read:

@@ -30,8 +30,8 @@ from headrace.loader.write.task_files import TaskFiles
 
 @dataclass(frozen=True, slots=True)
 class DiscardReport:
-    """The removed messages (in a dry run: those that would be removed) and the remaining ones, counted by quarantine
-    code. `commit_number` is the commit, 0 for none; `problems` are sentences; `notes` need no action."""
+    """The removed messages (in a dry run: the messages that would be removed) and the remaining messages, counted by
+    quarantine code. `commit_number` is the commit, 0 for none; `problems` are sentences; `notes` need no action."""
 
     discarded: Mapping[str, int] = field(default_factory=dict)
     left: Mapping[str, int] = field(default_factory=dict)

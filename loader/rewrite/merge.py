@@ -147,7 +147,9 @@ def _blocks(source: MergeSource, files: WarehouseFiles, opened: IO[bytes]) -> tu
         reader = fastavro.block_reader(opened)
         schema = reader.metadata["avro.schema"]
     except (ValueError, KeyError, EOFError) as error:
-        raise SourceDamaged(f"{files.describe(source.name)} is no Avro file: {error}") from error
+        raise SourceDamaged(
+            f"{files.describe(source.name)} is no Avro file: {error}; restore it from a backup"
+        ) from error
     return schema, ((block.num_records, block.bytes_.read()) for block in reader)
 
 

@@ -1,4 +1,4 @@
-"""Finds the files whose rows came from an earlier log of the topic. Pure.
+"""Finds the files with rows of an earlier log of the topic. Pure.
 
 A re-created topic, or a log that was truncated and grew again, has other messages at the same offsets. The files loaded
 before stay, and only the commits show which they are: the files of commits before the one that found the new log. A
@@ -14,7 +14,7 @@ from headrace.loader.commit.commit import CommitKind, CommittedFile, CommittedRa
 from headrace.loader.rewrite.closure import FileKey, LiveFile
 
 COPIES = frozenset({CommitKind.COMPACT, CommitKind.REPLAY})
-"""Kinds of commits whose new files contain rows of the files that they replaced. The files of a backfill do not: their
+"""Kinds of commits with new files that contain rows of the files that they replaced. A backfill's files do not: their
 rows come from the brokers."""
 
 
@@ -49,7 +49,7 @@ def foreign(
 
 
 class _Walk:
-    """The trace through the commits, from the newest back. `waiting` are the files whose commits have not been reached
+    """The trace through the commits, from the newest back. `waiting` are files of commits that have not been reached
     yet, each with the keys of the requested files that contain its rows."""
 
     def __init__(self, asked: Mapping[FileKey, LiveFile]) -> None:
@@ -88,7 +88,7 @@ class _Walk:
         self.waiting.clear()
 
     def unknown(self) -> dict[FileKey, Foreign]:
-        """Returns the result. Files whose origin no commit states are included."""
+        """Returns the result. Includes files if no commit states their origin."""
         for key in self._heirs():
             self._found.setdefault(key, Foreign("no commit states the origin of their rows", False))
         return self._found

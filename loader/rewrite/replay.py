@@ -63,8 +63,8 @@ class ReplaySettings:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """The loaded messages (in a dry run: those that would be loaded) and the remaining ones, counted by quarantine
-    code. `commit_number` is the commit, 0 for none; `problems` are sentences; `notes` need no action."""
+    """The loaded messages (in a dry run: the messages that would be loaded) and the remaining messages, counted by
+    quarantine code. `commit_number` is the commit, 0 for none; `problems` are sentences; `notes` need no action."""
 
     loaded: Mapping[str, int] = field(default_factory=dict)
     left: Mapping[str, int] = field(default_factory=dict)

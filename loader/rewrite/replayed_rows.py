@@ -1,7 +1,7 @@
 """Converts quarantined messages again, file by file.
 
 A message becomes a row, or is quarantined again with the reason that applies now. A message that is not to be retried,
-or whose schema could not be fetched, is copied unchanged.
+or without a fetched schema, is copied unchanged.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def quarantined_rows(files: WarehouseFiles, source: QuarantineSource) -> Iterato
         with files.open(source.name) as opened:
             checksum = checksum_as(source.file.checksum, opened)
         if checksum != source.file.checksum:
-            raise SourceLost(f"the quarantine file {where} is not the committed one: {NOT_REPAIRED}")
+            raise SourceLost(f"the quarantine file {where} differs from its commit: {NOT_REPAIRED}")
         with files.open(source.name) as opened:
             for row in read_rows(opened):
                 rows += 1
@@ -85,7 +85,9 @@ def quarantined_rows(files: WarehouseFiles, source: QuarantineSource) -> Iterato
     except FileNotFoundError as error:
         raise SourceLost(f"the quarantine file {where} is missing: {NOT_REPAIRED}") from error
     if rows != source.file.records:
-        raise SourceLost(f"the quarantine file {where} has {rows} messages, and {source.file.records} were committed")
+        raise SourceLost(
+            f"the quarantine file {where} has {rows} messages instead of {source.file.records}: {NOT_REPAIRED}"
+        )
 
 
 def schema_id_of(row: QuarantinedRow) -> int | None:

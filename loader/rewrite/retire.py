@@ -34,8 +34,8 @@ class Retirement:
         self._partitions = partitions
 
     def retire(self, now_ms: int) -> frozenset[int]:
-        """Deletes replaced files that are old enough. Returns the commits whose replaced files are all deleted; the
-        next commit lists them.
+        """Deletes replaced files that are old enough. Returns the commits without remaining replaced files; the next
+        commit lists them.
 
         Raises:
             CorruptCommit: a commit cannot be read.
@@ -87,7 +87,7 @@ class Retirement:
             self._partitions.bring(topic, state.topics[topic], kind, time_partitions, state.commit_number)
 
     def _replaced(self, topic: str, committed: TopicCommit, commit_number: int, state: LoaderState) -> Sequence[str]:
-        """Returns the paths of the files that were live before the rewrite, in the former directories of the time
+        """Returns the paths of the files that were live before the rewrite, in the previous directories of the time
         partitions."""
         names = []
         for rewrite in committed.rewrites:

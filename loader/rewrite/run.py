@@ -116,7 +116,7 @@ def expire(ports: RewritePorts, keep_days: Mapping[str, int], *, is_dry: bool) -
 def accept_missing(
     ports: RewritePorts, topic: str, kinds: Iterable[FileKind], time_partition: str, *, is_dry: bool
 ) -> RewriteReport:
-    """Removes files that no longer exist from the commit log: those of a topic, or of one of its time partitions."""
+    """Removes files that no longer exist from the commit log: of a topic, or of one of its time partitions."""
     state, notes = caught_up(ports, is_dry)
     chosen = []
     for kind in kinds:

@@ -76,7 +76,7 @@ class HadoopFiles:
             raise PublishedFileLost(
                 file.topic,
                 final,
-                f"another file has this name, and the committed file is still at {staged}: move the other file away",
+                f"another file has this name; move it away, because the committed file is still at {staged}",
             )
 
     def bring(self, topic: str, source: str, target: str) -> None:
@@ -85,7 +85,7 @@ class HadoopFiles:
             try:
                 self._files.copy(first, final, self._staging.scratch)
             except FileNotFoundError as error:
-                raise PublishedFileLost(topic, first, "it is not there") from error
+                raise PublishedFileLost(topic, first, "it does not exist") from error
         else:
             self._files.persist(final)
 

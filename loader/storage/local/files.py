@@ -78,7 +78,7 @@ class LocalFiles:
             except FileNotFoundError as error:
                 # If the source exists, another process deleted the target's empty directory meanwhile.
                 if length_of(first) is None and length_of(final) is None:
-                    raise PublishedFileLost(topic, str(first), "it is not there") from error
+                    raise PublishedFileLost(topic, str(first), "it does not exist") from error
         self._fsync_directories([target])
 
     def set_aside(self, source: str, target: str) -> bool:
@@ -197,5 +197,5 @@ def _check_same(file: Publication, staged: Path, final: Path) -> None:
         raise PublishedFileLost(
             file.topic,
             str(final),
-            f"another file has this name, and the committed file is still at {staged}: move the other file away",
+            f"another file has this name; move it away, because the committed file is still at {staged}",
         )

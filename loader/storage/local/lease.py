@@ -34,7 +34,7 @@ class LeaseHolder:
 
 
 class Lease:
-    """Held from `acquire` to `release` or the end of the process."""
+    """The right of one load per machine to run, held from `acquire` to `release` or the end of the process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
