@@ -49,7 +49,7 @@ class TransactionPromises(Promises):
 class TransactionalLife(Life):
     def __init__(self, root: Path, fsync: FsyncMode) -> None:
         super().__init__(root, fsync)
-        self.promises = self.promises = TransactionPromises()
+        self.promises = TransactionPromises()
         self.sequences: dict[tuple[tuple[str, int], ProducerIdAndEpoch], int] = {}
 
     async def begin(
