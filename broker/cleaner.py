@@ -219,8 +219,8 @@ class Cleaner:
             raise full
 
     async def complete_swap(self, key: PartitionKey, log: PartitionLog, is_current: Callable[[], bool]) -> None:
-        """Completes or aborts the interrupted swap of a log, if there is one. Before that no segment of the log is
-        deleted.
+        """Completes or aborts the interrupted swap of a log, if there is one. While a swap is pending, no segment of
+        the log is deleted.
 
         Raises:
             OSError: the swap is still pending; the disk is full or has failed.

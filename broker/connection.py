@@ -169,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending: deque[_PendingResponse] = deque()
         self._writer: ResponseWriter
         self._reading = True
-        self._is_throttled = False  # it has exceeded its byte rate
+        self._is_throttled = False  # the client has exceeded its byte rate
         self.login = Login(connections.users)
         self.active_at_s = 0.0
 

@@ -29,7 +29,7 @@ STRAY_NAME_CHARS_MAX = 240
 """A stray's new name begins with at most this many characters of its old one: file systems allow 255 in all, and topic
 names have up to 249."""
 LOST_AND_FOUND = "lost+found"
-"""Directory that mkfs creates at the top of a new file system; not an unknown directory."""
+"""Directory that mkfs creates at the top of a new file system; it is not reported as unknown."""
 
 _PARTITION = re.compile(r"[a-zA-Z0-9._-]+-(0|[1-9][0-9]*)")
 _DELETED = re.compile(r"[0-9a-f]{32}-[0-9]+-delete")

@@ -12,8 +12,8 @@ from headrace.broker.protocol.framing import read_frame_length
 INITIAL_BUFFER_BYTES = 16 * 1024
 """Size of a new connection's buffer. Small, because thousands of connections may send little."""
 BUFFER_BYTES = 256 * 1024
-"""Size of the buffer of a connection that has sent more. It grows beyond that for a larger frame, and returns to this
-size once the frame has been handled."""
+"""Size of the buffer of a connection for which INITIAL_BUFFER_BYTES were too few. It grows beyond that for a larger
+frame, and returns to this size once the frame has been handled."""
 EXTRA_BYTES_MAX = 1024 * 1024 * 1024
 """Limit of the buffers of all connections, counting the bytes beyond BUFFER_BYTES of each. A connection that needs more
 for an incomplete request is then closed."""

@@ -58,7 +58,7 @@ class OffsetCommits:
                 # The response to this request version cannot have STALE_MEMBER_EPOCH.
                 raise RequestRefused(
                     ErrorCode.UNSUPPORTED_VERSION,
-                    "members of a consumer group must commit with OffsetCommit version 9 or later",
+                    "a member of a group of the consumer protocol must commit with OffsetCommit version 9 or later",
                 )
         elif group is not None:
             group.check_commit(member_id, instance_id, generation, self._monotonic_ms())

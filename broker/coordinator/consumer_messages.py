@@ -58,10 +58,14 @@ def check_heartbeat(request: HeartbeatRequest) -> None:
         RequestRefused: a field is invalid.
     """
     if not request.member_id or request.epoch < 0 or "" in (request.instance_id, request.rack_id):
-        raise RequestRefused(ErrorCode.INVALID_REQUEST, "an id is empty, or the member epoch is negative")
+        raise RequestRefused(
+            ErrorCode.INVALID_REQUEST, "the member, instance or rack id is empty, or the member epoch is negative"
+        )
     names = (request.member_id, request.instance_id, request.rack_id, request.pattern, *(request.topics or ()))
     if any(name is not None and len(name) > NAME_CHARS_MAX for name in names):
-        raise RequestRefused(ErrorCode.INVALID_REQUEST, f"a name is longer than {NAME_CHARS_MAX} characters")
+        raise RequestRefused(
+            ErrorCode.INVALID_REQUEST, f"an id, topic name or pattern is longer than {NAME_CHARS_MAX} characters"
+        )
     if request.topics is not None and len(request.topics) > SUBSCRIPTION_TOPICS_MAX:
         raise RequestRefused(
             ErrorCode.INVALID_REQUEST, f"the subscription has more than {SUBSCRIPTION_TOPICS_MAX} topics"

@@ -43,8 +43,8 @@ ids."""
 MEMBER_PREFIX_CHARS = 200
 """A member id begins with at most this many characters of the client id or instance id."""
 CONSUMER_SESSION_TIMEOUT_MS, CONSUMER_HEARTBEAT_INTERVAL_MS = 45_000, 5000
-"""Kafka's defaults for consumer groups (KIP-848): members are removed after the first, and told to send heartbeats at
-the second."""
+"""Kafka's defaults for groups of the consumer protocol (KIP-848): members must send heartbeats at the interval, and are
+removed after the session timeout without one."""
 TICK_MS_MAX = 60_000
 """The coordinator checks deadlines at least this often, and earlier if a deadline is due."""
 
@@ -148,16 +148,19 @@ class GroupCoordinator:
         if isinstance(current, ConsumerGroup):
             group = current
         elif current is not None and current.state is not GroupState.EMPTY:
-            raise RequestRefused(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} uses the classic protocol")
+            raise RequestRefused(
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                f"group {group_id!r} uses the classic protocol; stop its members, or use group.protocol=classic",
+            )
         elif request.epoch != JOIN_EPOCH:
-            # After a power failure that lost the group, its members join again.
+            # A power failure may have lost the group. After this error its members join again.
             raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, f"consumer group {group_id!r} does not exist")
         else:
             self.store.check_can_create(group_id, current)
             group = ConsumerGroup(group_id, self._consumer_session_timeout_ms)
         result = group.heartbeat(request, self._topics, self._monotonic_ms())
         if group.unstored:
-            # Stored in one batch with the deletion of the empty classic group that it replaces.
+            # The group is stored in one batch with the deletion of the empty classic group that it replaces.
             self._store_changes(group, tombstones(current) if isinstance(current, Group) else ())
             self.groups[group_id] = group
             self._update_deadline(group)
@@ -181,7 +184,9 @@ class GroupCoordinator:
         """
         if group.members:
             raise RequestRefused(
-                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"group {group.group_id!r} uses the consumer protocol"
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"group {group.group_id!r} uses the consumer protocol; stop its members, or use "
+                "group.protocol=consumer",
             )
         self.store.append(tombstones(group))
         return self.store.add_classic(group.group_id)
@@ -205,7 +210,7 @@ class GroupCoordinator:
             )
         group.unstored.clear()
 
-    # Whole groups
+    # Deleting groups
 
     async def delete_group(self, group_id: str) -> None:
         """Deletes a group that has no members, and its offsets.
@@ -219,9 +224,9 @@ class GroupCoordinator:
         group.check_empty()
         if self.offsets.pending_partitions(group_id):
             raise RequestRefused(
-                ErrorCode.NON_EMPTY_GROUP, f"an open transaction will commit offsets of group {group_id!r}"
+                ErrorCode.NON_EMPTY_GROUP, f"an open transaction will commit offsets of group {group_id!r}; retry later"
             )
-        # Between batches a member may join or commit, or another client may delete the group.
+        # Between two batches of deletions a member may join or commit, or another client may delete the group.
         keys_to_delete = [OffsetKey(group_id, *topic_partition) for topic_partition in self.offsets.of_group(group_id)]
         await self.commits.delete_in_batches(keys_to_delete, lambda key: self._is_unused(group))
         if not self._is_unused(group) or self.offsets.of_group(group_id):
@@ -251,7 +256,7 @@ class GroupCoordinator:
             now_ms, group = self._now_ms(), self.groups.get(group_id)
             if group is not None and group.state in UNUSED_STATES:
                 expired = self.offsets.expired(group_id, self.store.unused_since_ms(group_id), now_ms)
-                # Between batches the group may be used again.
+                # Between two batches of deletions the group may be used again.
                 await self.commits.delete_in_batches(expired, partial(self._is_expired, now_ms=now_ms))
                 if self._is_unused(group) and not self.offsets.of_group(group_id):
                     self._remove_if_unused(group_id, self.store.unused_since_ms(group_id), now_ms)

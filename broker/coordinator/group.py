@@ -235,7 +235,9 @@ class Group:
             )
         names = (request.instance_id or "", request.protocol_type, *(each.name for each in request.protocols))
         if any(len(name) > NAME_CHARS_MAX for name in names):
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"a name is longer than {NAME_CHARS_MAX} characters")
+            raise RequestRefused(
+                ErrorCode.INVALID_REQUEST, f"an instance id or protocol is longer than {NAME_CHARS_MAX} characters"
+            )
         if not request.protocol_type or not request.protocols:
             raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the request names no protocol")
         others = [member for member_id, member in self.members.items() if member_id != request.member_id]

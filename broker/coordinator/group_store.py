@@ -152,7 +152,7 @@ class GroupStore:
         return unstored_entries(group, self.unused_since_ms(group.group_id))
 
     async def compact(self) -> None:
-        """Compacts the log.
+        """Compacts the log: appends the current records of all groups and offsets, and drops the older segments.
 
         Raises:
             OSError, RequestRefused: the log could not be written.

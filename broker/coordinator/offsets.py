@@ -137,7 +137,7 @@ class OffsetTable:
         if is_pending or size > sum(_bytes_of(self.get(key)) for key in offsets):
             raise RequestRefused(
                 ErrorCode.POLICY_VIOLATION,
-                f"the offsets of all groups use {self._memory_bytes:,} bytes, the maximum; delete unused groups",
+                f"the offsets of all groups use the maximum memory, {self._memory_bytes:,} bytes; delete unused groups",
             )
 
     def _add_bytes(self, topic: str, grown_bytes: int) -> None:

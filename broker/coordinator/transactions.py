@@ -229,11 +229,12 @@ class TransactionCoordinator:
         """
         if transactional_id is None:
             raise RequestRefused(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a transactional id"
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "the batch is transactional, but the request has no transactional id",
             )
         self._existing(transactional_id).check_transactional_write(producer, topic_partition)
         if transactional_id in self._ending:
-            raise RequestRefused(ErrorCode.INVALID_TXN_STATE, "the transaction is being completed")
+            raise RequestRefused(ErrorCode.INVALID_TXN_STATE, "the transaction is being completed; begin a new one")
 
     async def end_transaction(self, transactional_id: str, producer: ProducerIdAndEpoch, *, is_commit: bool) -> None:
         """Commits or aborts the transaction; returns when consumers can see the outcome.

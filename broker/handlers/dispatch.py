@@ -1,7 +1,8 @@
 """Handler table: one row per API key, with decoder, handler and encoder.
 
 Produce, Fetch and the responses to Metadata and ListGroups have hand-written codecs. The other APIs use codecs that
-kafka-python generates from Kafka's message definitions; `kafka_wire.messages` defines two that it lacks.
+kafka-python generates from Kafka's message definitions; `kafka_wire.messages` has the definitions of two APIs that
+kafka-python lacks.
 """
 
 from __future__ import annotations

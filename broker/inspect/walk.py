@@ -117,7 +117,8 @@ class SegmentWalk:
         if end is not None and header.last_offset >= end:
             return f"offset {header.last_offset} in a segment that must end before {end}"
         if header.base_offset > expected_offset and self._is_contradicted_by_next(position, header):
-            # The CRC does not cover the base offset; of two contradictory ones the later is trusted.
+            # The CRC does not cover the base offset. If those of two batches contradict each other, the later is
+            # trusted.
             return f"expected offset {expected_offset}, found {header.base_offset}"
         return header
 

@@ -385,7 +385,8 @@ class PartitionLog:
     def read_committed(
         self, offset: int, bytes_max: int, *, min_one_batch: bool
     ) -> tuple[bytes | FileSlice, Sequence[AbortedTransaction]]:
-        """Like `read`, but up to the last stable offset, and with the aborted transactions in the returned range.
+        """Returns batches like `read`, but only up to the last stable offset, and the aborted transactions in their
+        range.
 
         Raises:
             RequestRefused: the offset is outside [log_start_offset, log_end_offset].

@@ -119,7 +119,7 @@ def _check_fields(header: BatchHeader) -> None:
     if header.attributes & CODEC_MASK not in CODECS:
         raise RequestRefused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {header.attributes & CODEC_MASK}")
     if header.attributes & TRANSACTIONAL and header.producer_id < 0:
-        raise RequestRefused(ErrorCode.INVALID_RECORD, "a transactional batch without a producer id")
+        raise RequestRefused(ErrorCode.INVALID_RECORD, "the batch is transactional but has no producer id")
     if header.attributes & CONTROL:
         raise RequestRefused(ErrorCode.INVALID_RECORD, "clients cannot write control batches")
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:

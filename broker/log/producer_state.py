@@ -104,13 +104,14 @@ class ProducerStates:
         return len(self._producers)
 
     def duplicate_of(self, header: BatchHeader) -> int | None:
-        """Checks a batch that is about to be appended.
+        """Checks the sequence numbers of a batch that is about to be appended.
 
         Returns:
             The original base offset if the batch is a retry, None if it is to be appended.
 
         Raises:
-            RequestRefused: the producer is fenced, the sequence has a gap, or the batch was stored long before.
+            RequestRefused: the producer is fenced, the sequence has a gap, or the batch was stored before the
+                producer's last five.
         """
         if header.producer_id < 0:
             return None

@@ -203,8 +203,8 @@ class _LogReader:
     def _handle_early_end(self, path: Path, scan: ScanResult, following: int) -> ScanResult:
         next_offset = scan.facts.next_offset
         if next_offset >= self.fsynced_to:
-            return ScanResult(scan.facts, f"the next segment begins at {following}")
-        self._check_may_repair(path, f"it ends at offset {next_offset} and the next segment begins at {following}")
+            return ScanResult(scan.facts, f"it ends before offset {following}, where the next segment begins")
+        self._check_may_repair(path, f"it ends at offset {next_offset}, but the next segment begins at {following}")
         pad_segment(self.directory, scan.facts, following, self.epochs.at(following - 1))
         return scan
 
