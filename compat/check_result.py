@@ -17,7 +17,7 @@ from headrace.compat.describe import describe_field
 from headrace.compat.finding import CompatibilityLevel, Direction, Finding, Report, Severity
 
 EXCERPT_CHARS_MAX = 110
-"""Longest excerpt of a source line; of a longer line the part around the column is shown."""
+"""Most characters of a source line that are shown. Of a longer line, only the part around the column is shown."""
 
 FINGERPRINT_HEX_CHARS = 32
 
@@ -36,7 +36,7 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class SuppressedBy:
-    """Why a problem does not count: the given reason and the file that contains the suppression."""
+    """Why a problem is suppressed: the given reason, and the file that contains the suppression."""
 
     reason: str
     origin: str
@@ -107,7 +107,7 @@ class CheckedSchema:
 
 
 class FailureKind(StrEnum):
-    """Why a schema could not be checked."""
+    """The reason why a schema could not be checked, as a code."""
 
     UNREADABLE = "unreadable"
     INVALID = "invalid"
@@ -153,7 +153,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class CompatCheckResult:
-    """Result of a run. `notes` are about the run, such as unused suppressions."""
+    """Result of a run: checked schemas, failures, and `notes` about the run, such as unused suppressions."""
 
     checked: tuple[CheckedSchema, ...]
     failures: tuple[Failure, ...] = ()
@@ -264,7 +264,8 @@ def source_excerpt(text: str, position: Position) -> Excerpt | None:
 
 
 def leaf_problems(problem: Problem) -> Sequence[Problem]:
-    """Returns the problems to fix: those inside a union branch, else the problem itself."""
+    """Returns the problems that the author has to fix: those inside a union branch, or the problem itself if there are
+    none."""
     return problem.causes or (problem,)
 
 

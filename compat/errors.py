@@ -1,9 +1,12 @@
 """Errors of schema comparison. Incompatibility is not an error: it is a result, see `Report`.
 
-CompatError ├── InvalidLevel         the text is not a compatibility level ├── InvalidSuppression   a suppression has no
-reason or an invalid value ├── InvalidBaselineFile  the text is not a baseline file ├── UnknownLint          the text is
-not a lint ├── NoSubject            no subject can be derived for a schema file └── ComparisonTooLarge   comparing two
-schemas would exceed a limit
+CompatError
+├── InvalidLevel         the text is not a compatibility level
+├── InvalidSuppression   a suppression has no reason or an invalid value
+├── InvalidBaselineFile  the text is not a baseline file
+├── UnknownLint          the text is not a lint
+├── NoSubject            no subject can be derived for a schema file
+└── ComparisonTooLarge   comparing two schemas would exceed a limit
 """
 
 from __future__ import annotations

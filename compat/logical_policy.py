@@ -17,9 +17,9 @@ _TypePair = tuple[Type, Type, str]
 
 
 def find_logical_problems(reader: Schema, writer: Schema, *, reader_is_new: bool) -> list[str]:
-    """Returns messages about matching types of both schemas with different logical types.
+    """Returns a message for each pair of matching types whose logical types differ.
 
-    Outer types come before inner ones. Types that Avro cannot read are left to Avro's rules.
+    Outer types come before inner ones. Pairs that Avro cannot read are omitted, because Avro's rules report them.
     """
     problems: list[str] = []
     pending: list[_TypePair] = [(reader.root, writer.root, "/")]

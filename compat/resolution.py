@@ -125,7 +125,8 @@ def is_readable(reader: PrimitiveType, writer: PrimitiveType) -> bool:
 
 
 class _AmbiguousField(Exception):
-    """Avro Java ends the whole check with an exception here and discards earlier problems."""
+    """Ends the check of a pair whose reader field matches several writer fields. Like the exception of Avro Java, it
+    discards the problems found before."""
 
     def __init__(self, incompatibility: Incompatibility) -> None:
         super().__init__(incompatibility.message)
@@ -162,7 +163,7 @@ class _Visit(NamedTuple):
         )
 
     def at(self, *steps: str) -> _Visit:
-        """Returns the same pair with a longer location."""
+        """Returns a visit of the same pair whose location has further steps."""
         return self._replace(location=_extend_path(self.location, steps))
 
     def incompatible(
@@ -293,7 +294,8 @@ class _ComparisonWalk:
             request = next_visit
 
     def resolved(self, visit: _Visit) -> _Visit:
-        """Resolves references. The content of a referenced schema's type has no position in the referring text."""
+        """Returns the visit with references replaced by the referenced types. The content of a referenced schema's type
+        has no position in the referring text."""
         reader, writer = visit.reader, visit.writer
         if not (isinstance(reader, Reference) or isinstance(writer, Reference)):
             return visit
@@ -442,7 +444,8 @@ def _check_fixed(visit: _Visit, reader: Fixed, writer: Fixed) -> _Problems:
 
 
 def _check_union(visit: _Visit, writer_branches: tuple[Type, ...]) -> _Steps:
-    """Each branch of the writer's union must be readable by some branch of the reader's union."""
+    """Compares a writer's union with a reader's union: each branch of the writer must be readable by some branch of the
+    reader."""
     problems = _Problems()
     for index, branch in enumerate(writer_branches):
         found = yield visit.trial(visit.reader, branch)
@@ -455,7 +458,7 @@ def _check_union(visit: _Visit, writer_branches: tuple[Type, ...]) -> _Steps:
 
 
 def _check_every_branch(visit: _Visit, reader: Type, writer_branches: tuple[Type, ...]) -> _Steps:
-    """A reader that is not a union must read each branch of the writer's union."""
+    """Compares a writer's union with a reader that is not a union: the reader must read each branch."""
     problems = _Problems()
     for index, branch in enumerate(writer_branches):
         problems.include((yield visit.inside(str(index), reader, branch)))
@@ -463,7 +466,7 @@ def _check_every_branch(visit: _Visit, reader: Type, writer_branches: tuple[Type
 
 
 def _try_branches(walk: _ComparisonWalk, visit: _Visit, reader_branches: tuple[Type, ...], writer: Type) -> _Steps:
-    """Some branch of the reader's union must read the writer's type; branches are tried in order."""
+    """Compares a writer's type with a reader's union: some branch must read it. Branches are tried in order."""
     intended = _intended_branch([walk.reader.resolve(branch) for branch in reader_branches], writer)
     causes: tuple[Incompatibility, ...] = ()
     for index, branch in enumerate(reader_branches):

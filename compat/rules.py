@@ -42,7 +42,7 @@ RENAME_LIKENESS = 0.5
 """Similarity of two names (0 to 1) from which a removed and an added field are assumed to be a renamed one."""
 
 TYPE_CHARS_MAX = 60
-"""Longest type that is spelled out in advice."""
+"""Longest type that advice contains in full; a longer one is replaced by "…"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class RuleCase:
 
     @property
     def consequence(self) -> str:
-        """Which data can no longer be read."""
+        """Clause that states which data can no longer be read."""
         if self.is_backward:
             return "data of that version cannot be read"
         return "readers of that version cannot read new data"
@@ -219,7 +219,7 @@ def _explain_null(case: RuleCase, reader: str) -> Explanation:
     """Explains a writer field that may be null and a reader field that may not."""
     if case.is_backward:
         sentence = f"{case.location} may be null in {case.other} but is {reader} here, so {case.consequence}"
-        return Explanation(sentence, f'let it be null: "type": ["null", {_type_text(case.problem.reader)}]')
+        return Explanation(sentence, f'allow null: "type": ["null", {_type_text(case.problem.reader)}]')
     sentence = f"{case.location} may be null here but is {reader} in {case.other}, so {case.consequence}"
     return Explanation(sentence, f"{_keep_advice(case.problem.reader, widen=False)}, {_new_field_advice(case)}")
 
@@ -234,32 +234,33 @@ def _keep_advice(node: Type, *, widen: bool = True) -> str:
     if not widen or not isinstance(node, Primitive):
         return f"keep {describe_type(node)}"
     wider = [kind.value for kind in PrimitiveType if kind is not node.type and is_readable(kind, node.type)]
-    return f"keep {node.type.value} or take a type that reads it ({', '.join(wider)})" if wider else f"keep {node.type}"
+    return (
+        f"keep {node.type.value} or use a type that also reads {node.type.value} data ({', '.join(wider)})"
+        if wider
+        else f"keep {node.type}"
+    )
 
 
 def _new_field_advice(case: RuleCase) -> str:
     side = case.problem.reader_side if case.is_backward else case.problem.writer_side
     if not side.path:
         return "or use another subject for the new type"
-    return "or leave the field as it was and add a new one, with a default, for the new type"
+    return "or leave the field unchanged and add a new field of the new type with a default"
 
 
 def _explain_union(case: RuleCase) -> Explanation:
     writer = describe_type(case.problem.writer)
     if case.causes:
-        more = f" (and {len(case.causes) - 1} more inside)" if len(case.causes) > 1 else ""
+        more = f" (and {len(case.causes) - 1} more problems inside it)" if len(case.causes) > 1 else ""
         return Explanation(f"inside a union: {case.causes[0].sentence}{more}", case.causes[0].fix)
     branches = case.problem.reader.branches if isinstance(case.problem.reader, Union) else ()
     names = ", ".join(map(describe_type, branches[:LISTED_WORDS_MAX]))
-    union = f"the union {'here' if case.is_backward else 'there'} ({names})"
+    union = f"the union {'here' if case.is_backward else f'in {case.other}'} ({names})"
     can_be = "may be null" if writer == "null" else f"may hold {writer}"
     if case.is_backward:
         sentence = f"{case.location} {can_be} in {case.other}, but {union} has no branch for it, so {case.consequence}"
         return Explanation(sentence, f"add {_type_text(case.problem.writer)} to the union, {_new_field_advice(case)}")
-    sentence = (
-        f"{case.location} {can_be} here, which {case.other} does not expect: {union} has no branch for it, "
-        f"so {case.consequence}"
-    )
+    sentence = f"{case.location} {can_be} here, but {union} has no branch for it, so {case.consequence}"
     return Explanation(sentence, f"do not add {writer} until every reader accepts it, {_new_field_advice(case)}")
 
 
@@ -298,7 +299,7 @@ def _explain_symbols(case: RuleCase) -> Explanation:
         )
         sample = f'"{reader.symbols[0]}"' if reader.symbols else "one of its symbols"
         return Explanation(
-            sentence, f'keep the {word}, or give the enum a default for unknown ones, such as "default": {sample}'
+            sentence, f'keep the {word}, or give the enum a default for unknown symbols, such as "default": {sample}'
         )
     sentence = (
         f"{_location_prefix(case)}enum {writer.name.name} has the new {word} {join_words(missing)}, "

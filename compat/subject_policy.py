@@ -18,10 +18,14 @@ CONFIG_ADVICE = "or change the subject's configuration"
 
 @dataclass(frozen=True, slots=True)
 class SubjectPolicy:
-    """Requirements for the next version of a subject.
+    """Requirements for the next version of a subject, in addition to its level.
 
-    `logical`: the policy is LOGICAL. `reserved`: names that no top-level field may have. `released`: names that the
-    latest version reserves and the next one would not. Both are empty if the subject does not validate fields.
+    Attributes:
+        logical: whether the compatibility policy is LOGICAL.
+        reserved: names that no top-level field may have.
+        released: names that the latest version reserves and the next version would not reserve, which is refused.
+
+    `reserved` and `released` are empty if the subject does not validate fields.
     """
 
     logical: bool = False
@@ -33,7 +37,7 @@ NO_POLICY = SubjectPolicy()
 
 
 def find_policy_problems(policy: SubjectPolicy, report: Report, subject: str) -> tuple[Problem, ...]:
-    """Returns the problems with the subject's policy; those with its level are not included."""
+    """Returns the problems with the subject's policy. Problems with the subject's level are not included."""
     return (*(_logical(report) if policy.logical else ()), *_reserved(policy, report.candidate, subject))
 
 

@@ -35,7 +35,7 @@ class Suppression:
 
     def __post_init__(self) -> None:
         if not self.reason.strip():
-            raise InvalidSuppression("a suppression needs a reason")
+            raise InvalidSuppression('a suppression needs a reason; add reason = "…"')
         if (self.rule, self.path, self.subject, self.field) == ("*",) * 4:
             raise InvalidSuppression("a suppression must not match everything; set rule, path, subject or field")
 
@@ -103,7 +103,8 @@ def apply_suppressions(
             if hides:
                 words = pluralize(hides, "problem")
                 notes.append(
-                    f"the suppression of {suppression.describe()} ended on {suppression.expires}: {words} again"
+                    f"the suppression of {suppression.describe()} ended on {suppression.expires}, so it no longer "
+                    f"hides {words}"
                 )
         elif number not in used and not is_partial:
             notes.append(f"the suppression of {suppression.describe()} matches nothing; remove it from {origin}")

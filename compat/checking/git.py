@@ -128,7 +128,7 @@ class GitRepository:
             end = output.index(b"\n", at)
             head = output[at:end].split(b" ")
             if len(head) != 3:
-                raise GitFailed(f"git has no object {name}; is this a partial clone without its blobs?")
+                raise GitFailed(f"git has no object {name}; if this is a partial clone, use a full clone")
             size = int(head[2])
             found[name] = output[end + 1 : end + 1 + min(size, BLOB_BYTES_MAX + 1)]
             at = end + 1 + size + 1

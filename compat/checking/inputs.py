@@ -23,16 +23,16 @@ JSON_SUFFIX = ".json"
 
 NAMED_TYPE_KEYS = {"record": "fields", "error": "fields", "enum": "symbols", "fixed": "size"}
 BROKEN_SCHEMA = re.compile(r'\s*\{[^{]*"type"\s*:\s*"(record|error|enum|fixed)"')
-"""Start of a text that is invalid JSON but was probably meant to be a schema."""
+"""Matches the start of a text that is invalid JSON but was probably meant to be a schema."""
 
 FILE_BYTES_MAX = 16_000_000
-"""Largest file that is read: the longest schema text in the widest characters."""
+"""Largest schema file that is read, in bytes: the most characters that a schema text may have, at four bytes each."""
 
 SKIPPED_DIRECTORIES = frozenset({"node_modules", "__pycache__"})
 """Skipped in addition to hidden directories such as .git and .venv."""
 
 FILES_MAX = 20_000
-"""Most files that are searched for a type."""
+"""Maximum number of files that are searched for the definition of a type."""
 
 _TEXT_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|/\*.*?\*/|//[^\n]*', re.DOTALL)
 _NOT_A_LINE_END = re.compile(r"[^\r\n]")

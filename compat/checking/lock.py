@@ -89,14 +89,14 @@ def find_differences(
     for file, subject in subjects.items():
         row = by_file.get(file)
         if row is None:
-            yield f"{file}: is not in the lock; register it and rewrite the lock"
+            yield f"{file}: is not in the lock file; register the schema, then run headrace schema lock"
         elif row.subject != subject:
-            yield f"{file}: its subject is {subject}, but {row.subject} in the lock"
+            yield f"{file}: its subject is {subject}, but {row.subject} in the lock file; run headrace schema lock"
         else:
             yield from _file_differs(row, sources)
     for row in rows:
         if row.file not in subjects and row.file not in sources.types.texts:
-            yield f"{row.file}: is in the lock, but not among the files; remove it from the lock or add the file"
+            yield f"{row.file}: is in the lock file, but not among the files; restore it or run headrace schema lock"
         if client is not None:
             yield from _registry_differs(row, client)
 
@@ -108,21 +108,27 @@ def _file_differs(row: LockEntry, sources: Sources) -> Iterator[str]:
         yield f"{row.file}: is not a schema: {error}"
         return
     if digest != row.sha256:
-        yield f"{row.file}: differs from {row.subject} version {row.version}, which the lock pins"
+        yield (
+            f"{row.file}: differs from {row.subject} version {row.version}, which the lock file pins; register the new "
+            "schema and run headrace schema lock"
+        )
 
 
 def _registry_differs(row: LockEntry, client: RegistryClient) -> Iterator[str]:
     what = f"{row.subject} version {row.version}"
     try:
         if row.version not in client.versions(row.subject):
-            yield f"{row.file}: the registry no longer has {what}"
+            yield f"{row.file}: the registry no longer has {what}; register the schema and run headrace schema lock"
             return
         found = client.version(row.subject, row.version)
     except (SubjectNotFound, VersionNotFound):
-        yield f"{row.file}: the registry no longer has {what}"
+        yield f"{row.file}: the registry no longer has {what}; register the schema and run headrace schema lock"
         return
     if found.schema_id != row.id:
-        yield f"{row.file}: {what} has id {found.schema_id} in the registry, but {row.id} in the lock"
+        yield (
+            f"{row.file}: {what} has id {found.schema_id} in the registry, but {row.id} in the lock file; check "
+            "registry.url, or run headrace schema lock"
+        )
         return
     try:
         digest = hashlib.sha256(canonical_text(client.parsed(found)).encode()).hexdigest()
@@ -130,4 +136,7 @@ def _registry_differs(row: LockEntry, client: RegistryClient) -> Iterator[str]:
         yield f"{row.file}: {what} is not a schema in the registry: {error}"
         return
     if digest != row.sha256:
-        yield f"{row.file}: the content of {what} differs between registry and lock"
+        yield (
+            f"{row.file}: the content of {what} differs between registry and lock file; check registry.url, or run "
+            "headrace schema lock"
+        )

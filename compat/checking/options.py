@@ -56,7 +56,12 @@ def add_source_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--allow-comments", action="store_true", help="ignore comments in schema files, as only Avro Java does"
     )
-    group.add_argument("--stdin-name", default="", metavar="FILE", help="file name that standard input stands for")
+    group.add_argument(
+        "--stdin-name",
+        default="",
+        metavar="FILE",
+        help="path of the schema that standard input contains; determines its subject and earlier version",
+    )
     group = parser.add_argument_group("subjects")
     group.add_argument(
         "--subject-strategy",

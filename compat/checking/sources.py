@@ -73,7 +73,7 @@ def only_changed(sources: Sources, revision: str, *, comments: bool = False) -> 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Files of the working tree, and path and text of deleted files."""
+    """The files of the working tree that changed, and path and text of the deleted files."""
 
     files: tuple[SchemaFile, ...]
     deleted_files: tuple[tuple[str, str], ...]
@@ -82,11 +82,11 @@ class Changed:
 def changed_since(
     files: Sequence[SchemaFile], revision: str, types: TypeSet, scope: FileScope, *, comments: bool
 ) -> Changed:
-    """Returns the files that differ from the merge base with a revision, or use types of a changed file; always
-    standard input.
+    """Returns the files that differ from the merge base of HEAD and a revision, and the files that use types of such
+    files. Standard input is always included.
 
     Args:
-        scope: the command line's selection; other deleted files are omitted.
+        scope: the command line's selection; deleted files outside of it are omitted.
 
     Raises:
         GitFailed: there is no such revision or no repository.

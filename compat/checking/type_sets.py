@@ -21,14 +21,15 @@ from headrace.avro_schema import Schema, SchemaParseError, parse_schema
 from headrace.avro_schema.names import COMPLEX_TYPES, PRIMITIVES, full_name
 
 FILES_DEEP_MAX = 100
-"""Longest chain of files that use each other's types; bounds the recursion."""
+"""Maximum length of a chain of files in which each uses a type of the next one; bounds the recursion."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypeNames:
-    """Types of a text.
+    """The types that a text defines and uses.
 
-    `defined` maps full names to definitions. `used` holds the names that each use may refer to, best first.
+    `defined` maps full names to definitions. `used` has one entry per used name: the full names that it may denote, in
+    the order in which they are tried.
     """
 
     defined: Mapping[str, Any]

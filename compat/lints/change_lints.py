@@ -38,8 +38,8 @@ def logical_type(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFindi
     if not _both_may_be_logical(pair) or (new and new.name) == (old and old.name):
         return
     words = f"{new.name if new else 'no logical type'} here but {old.name if old else 'none'} in {earlier.name}"
-    sentence = f"{describe_field(pair.path)} has {words}: the same bytes mean something else"
-    keep = f'keep "logicalType": "{old.name}"' if old else "leave the logical type out"
+    sentence = f"{describe_field(pair.path)} has {words}, so the same bytes have another meaning"
+    keep = f'keep "logicalType": "{old.name}"' if old else "remove the logical type"
     yield _finding(pair, earlier, sentence, f"{keep}, or add a new field for the new meaning")
 
 
@@ -56,7 +56,7 @@ def decimal(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFinding]:
     elif (new.precision or 0) < (old.precision or 0):
         sentence = (
             f"{describe_field(pair.path)} has {new.precision} digits here but {old.precision} in {earlier.name}, "
-            "so its values may not fit"
+            "so values of that version may not fit"
         )
         yield _finding(pair, earlier, sentence, f'keep "precision": {old.precision}, or a larger one')
 
@@ -82,8 +82,8 @@ def union_order(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFindin
     common_old = [name for name in old if name in new]
     if common_new != common_old:
         sentence = (
-            f"{describe_field(pair.path)} has its branches in another order than {earlier.name} "
-            f"({join_words(new)}, before {join_words(old)}); some readers and defaults depend on the order"
+            f"{describe_field(pair.path)} has its branches in another order ({join_words(new)}) than {earlier.name} "
+            f"({join_words(old)}); some readers and defaults depend on the order"
         )
         yield _finding(pair, earlier, sentence, f"keep the order {join_words(common_old)}; add new branches at the end")
 
@@ -97,8 +97,8 @@ def field_order(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFindin
     for (_, previous), (field, old_field) in pairwise(common):
         if order[old_field.name] < order[previous.name]:
             sentence = (
-                f'field "{field.name}" stood before "{previous.name}" in {earlier.name}: tables, CSV and other '
-                "readers by position confuse the two fields"
+                f'field "{field.name}" comes after "{previous.name}" here but before it in {earlier.name}, so tables, '
+                "CSV and other readers that use positions confuse the two fields"
             )
             fix = f"keep the order {join_words([field.name for field in old.fields])}; add new fields at the end"
             yield LintFinding(sentence, fix, field.position, (*pair.path, field.name), earlier=earlier)
@@ -138,7 +138,7 @@ def _chain_sentence(what: str, missing: list[str], earlier: VersionedSchema) -> 
     names = join_words([f'"{name}"' for name in missing])
     return (
         f"{what} had {'the alias' if len(missing) == 1 else 'the aliases'} {names} in {earlier.name} but not here, so "
-        "data of older versions loses the value: aliases are not followed across versions"
+        "readers lose the value in data that has the old name: aliases are not followed across versions"
     )
 
 

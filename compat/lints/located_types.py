@@ -111,7 +111,8 @@ def _pairs_inside(pair: NodePair, candidate: Schema, earlier: Schema) -> Iterato
 
 
 def earlier_field(field: Field, record: Record) -> Field | None:
-    """Returns the matching field of an earlier record: of the same name, else of an alias."""
+    """Returns the field of an earlier record that matches `field`: the field of the same name, else the one that an
+    alias names."""
     by_name = {old_field.name: old_field for old_field in record.fields}
     return next((by_name[name] for name in (field.name, *field.aliases) if name in by_name), None)
 

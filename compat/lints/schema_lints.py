@@ -33,7 +33,8 @@ _SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
 _CAMEL = re.compile(r"[a-z][a-z0-9]*([A-Z][a-z0-9]*)*\Z")
 
 LOGICAL_TYPE_LIKENESS = 0.8
-"""Similarity (0 to 1) from which a name is assumed to be a misspelled logical type, such as timestamp-milis."""
+"""Similarity (0 to 1) to a logical type from which an unknown name, such as timestamp-milis, is reported as misspelled.
+"""
 
 
 def documentation(linted: LintInput) -> Iterator[LintFinding]:
@@ -135,7 +136,8 @@ def optional_default(linted: LintInput) -> Iterator[LintFinding]:
 
 
 def empty_array_default(linted: LintInput) -> Iterator[LintFinding]:
-    """Avro Java's reader creates the empty array with the field's own type, which is the union, not its branch."""
+    """Finds fields whose type is a union with an array and whose default is the empty array. Avro Java's reader creates
+    that array with the union as its type, instead of the union's array branch, and fails."""
     for node, path in _named(linted.candidate):
         for field, inner in _fields(node, path):
             if field.default == [] and isinstance(field.type, Union):

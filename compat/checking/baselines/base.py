@@ -18,7 +18,7 @@ DEFAULT_LEVEL = CompatibilityLevel.BACKWARD
 
 
 class BaselineFailed(Exception):
-    """The baseline cannot be read, so nothing is compared; `failures` hold the reasons, one line each."""
+    """The baseline cannot be read, so that nothing can be compared. `failures` hold the reasons, one line each."""
 
     def __init__(self, failures: Sequence[Failure]) -> None:
         super().__init__("; ".join(failure.text() for failure in failures))
@@ -31,7 +31,8 @@ class BaselineFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LevelChoice:
-    """`level` is the requested level, None to use the baseline's. `all_versions` makes any level transitive."""
+    """The level that the user requested: `level` is None to use the baseline's own level. With `all_versions`, any
+    level is compared with all versions."""
 
     level: CompatibilityLevel | None = None
     all_versions: bool = False

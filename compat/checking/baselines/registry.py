@@ -76,7 +76,7 @@ ADVICE = {
 
 
 class AllNewPolicy(Enum):
-    """Whether a registry that has subjects may have none of the requested ones."""
+    """Whether a check may continue if the registry has subjects, but none of the requested ones."""
 
     ALLOW = auto()
     REFUSE_IF_MISNAMED = (
@@ -213,10 +213,10 @@ class RegistryBaseline:
             )
 
     def _check_all_new(self, candidates: Sequence[CandidateSchema], subjects: Sequence[str]) -> None:
-        """Checks that the registry may have none of the candidates.
+        """Checks that it is plausible that the registry has none of the candidates' subjects.
 
         Raises:
-            BaselineFailed: the registry has other subjects, which suggests a wrong naming strategy.
+            BaselineFailed: the registry has only other subjects, which suggests a wrong naming strategy.
         """
         existing_subjects = [name for context in _group_by_context(subjects) for name in self._client.subjects(context)]
         other = next(_renamed_subjects(candidates, frozenset(existing_subjects)), "")
@@ -250,9 +250,8 @@ class RegistryBaseline:
         return {config.requested: item for config, item in found if item is not None}
 
     def _latest_of(self, config: SubjectConfig) -> RegisteredSchema | None:
-        """Returns the newest version by the requested name, because the target of an alias may be an alias itself,
-        which is not followed.
-        """
+        """Returns the newest version of the requested name. The alias target is not requested, because it may be an
+        alias itself, which the registry would then follow although a registration follows aliases one step only."""
         try:
             item = self._client.version(config.requested, "latest")
         except (SubjectNotFound, VersionNotFound):
