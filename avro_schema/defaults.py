@@ -47,7 +47,7 @@ class DefaultValidator:
         self._own: dict[int, str | None] = {}
 
     def problem(self, node: Type, value: JsonValue) -> str | None:
-        """As `default_problem`."""
+        """Returns the problem of a value as a default of a type, see `default_problem`."""
         node = self._resolve(node)
         match node:
             case Primitive():

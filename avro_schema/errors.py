@@ -1,8 +1,9 @@
 """Errors of schemas and framed messages.
 
-AvroSchemaError ├── SchemaParseError   a text is not an Avro schema; has the position and the expected syntax ├──
-FramingError       a message does not start with a schema id └── MessageTimeError   the field configured as the
-message's time is unsuitable
+AvroSchemaError
+├── SchemaParseError  a text is not an Avro schema; has the position and the expected syntax
+├── FramingError      a message does not start with a schema id
+└── MessageTimeError  the field configured as the message's time is unsuitable
 """
 
 from __future__ import annotations

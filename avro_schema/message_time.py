@@ -69,7 +69,7 @@ class TimeField:
         return _TO_MS[self.unit](value)
 
     def read(self, value: Mapping[str, Any]) -> int | None:
-        """Returns the time of a decoded message in milliseconds; None if it or an enclosing record is null."""
+        """Returns the time of a decoded message in milliseconds; None if the field or an enclosing record is null."""
         inner: Any = value
         for name in self.path:
             if not isinstance(inner, Mapping):
@@ -99,7 +99,7 @@ def check_time_property(schema: Schema, time_property: str) -> TimeField:
     """Returns the field that `headrace.time` names.
 
     Raises:
-        MessageTimeError: it does not exist, or its type has no unit.
+        MessageTimeError: the field does not exist, or its type has no unit of time.
     """
     found = _time_field(schema, time_property)
     if found is None:

@@ -153,7 +153,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Enum:
-    """`default` is the symbol returned for an unknown one, or None if the enum has no default."""
+    """An enum. A reader returns `default` for an unknown symbol; it is None if the enum has no default."""
 
     name: Name
     symbols: tuple[str, ...]

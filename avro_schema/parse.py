@@ -44,7 +44,7 @@ from headrace.avro_schema.quick_json import read_without_positions
 from headrace.avro_schema.text import canonical_text
 
 NODES_MAX = 200_000
-"""Most types in one schema; texts near the length limit exceed it only if they are generated to."""
+"""Maximum number of types in one schema. Of the texts within the length limit, only generated ones exceed it."""
 
 FIXED_BYTES_MAX = 2**31 - 1
 

@@ -26,7 +26,7 @@ from headrace.avro_schema.model import JsonValue, Position
 
 
 class QuickDocument(JsonDocument):
-    """A text and its value. Offsets are meaningless, and positions are lazy."""
+    """A text and its JSON value. Offsets are always 0, and line and column of a position are computed on demand."""
 
     __slots__ = ("_positioned",)
 

@@ -1,10 +1,10 @@
 """Wire format of messages, which identifies the schema of a value.
 
-    value  = magic 0 (1 byte) | schema id (4 bytes, big-endian) | Avro binary header = `__value_schema_id`: magic 0 |
-    schema id (4 bytes, big-endian); the value is then Avro binary alone
+    value:                       magic 0 (1 byte) | schema id (4 bytes, big-endian) | Avro binary
+    header `__value_schema_id`:  magic 0 (1 byte) | schema id (4 bytes, big-endian)
 
-A header takes precedence over the value, as in the serializers that write it. Magic 1 in a header means a GUID, which
-only a registry can map to an id; it is refused with its own reason.
+With a header, the value is Avro binary only. The header takes precedence, as in the serializers that write it. Magic 1
+in a header means a GUID, which only a registry can map to an id; it is refused with its own reason.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def unframe(value: bytes, headers: Iterable[tuple[str, bytes | None]] = ()) -> F
     """Returns the schema id and body of a message value.
 
     Raises:
-        FramingError: too short, another magic byte, a negative id, or a GUID in the header.
+        FramingError: the value or header is too short, has another magic byte or a negative id, or the header
+            has a GUID.
     """
     for name, header in headers:
         if name == VALUE_HEADER and header is not None:

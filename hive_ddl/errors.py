@@ -1,10 +1,13 @@
 """Errors of mapping a schema to its Hive table.
 
-HiveDdlError ├── UnsupportedColumn       an Avro type that no Hive column can hold ├── UnusableLocation        a
-directory name that Hive cannot use ├── ForeignTable            a table of that name exists and does not belong to the
-topic ├── StaleRevision           another writer changed the table since it was read ├── StatementRefused        the
-metastore refused a statement; the message contains its reason ├── MetastoreUnavailable    the metastore is unreachable,
-cannot be opened or returned an unknown response └── SessionFailed           Spark did not start
+HiveDdlError
+├── UnsupportedColumn     an Avro type that no Hive column can hold
+├── UnusableLocation      a directory name that Hive cannot use
+├── ForeignTable          a table of that name exists and does not belong to the topic
+├── StaleRevision         another writer changed the table since it was read
+├── StatementRefused      the metastore refused a statement; the message contains its reason
+├── MetastoreUnavailable  the metastore is unreachable, cannot be opened or returned an unknown response
+└── SessionFailed         Spark did not start
 """
 
 from __future__ import annotations

@@ -41,10 +41,12 @@ from headrace.hive_ddl.table import (
 )
 
 PARTITIONS_PER_CALL_MAX = 500
-"""Such a call takes some 10 s on Derby, well below the client timeout of ten minutes."""
+"""Maximum number of partitions in one operation, which takes some 10 s on Derby. The client's timeout is ten minutes.
+"""
 
 STORED_TYPE_CHARS_MAX = 32_672
-"""COLUMNS_V2.TYPE_NAME in metastores created by DataNucleus; Hive's own scripts since 2.3 have no limit."""
+"""Longest column type that the metastore stores (COLUMNS_V2.TYPE_NAME) if DataNucleus created its tables. Hive's own
+scripts since 2.3 have no limit."""
 
 CREATED_SUFFIX = "-created"  # revision suffix between a creation and the change that completes it
 
@@ -150,10 +152,11 @@ def plan_partitions(
 
 
 def _single_column_table(desired: TableState) -> TableState:
-    """Returns the table with a one-column schema, to be altered to its own schema afterwards.
+    """Returns the table with a one-column schema. It is created first, and then altered to its own schema.
 
-    Creating a table stores the columns of its schema, changing properties stores none. The schema has one column,
-    because a schema of all storable columns may be too long for a literal.
+    The metastore stores the columns of the schema when a table is created, and does not store any when properties
+    change, so that the length of a column type does not matter in the second step. The first schema has one column,
+    because a schema of all storable columns may be too long for a table property.
     """
     name = desired.columns[0].name
     schema = {"type": "record", "name": "created", "fields": [{"name": name, "type": "string"}]}

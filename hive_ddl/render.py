@@ -53,7 +53,7 @@ def database_statement(name: str) -> str:
 
 
 def render_statements(op: Op) -> tuple[str, ...]:
-    """Returns the HiveQL statements of an operation; empty for a file, which HiveQL cannot write."""
+    """Returns the HiveQL statements of an operation; empty for `PublishSchema`, because HiveQL cannot write files."""
     match op:
         case PublishSchema():
             return ()
@@ -107,7 +107,7 @@ def _create_table(op: CreateTable) -> str:
 
 
 def view_revision(view: ReplaceView) -> str:
-    """Returns a hash of the view's definition, to skip replacing a view that is current."""
+    """Returns a hash of the view's definition. A view with the same hash is current and need not be replaced."""
     return hashlib.sha256(_view_statement(view, "").encode()).hexdigest()[:16]
 
 

@@ -53,7 +53,8 @@ SCHEMA_LITERAL: Final = "avro.schema.literal"
 SCHEMA_URL: Final = "avro.schema.url"
 
 LITERAL_CHARS_MAX = 30_000
-"""Metastores created by DataNucleus store 32,672 characters of a property; a longer value fails the CREATE."""
+"""Longest schema text that is stored as a table property. Metastores created by DataNucleus store 32,672 characters of
+a property, and a CREATE with a longer value fails."""
 
 _NOT_URI = re.compile(r"""[\s"<>\\^`{|}#?\[\]]|%(?![0-9A-Fa-f]{2})""")
 

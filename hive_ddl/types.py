@@ -114,16 +114,16 @@ LOGICAL_TYPES: tuple[LogicalTypeMapping, ...] = (
     LogicalTypeMapping("varchar", PrimitiveType.STRING, _text_of_length("varchar", VARCHAR_CHARS_MAX)),
     LogicalTypeMapping("char", PrimitiveType.STRING, _text_of_length("char", CHAR_CHARS_MAX)),
 )
-"""All other logical types map to their base type: time-millis to int, time-micros to bigint, timestamp-micros,
-timestamp-nanos and the local timestamps to bigint, uuid on string to string, duration and decimal on fixed to binary.
-"""
+"""The logical types that have a Hive type of their own. All others map to their base type: time-millis to int,
+time-micros to bigint, timestamp-micros, timestamp-nanos and the local timestamps to bigint, uuid on string to string,
+duration and decimal on fixed to binary."""
 
 
 def hive_type(schema: Schema, node: Type) -> str:
     """Returns Hive's type name for a column of this type.
 
     Raises:
-        UnsupportedColumn: no Hive type can be created and read.
+        UnsupportedColumn: Hive has no type for it that both Hive and Spark can read.
     """
     text, problems = _TypeMapper(schema).of(node, "")
     for problem in problems:
@@ -179,7 +179,8 @@ def _columns(schema: Schema, partition_columns: Sequence[str]) -> tuple[tuple[Co
 
 @dataclass(frozen=True, slots=True)
 class _TypeMapper:
-    """Walks a schema. A use of a record in `open_records`, the enclosing records, is a recursion."""
+    """Determines the Hive types of a schema. `open_records` are the records that enclose the current type; a use of one
+    of them is a recursion, which a Hive type cannot express."""
 
     schema: Schema
     open_records: tuple[Name, ...] = ()

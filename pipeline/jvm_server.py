@@ -38,9 +38,8 @@ def run_server(
     """Runs the process of a server and returns its exit code.
 
     Args:
-        parse: parses the command line, given the settings: as arguments, the values of `[spark]`, including passwords,
-        would
-            be visible in the process list.
+        parse: parses the command line. It gets the settings as a value, because the values of `[spark]`, which include
+            passwords, would be visible in the process list as arguments.
         data_dir: returns the data directory of the options.
         serve: serves until the event is set.
     """
@@ -65,8 +64,8 @@ def run_server(
 
 
 def jvm_properties(settings: Settings, memory: str = "") -> dict[str, str]:
-    """Returns the Spark properties of the settings, for a JVM that exits when it runs out of memory. Without the option
-    it would continue and fail some requests.
+    """Returns the Spark properties of the settings, with the option that makes the JVM exit when it runs out of memory.
+    A JVM without that option would continue and fail some requests.
 
     Args:
         memory: heap size of the JVM; "" takes the value of the properties.

@@ -65,7 +65,7 @@ logger = logging.getLogger(__name__)
 KAFKA_TIMEOUT_S = 30.0
 SPARK = "spark"
 PRINT = "print"
-"""The executor that only prints statements."""
+"""Value of `hive.executor` for the executor that only prints statements."""
 
 
 NO_RUN_LOG = "off"
@@ -98,7 +98,7 @@ class SparkConnection:
         """Returns the executor that changes tables.
 
         Raises:
-            MetastoreUnavailable: it is not available, or was not earlier in this run.
+            MetastoreUnavailable: the metastore is not available, or an earlier call in this run found it unavailable.
         """
         if self._executor is None:
             if self._metastore_error is not None:
@@ -178,7 +178,7 @@ def _hive_server(settings: Settings) -> HiveServerAddress | None:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The ports and settings of a load, and the ports of rewrites."""
+    """The ports and settings of a load, and the ports of the commands that rewrite time partitions."""
 
     ports: RunDependencies
     settings: RunSettings

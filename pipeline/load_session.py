@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 
 WORKER_DAEMON_KEY = "python.daemon.module"
 WORKER_DAEMON = "headrace.pipeline.worker_daemon"
-"""A name, since only the process of the workers may import the module."""
+"""Name of the module that Spark's worker daemon runs. It is not imported here, because only the daemon's process may
+import it."""
 
 
 def may_outlive_load(settings: Settings) -> bool:

@@ -66,7 +66,7 @@ def serve(options: MetastoreOptions, stop: threading.Event) -> None:
         data_dir=options.data_dir,
         warehouse_uri=local_location(options.warehouse),
         extra=options.conf,
-        short_lived=True,  # its work is Derby's, and it is waited for
+        short_lived=True,  # clients wait for the start, and Derby does little work afterwards
     )
     gateway = open_jvm(options.data_dir, properties)
     try:

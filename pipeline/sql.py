@@ -97,11 +97,11 @@ def run_query(session: SparkSession, statement: str, database: str, *, with_valu
     Args:
         session: uses the metastore of the tables.
         statement: as returned by `check_statement`.
-        database: may not exist.
+        database: the default database; it need not exist.
         with_values: whether to fill the result's `values`.
 
     Raises:
-        QueryFailed: Spark cannot parse or run it.
+        QueryFailed: Spark cannot parse or run the query.
     """
     try:
         _reject_writes(session, statement)

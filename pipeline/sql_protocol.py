@@ -46,7 +46,7 @@ def send_query(path: Path, request: SqlRequest, is_up: Callable[[], bool]) -> Qu
 
     Args:
         path: path of the socket.
-        is_up: whether that `headrace up` still runs; while it does, waits for its SQL server to start.
+        is_up: returns whether this `headrace up` still runs; while it does, the call waits for its SQL server to start.
 
     Raises:
         SqlServerUnavailable: the SQL server does not run and does not start.
@@ -98,7 +98,7 @@ def read_request(content: bytes) -> SqlRequest:
     """Parses a request.
 
     Raises:
-        ValueError: it is not a valid request.
+        ValueError: the content is not a request.
     """
     document: Any = json.loads(content)
     if not isinstance(document, Mapping) or {*document} != {field.name for field in dataclasses.fields(SqlRequest)}:
@@ -131,8 +131,8 @@ def read_to_end(connection: socket.socket, bytes_max: int | None = None) -> byte
 
 @contextlib.contextmanager
 def listening(path: Path) -> Iterator[socket.socket]:
-    """Listens on a socket that only its owner can open. Deletes a leftover socket: `up.json` shows that its process has
-    ended."""
+    """Listens on a socket that only its owner can open. First deletes a socket that an ended process left behind;
+    `up.json` shows that no other `headrace up` runs."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listener, _short_name(path) as name:
         before = os.umask(0o177)

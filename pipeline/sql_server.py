@@ -122,7 +122,7 @@ def serve(options: SqlOptions, stop: threading.Event) -> None:
 
 
 class _QueryServer:
-    """Accepts requests on the socket. Each has its own thread and Spark session."""
+    """Accepts requests on the socket. Each request has its own thread and Spark session."""
 
     def __init__(self, session: Any, memory: str) -> None:
         self._session = session
@@ -133,8 +133,8 @@ class _QueryServer:
         self._slots = threading.Semaphore(QUERIES_MAX)
 
     def warm_up(self) -> None:
-        """Runs a first query, which loads classes for seconds, after the requests that waited for the start. A waiting
-        query may need fewer classes, and the warm-up would take CPU time from it."""
+        """Runs a first query, because loading its classes takes seconds. It runs after the requests that waited for the
+        server's start, so that it does not take CPU time from them."""
         time.sleep(RESPONSE_GRACE_S)
         for thread in list(self._threads):
             thread.join()

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from headrace.loader.storage.hadoop.file_system import RemoteFileSystem
 
 STATE_NAME = f"{LOG_DIRECTORY}/state.json"
-"""Location of the commit log, stored in a warehouse with a separate commit log."""
+"""File in the warehouse that records the location of a separate commit log."""
 
 PYTHON_OF_WORKERS = "pyspark.python"
 
 WAREHOUSE_NAME = "warehouse.json"
-"""Location of the warehouse, stored in a separate commit log."""
+"""File in a separate commit log that records the location of its warehouse."""
 
 
 def warehouse_storage(settings: Settings) -> Storage:
@@ -72,18 +72,20 @@ def _gateway(settings: Settings) -> Any:
 
 
 def check_warehouse_and_log(settings: Settings, storage: Storage, *, is_dry: bool) -> None:
-    """Checks that a separate commit log and the warehouse belong together. With another log, a load would load all
-    messages a second time into the same tables.
+    """Checks that a separate commit log and the warehouse belong together. With the commit log of another warehouse, a
+    load would load all messages a second time into the same tables.
 
     Raises:
-        StorageError: they do not.
+        StorageError: they do not belong together.
     """
     state, warehouse = state_location(settings), location_of(warehouse_location(settings))
     configured_log = warehouse if state is None else location_of(state)
     recorded_log = _recorded_location(storage, STATE_NAME)
     if state is None:
         if recorded_log:
-            raise StorageError(f"warehouse {warehouse}: its commit log is {recorded_log}; set loader.state to that")
+            raise StorageError(
+                f"warehouse {warehouse}: its commit log is {recorded_log}; set loader.state to this location"
+            )
         return
     if storage.files.length(f"{LOG_DIRECTORY}/format.json") is not None:
         raise StorageError(
@@ -113,7 +115,7 @@ def _recorded_location(storage: Storage, name: str) -> str:
 
 
 def location_of(directory: Path | RemoteDirectory) -> str:
-    """Returns a directory as Hadoop writes it."""
+    """Returns the location of a directory in Hadoop's spelling."""
     return directory.uri if isinstance(directory, RemoteDirectory) else local_location(directory)
 
 

@@ -104,8 +104,7 @@ def check_timeouts(settings: BrokerSettings) -> None:
 
     Raises:
         CommandError: the session timeout is not longer than the heartbeat interval, so that members would be removed
-        from
-            their group before their next heartbeat.
+            from their group before their next heartbeat.
     """
     if settings.consumer_session_timeout <= settings.consumer_heartbeat_interval:
         raise CommandError(

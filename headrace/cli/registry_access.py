@@ -57,8 +57,7 @@ def check_access(settings: RegistrySettings) -> None:
 
     Raises:
         CommandError: anonymous clients from a network could change schemas and the setting that permits it is not set,
-        or
-            a file cannot be used.
+            or a file cannot be used.
     """
     from headrace.registry.errors import TokenKeysUnusable, UsersFileUnusable
     from headrace.registry.operation.log_file import LogFile

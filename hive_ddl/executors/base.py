@@ -20,7 +20,8 @@ class Executor(Protocol):
 
     @property
     def has_compare_and_set(self) -> bool:
-        """Whether `SetProperties` is an atomic compare-and-set; otherwise the revision is read before the write."""
+        """Whether `SetProperties` is an atomic compare-and-set. Otherwise the executor reads the revision before it
+        writes, and a concurrent write between the two is not detected."""
         ...
 
     def ensure_database(self, name: str) -> None:
@@ -54,11 +55,12 @@ class Executor(Protocol):
 
 
 def check_creation(current: TableState, desired: TableState) -> None:
-    """Checks a table that existed when it was to be created: by an earlier attempt of ours or by another writer.
+    """Checks a table that already exists although it was to be created. An earlier attempt of this process or another
+    writer has created it.
 
     Raises:
-        StaleRevision: it is not the desired table.
-        ForeignTable: it belongs to something else.
+        StaleRevision: the table differs from the desired one.
+        ForeignTable: the table does not belong to the topic.
     """
     is_ours = current.topic == desired.topic and current.revision == desired.revision
     if not is_ours and plan_table(current, desired):

@@ -22,7 +22,8 @@ import pyspark
 ARCHIVE_DIRECTORY = Path("var") / "headrace"  # inside the environment, so that it is deleted with it
 PREFIX, SUFFIX = "classes-", ".jsa"
 CHECKED = ("-XX:+VerifySharedSpaces", "-Xlog:disable", "-Xlog:all=warning:stderr")
-"""Java would print warnings, also about an archive that does not match, to standard output, which is for reports."""
+"""Java options that verify the archive's checksums and print Java's warnings to standard error. By default Java prints
+them, such as one about an archive that does not match, to standard output, which is for reports."""
 
 
 def archive_key() -> Path:

@@ -36,7 +36,9 @@ from headrace.hive_ddl.table import Column, TableState, literal_columns
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 10
-LOGIN_TIMEOUT_S = 60  # HiveServer2 creates session directories; with another login method, a server never responds
+LOGIN_TIMEOUT_S = (
+    60  # a slow HiveServer2 creates session directories; a server with another login method never responds
+)
 STATEMENT_TIMEOUT_S = 900  # per statement; 500 partitions on a slow metastore take minutes
 REASON_CHARS_MAX = 500
 LISTINGS_MAX = 31  # for more days than a month, listing everything is faster
@@ -51,7 +53,8 @@ SPARK_SESSION_SETTINGS = (
     "SET spark.redaction.regex=(?!)",
     "SET spark.sql.redaction.options.regex=(?!)",
 )
-"""Settings of our session only; a server may refuse any of them without harm."""
+"""Statements that change settings of our session only. If a server refuses one of them, the session works without it.
+"""
 HIVE_SESSION_SETTINGS = ("SET hive.stats.autogather=false", "SET hive.variable.substitute=false")
 
 REDACTED = "*********(redacted)"
@@ -86,9 +89,8 @@ class HiveServerAddress:
 
 
 class _TableNotFound(StatementRefused):
-    """The table does not exist. Querying it directly is faster than listing tables, which takes longer the more there
-    are.
-    """
+    """Raised when a statement names a missing table. Callers query a table directly and catch this error, because
+    listing tables takes longer the more tables there are."""
 
 
 class HiveServerExecutor:
@@ -215,7 +217,8 @@ class HiveServerExecutor:
     def _listed(
         self, database: str, name: str, selected: Collection[PartitionValues] | None
     ) -> Iterator[tuple[tuple[str, ...], PartitionValues]]:
-        """Yields partition columns and values of existing partitions, at least of the days in `selected`."""
+        """Yields partition columns and values of existing partitions: at least those of the days in `selected`, or
+        all."""
         table = qualified_name(database, name)
         days = None if selected is None else sorted({values[0] for values in selected})
         specs = [""]
@@ -343,7 +346,7 @@ def _connect(address: HiveServerAddress) -> Any:
 
 
 def _product(connection: Any) -> str:
-    """Returns the server's name of itself: `Apache Hive` or `Spark SQL`."""
+    """Returns the product name that the server reports: `Apache Hive` or `Spark SQL`."""
     from TCLIService.ttypes import TGetInfoReq, TGetInfoType
 
     request = TGetInfoReq(connection.sessionHandle, TGetInfoType.CLI_DBMS_NAME)

@@ -23,8 +23,8 @@ from headrace.hive_ddl.table import TableState
 class PrintingExecutor:
     """Prints each statement to `output`.
 
-    It has no metastore: a table exists once its CREATE was printed, and has the properties printed since, so that
-    tables and partitions are printed once each.
+    The executor reads no metastore. It treats a table as existing after it has printed the table's CREATE, with the
+    properties printed since, so that no table and no partition is printed twice.
     """
 
     def __init__(self, output: TextIO) -> None:

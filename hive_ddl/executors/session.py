@@ -93,16 +93,17 @@ BASE_JAVA_OPTIONS = (
     "-XX:+UseSerialGC",
 )
 SHORT_LIVED_JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1",)
-"""A session of a few seconds ends before the second compiler pays off."""
+"""Java options for a session of a few seconds: only the JVM's first compiler, because the session ends before the
+second one pays off."""
 LONG_LIVED_JAVA_OPTIONS = (
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",
     "-XX:Tier4CompileThreshold=150000",
     "-XX:Tier3DelayOn=0",
 )
-"""For a fast start of a long session: the second compiler, which uses half of the processor time of a start, gets ten
-times higher thresholds, and methods that wait for it are no longer profiled. Loops reach it as early as by default.
-"""
+"""Java options for a long session that make the start faster. The second compiler takes half of the processor time of a
+start, so its thresholds are ten times higher, and methods that wait for it are no longer profiled. The threshold for
+loops is unchanged."""
 
 
 def open_session(

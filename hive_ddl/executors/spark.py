@@ -1,7 +1,7 @@
 """Runs operations through the metastore client in the Spark session's JVM.
 
-SQL is not used: Spark's `ALTER TABLE` writes stored columns that are one change behind, which the metastore then
-refuses for ever, and texts that are not parsed need no quoting. Tables are also read this way, because `SHOW
+Spark SQL is not used for tables, for three reasons. Spark's `ALTER TABLE` writes stored columns that are one change
+behind, and the metastore then refuses all later changes. Values that are not parsed as SQL need no quoting. And `SHOW
 TBLPROPERTIES` redacts a schema that contains the word "url".
 
 A table change is a compare-and-set on its property `headrace.revision`. A metastore without support for that condition
@@ -300,7 +300,13 @@ class SparkExecutor:
                 self._resolve_failed_change(op, error)
 
     def _resolve_failed_change(self, op: SetProperties, error: Py4JError) -> None:
-        """Checks after a failed change whether the table has our revision, or that of another writer."""
+        """Handles a failed change whose effect is unknown. Returns if the table has the new revision, because the
+        change then took effect.
+
+        Raises:
+            StaleRevision: the table has the revision of another writer.
+            Py4JError: the table is unchanged; the original error.
+        """
         if _is_lost(error):
             raise error
         table = self._get_table(op.database, op.name)
@@ -356,7 +362,8 @@ class SparkExecutor:
                         raise
 
     def _replace_view(self, op: ReplaceView) -> None:
-        """Uses Spark, because the view's query must be analysed; the table is not changed."""
+        """Creates or replaces a view with Spark SQL, because Spark must analyse the view's query. The table is not
+        changed."""
         try:
             self._session.catalog.refreshTable(qualified_name(op.database, op.table))
             for statement in render_statements(op):
@@ -416,10 +423,10 @@ class SparkExecutor:
 
     @contextlib.contextmanager
     def _failures(self, subject: str, *, of_metastore: bool = True) -> Iterator[None]:
-        """Translates JVM exceptions.
+        """Translates JVM exceptions in the context into errors of this package.
 
         Args:
-            of_metastore: whether the calls inside go to the metastore, not to a file system.
+            of_metastore: whether the calls in the context go to the metastore, not to a file system.
         """
         if self._failure_reason:
             raise MetastoreUnavailable(self._where, self._failure_reason)

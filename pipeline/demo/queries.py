@@ -46,7 +46,7 @@ def mean_delay_per_month(data: Path) -> Table:
 
 
 def delay_by_weather(data: Path) -> Table:
-    """Flights joined with the weather of their airport and hour, by kind of weather."""
+    """Returns the delays by kind of weather, from flights joined with the weather of their airport and hour."""
     weather: dict[tuple[str, int], list[str]] = defaultdict(list)
     for row in read_rows(data, "weather.csv"):
         weather[row["origin"], time_ms(row["time_hour"])].append(_kind_of_weather(row))

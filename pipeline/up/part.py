@@ -104,7 +104,8 @@ class Part:
         return self._addresses
 
     def send_line(self, line: str) -> None:
-        """Sends a line to its standard input. `last_log_line` then covers the log from here on."""
+        """Sends a line to the part's standard input. `last_log_line` then considers only log lines written from now
+        on."""
         assert self.process.stdin is not None
         self.log.begin()
         with contextlib.suppress(BrokenPipeError):  # it has just ended; the next check finds that
@@ -190,7 +191,8 @@ class Part:
 
 
 def disk_full_note(path: Path) -> str:
-    """Returns a note if the disk is full, which the part often cannot write to its log; otherwise ""."""
+    """Returns a note if the disk is full; otherwise "". A part often cannot write this reason to its log on the full
+    disk."""
     free = shutil.disk_usage(path.parent).free
     return "" if free >= DISK_BYTES_MIN else f"; its disk has {free // 1024} KiB left: free disk space, then restart"
 

@@ -61,8 +61,7 @@ def part_command(name: str, settings: Settings, addresses: Mapping[str, str]) ->
 
     Args:
         addresses: addresses of the ready parts, by their names in the ready lines. A restarted part listens on its
-        previous
-            address.
+            previous address.
     """
     data_dir = str(settings.data_dir.resolve())
     if name == "metastore":

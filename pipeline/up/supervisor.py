@@ -25,8 +25,8 @@ from headrace.settings.addresses import UP_FILE_NAME, LiveAddresses, local_wareh
 
 logger = logging.getLogger(__name__)
 
-STOP_TIMEOUT_S = 20.0  # then a part is killed, which all parts survive
-# after all other parts have stopped; for background work without clients, which is simply repeated
+STOP_TIMEOUT_S = 20.0  # a part that is still running then is killed; every part recovers from that when it starts again
+# For background work without clients, after all other parts have stopped; the next start repeats the work.
 BACKGROUND_STOP_TIMEOUT_S = 1.0
 LOG_CHECK_S = 60.0
 # The process checks whether the archive is needed: this process has neither Java nor Spark.
@@ -95,8 +95,8 @@ class _Supervisor:
         self._spark_log = PartLog(self._log_dir / "spark.log")  # shared by all JVMs, which start and end
 
     def start(self, names: Collection[str]) -> LiveAddresses:
-        """Starts the parts and returns the addresses when they are ready. Does not wait for SQL without a configured
-        address."""
+        """Starts the parts and returns the addresses when the servers are ready. Waits for the SQL server only if
+        `sql.listen` is set."""
         deadline = time.monotonic() + READY_TIMEOUT_S
         servers = [name for name in names if name not in ("sql", LOAD)]
         for name in servers:
