@@ -110,7 +110,9 @@ def run_query(session: SparkSession, statement: str, database: str, *, with_valu
         return _collected(session.sql(statement), with_values)
     except (PySparkException, Py4JError) as error:
         if "PARSE_SYNTAX_ERROR" in str(error) and _ends_before(statement, str(error)):
-            raise QueryFailed("expected one query, found more text after a semicolon") from error
+            raise QueryFailed(
+                "expected one query, found more text after a semicolon; run the queries one at a time"
+            ) from error
         raise QueryFailed(error_line(error)) from error
 
 
@@ -147,7 +149,9 @@ def _reject_writes(session: Any, statement: str) -> None:
     plan = session._jsparkSession.sessionState().sqlParser().parsePlan(statement)
     found = _WRITE_NODE.search(plan.treeString())
     if found is not None and not statement.lstrip(" (\n\t").upper().startswith(("SHOW", "EXPLAIN")):
-        raise QueryFailed(f"only queries are allowed, and this statement would {found[1].lower()}")
+        raise QueryFailed(
+            f"only queries are allowed, and this statement would {found[1].lower()}; only loads change tables"
+        )
 
 
 def _collected(frame: DataFrame, with_values: bool) -> QueryResult:

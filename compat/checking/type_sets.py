@@ -159,7 +159,11 @@ class TypeSet:
             if other in chain:
                 raise SchemaParseError(_cycle((*chain[chain.index(other) :], other)), position, source)
         if len(chain) > FILES_DEEP_MAX:
-            raise SchemaParseError(f"more than {FILES_DEEP_MAX} files need each other's types", position, source)
+            raise SchemaParseError(
+                f"more than {FILES_DEEP_MAX} files need each other's types; put related types into one file",
+                position,
+                source,
+            )
         try:
             references = [self._schema(other, chain) for other in others]
         except SchemaParseError as error:

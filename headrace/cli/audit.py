@@ -103,7 +103,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         "--since",
         type=_instant_ms,
         metavar="TIME",
-        help=f"{windows} from TIME on: 2026-01-31, '2026-01-31 07:10Z', or 7d",
+        help=f"{windows} from TIME on: 2026-01-31, '2026-01-31 07:10Z', or 7d for the last 7 days",
     )
     parser.add_argument("--until", type=_instant_ms, metavar="TIME", help=f"{windows} that begin before TIME")
     add_settings_flags(parser, ("registry.url", "kafka.bootstrap_servers"))
@@ -141,7 +141,9 @@ def run(args: argparse.Namespace) -> int:
     except AuditError as error:
         raise CommandError(str(error)) from error
     if args.topic is not None and not results:
-        raise CommandError(f"no tier has counted the topic {args.topic!r} in this period")
+        raise CommandError(
+            f"no tier has counted the topic {args.topic!r} in this period; check the name, --since and --until"
+        )
     if args.format == "json":
         print_json({**as_json(results, ingested.bad), "not_fresh": outage})
     else:

@@ -42,14 +42,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="only this hour (dt=2026-01-31/hr=07) or day (dt=2026-01-31)",
     )
     parser.add_argument(
-        "--from", dest="since", metavar="TIME", default="", help="time partitions from this day or hour on"
+        "--from", dest="since", metavar="TIME", default="", help="only time partitions from this day or hour on"
     )
     parser.add_argument(
         "--to",
         dest="until",
         metavar="TIME",
         default="",
-        help="time partitions before this day or hour: 2026-01-31T07, in UTC",
+        help="only time partitions before this day or hour: 2026-01-31T07, in UTC",
     )
     parser.add_argument("--quarantine", action="store_true", help="list the files of the quarantine table instead")
     add_settings_flags(parser, ("loader.warehouse",))

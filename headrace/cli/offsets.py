@@ -261,7 +261,10 @@ def _group_offsets(settings: Settings, group: str) -> tuple[Mapping[str, Mapping
         for topic_partition, offset in cluster.group_offsets(group).items():
             found.setdefault(topic_partition.topic, {})[topic_partition.partition] = offset
     if not found:
-        raise CommandError(f"consumer group {group!r} has committed no offsets on these brokers")
+        raise CommandError(
+            f"consumer group {group!r} has committed no offsets on these brokers; check its name and "
+            "kafka.bootstrap_servers"
+        )
     return found, f"consumer group {group}"
 
 
@@ -275,7 +278,10 @@ def _connect_offsets(path: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
         with source_path.open(encoding="utf-8", errors="replace") as listing:
             found = next_offsets(names_in_listing(listing))
     if not found:
-        raise CommandError(f"{path}: no file names like topic+partition+start+end.avro found")
+        raise CommandError(
+            f"{path}: no file names like topic+partition+start+end.avro found; expected the directory of the sink's "
+            "files, or a file that lists them"
+        )
     return found, f"the Kafka Connect files of {path}"
 
 

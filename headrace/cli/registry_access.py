@@ -79,7 +79,9 @@ def check_access(settings: RegistrySettings) -> None:
             if target:
                 LogFile(target, name).close()
         except OSError as error:
-            raise CommandError(f"registry.{name} {target} cannot be written: {error.strerror}") from error
+            raise CommandError(
+                f"registry.{name} {target} cannot be written: {error.strerror}; choose another file"
+            ) from error
     if settings.requests_per_second_max < 0:
         raise CommandError(
             f"registry.requests_per_second_max is {settings.requests_per_second_max}, expected 0 or more"

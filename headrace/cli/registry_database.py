@@ -75,5 +75,7 @@ def database_url(settings: Settings) -> str:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CommandError(f"data_dir {directory} cannot be created: {error.strerror}") from error
+        raise CommandError(
+            f"data_dir {directory} cannot be created: {error.strerror}; choose another --data-dir"
+        ) from error
     return sqlite_url(directory / "registry.db")

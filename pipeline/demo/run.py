@@ -348,7 +348,7 @@ def prepare_directory(data_dir: Path) -> None:
         (data_dir / "logs").mkdir(parents=True)
         marker.write_text("The next run of the demo empties this directory.\n", encoding="utf-8")
     except OSError as error:
-        raise DemoError(f"cannot write to {error.filename}: {error.strerror}") from error
+        raise DemoError(f"cannot write to {error.filename}: {error.strerror}; choose another --data-dir") from error
 
 
 def _last_line(text: str) -> str:

@@ -59,7 +59,7 @@ def run_up(
         (data_dir / "logs").mkdir(parents=True, exist_ok=True)
         local_warehouse_directory(settings).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UpError(f"cannot write to {error.filename}: {error.strerror}") from error
+        raise UpError(f"cannot write to {error.filename}: {error.strerror}; choose a writable directory") from error
     names = parts_of(settings, only)
     if "sql" in names and "metastore" not in names and not settings.hive.metastore:
         raise UpError("the part sql needs a metastore: start the part metastore as well, or set hive.metastore")
