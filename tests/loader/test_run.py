@@ -365,9 +365,9 @@ def test_a_load_requests_a_limited_number_of_unregistered_ids_and_the_next_conti
 ) -> None:
     monkeypatch.setattr(reading, "ABSENT_IDS_MAX", 30)
     world.topic("orders", range(1_000, 1_050), [1])
-    asked = world.registry.requests
+    requests_before = world.registry.requests
     first = load(world)
-    assert world.registry.requests - asked < 40
+    assert world.registry.requests - requests_before < 40
     assert len(world.quarantined("orders")) == 30
     assert any("the next load continues" in note for note in first.notes)
     load(world)
@@ -427,12 +427,12 @@ def test_messages_with_implausible_times_are_loaded_and_reported(world: World, m
     many = OddTimes(TimeOddity.OUT_OF_RANGE, "at", "millis", 10, 1_356_998_400_000_000_000)
     read = world.pool
 
-    def noting(units: Sequence[WorkUnit]) -> list[UnitResult]:
+    def with_odd_times(units: Sequence[WorkUnit]) -> list[UnitResult]:
         first, *rest = read(units)
         ranges = (dataclasses.replace(first.ranges[0], odd_times=(few, many)), *first.ranges[1:])
         return [dataclasses.replace(first, ranges=ranges), *rest]
 
-    monkeypatch.setattr(world, "pool", noting)
+    monkeypatch.setattr(world, "pool", with_odd_times)
     report = load(world)
     assert world.rows("orders") == world.produced("orders")
     (problem,) = report.problems["orders"]
@@ -734,8 +734,8 @@ def test_epoch_end_offsets_are_requested_only_after_a_leader_epoch_change(world:
     assert world.cluster.epoch_requests == []
     topic.epochs[1] = 4
     load(world)
-    (asked,) = world.cluster.epoch_requests
-    assert asked == {TopicPartition("orders", 1): EpochQuery(0, 4)}
+    (queries,) = world.cluster.epoch_requests
+    assert queries == {TopicPartition("orders", 1): EpochQuery(0, 4)}
     assert world.rows("orders") == world.produced("orders")
 
 
@@ -1135,8 +1135,8 @@ def test_a_full_disk_of_one_task_costs_only_what_it_read(world: World, monkeypat
     sentence = f"task 0 cannot write to /staging: no space; {SPACE_NEEDED}"
     assert set(report.problems.values()) == {(sentence,)}
     for topic in ("orders", "clicks"):
-        kept = [row for row in world.produced(topic) if TopicPartition(topic, row[0]) not in lost]
-        assert world.rows(topic) == kept
+        expected = [row for row in world.produced(topic) if TopicPartition(topic, row[0]) not in lost]
+        assert world.rows(topic) == expected
     assert 0 < len(lost) < 3
     assert not load(world).has_findings
     assert all(world.rows(topic) == world.produced(topic) for topic in ("orders", "clicks"))
@@ -1370,9 +1370,9 @@ def test_a_subject_registered_again_after_permanent_deletion_adds_its_new_fields
     world.registry.register("orders-value", 2, ORDER_V2)
     load(world)
     # The versions count from 1 again and have other fields than before.
-    anew = [text.replace('"note"', f'"n{at}"') for at, text in enumerate((ORDER_V2, ORDER_V2))]
+    texts = [text.replace('"note"', f'"n{at}"') for at, text in enumerate((ORDER_V2, ORDER_V2))]
     world.registry.subjects["orders-value"] = [8, 9]
-    world.registry.texts.update({8: anew[0], 9: anew[1]})
+    world.registry.texts.update({8: texts[0], 9: texts[1]})
     world.cluster.topics["orders"].logs[0] += [9, 8, 2]
     load(world)
     load(world)
@@ -1381,10 +1381,12 @@ def test_a_subject_registered_again_after_permanent_deletion_adds_its_new_fields
     assert [field.name for field in parse_schema(state.load_schema.text).root.fields] == ["id", "note", "n0", "n1"]  # type: ignore[union-attr]
     assert state.load_schema.writer_ids == {1, 2, 8, 9}
     revision = state.load_schema.revision
-    asked = world.registry.requests
+    requests_before = world.registry.requests
     load(world)
     assert world.log().read_state().topics["orders"].load_schema.revision == revision
-    assert world.registry.requests - asked == 2, "one for the subject's versions, one for the identity of the registry"
+    assert world.registry.requests - requests_before == 2, (
+        "one for the subject's versions, one for the identity of the registry"
+    )
 
 
 def test_ids_of_other_subjects_cause_one_request_for_the_newest_version(world: World) -> None:
@@ -1395,6 +1397,6 @@ def test_ids_of_other_subjects_cause_one_request_for_the_newest_version(world: W
     load(world)
     assert world.rows("orders") == world.produced("orders")
     assert world.log().read_state().topics["orders"].load_schema.revision == 1
-    asked = world.registry.requests
+    requests_before = world.registry.requests
     load(world)
-    assert world.registry.requests - asked <= 4
+    assert world.registry.requests - requests_before <= 4

@@ -377,14 +377,14 @@ def test_a_corrupt_batch_is_skipped_if_the_policy_permits(
     assert (passed[0].start, passed[-1].end, sum(one.end - one.start for one in passed)) == (6, 9, 3)
     assert {one.is_kept for one in passed} == {fate == "quarantine"}
     assert re.search(r"\b6: .*\bchecksum\b.*\b0x", passed[0].reason)
-    kept = [file for file in found.files if file.kind is FileKind.QUARANTINE]
+    quarantine_files = [file for file in found.files if file.kind is FileKind.QUARANTINE]
     quarantined = []
-    for file in kept:
+    for file in quarantine_files:
         with (tmp_path / "staging" / "w" / file.staged).open("rb") as opened:
             quarantined += read_rows(opened)
     quarantined.sort(key=lambda row: row.offset)
     if fate == "skip":
-        assert kept == []
+        assert quarantine_files == []
     else:
         assert {row.value for row in quarantined} == {log[2][1]}
         assert [(row.offset, row.code) for row in quarantined] == [(one.start, "corrupt_batch") for one in passed]
@@ -418,8 +418,8 @@ def test_a_corrupt_batch_with_an_absurd_time_goes_to_the_partition_of_invalid_ti
     batch[35] ^= 0x40  # the uppermost bits of the greatest time
     log[0] = (1, bytes(batch))
     result = run(offsets(0, 2), corrupt_batches="quarantine")
-    (kept,) = [file for file in result.files if file.kind is FileKind.QUARANTINE]
-    assert kept.time_partition == "dt=1970-01-01/hr=00"
+    (quarantine_file,) = [file for file in result.files if file.kind is FileKind.QUARANTINE]
+    assert quarantine_file.time_partition == "dt=1970-01-01/hr=00"
 
 
 def test_a_range_that_follows_another_shares_no_file(run: Run, cluster: Cluster, tmp_path: Path) -> None:

@@ -160,20 +160,20 @@ def test_a_topic_that_is_behind_reads_only_its_own_commits(log: CommitLog, monke
 @pytest.mark.parametrize(
     "content",
     [
-        "",
-        "{",
-        "[]",
-        '{"upto":"x"}',
-        '{"upto":99,"run_id":"w1","behind":{}}',
-        '{"upto":1,"work_id":"of a log that was replaced","behind":{}}',
+        b"",
+        b"{",
+        b"[]",
+        b'{"upto":"x"}',
+        write_document(Cursor(99, sha256="of commit 99")),
+        write_document(Cursor(1, sha256="of a log that was replaced")),
     ],
 )
-def test_an_invalid_cursor_is_reset(log: CommitLog, content: str) -> None:
+def test_an_invalid_cursor_is_reset(log: CommitLog, content: bytes) -> None:
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     add_commit(log, "w1", "a")
     engine = ApplierEngine(log, LocalStaging(log.storage.root), (Recorder("files", seen),))
     engine.follow()
-    log.storage.replace(cursor_path("files"), content.encode())
+    log.storage.replace(cursor_path("files"), content)
     engine.follow()
     assert seen == [("files", "a", (1,))] * 2
 
@@ -290,13 +290,19 @@ def test_skipped_offsets_of_a_commit_become_audit_rows(log: CommitLog) -> None:
     passed = SkippedOffsets(3, 9, "the checksum is wrong", is_kept=True)
     ranges = (dataclasses.replace(committed.ranges[0], skipped=(passed,)),)
     changed = dataclasses.replace(commit, topics={"orders": dataclasses.replace(committed, ranges=ranges)})
-    told, *counts = audit_rows("orders", changed, "h")
-    assert (told.outcome, told.count, told.partition, told.start, told.end) == (AuditOutcome.SKIPPED, 6, 0, 3, 9)
-    assert told.window_start_ms == commit.committed_at_ms - commit.committed_at_ms % WINDOW_MS
+    skipped_row, *counts = audit_rows("orders", changed, "h")
+    assert (skipped_row.outcome, skipped_row.count, skipped_row.partition, skipped_row.start, skipped_row.end) == (
+        AuditOutcome.SKIPPED,
+        6,
+        0,
+        3,
+        9,
+    )
+    assert skipped_row.window_start_ms == commit.committed_at_ms - commit.committed_at_ms % WINDOW_MS
     assert counts == list(audit_rows("orders", commit, "h"))
     again = (dataclasses.replace(ranges[0], incarnation=1),)
     changed = dataclasses.replace(commit, topics={"orders": dataclasses.replace(committed, ranges=again)})
-    assert next(audit_rows("orders", changed, "h")).id != told.id, "the log was truncated and has other messages"
+    assert next(audit_rows("orders", changed, "h")).id != skipped_row.id, "the log was truncated and has other messages"
 
 
 def test_absurd_windows_of_earlier_commits_are_merged_and_keep_their_ids(log: CommitLog) -> None:

@@ -248,7 +248,7 @@ def test_after_an_outage_at_any_call_the_next_load_completes_the_tables(
         outage = Outage(at=at)
         try:
             report = load(world, outage)
-            ended.add("told")
+            ended.add("reported")
             assert report.has_findings or outage.waits == ["LocalCommitStorage.replace"], outage.waits
         except StorageUnavailable as error:
             ended.add("raised")
@@ -259,7 +259,7 @@ def test_after_an_outage_at_any_call_the_next_load_completes_the_tables(
         for topic in TOPICS[:2]:
             assert world.rows(topic) == world.produced(topic), at
             assert len(world.audit(topic)) == 1
-    assert ended == {"told", "raised"}
+    assert ended == {"reported", "raised"}
 
 
 def small(root: Path) -> World:

@@ -179,8 +179,8 @@ def test_foreign_files_with_equal_names_get_numbers(world: World) -> None:
         assert found.message.endswith(f" {target}")
         assert found.moves == (("orders/dt=2026-01-01/hr=00/000000_0", target),)
         assert (world.warehouse / target).read_text() == text
-    kept = {path.name: path.read_text() for path in (world.warehouse / aside).parent.iterdir()}
-    assert kept == {"000000_0": "first", "000000_0.1": "second", "000000_0.2": "first"}
+    moved_files = {path.name: path.read_text() for path in (world.warehouse / aside).parent.iterdir()}
+    assert moved_files == {"000000_0": "first", "000000_0.1": "second", "000000_0.2": "first"}
     assert repair(world).compare("orders") == ()
 
 
@@ -391,8 +391,8 @@ def test_files_added_during_a_comparison_are_not_foreign(world: World) -> None:
     slow_repair = repair(world)
     partitions = world.hive.partitions
 
-    def slow(*asked: object) -> object:
-        found = partitions(*asked)  # type: ignore[arg-type]  # of the protocol
+    def slow(*arguments: object) -> object:
+        found = partitions(*arguments)  # type: ignore[arg-type]  # of the protocol
         world.cluster.topics["orders"].logs[0] += [1] * 3
         world.hive.partitions = partitions  # type: ignore[method-assign]
         run_load(world.ports(), world.settings)

@@ -89,13 +89,13 @@ def test_a_lost_reply_of_a_put_is_resolved_by_reading_the_commit(
             raise answer
         return answer
 
-    kept: list[str] = []
-    monkeypatch.setattr(LocalCommitStorage, "keep", lambda storage, name: kept.append(name))
+    fsynced: list[str] = []
+    monkeypatch.setattr(LocalCommitStorage, "keep", lambda storage, name: fsynced.append(name))
     monkeypatch.setattr(LocalCommitStorage, "put_if_absent", reply_lost)
     commit_result = log.try_commit(load("w1", {"orders": topic_commit(committed_range(0, 1, 1, 5))}))
     assert commit_result.commit is not None
     assert (commit_result.commit.run_id, commit_result.commit.commit_number) == ("w1", 2)
-    assert kept == [commit_path(2)] * 2, (
+    assert fsynced == [commit_path(2)] * 2, (
         "fsynced by the put and again by try_commit, because the put may have failed before its fsync"
     )
     assert open_log(tmp_path).head() == 2
@@ -151,7 +151,10 @@ def test_a_copied_commit_file_is_an_error(tmp_path: Path) -> None:
     assert re.search(r"\b2\b", refused.value.reason)
 
 
-@pytest.mark.parametrize("hint", [None, b"", b"nonsense", b'{"slot": 1}', b'{"slot": 900}', b'{"slot": "x"}', b"[1]"])
+@pytest.mark.parametrize(
+    "hint",
+    [None, b"", b"nonsense", b'{"commit_number": 1}', b'{"commit_number": 900}', b'{"commit_number": "x"}', b"[1]"],
+)
 @pytest.mark.parametrize("commits", [0, 1, 2, 7, 20])
 def test_the_newest_commit_is_found_with_any_hint(tmp_path: Path, commits: int, hint: bytes | None) -> None:
     filled(tmp_path, commits)
@@ -285,17 +288,17 @@ def test_a_commit_with_another_predecessor_is_an_error(tmp_path: Path) -> None:
     assert refused.value.path == str(tmp_path / "one" / commit_path(3))
 
 
-@pytest.mark.parametrize("kept", [1, 2])
-def test_a_restored_older_log_is_detected(tmp_path: Path, kept: int) -> None:
-    """Detected by a driver that has read the longer log. The copy has `kept` commits, perhaps followed by new ones."""
+@pytest.mark.parametrize("restored", [1, 2])
+def test_a_restored_older_log_is_detected(tmp_path: Path, restored: int) -> None:
+    """A driver that has read the longer log detects it. The copy has `restored` commits, and later more."""
     log = filled(tmp_path, 3)
-    for commit_number in range(kept + 1, 4):
+    for commit_number in range(restored + 1, 4):
         (tmp_path / commit_path(commit_number)).unlink()
     with pytest.raises(LogReplaced, match=commit_path(3)):
         log.try_commit(load("w3", {"orders": topic_commit(committed_range(0, 3, 3, 5))}))
-    assert open_log(tmp_path).head() == kept
+    assert open_log(tmp_path).head() == restored
     other = open_log(tmp_path)
-    for number in range(kept, 4):
+    for number in range(restored, 4):
         other.try_commit(clean(f"c{number}", "x"))
     with pytest.raises(LogReplaced):
         log.read_state()

@@ -143,10 +143,10 @@ def step(world: World, number: int, rules: Rules) -> World | None:
         else:
             actor = actor._replace(step="look", commit_number=actor.commit_number + 1)
     elif actor.step == "sweep":
-        gone = staged & state_after(log).voided
-        if not gone:
+        voided_files = staged & state_after(log).voided
+        if not voided_files:
             return None
-        staged -= {min(gone)}
+        staged -= {min(voided_files)}
     elif actor.step in ("link", "unlink"):
         if actor.apply > len(log):
             return None

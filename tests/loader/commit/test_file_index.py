@@ -229,9 +229,9 @@ class Play:
             TOPIC, dataclasses.replace(topic_commit(), files=files, rewrites=rewrites), CommitKind.COMPACT
         )
 
-    def _retire(self, kept: int) -> None:
+    def _retire(self, remaining: int) -> None:
         commits = sorted(self.world.log.read_state().rewrites)
-        self.world.retire(commits[: max(0, len(commits) - kept)])
+        self.world.retire(commits[: max(0, len(commits) - remaining)])
 
     def _other(self) -> None:
         self.world.add_commit("payments", added((FileKind.DATA, TIME_PARTITION)))

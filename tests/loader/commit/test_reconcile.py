@@ -315,9 +315,9 @@ def test_a_quarantined_corrupt_batch_is_one_row_for_all_its_offsets() -> None:
     units = [unit(0, offsets(0, 0, 10))]
     data = StagedFile(FileKind.DATA, "t", "b", "d", 10, "00", 6, (FileRange(0, 0, 9, 6),))
     row = StagedFile(FileKind.QUARANTINE, "t", "b", "q", 10, "00", 1, (FileRange(0, 4, 4, 1),))
-    kept = reconcile(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=True)], [data, row])])["t"]
-    assert (ends(kept), kept.problems) == ({0: 10}, ())
-    assert kept.ranges[0].skipped == (SkippedOffsets(4, 8, "the checksum is wrong", True),)
+    skipped_batch = reconcile(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=True)], [data, row])])["t"]
+    assert (ends(skipped_batch), skipped_batch.problems) == ({0: 10}, ())
+    assert skipped_batch.ranges[0].skipped == (SkippedOffsets(4, 8, "the checksum is wrong", True),)
     for is_kept, files in ((True, [data]), (False, [data, row])):
         wrong = reconcile(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=is_kept)], files)])["t"]
         assert wrong.ranges == () and " quarantine " in wrong.problems[0]

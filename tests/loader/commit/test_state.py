@@ -242,8 +242,8 @@ def test_a_load_and_a_rewrite_do_not_conflict() -> None:
 
 
 def test_a_rewrite_without_added_files_has_no_staging() -> None:
-    gone = dataclasses.replace(MERGED, kind=CommitKind.EXPIRE)
-    assert state_of(FIRST, MORE, gone).works == {"w1", "w2"}
+    expired = dataclasses.replace(MERGED, kind=CommitKind.EXPIRE)
+    assert state_of(FIRST, MORE, expired).works == {"w1", "w2"}
 
 
 def starting(*starts: StartOffset, run_id: str = "op") -> Commit:

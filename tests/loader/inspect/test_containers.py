@@ -34,8 +34,8 @@ def test_rows_of_all_blocks_are_counted_whatever_their_sizes() -> None:
 
 def test_metadata_is_skipped_with_and_without_its_size() -> None:
     pair = encode_bytes(b"avro.codec") + encode_bytes(b"null" * 40)
-    told = encode_long(-1) + encode_long(len(pair)) + pair
-    for metadata in (encode_long(1) + pair, told, encode_long(1) + pair + told, encode_long(2) + 2 * pair):
+    sized = encode_long(-1) + encode_long(len(pair)) + pair
+    for metadata in (encode_long(1) + pair, sized, encode_long(1) + pair + sized, encode_long(2) + 2 * pair):
         assert counted(MAGIC + metadata + b"\x00" + SYNC + block(3, 9)) == 3
 
 

@@ -86,12 +86,12 @@ def test_fate_of_offsets_in_corrupt_batches(shelf: Shelf) -> None:
         quarantined={FIVE: [(0, 29)]},
         counts=RangeCounts(tombstones=1, corrupt=3),
         skipped=(
-            SkippedOffsets(26, 28, "an operator said so"),
+            SkippedOffsets(26, 28, "skipped by an operator"),
             SkippedOffsets(29, 32, "its CRC is wrong", is_kept=True),
         ),
     )
     assert [(locate_offset(shelf, n).fate, locate_offset(shelf, n).detail) for n in (26, 27)] == [
-        (OffsetFate.PASSED_OVER, "an operator said so")
+        (OffsetFate.PASSED_OVER, "skipped by an operator")
     ] * 2
     for offset in (29, 30, 31):
         found = locate_offset(shelf, offset)

@@ -284,8 +284,8 @@ def test_verify_command_exits_1_with_findings(shelf: Shelf, tmp_path: Path, caps
     out = capsys.readouterr().out
     assert f"FINDING: orders: place: orders/{FIVE}/0-1-work-1-0-0.avro: " in out
     assert main(["verify", "--format", "json", "--data-dir", str(tmp_path)]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["topics"][0]["findings"][0]["check"] == "place"
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["topics"][0]["findings"][0]["check"] == "place"
     assert main(["verify", "users", "--data-dir", str(tmp_path)]) == 2
 
 

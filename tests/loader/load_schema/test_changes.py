@@ -33,7 +33,7 @@ NULLABLE_NOTE = "note may be null"
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "changes"),
     [
         ([ID], [ID, f("qty", "double", default=0)], ["+ qty double"]),
         ([ID, f("item", "string")], [ID, f("product", "string", aliases=["item"])], ["item → product"]),
@@ -60,9 +60,9 @@ NULLABLE_NOTE = "note may be null"
         ([f("v", ["null", "int"])], [f("v", ["null", "int", "string"])], None),
     ],
 )
-def test_changes_of_columns_are_listed(before: list[Any], after: list[Any], said: list[str] | None) -> None:
+def test_changes_of_columns_are_listed(before: list[Any], after: list[Any], changes: list[str] | None) -> None:
     found = list(column_changes(*folded(before, after)))
-    assert found == (["+ v__union struct<int:int,string:string>"] if said is None else said)
+    assert found == (["+ v__union struct<int:int,string:string>"] if changes is None else changes)
 
 
 def test_all_columns_of_the_first_schema_are_added() -> None:

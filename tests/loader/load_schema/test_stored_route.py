@@ -126,8 +126,8 @@ TREES = st.recursive(
 )
 
 
-def kept(tree: Any) -> Any:
-    return stored_route(RoutePlace(column, kept(inside)) for column, inside in tree)
+def stored(tree: Any) -> Any:
+    return stored_route(RoutePlace(column, stored(inside)) for column, inside in tree)
 
 
 def unfolded(route: Any, tree: Any) -> Any:
@@ -138,7 +138,7 @@ def unfolded(route: Any, tree: Any) -> Any:
 
 @given(TREES)
 def test_a_stored_route_restores_the_route(tree: Any) -> None:
-    assert unfolded(json.loads(json.dumps(kept(tree))), tree) == tree
+    assert unfolded(json.loads(json.dumps(stored(tree))), tree) == tree
 
 
 @given(histories())

@@ -52,9 +52,9 @@ def test_a_start_offset_behind_an_open_transaction_waits() -> None:
     found = DiscoveredTopic("t", "id", (offsets,), {})
     planned = topic_ranges(found, None, {0: 15}, on_data_loss="fail", range_bytes_max=MB)
     assert [(one.previous, one.start, one.end) for one in planned.ranges] == [(15, 15, 15)] and planned.problems == ()
-    gone = topic_ranges(found, None, {0: 21}, on_data_loss="fail", range_bytes_max=MB)
-    assert gone.ranges == ()
-    assert re.match(r"partition 0: .*\b20\b.*\b21\b", gone.problems[0])
+    beyond_end = topic_ranges(found, None, {0: 21}, on_data_loss="fail", range_bytes_max=MB)
+    assert beyond_end.ranges == ()
+    assert re.match(r"partition 0: .*\b20\b.*\b21\b", beyond_end.problems[0])
 
 
 def test_a_new_topic_is_read_from_the_start_of_its_log() -> None:

@@ -303,6 +303,6 @@ def test_requests_of_two_kinds_with_equal_fields_are_distinct() -> None:
 
     registry = Registry()
     registry.register("", 5, ORDER_V1)
-    asked = registry_requests.RegistryResponses(registry)
-    assert asked.answer(registry_requests.VersionsRequest(5)) == (5,)  # type: ignore[arg-type]
-    assert isinstance(asked.answer(registry_requests.SchemaByIdRequest(5)), type(parse_schema(ORDER_V1)))
+    cached_responses = registry_requests.RegistryResponses(registry)
+    assert cached_responses.answer(registry_requests.VersionsRequest(5)) == (5,)  # type: ignore[arg-type]
+    assert isinstance(cached_responses.answer(registry_requests.SchemaByIdRequest(5)), type(parse_schema(ORDER_V1)))

@@ -216,7 +216,7 @@ def test_items_that_take_no_bytes_are_counted_per_body() -> None:
     convert = core_and_reference(writer, load_schema_of(writer), None, CapturedLong())
     inner = encode_long(ZERO_WIDTH_ITEMS_MAX // 2) + b"\x00"
     assert convert(encode_long(2) + inner * 2 + b"\x00")
-    assert convert(encode_long(2) + inner * 2 + b"\x00"), "each body begins anew"
+    assert convert(encode_long(2) + inner * 2 + b"\x00"), "the limit is per body"
     with pytest.raises(BadBody, match=r"\b65536\b"):
         convert(encode_long(3) + inner * 3 + b"\x00")
 

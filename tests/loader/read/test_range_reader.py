@@ -174,9 +174,9 @@ def test_a_range_that_begins_inside_an_aborted_transaction() -> None:
 def test_every_offset_is_classified_once(widths: list[int], data: st.DataObject, slice_bytes: int) -> None:
     log, base, present = [], 0, set()
     for width in widths:
-        kept = data.draw(st.lists(st.integers(base, base + width - 1), unique=True, min_size=1).map(sorted))
-        log.append(make_batch(kept, base=base, next_offset=base + width))
-        present.update(kept)
+        left_offsets = data.draw(st.lists(st.integers(base, base + width - 1), unique=True, min_size=1).map(sorted))
+        log.append(make_batch(left_offsets, base=base, next_offset=base + width))
+        present.update(left_offsets)
         base += width
     start = data.draw(st.integers(0, base))
     end = data.draw(st.integers(start, base))
@@ -539,9 +539,11 @@ def test_any_flipped_bit_loses_at_most_its_batch(
     """At any position of the batch, also in fields that its checksum does not cover. The broker finds offsets by its
     own index of lengths and offsets."""
     log, base = [], 0
-    for kept in widths:
-        log.append(make_batch([base + offset for offset in kept], base=base, next_offset=base + kept[-1] + 1))
-        base += kept[-1] + 1
+    for left_offsets in widths:
+        log.append(
+            make_batch([base + offset for offset in left_offsets], base=base, next_offset=base + left_offsets[-1] + 1)
+        )
+        base += left_offsets[-1] + 1
     where = data.draw(st.integers(0, len(log) - 1))
     bit = data.draw(st.integers(0, len(log[where]) * 8 - 1))
     damaged = [*log]

@@ -468,7 +468,7 @@ def test_a_failure_after_the_first_piece_is_reported_and_the_first_piece_stays(
     report = world.backfill(piece_bytes_max=1, tell=break_it)
     assert report.commits == (3,)
     (problem,) = report.problems
-    assert problem.endswith("; run this one again for the rest")
+    assert problem.endswith("; run this command again for the rest")
     assert world.is_whole()
     with pytest.raises((KafkaUnavailable, OSError)):
         world.backfill()
@@ -590,8 +590,8 @@ def test_backfill_command_prints_plan_and_result(world: BackfillWorld, capsys: p
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split("  ", 1)[0] == "kind" and "time partition" in lines[0]
     assert any(re.match(r"partition 1: 4 .*\b0\b.*\b3$", line) for line in lines)
-    asked, files = len(world.files(time_partition=HOURS[0])), len(world.files())
-    assert lines[-1].startswith(f"{asked} files ")
+    requested, files = len(world.files(time_partition=HOURS[0])), len(world.files())
+    assert lines[-1].startswith(f"{requested} files ")
     assert files == len(world.files())
     assert run(world, *period, "--format", "json") == 0
     answer = capsys.readouterr()

@@ -100,8 +100,8 @@ def test_a_file_with_other_messages_is_rewritten(shelf: Shelf) -> None:
     assert offsets_left(shelf) == [(2, "absent_schema"), (5, "absent_schema")]
     assert [file.records for file in committed_files(shelf.log, "orders")] == [1, 1]
     assert verified(shelf) == []
-    kept = locate(shelf.log, FileIndex(shelf.log), files, "orders", 0, 5)
-    assert (kept.fate, kept.detail) == (OffsetFate.QUARANTINED, "absent_schema: there is no schema 7")
+    remaining = locate(shelf.log, FileIndex(shelf.log), files, "orders", 0, 5)
+    assert (remaining.fate, remaining.detail) == (OffsetFate.QUARANTINED, "absent_schema: there is no schema 7")
 
 
 def test_discard_leaves_messages_with_unknown_codes(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:

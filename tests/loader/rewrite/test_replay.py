@@ -158,7 +158,7 @@ def test_a_file_with_loadable_and_bad_messages_is_split(shelf: Shelf, registry: 
     assert (report.loaded, report.left) == ({"absent_schema": 4}, {"absent_schema": 2, "malformed": 1})
     assert [row.offset for row in quarantined(shelf)] == [7, 11, 13]
     reasons = {row.offset: row.code for row in quarantined(shelf)}
-    assert reasons == {7: "malformed", 11: "absent_schema", 13: "framing"}, "as they are told now"
+    assert reasons == {7: "malformed", 11: "absent_schema", 13: "framing"}, "the present reasons"
     assert {row.offset: row.value for row in quarantined(shelf)}[13] == b"no frame"
     assert rows(shelf)[-2:] == [10, 12]
     assert verify_topic(shelf.log, FileIndex(shelf.log), shelf.storage, "orders", checksums=True).findings == ()
@@ -277,8 +277,8 @@ def test_a_replay_killed_at_any_call_is_completed_once(shelf: Shelf, registry: F
         doomed = dataclasses.replace(doomed, log=_with(doomed.log, try_commit=die))
     else:
         engine = doomed.engine
-        looks = iter([engine.follow, die])
-        follow = _with(engine, follow=lambda **_: next(looks)())
+        follow_calls = iter([engine.follow, die])
+        follow = _with(engine, follow=lambda **_: next(follow_calls)())
         doomed = dataclasses.replace(doomed, engine=follow)
     with pytest.raises(Killed):
         replay(doomed, WriterSchemas(registry, shelf.log.storage, value_subject), "orders", SETTINGS, is_dry=False)  # type: ignore[arg-type]

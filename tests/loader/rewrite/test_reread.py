@@ -145,17 +145,17 @@ def test_surplus_of_one_span_does_not_balance_another() -> None:
 
 
 def test_only_requested_files_of_the_current_log_are_replaced() -> None:
-    asked, beside, other = live("asked", 0, 0, 9), live("beside", 0, 5, 12), live("other", 0, 20, 29)
+    requested, overlapping, other = live("requested", 0, 0, 9), live("overlapping", 0, 5, 12), live("other", 0, 20, 29)
     old, mixed = live("old", 0, 0, 29), live("mixed", 0, 25, 40)
-    files = [asked, beside, other, old]
-    (one,), problems = of_this_log(files, {old.key: Foreign("it was before", True)}, {asked.key, old.key})
-    assert {file.key for file in one.files} == {asked.key, beside.key}
+    files = [requested, overlapping, other, old]
+    (one,), problems = of_this_log(files, {old.key: Foreign("it was before", True)}, {requested.key, old.key})
+    assert {file.key for file in one.files} == {requested.key, overlapping.key}
     (problem,) = problems
     assert re.match(r"1 file .*: it was before\b", problem)
     files.append(mixed)
-    strangers = {mixed.key: Foreign("who knows", False), old.key: Foreign("it was before", True)}
-    kept, problems = of_this_log(files, strangers, {asked.key, other.key})
-    assert [{file.key for file in some.files} for some in kept] == [{asked.key, beside.key}]
+    foreign_files = {mixed.key: Foreign("who knows", False), old.key: Foreign("it was before", True)}
+    replaceable, problems = of_this_log(files, foreign_files, {requested.key, other.key})
+    assert [{file.key for file in some.files} for some in replaceable] == [{requested.key, overlapping.key}]
     (problem,) = problems
     assert problem.startswith("1 file ")
 
@@ -173,8 +173,8 @@ def test_failed_ranges_are_reported_up_to_a_limit() -> None:
     assert of_disk.startswith("task 3 cannot write to /data: full; ")
     assert re.match(r"partition 1: offset 5: its CRC is wrong; .*\bloader\.corrupt_batches\b", of_batch)
     many = [UnitResult(0, tuple(failed(number, "no leader") for number in range(12)), (), "b", 1)]
-    told = failures(many)
-    assert len(told) == 11
-    assert told[0].startswith("partition 0: no leader; ")
-    assert re.findall(r"\d+", told[-1]) == ["2"]
+    lines = failures(many)
+    assert len(lines) == 11
+    assert lines[0].startswith("partition 0: no leader; ")
+    assert re.findall(r"\d+", lines[-1]) == ["2"]
     assert failures([UnitResult(0, (failed(0, ""),), (), "b", 1)]) == []

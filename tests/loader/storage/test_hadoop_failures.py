@@ -370,8 +370,8 @@ def test_path_does_not_change_the_error() -> None:
 
 def test_status_is_the_last_one_of_the_message() -> None:
     """The text of the store comes first, and may contain anything."""
-    said = "No key x (Service: S3, Status Code: 412, Request ID: X) (Service: S3, Status Code: 404, Request ID: X)"
-    assert meant(Thrown(SDK, said)).errno == errno.EIO
+    message = "No key x (Service: S3, Status Code: 412, Request ID: X) (Service: S3, Status Code: 404, Request ID: X)"
+    assert meant(Thrown(SDK, message)).errno == errno.EIO
 
 
 def test_long_reason_is_recognized_and_truncated() -> None:
