@@ -300,7 +300,7 @@ def test_a_table_keeps_the_subject_that_it_was_made_from(world: World) -> None:
 def test_topics_without_a_subject_wait_and_are_named(world: World) -> None:
     world.topic("raw", [9] * 3)
     report = load(world)
-    assert report.waiting == {"raw": "no subject raw-value is registered"}
+    assert report.waiting == {"raw": "no subject raw-value is registered yet"}
     assert not report.has_findings
     assert world.rows("orders") == world.produced("orders")
 
@@ -544,7 +544,7 @@ def test_a_registry_outage_stops_only_messages_with_unknown_ids(world: World) ->
     ids=lambda failure: type(failure).__name__,
 )
 def test_a_failed_registry_request_quarantines_nothing(world: World, failure: Exception) -> None:
-    """Nor are rejected credentials: a failed request does not prove that a schema is missing."""
+    """A failed request, or one with rejected credentials, does not prove that a schema is missing."""
     load(world)
     world.registry.texts[2] = ORDER_V1  # not in the subject, so it is requested by its id
     world.cluster.topics["orders"].logs[0] += [1, 2]
@@ -715,7 +715,7 @@ def test_a_truncated_and_regrown_log_is_held_back_and_resumes_at_the_divergence(
 
 
 def test_offsets_of_both_logs_are_counted_in_the_audit(world: World) -> None:
-    """Also if the ranges of both logs are equal."""
+    """Each message is counted even if the ranges of both logs are equal."""
     topic = world.topic("orders", [1] * 80)
     load(world)
     topic.logs[0] += [1] * 20

@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 
 
 class CountingPool(FakePool):
-    """Also counts the messages of the brokers' log, as real tasks do."""
+    """A pool whose tasks also count the messages of the brokers' log, as real tasks do."""
 
     def __call__(self, units: Sequence[WorkUnit]) -> list[UnitResult]:
         results = super().__call__(units)

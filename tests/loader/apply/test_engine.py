@@ -135,7 +135,7 @@ def test_a_failing_advisory_applier_warns_and_is_retried(log: CommitLog) -> None
 
 
 def test_a_topic_that_is_behind_reads_only_its_own_commits(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also for an advisory applier: after months of failures, a run must not read all commits."""
+    """This holds for an advisory applier too: after months of failures, a run must not read all commits."""
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     advisory = Recorder("group_offsets", seen, {"a"}, is_advisory=True)
     engine = ApplierEngine(log, LocalStaging(log.storage.root), (Recorder("files", seen), advisory))

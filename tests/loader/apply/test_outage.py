@@ -151,7 +151,7 @@ def test_an_outage_does_not_hold_back_applied_topics(world: World) -> None:
 def test_an_outage_holds_back_later_portions_without_reading_them(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also a topic that has no commit in the portion with the outage."""
+    """A topic is held back even if it has no commit in the portion with the outage."""
     world.hive.failure = MetastoreUnavailable("thrift://x", "connection refused")
     for topic in TOPICS[:3]:
         world.settings = dataclasses.replace(world.settings, topics_only=(topic,))
@@ -176,7 +176,8 @@ def test_an_outage_holds_back_later_portions_without_reading_them(
 def test_a_dropped_table_is_created_only_after_its_partitions_are_marked_missing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a run that ends at this point would leave a table that lacks its older partitions forever."""
+    """If the table were created first, a run that ends before the partitions would leave it without its older
+    partitions forever."""
     load(world)
     key = ("headrace", TOPICS[0])
     parts = world.hive.parts.pop(key)

@@ -116,7 +116,7 @@ def test_after_lost_cursors_commits_are_applied_in_portions_and_no_partition_mov
 def test_commits_pending_for_the_metastore_are_applied_in_portions(
     world: World, portions: list[Sequence[Commit]]
 ) -> None:
-    """Also if a time partition was rewritten in between: files of later portions are not reported as removed by
+    """If a time partition was rewritten in between, files of later portions must not be reported as removed by
     users."""
     load(world)
     load(world)

@@ -57,7 +57,8 @@ def requests_of(world: World) -> int:
 
 @pytest.mark.parametrize("name", ["registry-2", "registry-1", ""])
 def test_a_topic_whose_id_now_has_another_schema_stops(world: World, name: str) -> None:
-    """Also if the registry reports no identity or the same identity, as after a restore from an older copy."""
+    """The topic stops even if the registry reports no identity or the same identity, as after a restore from an older
+    copy."""
     world.registry.name = name and "registry-1"
     load(world)
     rebuilt(world, name, clicks=(1, CLICK), orders=(2, ORDER_V1))

@@ -167,7 +167,7 @@ def test_components_are_ordered_by_time_partition() -> None:
 
 
 def test_adding_covered_offsets_returns_no_news() -> None:
-    """Otherwise days would be read again for no reason."""
+    """News would cause another read of the days."""
     covered = Covered()
     covered.add(0, 5, 10)
     version = covered.version

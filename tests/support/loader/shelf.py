@@ -77,7 +77,8 @@ def folded() -> LoadSchema:
 
 
 class Shelf:
-    """With `follows`, committed files are published; without it they stay in staging."""
+    """A warehouse with an API to commit loads and rewrites. With `follows`, committed files are published; without it
+    they stay in staging."""
 
     def __init__(self, root: Path) -> None:
         self.warehouse = root / "warehouse"

@@ -50,7 +50,8 @@ def _body(text: str, offset: int) -> bytes:
 
 
 class ServingCluster(FakeCluster):
-    """Also serves messages. Each contains its offset, encoded in the schema that the log has for it."""
+    """A cluster that also serves messages. Each message contains its offset, encoded in the schema that the log has for
+    it."""
 
     def __init__(self, registry: FakeRegistry) -> None:
         super().__init__()
