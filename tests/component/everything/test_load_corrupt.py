@@ -194,7 +194,7 @@ def test_offsets_commands_reject_mistakes_in_one_line(world: LoadWorld) -> None:
     for words, message in (
         (("skip", "nothing", "0", "5", "--reason", "x"), "nothing of partition 0 of topic 'nothing' was loaded"),
         (("set", "short", "0", "999999"), "ends at offset"),
-        (("show", "nothing"), "topic nothing is unknown"),
+        (("show", "nothing"), "topic nothing has not been loaded and was not found on the brokers"),
         (("import", "--connect", str(Path(world.data_dir))), "no file names like topic+partition+start+end.avro found"),
         (("import", "--connect", "/nowhere/at/all"), "No such file or directory: /nowhere/at/all"),
         (("import", "--camus", str(Path(world.data_dir))), "no files offsets* are there"),
