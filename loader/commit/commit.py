@@ -99,7 +99,7 @@ class CommittedRange:
 
     @property
     def replaced(self) -> tuple[int, int] | None:
-        """The offsets `[from, to)` whose rows came from the log before a divergence, None if the log did not
+        """The offsets `[from, to)` loaded before from a log that has diverged since. None if the log did not
         diverge."""
         if self.diverged_at is None or self.previous is None:
             return None

@@ -237,8 +237,8 @@ class CommitLog:
             raise LogReplaced(self.commits.path(commit_number))
 
     def sha256(self, commit_number: int) -> str:
-        """Returns the checksum stated in a commit, "" for number 0. Reads only the end of the file; equal checksums
-        mean the same log."""
+        """Returns the checksum stated in a commit, "" for number 0. Reads only the end of the file. If the checksum is
+        equal to one stored elsewhere, that was computed from the same log."""
         return self._state.sha256 if commit_number == self._state.commit_number else self._said_sha256(commit_number)
 
     def _said_sha256(self, commit_number: int) -> str:

@@ -268,8 +268,8 @@ def _known(days: IndexedDays, changes: Sequence[_Change]) -> _Topic:
 
 
 def _follow(days: IndexedDays, changes: Sequence[_Change], newest: int) -> bool:
-    """Whether `changes` are all the changes after `days`, up to commit `newest` at least. The index files may be ahead
-    of the state that was read."""
+    """Whether `changes` continue `days` without a gap up to commit `newest`. The index files may be ahead of the state
+    that was read."""
     if not changes:
         return days.commit_number >= newest
     return changes[0].previous_commit_number == days.commit_number

@@ -11,7 +11,7 @@ class ConsistencyCheck(StrEnum):
 
     COMMITS = "commits"  # offsets without holes, every offset accounted for
     INDEX = "index"  # the index of files agrees with the commits
-    PLACE = "place"  # committed files are where queries find them
+    PLACE = "place"  # committed files are published, so that queries read them
     LENGTH = "length"
     CHECKSUM = "checksum"
     ROWS = "rows"  # the file can be read, and has the committed number of rows

@@ -368,4 +368,4 @@ class TypeFolding(ABC):
         is_new: bool = False,
         reserved: Container[str] = (),
     ) -> tuple[Record, StoredRoute]:
-        """Folds a writer's record into a load record: columns are fed, widened, unfed or added."""
+        """Folds a writer's record into a load record. Implemented by `Folding` in `columns`."""

@@ -64,6 +64,7 @@ def route_places(route: StoredRoute, count: int) -> Iterator[RoutePlace]:
 
 
 def member_of(members: Record, route: StoredRoute) -> tuple[Field, StoredRoute]:
-    """Returns the member that holds the only branch of a route, and the route inside it."""
+    """Returns the member of a union's record in which a single-branch writer type is stored, and the route inside the
+    member."""
     (place,) = route_places(route, 1)
     return members.fields[place.column], place.inside

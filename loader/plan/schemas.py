@@ -201,7 +201,7 @@ class WriterSchemas:
                 self._asked_text(schema_id, set())
 
     def ask(self, schema_ids: Iterable[int]) -> FetchedIds:
-        """Looks up schemas by id, including ids of other topics, and caches the existing ones."""
+        """Looks up schemas by id in the registry, including ids of other topics, and caches those that exist."""
         schema_ids = tuple(schema_ids)
         registered: set[int] = set()
         absent: set[int] = set()

@@ -126,7 +126,8 @@ class TransactionFilter:
         self._aborting: set[int] = set()
 
     def kind(self, batch: Batch) -> BatchKind:
-        """Returns the kind of a batch. Batches must come in offset order."""
+        """Returns whether a batch is data, a transaction marker (control) or part of an aborted transaction. Call it
+        for the batches in offset order."""
         while self._waiting and self._waiting[-1].first_offset < batch.next_offset:
             self._aborting.add(self._waiting.pop().producer_id)
         if batch.attributes & CONTROL:

@@ -49,8 +49,8 @@ def foreign(
 
 
 class _Walk:
-    """The trace through the commits, from the newest back. `waiting` are files of commits that have not been reached
-    yet, each with the keys of the requested files that contain its rows."""
+    """The trace through the commits, from the newest back. `waiting` are the keys of files of commits that have not
+    been reached yet. Each has the keys of the requested files that contain its rows."""
 
     def __init__(self, asked: Mapping[FileKey, LiveFile]) -> None:
         self._asked = asked

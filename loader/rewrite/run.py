@@ -96,7 +96,7 @@ Chosen = tuple[str, FileKind, str, tuple[IndexedFile, ...]]
 
 
 def expire(ports: RewritePorts, keep_days: Mapping[str, int], *, is_dry: bool) -> RewriteReport:
-    """Removes time partitions that are older than their topic's retention, of rows and of quarantined messages.
+    """Removes time partitions that are older than their topic's retention, both from tables and from quarantines.
 
     Args:
         keep_days: by topic, the retention in whole days after the end of a time partition's day.
@@ -340,7 +340,9 @@ def add_commit(
             # The conflict may concern the whole run and name no topic.
             refused = dict.fromkeys(chunk.topics, commit_result.conflict) | refused
         for topic, conflict in refused.items():
-            problems[topic] = (f"not rewritten, because another command was faster ({conflict}); run this one again",)
+            problems[topic] = (
+                f"not rewritten, because another command was faster ({conflict}); run this command again",
+            )
     applied = ports.engine.follow()
     failures = {topic: (failure.message,) for topic, failure in applied.failures.items()}
     return RewriteReport((), commit_number, merged_problems(problems, failures), tuple(applied.warnings))
