@@ -166,7 +166,9 @@ class ApplierEngine:
         return Cursor()
 
     def _is_of_this_log(self, cursor: Cursor) -> bool:
-        return not cursor.upto or cursor.sha256 == self._log.sha256(cursor.upto)
+        if not cursor.upto:
+            return True
+        return bool(cursor.sha256) and cursor.sha256 == self._log.sha256(cursor.upto)
 
     def _remove_staging(self, run: _Run) -> None:
         """Deletes the staging directories of completely published runs, before the cursor is written."""
