@@ -5,8 +5,7 @@
 
 Measurements:
   rates        messages per second that confluent-kafka (librdkafka) produces and consumes, and the broker's CPU time
-  per
-               message; the brokers run alternately, and the best round counts
+               per message; the brokers run alternately, and the best round counts
   latency      milliseconds from a message to its acknowledgement and to its consumer, at a steady rate
   connections  time and memory of a thousand connections, and the latency while they are open
   idle         CPU of the broker while a consumer waits on 5,000 partitions without new messages

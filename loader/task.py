@@ -173,8 +173,7 @@ class _Task:
 
         Args:
             following: the next range. Its first fetch is sent while the last messages of this range are processed; with
-            many
-                small partitions, waiting for fetches would otherwise take as long as the processing.
+                many small partitions, waiting for fetches would otherwise take as long as the processing.
 
         Raises:
             OSError: the files cannot be written.

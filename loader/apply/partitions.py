@@ -43,8 +43,7 @@ class PartitionsApplier:
 
         Args:
             since: the table has the partitions of this commit now. A time partition that had no files at `since` is
-            added
-                without checking whether it exists; adding an existing one changes nothing.
+                added without checking whether it exists; adding an existing one changes nothing.
         """
         if not time_partitions:
             return

@@ -100,8 +100,7 @@ def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None =
 
     Args:
         schema_id: id in messages with this version; without it no route is stored. An id that was folded in before
-        keeps
-            its route, because older messages have the id too.
+            keeps its route, because older messages have the id too.
 
     Raises:
         LoadSchemaTooLarge: no load schema can hold this version and those before it.

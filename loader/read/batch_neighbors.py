@@ -76,8 +76,7 @@ class BatchNeighbors:
 
         Raises:
             MisplacedBatch: the batch ends before the expected offset, overlaps the batch before it, or is beyond the
-            end of
-                the log.
+                end of the log.
         """
         first = frame.base_offset
         if first > position > self._asked and not frame.is_followed:
