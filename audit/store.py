@@ -227,7 +227,7 @@ class AuditStore:
             (found,) = connection.execute("PRAGMA user_version").fetchone()
         if found > FORMAT:
             raise StoreUnavailable(
-                str(self.path), f"it has format {found}, and this release reads format {FORMAT}; use a newer release"
+                str(self.path), f"its format is {found}, but this release reads format {FORMAT}; use a newer release"
             )
         if found < FORMAT:
             with self._transaction() as connection:

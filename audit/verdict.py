@@ -146,7 +146,7 @@ class TopicResult:
         verdict_counts: number of windows by verdict.
         producer_is_silent: whether no producer of the topic counts.
         untracked: messages in the log from producers that do not count, if other producers of the topic count.
-        complete_until_ms: end of the last window before which all windows are complete.
+        complete_until_ms: all windows that end at or before this time are complete.
     """
 
     topic: str

@@ -171,7 +171,7 @@ def skip_enum(symbols: int) -> Skip:
             n >>= 1
             p += 1
         if not 0 <= n < symbols:
-            raise BadBody(f"an enum has the index {n} of {symbols} symbols")
+            raise BadBody(f"the enum index {n} is out of range: the enum has {symbols} symbols")
         return p
 
     return skip

@@ -77,7 +77,8 @@ class FlushFailed(ProducerError):
 
 
 class ConsumerError(PipelineError):
-    """A message could not be delivered. `partition` and `offset` are -1 if not applicable."""
+    """A message could not be returned to the application. `partition` and `offset` are -1 if the error concerns no
+    single message."""
 
     def __init__(self, message: str, *, topic: str = "", partition: int = -1, offset: int = -1) -> None:
         super().__init__(message)

@@ -75,8 +75,9 @@ class GroupCommits:
         """Commits the finished messages of these partitions, and waits for the response.
 
         Args:
-            timeout_s: None in a rebalance callback: the Kafka client processes a commit of another thread only after
-                the callback has returned. The brokers responded just before, so a long wait is unlikely.
+            timeout_s: None commits in the calling thread and waits without limit. A rebalance callback must use it,
+                because the Kafka client processes commits of other threads only after the callback returns. The brokers
+                have just responded to the rebalance, so the wait is short.
 
         Raises:
             SourceUnavailable: the brokers rejected the commit or did not respond within `timeout_s`. A deleted

@@ -295,7 +295,8 @@ class Producer:
         self._in_flight.run_callbacks()
 
     def mark_reported(self, delivery: Delivery) -> None:
-        """Records that the application knows of this failure, because it read the result."""
+        """Records that the application has read the result of a failed delivery, so that the failure is not reported
+        again."""
         self._signal_safe.call(self._in_flight.mark_reported, delivery)
 
     def _is_interrupted(self) -> bool:

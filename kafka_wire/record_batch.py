@@ -186,7 +186,7 @@ def read_batch(frame: BatchFrame, where: str, bytes_max: int, record_parser: Rec
         raise CorruptBatch(f"{at}: the batch has the wrong checksum {header.crc:#010x}, expected {checksum:#010x}")
     next_offset = header.last_offset + 1
     if not 0 <= header.base_offset < next_offset:
-        raise MisplacedBatch(f"{at}: a batch cannot have the offsets [{header.base_offset}, {next_offset})")
+        raise MisplacedBatch(f"{at}: the batch header has the invalid offsets [{header.base_offset}, {next_offset})")
     if frame.next_base_offset is not None and frame.next_base_offset < next_offset:
         raise MisplacedBatch(
             f"{at}: the batch has the offsets [{header.base_offset}, {next_offset}), but the next one begins at "

@@ -158,7 +158,8 @@ async def _authenticate_plain(users: Users, message: bytes) -> tuple[str, bytes]
     parts = message.split(b"\0")
     if len(parts) != 3 or len(parts[2]) > PASSWORD_BYTES_MAX:
         raise LoginRefused(
-            f"expected AUTHZID NUL USER NUL PASSWORD with at most {PASSWORD_BYTES_MAX} bytes of password"
+            "malformed PLAIN message: expected AUTHZID NUL USER NUL PASSWORD, and a password of at most "
+            f"{PASSWORD_BYTES_MAX} bytes"
         )
     try:
         authorization_id, user, password = (part.decode("utf-8") for part in parts)

@@ -112,7 +112,7 @@ def _verifiers(text: str) -> Verifiers:
     verifiers = [Verifier.parse(part) for part in text.split(",")]
     by_mechanism = {verifier.mechanism: verifier for verifier in verifiers}
     if len(by_mechanism) != len(HASHES) or len(verifiers) != len(HASHES):
-        raise ValueError(f"expected one verifier each of {' and '.join(HASHES)}, separated by a comma")
+        raise ValueError(f"expected two SCRAM verifiers, one for {' and one for '.join(HASHES)}, separated by a comma")
     return by_mechanism
 
 

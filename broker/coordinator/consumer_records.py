@@ -223,7 +223,8 @@ def _reader(value: bytes) -> Reader:
     version = reader.i16()
     if version != VALUE_VERSION:
         raise MalformedMessage(
-            f"a consumer group record of version {version}; this release reads version {VALUE_VERSION}"
+            f"a consumer group record has version {version}, but this release reads version {VALUE_VERSION}; use a "
+            "newer release"
         )
     return reader
 

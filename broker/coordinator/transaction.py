@@ -226,7 +226,7 @@ class Transaction:
         )
 
     def complete(self, now_ms: int) -> Transaction:
-        """Returns the state after all markers are on disk."""
+        """Returns the transaction's next state, for the time when all its markers are on disk. Waits for nothing."""
         return replace(self, status=_COMPLETED_STATUS[self.status], partitions=frozenset(), changed_at_ms=now_ms)
 
 

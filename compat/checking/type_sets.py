@@ -209,7 +209,7 @@ class TypeSet:
             self._add(self._type_source, self._type_source.siblings(path))
 
     def _load_descendants(self, path: str, directory: str) -> None:
-        """Loads the texts below a directory once; skips directories inside a loaded one."""
+        """Reads all schema files below a directory, unless that directory or one above it has been read already."""
         chain = {directory, *map(str, PurePosixPath(directory).parents)}
         if self._type_source is not None and self._loaded_descendants.isdisjoint(chain):
             self._loaded_descendants.add(directory)

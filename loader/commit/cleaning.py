@@ -58,10 +58,11 @@ def _voiding(works: frozenset[str], run_id: str, build: str, now_ms: int, planne
 
 
 def published_works(log: CommitLog, staging: Staging) -> frozenset[str]:
-    """Returns the committed runs without a staging directory. The next commit lists them, so that the state can forget
-    them.
+    """Returns the committed runs without a staging directory: their files are all published. The next commit lists
+    them, and the state then drops their ids.
 
-    Reads the state before listing staging: a run stages its files before it commits.
+    Reads the state first, then lists staging. In the opposite order, a run that stages and commits in between would
+    look published.
     """
     works = log.read_state().works
     return works - staging.works()

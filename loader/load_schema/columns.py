@@ -158,8 +158,8 @@ class Folding(TypeFolding):
     def renamed(
         self, columns: Sequence[Field], node: Record, path: str, within: frozenset[Name], reserved: Container[str]
     ) -> Sequence[Field]:
-        """Returns the columns after this version's renames: a field with the old name of a column as alias renames the
-        column."""
+        """Returns the columns after this version's renames: if an alias of a field is the name of a column, the column
+        gets the field's name."""
         present = {field.name for field in node.fields}
         columns = list(columns)
         # Not updated by renames: they add names of present fields, which later renames do not look up.

@@ -79,8 +79,8 @@ def split(offsets: OffsetRange, bytes_max: int) -> list[OffsetRange]:
 
 
 def _group_limits(bound: float, file_bytes_target: int, lightest: int) -> Iterable[float]:
-    """Yields the weight limits of a group to try, in this order: enough to fill a file, a task's share, a half of it, a
-    quarter, down to single pieces."""
+    """Yields the largest weights (estimated bytes) of a group to try, in this order: a full file, a task's share, half
+    of it, a quarter, and so on, down to the lightest range."""
     yield float(file_bytes_target)
     limit = min(bound, float(file_bytes_target))
     while limit > lightest / 2:

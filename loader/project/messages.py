@@ -308,7 +308,7 @@ class RangeMessages:
 
 
 class Enough(Exception):
-    """Raised by `UnknownIds` when a limit is reached."""
+    """Raised by `UnknownIds` to stop reading when the maximum number of ids, or of bytes to look ahead, is reached."""
 
 
 class UnknownIds:

@@ -145,7 +145,7 @@ def compile_projection(
     except RecursionError as error:
         raise Unconvertible("its types nest too deep") from error
     except LoadSchemaTooLarge as error:
-        raise Unconvertible(f"no load schema could hold it: {error}") from error
+        raise Unconvertible(f"the writer schema fits no load schema: {error}") from error
     limits, skip, convert = compiler.limits, plan.skip, plan.convert
 
     def copied(body: bytes) -> bytes:
@@ -303,7 +303,7 @@ class _Compiler:
         if route.unplaced:
             fields = ", ".join(f"{where}.{name}" if where else name for name in route.unplaced)
             raise Unconvertible(
-                f"{fields}: the load schema has no column for it, or requires it although the writer lacks it"
+                f"{fields}: no such column in the load schema, or a column without default and without a writer field"
             )
         indexes = {field.name: index for index, field in enumerate(writer.fields)}
         taken: dict[int, tuple[int, Plan]] = {}
@@ -430,7 +430,8 @@ class _Compiler:
 
 
 def _of_branches(load: Type, kept: StoredRoute | None, count: int) -> list[StoredRoute | None]:
-    """Returns the route of each non-null branch of a union, as the route of that branch alone."""
+    """Returns, for each non-null branch of a union, its route to the column (`loader.load_schema.stored_route`), as if
+    the branch were not in a union."""
     if kept is None or kind_of(load) != MEMBERS:
         return [kept] * count
     return [stored_route([place]) for place in route_places(kept, count)]

@@ -260,7 +260,7 @@ def read_range(
             why = f"throttled for {throttled_s:.0f} s" if piece.throttle_ms else f"for {patience_s:.0f} s"
             raise KafkaUnavailable(
                 f"{where} offset {before}: the range ends at {offsets.end} but the broker returned no records, {why}; "
-                f"the broker's readable end is {piece.last_stable_offset}"
+                f"the last stable offset is {piece.last_stable_offset}"
             )
 
 

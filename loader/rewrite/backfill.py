@@ -258,7 +258,8 @@ class _Backfill:
         return state, known
 
     def _read(self, piece: Sequence[Component], state: LoaderState, known: TopicState) -> _Read:
-        """Reads a piece as a load does. Reads a second time if the messages have registered ids that no load has seen.
+        """Reads a piece (the offset ranges of one commit) as a load does. If messages have registered schema ids that
+        no load has seen, fetches these schemas and reads the piece again.
 
         Raises:
             _Stopped: not everything could be read.

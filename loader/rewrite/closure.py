@@ -92,14 +92,16 @@ class Covered:
 def closed(
     chosen: Iterable[LiveFile], days: Sequence[Day], live_on: Callable[[Day], Sequence[LiveFile]]
 ) -> list[LiveFile]:
-    """Returns the chosen files and all files that must be replaced with them.
+    """Returns the chosen files, and all files that a rewrite must replace together with them, because they share
+    offsets.
 
     Reads the files of every day at least once, because a late message may be in any time partition. Reads a day again
-    only if its other files may share an offset with files found since. Between reads, only the offset range of those
-    other files is stored per day and partition, so the history of a topic is never in memory at once.
+    only if a file found later may share an offset with the files of this day that were not chosen. Between reads, only
+    the offset range of those files is stored per day and partition, so the history of a topic is never in memory at
+    once.
 
     Args:
-        days: all days with files of the topic, of both kinds.
+        days: all days with table files or quarantine files of the topic.
         live_on: returns the live files of a day.
     """
     taken = {one.key: one for one in chosen}

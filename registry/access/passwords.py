@@ -32,8 +32,8 @@ class Cost:
     def __post_init__(self) -> None:
         if not (1 <= self.log2_n <= 24 and self.r >= 1 and self.p >= 1) or self.memory_bytes > MEMORY_BYTES_MAX:
             raise ValueError(
-                f"ln={self.log2_n},r={self.r},p={self.p} is out of bounds: "
-                f"2**ln * r * 128 bytes of memory must be at most {MEMORY_BYTES_MAX}"
+                f"the scrypt parameters ln={self.log2_n},r={self.r},p={self.p} are out of bounds: they need "
+                f"2**ln * r * 128 bytes of memory; the maximum is {MEMORY_BYTES_MAX}"
             )
 
     @property

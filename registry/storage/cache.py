@@ -96,7 +96,7 @@ class ScopesAtRevision:
 
 
 class NewestRevision:
-    """The newest revision of the registry that any read has seen, and since when. Thread-safe."""
+    """The newest revision of the registry that any read has seen, and the time when it was first seen. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

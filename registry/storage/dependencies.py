@@ -223,8 +223,8 @@ R = TypeVar("R", bound=RevisionedWrite)
 
 
 class WriteObserver:
-    """Remembers whether the last attempt of a write increased the registry's revision. That attempt may have been
-    committed."""
+    """Remembers whether the last attempt of a write increased the registry's revision, even if the attempt failed: the
+    database may have committed it before the connection broke."""
 
     def __init__(self) -> None:
         self.has_bumped_revision = False

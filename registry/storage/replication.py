@@ -115,7 +115,7 @@ class ReplicationTables:
         return found
 
     def lookup_keys(self, schemas: Sequence[StoredSchema]) -> Mapping[int, bytes]:
-        """The lookup keys of the schemas by row key."""
+        """Returns, by primary key of each schema, the key under which its content is found."""
         found: dict[int, bytes] = {}
         for part in batches([schema.row_key for schema in schemas]):
             query = sa.select(SchemaRow.row_key, SchemaRow.lookup_key).where(SchemaRow.row_key.in_(part))

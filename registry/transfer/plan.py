@@ -69,7 +69,8 @@ class SetMode:
 
 @dataclass(frozen=True, slots=True)
 class SetConfig:
-    """Changes a configuration by JSON text; "" removes the scope's own configuration."""
+    """Sets the configuration of a scope (a subject, a context or the registry) to this JSON text; "" deletes it, so
+    that the scope inherits."""
 
     scope: str
     changes: str

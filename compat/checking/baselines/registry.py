@@ -86,11 +86,11 @@ class AllNewPolicy(Enum):
 
 
 class RegistryBaseline:
-    """Baseline of a registry.
+    """The versions in a registry, as the baseline to which the checked files are compared.
 
     Args:
         name: shown instead of the registry's URL.
-        all_new_policy: whether all schemas may be new.
+        all_new_policy: whether it is accepted that the registry has none of the checked subjects.
     """
 
     def __init__(
