@@ -87,7 +87,7 @@ def make_log(root: Path, runs: int) -> None:
         names = [f"topic-{number:04d}" for number in topics]
         proposal = Commit(
             0, CommitKind.LOAD, f"work-{run:09d}", run * 600_000, "bench",
-            {name: committed(run, name, state) for name in names}, frozenset(), state.works,
+            {name: committed(run, name, state) for name in names}, frozenset(), state.staged_runs,
         )  # fmt: skip
         placed = place(proposal, state)
         content = write_document(placed)

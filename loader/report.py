@@ -89,7 +89,7 @@ def _with_commit(
         return dataclasses.replace(report, conflict=str(commit_result.conflict))
     commit = commit_result.commit
     loaded = tuple(
-        _topic_loaded(topic, committed, plan.works[topic], reconciled.get(topic, ReconciledTopic()))
+        _topic_loaded(topic, committed, plan.topic_work[topic], reconciled.get(topic, ReconciledTopic()))
         for topic, committed in sorted(commit.topics.items())
     )
     return dataclasses.replace(
@@ -121,7 +121,8 @@ def _notes_on(commit: Commit, plan: LoadPlan, refused: Mapping[str, Conflict]) -
         f"{topic}: {_replaced_note(committed.table, commit.commit_number, offsets.partition, *offsets.replaced)}"
         for topic, committed in sorted(commit.topics.items())
         for offsets in committed.ranges
-        if offsets.replaced is not None and _had_rows(plan.works[topic].known, offsets.partition, offsets.replaced[0])
+        if offsets.replaced is not None
+        and _had_rows(plan.topic_work[topic].known, offsets.partition, offsets.replaced[0])
     ]
     return notes
 

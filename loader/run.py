@@ -16,7 +16,7 @@ from headrace.loader.apply.complete import CompleteUntil
 from headrace.loader.apply.engine import ApplierEngine
 from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
 from headrace.loader.build import why_slow
-from headrace.loader.commit.cleaning import clean, published_works
+from headrace.loader.commit.cleaning import clean, published_runs
 from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.commit_log import CommitLog, CommitResult
 from headrace.loader.commit.findings import with_findings
@@ -134,7 +134,7 @@ def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
     )
     if plan.has_news:
         if not plan.commit_number and not settings.may_begin:
-            ports.tables_of_other_warehouse.refuse(plan.works)
+            ports.tables_of_other_warehouse.refuse(plan.topic_work)
         report = _execute(ports, settings, plan, report, retired)
         checked = tuple(ports.log.read_state().topics) if ports.tables_are_open() else ()
         applied = ports.engine.follow(also=checked)
@@ -182,11 +182,11 @@ def _execute(
     reading = read_units(plan.units, ports.run_units, ports.schemas)
     logger.info("phase_started phase=validate run_id=%s", plan.run_id)
     changes = fetch_changes(plan, ports.cluster)
-    planned = {topic: work.ranges for topic, work in plan.works.items()}
+    planned = {topic: work.ranges for topic, work in plan.topic_work.items()}
     reconciled = reconcile(planned, reading.units, reading.results, changes.moved)
     reconciled = revalidate(plan, reconciled, changes, ports.staging)
-    reconciled = with_findings(reconciled, {topic: work.policy for topic, work in plan.works.items()})
-    published = published_works(ports.log, ports.staging)
+    reconciled = with_findings(reconciled, {topic: work.policy for topic, work in plan.topic_work.items()})
+    published = published_runs(ports.log, ports.staging)
     proposal = new_load_commit(plan, reconciled, reading.registered_ids, published, ports.now_ms(), settings.plan.build)
     proposal = dataclasses.replace(proposal, retired=retired)
     commit_results = _commit_plan(ports, plan.run_id, proposal)

@@ -263,8 +263,8 @@ class _Task:
         Returns the reason."""
         fate = self._unit.topics[offsets.topic_partition.topic].policy.corrupt_batches
         try:
-            pass_over = None if fate == FAIL else partial(messages.pass_corrupt, fate)
-            self._read(offsets, take, tally, pass_over, following)
+            skip_corrupt = None if fate == FAIL else partial(messages.skip_corrupt, fate)
+            self._read(offsets, take, tally, skip_corrupt, following)
         except StopBeforeUnknownSchema as stop:
             return _Stop(unknown_ids=self._ids_from_here_on(offsets, projection, tally.position, stop.schema_id))
         except LogChanged:
@@ -284,7 +284,7 @@ class _Task:
         offsets: OffsetRange,
         take: Callable[[Sequence[Record]], None],
         tally: Tally,
-        pass_over: Callable[[CorruptSpan], SkippedOffsets] | None = None,
+        skip_corrupt: Callable[[CorruptSpan], SkippedOffsets] | None = None,
         following: OffsetRange | None = None,
     ) -> None:
         def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
@@ -303,7 +303,7 @@ class _Task:
             tally,
             batch_bytes_max=self._unit.topics[offsets.topic_partition.topic].policy.record_bytes_max,
             patience_s=self._settings.fetch_timeout_ms / 1000,
-            pass_over=pass_over,
+            skip_corrupt=skip_corrupt,
             record_parser=None if self._core is None else RecordColumns(self._core),
             prefetch=partial(self._fetch_ahead, offsets),
             fetch_following=None if following is None else partial(self._fetch_ahead, following, following.start),

@@ -399,7 +399,7 @@ def print_plan(plan: LoadPlan) -> None:
     ]
     if rows:
         print_table(("task", "topic", "partition", "start", "end", "MB (estimate)"), rows, right=(0, 2, 3, 4, 5))
-    for topic, work in plan.works.items():
+    for topic, work in plan.topic_work.items():
         if work.known is None:
             print(f"new: {topic}: table {work.table}")
         elif work.schemas.is_changed:
@@ -441,7 +441,7 @@ def plan_json(plan: LoadPlan) -> dict[str, Any]:
                 "schema_changes": work.known is not None and work.schemas.is_changed,
                 "changes": list(work.column_changes),
             }
-            for topic, work in plan.works.items()
+            for topic, work in plan.topic_work.items()
         },
         "waiting": dict(plan.waiting),
         "problems": {topic: list(texts) for topic, texts in plan.problems.items()},

@@ -16,9 +16,9 @@ class Step:
     """The commits of one topic that an applier applies in one call.
 
     `commits` are the topic's next commits after `since`, oldest first; if there are many, later steps have the rest.
-    `state` is the topic as of the newest commit of the log, `commit_number`. `works` are the run ids of commits that
-    may have unpublished files in staging. `rewind` makes the applier with the given name begin again at the topic's
-    first commit; it raises `OSError` if that cannot be fsynced. `warn` adds a sentence to the report.
+    `state` is the topic as of the newest commit of the log, `commit_number`. `staged_runs` are the run ids of commits
+    that may have unpublished files in staging. `rewind` makes the applier with the given name begin again at the
+    topic's first commit; it raises `OSError` if that cannot be fsynced. `warn` adds a sentence to the report.
     """
 
     topic: str
@@ -26,7 +26,7 @@ class Step:
     commits: Sequence[Commit]
     since: int
     commit_number: int
-    works: frozenset[str]
+    staged_runs: frozenset[str]
     rewind: Callable[[str], None]
     warn: Callable[[str], None]
 

@@ -178,7 +178,7 @@ class ApplierEngine:
         if all(run.passed(FILES, topic) for topic in run.state.topics):
             # A power loss may restore a staging directory if the cursor file was written before its deletion was
             # durable.
-            published |= self._staging.works() & run.state.works
+            published |= self._staging.run_ids() & run.state.staged_runs
         for run_id in sorted(published):
             self._staging.drop(run_id)
 
@@ -268,8 +268,8 @@ class _Run:
             self._apply_steps(applier, steps)
             positions |= {topic: pending[-1].commit_number for topic, pending in by_topic.items()}
             unseen -= by_topic.keys()
-            works = (one for one in commits if one.run_id in self.state.works)
-            self.met |= {one.run_id: tuple(one.topics) for one in works}
+            unpublished = (one for one in commits if one.run_id in self.state.staged_runs)
+            self.met |= {one.run_id: tuple(one.topics) for one in unpublished}
             if self.outage is not None:
                 self._hold_back(applier, positions, self.outage)
                 return
@@ -284,7 +284,7 @@ class _Run:
             commits=pending,
             since=since,
             commit_number=self.state.commit_number,
-            works=self.state.works,
+            staged_runs=self.state.staged_runs,
             rewind=functools.partial(self.rewind, topic=topic),
             warn=self.warnings.append,
         )

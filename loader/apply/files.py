@@ -89,7 +89,7 @@ class FilesApplier:
         Raises:
             PublishedFileLost: the file was never published, as far as is known.
         """
-        if one.publication is not None and one.publication.run_id in step.works:
+        if one.publication is not None and one.publication.run_id in step.staged_runs:
             raise PublishedFileLost(step.topic, self.files.describe(one.name), "it exists neither there nor in staging")
 
 

@@ -28,17 +28,17 @@ class TablesOfOtherWarehouse:
     files: WarehouseFiles
     database: str
 
-    def refuse(self, works: Mapping[str, TopicWork]) -> None:
+    def refuse(self, topic_work: Mapping[str, TopicWork]) -> None:
         """Raises an error if a table of these topics has its files in another warehouse.
 
         Raises:
             EarlierWarehouse: there is such a table.
         """
-        found = self._found(works)
+        found = self._found(topic_work)
         if not found:
             return
         topic = min(found)
-        table = f"{self.database}.{works[topic].table}"
+        table = f"{self.database}.{topic_work[topic].table}"
         more = f" ({len(found)} tables in all have theirs elsewhere)" if len(found) > 1 else ""
         raise EarlierWarehouse(
             self.files.describe(""),
@@ -47,14 +47,14 @@ class TablesOfOtherWarehouse:
             otherwise="create a second warehouse with separate tables: set hive.database",
         )
 
-    def _found(self, works: Mapping[str, TopicWork]) -> Mapping[str, str]:
+    def _found(self, topic_work: Mapping[str, TopicWork]) -> Mapping[str, str]:
         """Returns, by topic, the locations of tables in another warehouse; nothing if the metastore is unavailable,
         because loads continue without it. A table that cannot be read is left out; the schema applier reports it later.
         """
         found: dict[str, str] = {}
         try:
             executor = self.executor()
-            for topic, work in works.items():
+            for topic, work in topic_work.items():
                 try:
                     table = executor.table(self.database, work.table)
                 except StatementRefused as error:

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 class Cleaned:
     """Result of `clean`: ids of the runs with deleted staging."""
 
-    works: tuple[str, ...]
+    run_ids: tuple[str, ...]
 
 
 def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: int, age_ms: int) -> Cleaned:
@@ -34,35 +34,35 @@ def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: 
     Raises:
         CorruptCommit, StorageError, OSError: see `CommitLog.try_commit`.
     """
-    staged = staging.works()
+    staged = staging.run_ids()
     state = log.read_state()
     # Staging is listed before the commit. If a listed run commits in between, the cleaning is rejected.
-    uncommitted = {work for work in staged - state.works if not state.is_voided(work)}
-    old = frozenset(work for work in uncommitted if staging.is_older(work, now_ms, age_ms))
+    uncommitted = {staged_id for staged_id in staged - state.staged_runs if not state.is_voided(staged_id)}
+    old = frozenset(staged_id for staged_id in uncommitted if staging.is_older(staged_id, now_ms, age_ms))
     if old:
         commit_result = log.try_commit(_voiding(old, run_id, build, now_ms, state.commit_number))
         state = commit_result.state
         if commit_result.conflict is not None:
             logger.info("cleaning_refused reason=%s", commit_result.conflict)
-    removable = tuple(sorted(work for work in staged if state.is_voided(work)))
-    for work in removable:
-        staging.drop(work)
-        logger.info("staging_removed run_id=%s", work)
+    removable = tuple(sorted(staged_id for staged_id in staged if state.is_voided(staged_id)))
+    for removed_id in removable:
+        staging.drop(removed_id)
+        logger.info("staging_removed run_id=%s", removed_id)
     log.storage.sweep(now_ms, age_ms)
     log.commits.pack(state.commit_number)
     return Cleaned(removable)
 
 
-def _voiding(works: frozenset[str], run_id: str, build: str, now_ms: int, planned_after: int) -> Commit:
-    return Commit(0, CommitKind.CLEAN, run_id, now_ms, build, {}, works, planned_after=planned_after)
+def _voiding(run_ids: frozenset[str], run_id: str, build: str, now_ms: int, planned_after: int) -> Commit:
+    return Commit(0, CommitKind.CLEAN, run_id, now_ms, build, {}, run_ids, planned_after=planned_after)
 
 
-def published_works(log: CommitLog, staging: Staging) -> frozenset[str]:
+def published_runs(log: CommitLog, staging: Staging) -> frozenset[str]:
     """Returns the committed runs without a staging directory: their files are all published. The next commit lists
     them, and the state then drops their ids.
 
     Reads the state first, then lists staging. In the opposite order, a run that stages and commits in between would
     look published.
     """
-    works = log.read_state().works
-    return works - staging.works()
+    staged = log.read_state().staged_runs
+    return staged - staging.run_ids()

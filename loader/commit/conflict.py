@@ -51,7 +51,7 @@ def run_conflict(state: LoaderState, commit: Commit) -> Conflict | None:
     if planned_after is not None and planned_after < state.commit_number - PLAN_COMMITS_MAX:
         at = f"{commit.run_id} was planned after commit {planned_after}, and the newest is {state.commit_number}"
         return Conflict(ConflictRule.PLAN_TOO_OLD, at)
-    committed = sorted(commit.voided & state.works)
+    committed = sorted(commit.voided & state.staged_runs)
     if committed:
         return Conflict(ConflictRule.RUN_COMMITTED, ", ".join(committed))
     return None

@@ -36,7 +36,7 @@ def new_load_commit(
         published: ids of committed runs without staging directory.
     """
     topics = {}
-    for topic, work in plan.works.items():
+    for topic, work in plan.topic_work.items():
         committed = _topic_commit(
             work, reconciled.get(topic, ReconciledTopic()), registered_ids.get(topic, frozenset()) - work.known_ids
         )

@@ -37,12 +37,14 @@ def fetch_changes(plan: LoadPlan, cluster: Cluster) -> Changes:
     Raises:
         KafkaUnavailable: no broker answers.
     """
-    read = [topic for topic, work in plan.works.items() if any(planned.has_news for planned in work.ranges.ranges)]
+    read = [topic for topic, work in plan.topic_work.items() if any(planned.has_news for planned in work.ranges.ranges)]
     now = cluster.metadata(read).topics if read else {}
     recreated = frozenset(
-        topic for topic, found in now.items() if found.topic_id and found.topic_id != plan.works[topic].ranges.topic_id
+        topic
+        for topic, found in now.items()
+        if found.topic_id and found.topic_id != plan.topic_work[topic].ranges.topic_id
     )
-    return Changes(recreated, {topic: _moved(plan.works[topic].ranges, found) for topic, found in now.items()})
+    return Changes(recreated, {topic: _moved(plan.topic_work[topic].ranges, found) for topic, found in now.items()})
 
 
 def _moved(ranges: TopicRanges, found: TopicMetadata) -> frozenset[int]:
@@ -72,7 +74,7 @@ def revalidate(
         if topic in changes.recreated:
             reason = "the topic was re-created during the read; the next load reads the new topic"
         elif one.ranges or one.files:
-            share_max = plan.works[topic].policy.quarantine_ratio_max
+            share_max = plan.topic_work[topic].policy.quarantine_ratio_max
             reason = _over_quarantine(one, share_max) or _not_staged(staging, plan.run_id, one)
         if reason:
             one = ReconciledTopic(problems=(*one.problems, reason))

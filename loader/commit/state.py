@@ -83,8 +83,9 @@ class LoaderState:
     """State of the loader after commit `commit_number`. The commit's checksum `sha256` identifies the log. The size of
     the state depends on the number of topics and partitions, not on history.
 
-    `works` are ids of committed runs that may still have files in staging. `voided` are ids of runs that can no longer
-    commit, `voided_before` those voided before the newest commit number that is a multiple of `PLAN_COMMITS_MAX`.
+    `staged_runs` are ids of committed runs that may still have files in staging. `voided` are ids of runs that can no
+    longer commit, `voided_before` those voided before the newest commit number that is a multiple of
+    `PLAN_COMMITS_MAX`.
     `rewrites` are commits with replaced files that may still exist, with the time of each in ms. `starts` are the start
     offsets of partitions that were never loaded, by topic and partition.
     """
@@ -92,7 +93,7 @@ class LoaderState:
     commit_number: int = 0
     committed_at_ms: int = 0
     topics: Mapping[str, TopicState] = field(default_factory=dict)
-    works: frozenset[str] = frozenset()
+    staged_runs: frozenset[str] = frozenset()
     voided: frozenset[str] = frozenset()
     sha256: str = ""
     rewrites: Mapping[int, int] = field(default_factory=dict)
@@ -129,7 +130,7 @@ def fold(state: LoaderState, commit: Commit, sha256: str = "") -> LoaderState:
         commit_number=commit.commit_number,
         committed_at_ms=commit.committed_at_ms,
         topics=topics,
-        works=(state.works | _staged_work(commit)) - commit.published,
+        staged_runs=(state.staged_runs | _staged_run(commit)) - commit.published,
         # A run is voided after it was planned, so ids dropped here were planned at least `PLAN_COMMITS_MAX` commits
         # ago.
         voided=commit.voided if window_begins else state.voided | commit.voided,
@@ -183,7 +184,7 @@ def place(proposal: Commit, state: LoaderState) -> Commit:
     return dataclasses.replace(placed, topics=topics)
 
 
-def _staged_work(commit: Commit) -> frozenset[str]:
+def _staged_run(commit: Commit) -> frozenset[str]:
     """Returns the run id if the run has files in staging, as a set. Cleaning, `headrace offsets` and `headrace expire`
     stage nothing."""
     return frozenset() if commit.kind in STAGES_NOTHING else frozenset({commit.run_id})

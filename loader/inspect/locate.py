@@ -27,7 +27,7 @@ class OffsetFate(StrEnum):
     ROW = "a row"
     QUARANTINED = "in quarantine"
     GAP = "a gap"
-    PASSED_OVER = "passed over"
+    SKIPPED = "skipped"
     NO_ROW = "no row"
     REMOVED = "removed"
     NOT_LOADED = "not loaded yet"
@@ -100,7 +100,7 @@ def locate(
     )
     passed = next((one for one in offsets.skipped if one.start <= offset < one.end), None)
     if passed is not None and not passed.is_kept:
-        return replace(answer, fate=OffsetFate.PASSED_OVER, detail=passed.reason)
+        return replace(answer, fate=OffsetFate.SKIPPED, detail=passed.reason)
     if passed is not None and offset != passed.start:
         # The bytes of the whole batch are one row, at its first offset.
         first = locate(log, index, files, topic, partition, passed.start)

@@ -35,8 +35,8 @@ def table_schema(text: str, kafka_column: str, comments: Mapping[int, str] = Map
     typed = _typed(load)
     assert isinstance(typed, Record)
     fields = (replace(field, doc=comments.get(position)) for position, field in enumerate(typed.fields))
-    told = replace(typed, fields=tuple(fields))
-    return of_files if told == load else load_text(told)
+    commented = replace(typed, fields=tuple(fields))
+    return of_files if commented == load else load_text(commented)
 
 
 def commented_table_schema(text: str, kafka_column: str, fold: str, literal_chars_max: int) -> str:
@@ -48,9 +48,9 @@ def commented_table_schema(text: str, kafka_column: str, fold: str, literal_char
         fold: a `LoadState` as JSON text.
         literal_chars_max: as in `hive_ddl.table.desired_table`.
     """
-    plain, told = table_schema(text, kafka_column), table_schema(text, kafka_column, _comments(fold))
-    chars_max = literal_chars_max if len(plain) <= literal_chars_max else TEXT_CHARS_MAX
-    return told if len(told) <= chars_max else plain
+    uncommented, commented = table_schema(text, kafka_column), table_schema(text, kafka_column, _comments(fold))
+    chars_max = literal_chars_max if len(uncommented) <= literal_chars_max else TEXT_CHARS_MAX
+    return commented if len(commented) <= chars_max else uncommented
 
 
 @lru_cache(maxsize=64)

@@ -88,7 +88,7 @@ class LoadPlan:
 
     run_id: str
     commit_number: int
-    works: Mapping[str, TopicWork]
+    topic_work: Mapping[str, TopicWork]
     units: tuple[WorkUnit, ...]
     imbalance: float
     waiting: Mapping[str, str]
@@ -100,7 +100,7 @@ class LoadPlan:
 
     @property
     def has_news(self) -> bool:
-        return any(work.has_news for work in self.works.values())
+        return any(work.has_news for work in self.topic_work.values())
 
 
 def make_plan(
@@ -126,7 +126,7 @@ def make_plan(
         topic: (f"{why}; {TRIED_AGAIN}",) for topic, why in discovery.unusable.items()
     }
     notes: list[str] = []
-    works: dict[str, TopicWork] = {}
+    topic_work: dict[str, TopicWork] = {}
     taken = {known.table for known in state.topics.values()}
     schemas.prefetch({topic: state.topics.get(topic) for topic in discovery.topics})
     for topic, found in discovery.topics.items():
@@ -139,29 +139,29 @@ def make_plan(
         else:
             work = _topic_work(found, known, state.starts.get(topic, {}), answer, settings, taken)
             taken.add(work.table)
-            works[topic] = work
+            topic_work[topic] = work
             notes += [f"{topic}: {note}" for note in work.ranges.notes]
             if work.ranges.problems:
                 problems[topic] = work.ranges.problems
-    read = {topic: work for topic, work in works.items() if any(planned.has_news for planned in work.ranges.ranges)}
+    read = {topic: work for topic, work in topic_work.items() if any(one.has_news for one in work.ranges.ranges)}
     turn = zlib.crc32(run_id.encode())
     for topic, replaced in schemas.replaced({topic: work.texts_known for topic, work in read.items()}, turn).items():
-        del works[topic]
+        del topic_work[topic]
         problems[topic] = (*problems.get(topic, ()), replaced.reason)
-    notes += _kept_notes(works.values(), settings)
+    notes += _kept_notes(topic_work.values(), settings)
     missing = state.topics.keys() - discovery.topics.keys() - discovery.unusable.keys()
     gone = sorted(topic for topic in missing if not only or topic in only)
     notes += [f"{topic}: not on the brokers now, or excluded; its table remains" for topic in gone]
     packing = pack(
-        [offsets for work in works.values() for offsets in offset_ranges(work.topic, work.ranges)],
+        [offsets for work in topic_work.values() for offsets in offset_ranges(work.topic, work.ranges)],
         tasks=settings.tasks,
         file_bytes_target=settings.file_bytes_target,
     )
-    units = work_units(packing.tasks, works, run_id, settings.build, task_settings)
+    units = work_units(packing.tasks, topic_work, run_id, settings.build, task_settings)
     return LoadPlan(
         run_id,
         state.commit_number,
-        works,
+        topic_work,
         units,
         packing.imbalance,
         waiting,
@@ -198,10 +198,10 @@ def _topic_work(
     )
 
 
-def _kept_notes(works: Iterable[TopicWork], settings: PlanSettings) -> Iterator[str]:
+def _kept_notes(topic_work: Iterable[TopicWork], settings: PlanSettings) -> Iterator[str]:
     """Returns notes on tables that keep a layout other than in the settings: one sentence per setting."""
     kept: dict[str, list[str]] = defaultdict(list)
-    for work in works:
+    for work in topic_work:
         wanted, has = settings.policy_of(work.topic), work.policy
         if wanted.partition_by != has.partition_by:
             sentence = (
@@ -222,7 +222,7 @@ def _kept_notes(works: Iterable[TopicWork], settings: PlanSettings) -> Iterator[
 
 def work_units(
     tasks: Sequence[Sequence[OffsetRange]],
-    works: Mapping[str, TopicWork],
+    topic_work: Mapping[str, TopicWork],
     run_id: str,
     build: str,
     task_settings: TaskSettings,
@@ -233,7 +233,7 @@ def work_units(
             task=number,
             ranges=tuple(ranges),
             topics={
-                topic: _topic_plan(works[topic]) for topic in sorted({one.topic_partition.topic for one in ranges})
+                topic: _topic_plan(topic_work[topic]) for topic in sorted({one.topic_partition.topic for one in ranges})
             },
             settings=task_settings,
             build=build,

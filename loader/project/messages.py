@@ -276,7 +276,7 @@ class RangeMessages:
                 self._core.rows.add(schema_id, writer.program, writer.core_unit)
         return writer, body
 
-    def pass_corrupt(self, fate: str, span: CorruptSpan) -> SkippedOffsets:
+    def skip_corrupt(self, fate: str, span: CorruptSpan) -> SkippedOffsets:
         """Skips a corrupt batch. If `fate` is `quarantine`, writes its bytes to the quarantine.
 
         The row stands for the whole batch, at the batch's first offset in the range, in the time partition of the

@@ -33,7 +33,7 @@ from headrace.loader.work_unit import OffsetRange, SkippedOffsets
 ABORT_MARKER = 0
 
 GAPS_LISTED_MAX = 1_000  # per range; limits the size of a commit
-PASSED_OVER_MAX = 100  # corrupt batches per range; more indicate a failing disk
+CORRUPT_BATCHES_MAX = 100  # corrupt batches per range; more indicate a failing disk
 EPOCH_MAX = (1 << 31) - 1
 THROTTLED_S_MAX = 600.0  # without a record; quotas are measured over seconds, so a longer delay is no quota
 
@@ -87,14 +87,14 @@ class Tally:
     def corrupt(self) -> int:
         return sum(one.end - one.start for one in self.skipped)
 
-    def pass_corrupt(self, one: SkippedOffsets) -> None:
+    def skip_corrupt(self, one: SkippedOffsets) -> None:
         """Counts the offsets of a corrupt batch, and moves the position to its end."""
         assert one.start == self.position, (one, self.position)
         self.skipped.append(one)
         self.position = one.end
 
-    def pass_over(self, records: Sequence[Record]) -> None:
-        """Moves the position after these records, and counts the gaps between them."""
+    def count(self, records: Sequence[Record]) -> None:
+        """Counts the gaps before and between these records, and moves the position after the last of them."""
         for record in records:
             self.skip_to(record[0])
             self.position = record[0] + 1
@@ -111,7 +111,7 @@ class Tally:
         if last:
             self.gaps[-1:] = last
         self.position = start
-        self.pass_over([record for record in self._marked if record[0] < offset])
+        self.count([record for record in self._marked if record[0] < offset])
         self.skip_to(offset)
 
 
@@ -155,7 +155,7 @@ def read_range(
     *,
     batch_bytes_max: int,
     patience_s: float,
-    pass_over: Callable[[CorruptSpan], SkippedOffsets] | None = None,
+    skip_corrupt: Callable[[CorruptSpan], SkippedOffsets] | None = None,
     record_parser: RecordParser | None = None,
     prefetch: Callable[[int], None] | None = None,
     fetch_following: Callable[[], None] | None = None,
@@ -169,7 +169,7 @@ def read_range(
         take: receives the records of each batch; may raise `StopBefore`, which is raised again.
         batch_bytes_max: limit of a decompressed batch.
         patience_s: maximum time without progress, not counting throttled responses.
-        pass_over: called with each corrupt batch before its offsets are skipped; None to raise `CorruptBatch`.
+        skip_corrupt: called with each corrupt batch before its offsets are skipped; None to raise `CorruptBatch`.
         record_parser: parses the records of a batch; None for the parser of `kafka_wire`.
         prefetch: called with the likely offset of the next fetch, while the last response is processed.
         fetch_following: called when the last response of the range has arrived, usually before it is processed, so that
@@ -177,8 +177,8 @@ def read_range(
 
     Raises:
         MisplacedBatch: a batch is not at the offset that it states.
-        CorruptBatch: a batch is corrupt, and `pass_over` is None or the next offset is unknown. `tally.position` is not
-            beyond the start of the batch.
+        CorruptBatch: a batch is corrupt, and `skip_corrupt` is None or the next offset is unknown. `tally.position` is
+            not beyond the start of the batch.
         KafkaUnavailable: the log ends before the range does, or the broker throttles indefinitely.
         KafkaError: raised by `fetch`.
     """
@@ -215,7 +215,7 @@ def read_range(
                 if frame.base_offset in passed:
                     continue  # already skipped; the broker returned it again, because it contains the requested offset
                 if error.next_offset is None or place.is_known(frame, error.next_offset, tally.position):
-                    _pass_corrupt(error, place.span_of(error, frame, tally.position, offsets.end), tally, pass_over)
+                    _skip_corrupt(error, place.span_of(error, frame, tally.position, offsets.end), tally, skip_corrupt)
                     passed.add(frame.base_offset)
                     # The next response may begin with the same batch, and must include the batch after it.
                     bytes_max = len(frame.view) + LOOK_BEHIND_BYTES[-1]
@@ -264,22 +264,22 @@ def read_range(
             )
 
 
-def _pass_corrupt(
-    error: CorruptBatch, span: CorruptSpan, tally: Tally, pass_over: Callable[[CorruptSpan], SkippedOffsets] | None
+def _skip_corrupt(
+    error: CorruptBatch, span: CorruptSpan, tally: Tally, skip_corrupt: Callable[[CorruptSpan], SkippedOffsets] | None
 ) -> None:
     """Skips a corrupt batch and counts its offsets, if the policy permits.
 
     Raises:
         CorruptBatch: the policy forbids it, or too many batches were skipped.
     """
-    if pass_over is None:
+    if skip_corrupt is None:
         raise CorruptBatch(str(error), span.next_offset) from error
-    if len(tally.skipped) >= PASSED_OVER_MAX:
-        more = f"{error}; one of more than {PASSED_OVER_MAX} such batches in this partition"
+    if len(tally.skipped) >= CORRUPT_BATCHES_MAX:
+        more = f"{error}; one of more than {CORRUPT_BATCHES_MAX} such batches in this partition"
         raise CorruptBatch(more, span.next_offset) from error
     tally.skip_to(span.start)
     if span.start < span.end:
-        tally.pass_corrupt(pass_over(span))
+        tally.skip_corrupt(skip_corrupt(span))
 
 
 def _says_nothing_is_left(piece: FetchSlice, end: int) -> bool:
@@ -308,7 +308,7 @@ def _book(batch: Batch, kind: BatchKind, end: int, tally: Tally) -> Sequence[Rec
     if records and records[0][0] == start and records[-1][0] - start == len(records) - 1:
         tally.position = start + len(records)
     else:
-        tally.pass_over(records)
+        tally.count(records)
     tally.skip_to(min(batch.next_offset, end))
     if kind is BatchKind.CONTROL:
         tally.control += len(records)

@@ -298,12 +298,12 @@ class _Backfill:
         # A piece is committed as a whole or not at all, so its ranges may share files.
         tasks = [[dataclasses.replace(one, follows_another=False) for one in some] for some in packing.tasks]
         task = dataclasses.replace(self._settings.task, staging=self._rewrites.staging.location(run_id), now_ms=now_ms)
-        works = {self._topic: work}
+        topic_work = {self._topic: work}
         return LoadPlan(
             run_id=run_id,
             commit_number=state.commit_number,
-            works=works,
-            units=work_units(tasks, works, run_id, settings.build, task),
+            topic_work=topic_work,
+            units=work_units(tasks, topic_work, run_id, settings.build, task),
             imbalance=packing.imbalance,
             waiting={},
             problems={},
@@ -330,7 +330,7 @@ class _Backfill:
             raise _Stopped(f"the topic was re-created while it was read; {AGAIN}")
         if moved := changes.moved.get(self._topic):
             raise _Stopped(f"{_partitions(moved)} changed the leader while it was read; {AGAIN}")
-        planned = {self._topic: plan.works[self._topic].ranges}
+        planned = {self._topic: plan.topic_work[self._topic].ranges}
         reconciled = reconcile(planned, reading.units, reading.results, {})[self._topic]
         wanted = sum(one.end - one.start for component in piece for one in component.intervals)
         if reconciled.problems:

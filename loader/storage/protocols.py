@@ -116,7 +116,7 @@ class Staging(Protocol):
         must not have tried to commit yet."""
         ...
 
-    def works(self) -> frozenset[str]:
+    def run_ids(self) -> frozenset[str]:
         """Returns the ids of the runs with a staging directory."""
         ...
 

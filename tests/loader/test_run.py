@@ -1003,7 +1003,7 @@ def test_state_drops_a_run_when_its_staging_is_deleted(world: World) -> None:
     for _ in range(5):
         world.cluster.topics["orders"].logs[0].append(1)
         load(world)
-    assert len(world.log().read_state().works) == 1, (
+    assert len(world.log().read_state().staged_runs) == 1, (
         "the run of the newest commit, since no later commit has published it"
     )
 

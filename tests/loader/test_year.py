@@ -29,7 +29,7 @@ SLACK = 1.2
 little, because elections add leader epochs."""
 
 
-WORKS_MAX = 20
+STORED_RUN_IDS_MAX = 20
 """The limit of runs and rewrites in the state: those of a few days, however long the history."""
 
 
@@ -59,7 +59,7 @@ def check_flat(sizes: Sequence[Size]) -> None:
     """Checks that state and auxiliary files grow with topics, partitions and schemas, and not with the history."""
     for one in sizes:
         assert one.state_bytes <= BYTES_PER_PARTITION_MAX * (one.topics + one.partitions), one
-        assert one.works <= WORKS_MAX, one
+        assert one.run_ids <= STORED_RUN_IDS_MAX, one
         assert one.files["archive"] <= one.commits // 100 + 1, one
         assert one.files["log"] <= 300, one
         assert one.files["checkpoint"] <= 2, one

@@ -10,8 +10,8 @@ from headrace.loader.errors import NoPutIfAbsent, UnwritableWarehouse
 from headrace.loader.storage.hadoop.file_system import RemoteFileSystem
 
 REMEDIES: Mapping[int, str] = {
-    errno.ENOSPC: "make room there",
-    errno.EDQUOT: "make room there",
+    errno.ENOSPC: "free space there",
+    errno.EDQUOT: "free space there",
     errno.EACCES: "make the directory writable for this user or set loader.warehouse",
     errno.EROFS: "",
     errno.EPERM: "",

@@ -88,7 +88,7 @@ class HadoopStaging:
         at_once(lambda file: self._files.move(self.path(run_id, file.path), self.path(to_run_id, file.path)), files)
         self.keep(to_run_id, files)
 
-    def works(self) -> frozenset[str]:
+    def run_ids(self) -> frozenset[str]:
         return frozenset(self._files.children(self._directory))
 
     def is_older(self, run_id: str, now_ms: int, age_ms: int) -> bool:

@@ -57,7 +57,7 @@ class LocalStaging:
             self.path(run_id, file.path).rename(self.path(to_run_id, file.path))
         self.keep(to_run_id, files)
 
-    def works(self) -> frozenset[str]:
+    def run_ids(self) -> frozenset[str]:
         return frozenset(children_of(self._directory))
 
     def is_older(self, run_id: str, now_ms: int, age_ms: int) -> bool:

@@ -102,7 +102,7 @@ def shown(world: LoadWorld, topic: str, partition: int) -> dict[str, object]:
     return dict(found)
 
 
-def test_corrupt_batch_stops_partition_or_is_passed_over_by_policy(world: LoadWorld) -> None:
+def test_corrupt_batch_stops_partition_or_is_skipped_by_policy(world: LoadWorld) -> None:
     produce(world, 10, 7, 3, 5)
     flipped = {topic: flip_a_bit(world, topic) for topic in TOPICS[:3]}
     partition, start, end, _ = flipped["failed"]

@@ -110,7 +110,7 @@ def test_exceeded_quota_is_one_error_line_and_loses_no_row(world: RemoteWorld, h
         assert run.returncode == 2, run.stdout + run.stderr
         (line,) = run.stderr.splitlines()
         assert "quota" in line.lower()
-        assert "make room there" in line
+        assert "free space there" in line
     finally:
         hdfs.admin("-clrSpaceQuota", WAREHOUSE)
     world.load_completely()

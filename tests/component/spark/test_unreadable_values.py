@@ -190,7 +190,7 @@ def load(directory: Path, monkeypatch: pytest.MonkeyPatch, plan: TopicPlan, sent
 
     def read_records(fetch: object, offsets: OffsetRange, take: Any, tally: Any, **named: object) -> None:
         tally.mark(records)
-        tally.pass_over(records)
+        tally.count(records)
         take(records)
 
     monkeypatch.setattr(task_module, "KafkaCluster", MemoryLog)

@@ -42,7 +42,7 @@ CALLS: dict[type, tuple[str, ...]] = {
         "remove",
         "sweep",
     ),
-    LocalStaging: ("works", "is_older", "note", "keep", "move", "drop"),
+    LocalStaging: ("run_ids", "is_older", "note", "keep", "move", "drop"),
     LocalFiles: ("length", "open", "children", "publish", "bring", "put", "remove"),
 }
 COMPACTING = CompactSettings(closed_ms=0, bytes_target=10**6, block_bytes=1_000, codec_of=lambda topic: "null")

@@ -112,7 +112,7 @@ def step(world: World, number: int, rules: Rules) -> World | None:
     if actor.step == "read":
         ends = {"a": 2, "b": END, "last": END}
         if actor.name == "c":
-            old = staged - state_after(log).works - state_after(log).voided
+            old = staged - state_after(log).staged_runs - state_after(log).voided
             actor = actor._replace(
                 step="look" if old else "sweep", commit_number=len(log), proposal=Proposal("c", voided=old)
             )
@@ -240,7 +240,7 @@ def no_void_rule(state: LoaderState, commit: Commit) -> Conflict | None:
 
 
 def no_rule_for_cleaning(state: LoaderState, commit: Commit) -> Conflict | None:
-    return find_conflict(dataclasses.replace(state, works=frozenset()), commit)
+    return find_conflict(dataclasses.replace(state, staged_runs=frozenset()), commit)
 
 
 def no_rule_for_starts(state: LoaderState, commit: Commit) -> Conflict | None:

@@ -97,7 +97,7 @@ def commit_to_try(name: str, state: LoaderState) -> Commit:
 
 
 def deletes_staging(ask: Ask, _: None) -> tuple[str, ...]:
-    return clean(ReadingLog(ask), ModelStaging(ask), run_id="c", build="test", now_ms=0, age_ms=0).works
+    return clean(ReadingLog(ask), ModelStaging(ask), run_id="c", build="test", now_ms=0, age_ms=0).run_ids
 
 
 def archives(ask: Ask, _: None) -> int:
@@ -269,7 +269,7 @@ def test_every_interleaving_commits_each_offset_once_and_changes_no_commit(
 
 RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
     "a voided run does not commit": (VOIDED, run_conflict, "if state.is_voided(commit.run_id):", "if False:"),
-    "a committed run is not voided": (VOIDED, run_conflict, "commit.voided & state.works", "()"),
+    "a committed run is not voided": (VOIDED, run_conflict, "commit.voided & state.staged_runs", "()"),
     "topics that another load committed are left out": (
         CONFLICT,
         topic_conflicts,

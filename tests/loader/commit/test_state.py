@@ -167,20 +167,20 @@ def test_state_does_not_grow_with_the_number_of_commits() -> None:
         one = topic_commit(
             committed_range(0, start, start, start + 5), files=[committed_file("0-0", 0, start, start + 5)]
         )
-        commit = dataclasses.replace(load(f"w{commit_number}", {"orders": one}), published=state.works)
+        commit = dataclasses.replace(load(f"w{commit_number}", {"orders": one}), published=state.staged_runs)
         state = fold(state, commit.at(commit_number))
         sizes.append(len(canonical(to_json(state))))
     assert state.topics["orders"].data == FileTotals(1_001, 5 * 1_001, 1_000 * 1_001)
-    assert state.works == {"w1001"}
+    assert state.staged_runs == {"w1001"}
     assert max(sizes) - sizes[100] < 20, "only numbers grow"
 
 
 def test_only_published_runs_are_dropped_from_the_state() -> None:
     state = state_of(FIRST, load("w2", {"orders": topic_commit(committed_range(0, 15, 15, 20))}))
-    assert state.works == {"w1", "w2"}
+    assert state.staged_runs == {"w1", "w2"}
     third = load("w3", {"orders": topic_commit(committed_range(0, 20, 20, 25))})
-    assert fold(state, dataclasses.replace(third, published=frozenset({"w1"})).at(3)).works == {"w2", "w3"}
-    assert fold(state, clean("c1", "w9").at(3)).works == {"w1", "w2"}, "a cleaning commit stages nothing"
+    assert fold(state, dataclasses.replace(third, published=frozenset({"w1"})).at(3)).staged_runs == {"w2", "w3"}
+    assert fold(state, clean("c1", "w9").at(3)).staged_runs == {"w1", "w2"}, "a cleaning commit stages nothing"
 
 
 def test_conflicts_are_returned_by_topic() -> None:
@@ -216,7 +216,7 @@ def test_a_rewrite_removes_files_and_begins_a_generation() -> None:
     assert (known.data, known.generation) == (FileTotals(1, 8, 1_000), 1)
     assert known.partitions == state_of(FIRST, MORE).topics["orders"].partitions
     assert state.rewrites == {3: MERGED.committed_at_ms}
-    assert "20260101T050000Z-0123456789abcdef" in state.works
+    assert "20260101T050000Z-0123456789abcdef" in state.staged_runs
     later = state_of(FIRST, MORE, MERGED, dataclasses.replace(load("w4", {}), retired=frozenset({3})))
     assert later.rewrites == {}
     assert later.topics["orders"].generation == 1
@@ -243,7 +243,7 @@ def test_a_load_and_a_rewrite_do_not_conflict() -> None:
 
 def test_a_rewrite_without_added_files_has_no_staging() -> None:
     expired = dataclasses.replace(MERGED, kind=CommitKind.EXPIRE)
-    assert state_of(FIRST, MORE, expired).works == {"w1", "w2"}
+    assert state_of(FIRST, MORE, expired).staged_runs == {"w1", "w2"}
 
 
 def starting(*starts: StartOffset, run_id: str = "op") -> Commit:

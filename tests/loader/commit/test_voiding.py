@@ -46,7 +46,7 @@ def committed(known: LoaderState, proposal: Commit) -> LoaderState:
 def others(known: LoaderState, count: int) -> LoaderState:
     for _ in range(count):
         proposal = load(f"other-{known.commit_number}", {})
-        known = committed(known, dataclasses.replace(proposal, published=known.works))
+        known = committed(known, dataclasses.replace(proposal, published=known.staged_runs))
     return known
 
 

@@ -91,7 +91,7 @@ def test_fate_of_offsets_in_corrupt_batches(shelf: Shelf) -> None:
         ),
     )
     assert [(locate_offset(shelf, n).fate, locate_offset(shelf, n).detail) for n in (26, 27)] == [
-        (OffsetFate.PASSED_OVER, "skipped by an operator")
+        (OffsetFate.SKIPPED, "skipped by an operator")
     ] * 2
     for offset in (29, 30, 31):
         found = locate_offset(shelf, offset)

@@ -40,7 +40,7 @@ def test_skipped_offsets_are_a_gap_with_a_reason() -> None:
     assert state.topics["orders"].partitions[0].next_offset == 60
     assert state.topics["orders"].partitions[0].bytes_per_kilo_offset == known.partitions[0].bytes_per_kilo_offset
     assert (state.topics["orders"].load_schema, state.topics["orders"].data) == (known.load_schema, known.data)
-    assert state.works == LOADED.works  # the run has no staging
+    assert state.staged_runs == LOADED.staged_runs  # the run has no staging
 
 
 @pytest.mark.parametrize(

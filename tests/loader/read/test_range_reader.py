@@ -515,11 +515,11 @@ def test_without_a_leader_epoch_every_epoch_is_recorded() -> None:
 
 
 def skipping(into: list[CorruptSpan]) -> Callable[[CorruptSpan], SkippedOffsets]:
-    def pass_over(span: CorruptSpan) -> SkippedOffsets:
+    def skip_corrupt(span: CorruptSpan) -> SkippedOffsets:
         into.append(span)
         return SkippedOffsets(span.start, span.end, span.reason)
 
-    return pass_over
+    return skip_corrupt
 
 
 def flipped(batch: bytes, bit: int) -> bytes:
@@ -562,7 +562,8 @@ def test_any_flipped_bit_loses_at_most_its_batch(
     tally = Tally(0)
     reader = OffsetRange(TP, 0, base)
     try:
-        read_range(fetch, reader, records.extend, tally, batch_bytes_max=CAP, patience_s=0, pass_over=skipping(spans))
+        skip = skipping(spans)
+        read_range(fetch, reader, records.extend, tally, batch_bytes_max=CAP, patience_s=0, skip_corrupt=skip)
     except (CorruptBatch, KafkaUnavailable):
         # If two batches overlap, the first may be the damaged one, so it is not read either.
         is_base = bit < 64
@@ -594,7 +595,7 @@ def test_consecutive_corrupt_batches_are_skipped_separately() -> None:
         tally,
         batch_bytes_max=CAP,
         patience_s=0,
-        pass_over=skipping(spans),
+        skip_corrupt=skipping(spans),
     )
     assert [(span.start, span.end) for span in spans] == [(15, 20), (20, 25), (45, 50)]
     assert [span.batch for span in spans] == [log[3], log[4], log[9]]
@@ -607,7 +608,7 @@ def test_only_offsets_of_the_range_are_skipped_for_a_corrupt_batch() -> None:
         spans: list[CorruptSpan] = []
         tally = Tally(start)
         reader = OffsetRange(TP, start, end)
-        read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=skipping(spans))
+        read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans))
         assert [(one.start, one.end) for one in spans] == [span] and tally.position == end
 
 
@@ -616,7 +617,7 @@ def test_a_corrupt_batch_after_the_range_is_ignored() -> None:
     spans: list[CorruptSpan] = []
     tally = Tally(0)
     reader = OffsetRange(TP, 0, 8)
-    read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=skipping(spans))
+    read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans))
     assert (tally.gaps, tally.position, spans) == ([(5, 8)], 8, [])
 
 
@@ -624,7 +625,7 @@ def test_a_gap_before_a_corrupt_batch_is_a_gap() -> None:
     log = [make_batch(range(5)), flipped(make_batch(range(8, 12)), 600), make_batch([12])]
     tally = Tally(0)
     reader = OffsetRange(TP, 0, 13)
-    read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=skipping([]))
+    read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping([]))
     assert (tally.gaps, tally.gap_offsets, tally.corrupt) == ([(5, 8)], 3, 4)
 
 
@@ -662,7 +663,7 @@ def test_a_corrupt_batch_without_an_intact_next_batch_stops_the_range(behind: by
             tally,
             batch_bytes_max=CAP,
             patience_s=0,
-            pass_over=skipping(spans),
+            skip_corrupt=skipping(spans),
         )
     assert (stop.value.next_offset, tally.position, spans) == (None, 5, [])
 
@@ -685,17 +686,17 @@ def test_a_corrupt_abort_marker_does_not_abort_later_records() -> None:
 
     tally = Tally(0)
     reader = OffsetRange(TP, 0, 6)
-    read_range(fetch, reader, records.extend, tally, batch_bytes_max=CAP, patience_s=0, pass_over=skipping(spans))
+    read_range(fetch, reader, records.extend, tally, batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans))
     assert (offsets_of(records), tally.aborted, tally.control, tally.corrupt) == ([3, 4], 2, 1, 1)
 
 
 def test_too_many_corrupt_batches_stop_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_reader, "PASSED_OVER_MAX", 3)
+    monkeypatch.setattr(range_reader, "CORRUPT_BATCHES_MAX", 3)
     log = [flipped(make_batch([n]), 600) if n % 2 else make_batch([n]) for n in range(12)]
     tally = Tally(0)
     reader = OffsetRange(TP, 0, 12)
     with pytest.raises(CorruptBatch, match=r"\b3\b") as stop:
-        read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=skipping([]))
+        read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping([]))
     assert (tally.position, stop.value.next_offset, tally.corrupt) == (7, 8, 3)
 
 
@@ -726,7 +727,7 @@ def test_a_batch_at_an_impossible_offset_is_no_gap(
     tally, spans = Tally(0), []
     reader = OffsetRange(TP, 0, 20)
     with pytest.raises(MisplacedBatch, match=why) as stop:
-        read_range(fetch, reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=skipping(spans))
+        read_range(fetch, reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans))
     assert (tally.position, tally.gap_offsets, spans, stop.value.next_offset) == (stops_at, 0, [], None)
 
 
@@ -740,7 +741,7 @@ def test_an_undecodable_batch_is_skipped_only_with_a_correct_base_offset(at: int
         fetch = in_segments(damaged(at, moved(large, stated)), each)
         reader = OffsetRange(TP, 0, 50)
         try:
-            read_range(fetch, reader, ignored, tally, batch_bytes_max=4000, patience_s=0, pass_over=skipping(spans))
+            read_range(fetch, reader, ignored, tally, batch_bytes_max=4000, patience_s=0, skip_corrupt=skipping(spans))
         except MisplacedBatch:
             assert not is_passed and spans == [] and tally.position <= 5 * at
         else:
@@ -761,7 +762,7 @@ def test_a_corrupt_batch_is_skipped_only_if_the_next_batch_is_contiguous() -> No
                 tally,
                 batch_bytes_max=CAP,
                 patience_s=0,
-                pass_over=skipping(spans),
+                skip_corrupt=skipping(spans),
             )
         assert (tally.position, spans) == (15, [])
 
@@ -774,7 +775,7 @@ def test_a_corrupt_batch_with_a_too_high_last_offset_is_skipped() -> None:
     tally, spans, records = Tally(0), [], []
     reader = OffsetRange(TP, 0, 50)
     fetch = serve(log, slice_bytes=1000)
-    read_range(fetch, reader, records.extend, tally, batch_bytes_max=CAP, patience_s=0, pass_over=skipping(spans))
+    read_range(fetch, reader, records.extend, tally, batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans))
     assert [(one.start, one.end) for one in spans] == [(5, 10)]
     assert offsets_of(records) == [*range(5), *range(10, 50)]
 
@@ -783,7 +784,7 @@ def test_epochs_of_batches_around_a_corrupt_one_are_recorded() -> None:
     log = [of_epoch(2 if at < 4 else 3, batch) for at, batch in enumerate(damaged(3, flipped(LOG[3], 600)))]
     tally = Tally(0)
     reader = OffsetRange(TP, 0, 50, leader_epoch=9)
-    read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=skipping([]))
+    read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping([]))
     assert tally.epochs == ReadEpochs(((2, 0), (3, 15)), 50), "the epoch of the corrupt batch is not recorded"
 
 

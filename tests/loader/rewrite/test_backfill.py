@@ -69,7 +69,7 @@ def test_backfill_replaces_damaged_and_missing_files(world: BackfillWorld) -> No
     assert world.audit("orders") == audited, "the audit does not change"
     known = world.log().read_state().topics["orders"]
     assert (known.data.records, known.quarantine.records, known.generation) == (12, 1, 1)
-    assert world.works() == frozenset()
+    assert world.run_ids() == frozenset()
     assert world.load().problems == {}
     assert world.is_whole()
 
@@ -104,7 +104,7 @@ def test_a_dry_run_commits_nothing_and_has_the_same_report(world: BackfillWorld)
     damage(world)
     head = world.log().head()
     dry = world.backfill(is_dry=True)
-    assert (world.log().head(), world.works(), world.lines) == (head, frozenset(), [])
+    assert (world.log().head(), world.run_ids(), world.lines) == (head, frozenset(), [])
     done = world.backfill()
     assert (dry.time_partitions, dry.offsets, dry.files_asked) == (done.time_partitions, done.offsets, done.files_asked)
     assert (dry.commits, done.commits) == ((), (3,))
@@ -168,7 +168,7 @@ def test_quarantined_messages_become_rows_after_their_schema_was_registered(worl
     assert (report.problems, report.quarantined_before, report.quarantined) == ((), 1, 0)
     assert world.rows("orders") == world.produced("orders")
     assert world.log().read_state().topics["orders"].foreign_ids == {BAD}
-    assert world.works() == frozenset()
+    assert world.run_ids() == frozenset()
     assert world.is_whole()
 
 
@@ -207,7 +207,7 @@ def test_files_with_a_compacted_message_are_not_replaced(world: BackfillWorld) -
     (problem,) = report.problems
     assert re.match(r"partition 0: .*\b5\b.*\b8\b.*\b1 message\b", problem)
     assert len(report.commits) == 2, "the rows of the first load, and the quarantine"
-    assert (world.rows("orders"), world.findings(), world.works()) == (rows, (), frozenset())
+    assert (world.rows("orders"), world.findings(), world.run_ids()) == (rows, (), frozenset())
 
 
 def test_only_spans_with_other_counts_are_not_replaced(world: BackfillWorld) -> None:
@@ -221,7 +221,7 @@ def test_only_spans_with_other_counts_are_not_replaced(world: BackfillWorld) -> 
     assert re.match(r"partition 0: .*\b0\b.*\b3\b.*\b1 message\b", more)
     assert re.match(r"partition 0: .*\b5\b.*\b8\b.*\b1 message\b", fewer)
     assert len(report.commits) == 1, "the quarantine"
-    assert (world.rows("orders"), world.findings(), world.works()) == (rows, (), frozenset())
+    assert (world.rows("orders"), world.findings(), world.run_ids()) == (rows, (), frozenset())
 
 
 def test_backfill_does_not_restore_expired_files(world: BackfillWorld) -> None:
@@ -434,7 +434,7 @@ def test_backfill_of_a_log_that_changes_while_it_is_read_replaces_nothing(
     assert report.commits == ()
     (problem,) = report.problems
     assert problem.startswith(partitions)
-    assert world.works() == frozenset()
+    assert world.run_ids() == frozenset()
 
 
 def test_a_broker_failure_changes_nothing(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -450,7 +450,7 @@ def test_a_broker_failure_changes_nothing(world: BackfillWorld, monkeypatch: pyt
     report = world.backfill()
     assert report.commits == ()
     assert "broker:1 refused; nothing of this was replaced; run this again" in report.problems[0]
-    assert (world.files(), world.works()) == (before, frozenset())
+    assert (world.files(), world.run_ids()) == (before, frozenset())
 
 
 @pytest.mark.parametrize("fails_at", ["broker", "disk"])
@@ -484,7 +484,7 @@ def test_a_full_disk_changes_nothing(world: BackfillWorld, monkeypatch: pytest.M
     report = world.backfill()
     assert report.commits == ()
     assert "No space left" in report.problems[0]
-    assert (world.files(), world.works()) == (before, frozenset())
+    assert (world.files(), world.run_ids()) == (before, frozenset())
 
 
 def test_a_version_that_no_load_has_folded_must_be_loaded_first(world: BackfillWorld) -> None:
@@ -506,7 +506,7 @@ def test_a_registry_outage_during_the_read_commits_nothing(world: BackfillWorld)
     report = world.backfill(run_units=meanwhile(world, go_down))
     assert report.commits == ()
     assert len(report.problems) == 1
-    assert world.works() == frozenset()
+    assert world.run_ids() == frozenset()
 
 
 def test_a_topic_missing_on_the_brokers_is_reported(world: BackfillWorld) -> None:

@@ -134,4 +134,4 @@ def backfill_after(history: Acts, at: int) -> None:
         # Rows written with an earlier schema have the present fields, with their defaults.
         assert after == before
         assert past.world.findings() == ()
-        assert past.world.works() == frozenset()
+        assert past.world.run_ids() == frozenset()

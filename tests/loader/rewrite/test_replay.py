@@ -71,7 +71,7 @@ def shelf(tmp_path: Path) -> Shelf:
     return shelf
 
 
-def ports(shelf: Shelf, works: str = "replay") -> RewritePorts:
+def ports(shelf: Shelf, run: str = "replay") -> RewritePorts:
     index = FileIndex(shelf.log)
     numbers = iter(range(1, 100))
     return RewritePorts(
@@ -82,7 +82,7 @@ def ports(shelf: Shelf, works: str = "replay") -> RewritePorts:
         engine=shelf.engine(index),
         run_merges=lambda units: [],
         now_ms=lambda: TIME_MS,
-        new_run_id=lambda: f"{works}-{next(numbers)}",
+        new_run_id=lambda: f"{run}-{next(numbers)}",
         build=current_build(),
     )
 
@@ -187,9 +187,9 @@ def test_a_second_replay_finds_nothing(shelf: Shelf, registry: FakeRegistry) -> 
 
 def test_a_dry_run_commits_nothing_and_has_the_same_report(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("", 8, ORDER_V1)
-    head, works = shelf.log.head(), shelf.storage.staging.works()
+    head, staged = shelf.log.head(), shelf.storage.staging.run_ids()
     dry = replayed(shelf, registry, is_dry=True)
-    assert (dry.commit_number, shelf.log.head(), shelf.storage.staging.works()) == (0, head, works)
+    assert (dry.commit_number, shelf.log.head(), shelf.storage.staging.run_ids()) == (0, head, staged)
     done = replayed(shelf, registry)
     assert (dry.loaded, dry.left) == (done.loaded, done.left)
 
@@ -303,7 +303,7 @@ def _with(inner: object, **methods: object) -> object:
 
 def test_a_full_disk_leaves_no_staging(shelf: Shelf, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     registry.register("", 8, ORDER_V1)
-    works = shelf.storage.staging.works()
+    staged = shelf.storage.staging.run_ids()
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -311,7 +311,7 @@ def test_a_full_disk_leaves_no_staging(shelf: Shelf, registry: FakeRegistry, mon
     monkeypatch.setattr("headrace.loader.storage.local.sink.LocalSink.append", full)
     with pytest.raises(OSError, match="No space left"):
         replayed(shelf, registry)
-    assert shelf.storage.staging.works() == works
+    assert shelf.storage.staging.run_ids() == staged
 
 
 def test_a_version_that_no_load_has_folded_must_be_loaded_first(shelf: Shelf, registry: FakeRegistry) -> None:
@@ -323,9 +323,9 @@ def test_a_version_that_no_load_has_folded_must_be_loaded_first(shelf: Shelf, re
 
 def test_a_registry_outage_is_a_problem_without_a_commit(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.is_down = True
-    works = shelf.storage.staging.works()
+    staged = shelf.storage.staging.run_ids()
     assert len(replayed(shelf, registry).problems) == 1
-    assert shelf.storage.staging.works() == works
+    assert shelf.storage.staging.run_ids() == staged
 
 
 @pytest.mark.parametrize("damage", ["removed", "changed"])

@@ -291,17 +291,17 @@ def test_staged_files_are_checked(warehouse: Warehouse) -> None:
 
 def test_age_of_staged_runs(warehouse: Warehouse) -> None:
     staging = warehouse.storage.staging
-    assert staging.works() == frozenset()
+    assert staging.run_ids() == frozenset()
     warehouse.stage()
     staging.note("v", "plan.json", b"{}")
-    assert staging.works() == {"v", "w"}
+    assert staging.run_ids() == {"v", "w"}
     touched_ms = max(int(path.stat().st_mtime * 1000) for path in (warehouse.staged, warehouse.staged.parent))
     assert staging.is_older("w", touched_ms + 1001, 1000)
     assert not staging.is_older("w", touched_ms + 1000, 1000)
     assert not staging.is_older("gone", touched_ms + 5000, 1000)
     staging.drop("w")
     staging.drop("w")
-    assert staging.works() == {"v"}
+    assert staging.run_ids() == {"v"}
 
 
 def test_temporary_files_of_killed_puts_are_deleted(tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ class BackfillWorld(TaskWorld):
         log.read_state()
         return verify_topic(log, FileIndex(log), local_storage(self.warehouse), "orders", checksums=True).findings
 
-    def works(self) -> frozenset[str]:
-        return local_storage(self.warehouse).staging.works()
+    def run_ids(self) -> frozenset[str]:
+        return local_storage(self.warehouse).staging.run_ids()
 
     def is_whole(self) -> bool:
         """Whether every message is a row or quarantined exactly once, and no file has a finding."""

@@ -109,7 +109,8 @@ def step_of(
     warn: Callable[[str], None] = lambda sentence: None,
 ) -> Step:
     """The step that an applier would get. Its `rewind` does nothing."""
-    return Step(topic, state.topics[topic], commits, since, state.commit_number, state.works, lambda name: None, warn)
+    known, staged_runs = state.topics[topic], state.staged_runs
+    return Step(topic, known, commits, since, state.commit_number, staged_runs, lambda name: None, warn)
 
 
 def load(run_id: str, topics: dict[str, TopicCommit], commit_number: int = 0) -> Commit:

@@ -286,13 +286,13 @@ class StorageContract:
 
     def test_age_of_staged_runs(self, storage: Storage) -> None:
         staging = storage.staging
-        assert staging.works() == frozenset()
+        assert staging.run_ids() == frozenset()
         stage(storage)
         staging.note("v", "plan.json", b"{}")
-        assert staging.works() == {"v", "w"}
+        assert staging.run_ids() == {"v", "w"}
         assert staging.is_older("w", FOREVER_MS, 1000)
         assert not staging.is_older("w", 1000, 1000)
         assert not staging.is_older("gone", FOREVER_MS, 1000)
         for _ in range(2):
             staging.drop("w")
-        assert staging.works() == {"v"}
+        assert staging.run_ids() == {"v"}

@@ -59,7 +59,7 @@ class LogModel(NamedTuple):
                 return self._without(name)._replace(files=self._without(name).files | {(name, content)}), None
             case "remove", (name,):
                 return self._without(name), None
-            case "works", ():
+            case "run_ids", ():
                 return self, frozenset(work for work, _ in self.staged)
             case "stage", (work, files):
                 return self._replace(staged=self.staged | {(work, file) for file in files}), None
@@ -147,8 +147,8 @@ class ModelStaging:
         if not self._ask("move", run_id, tuple(file.path for file in files), to_run_id):
             raise FileNotFoundError(run_id)
 
-    def works(self) -> frozenset[str]:
-        return frozenset(self._ask("works"))
+    def run_ids(self) -> frozenset[str]:
+        return frozenset(self._ask("run_ids"))
 
     def is_older(self, run_id: str, now_ms: int, age_ms: int) -> bool:
         return True

@@ -85,7 +85,7 @@ class Happening:
 @dataclass(frozen=True, slots=True)
 class Size:
     """Sizes of the metadata at the end of a day. `state_bytes` are those of a checkpoint without its schemas, `days`
-    the days of topics that ever had files, and `works` the stored run ids."""
+    the days of topics that ever had files, and `run_ids` the stored run ids."""
 
     day: int
     checkpoint_bytes: int
@@ -93,7 +93,7 @@ class Size:
     topics: int
     partitions: int
     commits: int
-    works: int
+    run_ids: int
     days: int
     files: Mapping[str, int]
 
@@ -440,7 +440,7 @@ class Life:
         texts = sum(len(one.load_schema.text) + len(one.load_schema.fold) for one in state.topics.values())
         partitions = sum(len(one.partitions) for one in state.topics.values())
         size = len(write_document(state))
-        works = len(state.works) + len(state.voided) + len(state.rewrites)
+        run_ids = len(state.staged_runs) + len(state.voided) + len(state.rewrites)
         self.sizes.append(
             Size(
                 self.day,
@@ -449,7 +449,7 @@ class Life:
                 len(state.topics),
                 partitions,
                 state.commit_number,
-                works,
+                run_ids,
                 len(self.reader.days),
                 files,
             )

@@ -38,7 +38,7 @@ class Gone(StrEnum):
     REMOVED = "removed"  # by retention or compaction, so that its offset is a gap
     REPLACED = "replaced"  # by another one at its offset, after an unclean election
     RECREATED = "re-created"  # with the topic
-    CORRUPT = "corrupt"  # and passed over
+    CORRUPT = "corrupt"  # and skipped
 
 
 @dataclass(slots=True)
