@@ -210,7 +210,7 @@ def _reconcile_pooled(
     """Returns the verdict of the sum of windows, as the result of the window of scattered times.
 
     Args:
-        alone: the topic's other windows; if their counts differ, they may contain the messages that are missing here.
+        separate: the other windows; if their counts differ, they may contain the messages that are missing here.
     """
     total = merge_windows(facts, SCATTERED_MS)
     result = reconcile_window(total, context, now_ms=now_ms, grace_ms=grace_ms)

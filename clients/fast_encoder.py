@@ -102,7 +102,7 @@ class _Code(NamedTuple):
 
 _NUMBER: Final = (
     "long_({value}) if {value} >= 0x8000000 or {value} < 0 else "
-    "EVEN[{value}] if {value} < 8192 else EVEN_GOES_ON[{value} & 8191] + SHORT[{value} >> 13]"
+    "EVEN[{value}] if {value} < 8192 else EVEN_CONTINUED[{value} & 8191] + SHORT[{value} >> 13]"
 )
 _SIZE: Final = "EVEN[{value}_size] if {value}_size < 8192 else varint({value}_size << 1)"
 
@@ -167,7 +167,7 @@ def compile_encoder(schema: Schema, prefix: bytes, encode_any: Callable[[Any], b
         "varint": varint,
         "SHORT": _SHORT,
         "EVEN": _EVEN,
-        "EVEN_GOES_ON": _EVEN_CONTINUED,
+        "EVEN_CONTINUED": _EVEN_CONTINUED,
         "Unfit": _NotPlain,
         "NOT_PLAIN": (*ENCODER_ERRORS, _NotPlain),
     }

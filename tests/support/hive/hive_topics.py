@@ -69,7 +69,7 @@ def find_mismatches(
 
     Args:
         load: columns and types; without logical types, values have their underlying types.
-        say: converts a column's type, value and expected value to the form of `expected_value`.
+        normalize: converts a column's type, value and expected value to the form of `expected_value`.
     """
     root = load.root
     assert isinstance(root, Record)
