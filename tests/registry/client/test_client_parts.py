@@ -12,10 +12,10 @@ from headrace.registry import errors
 from headrace.registry.api.problems import ERROR_CODES
 from headrace.registry.client.access import SERVERS_MAX, BasicAuth, BearerAuth, parse_servers
 from headrace.registry.client.cache import Cache
-from headrace.registry.client.client import _context_prefix
+from headrace.registry.client.client import ENTRY_WEIGHT, _context_prefix, _weight
 from headrace.registry.client.connections import HttpResponse
 from headrace.registry.client.proxies import proxy_for
-from headrace.registry.client.responses import ERRORS_BY_CODE, response_value
+from headrace.registry.client.responses import ERRORS_BY_CODE, RegisteredSchema, response_value
 from headrace.registry.client.transport import PAUSE_FIRST_S, PAUSE_MAX_S, ApiCall, is_transient, pause_s
 from support.cases import all_cases
 
@@ -111,6 +111,11 @@ def test_cache_stays_within_its_bounds(steps: list[tuple[int, int]]) -> None:
         values = [value for value, _ in cache._values.values()]
         assert len(cache) <= 4
         assert sum(map(len, values)) == cache._weight <= 30
+
+
+def test_cache_entry_weighs_its_key_and_its_schema() -> None:
+    key = ("id", 7, "subject")
+    assert _weight(key, RegisteredSchema(7, "x" * 1000)) == ENTRY_WEIGHT + len("id") + len("subject") + 1000
 
 
 def test_cache_drops_values_requested_before_clear() -> None:
