@@ -34,7 +34,8 @@ REMEDY = "restore the file from a copy, or delete it: the next ids then follow t
 
 
 class ProducerIds:
-    """Assigns producer ids. Not thread-safe; a thread of `executor` writes the file."""
+    """Assigns producer ids, and stores in `FILE_NAME` up to which number they are claimed. Not thread-safe; a thread of
+    `executor` writes the file."""
 
     def __init__(self, directory: Path, executor: Executor) -> None:
         self._path, self._executor = directory / FILE_NAME, executor

@@ -227,7 +227,7 @@ class _Writer:
         raise _Unsupported
 
     def join_parts(self, parts: list[_Part]) -> list[str]:
-        """Returns expressions for bytes; adjacent `struct` parts are packed together."""
+        """Returns the Python expressions of the parts; adjacent `struct` parts become one call of `pack`."""
         written = []
         for is_packed, group in itertools.groupby(parts, key=lambda part: part.code != ""):
             run = list(group)

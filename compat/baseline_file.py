@@ -73,7 +73,8 @@ def mark_known(
 
     Args:
         origin: name of the baseline file.
-        file_exists: whether a file still exists; known problems of a missing file apply to one other file.
+        file_exists: whether a file still exists. A known problem of a missing (for example renamed) file applies to one
+            other file with the same problem.
     """
     rows = set(known)
     moved = Counter(row.fingerprint for row in known if not file_exists(row.file))

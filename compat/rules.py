@@ -80,7 +80,7 @@ class RuleCase:
 
 @dataclass(frozen=True, slots=True)
 class CompatibilityRule:
-    """A rule. `id` is Avro Java's name of the problem; `explain` describes one case."""
+    """One kind of incompatibility. `id` is Avro Java's name of it; `explain` describes one occurrence."""
 
     id: IncompatibilityType
     purpose: str

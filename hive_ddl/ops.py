@@ -19,7 +19,7 @@ class ColumnChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnChange:
-    """Change of one column by a new schema, for reports; readers use the schema. Types are Hive type names."""
+    """A column that a new schema adds, removes or retypes, for reports. Types are Hive type names."""
 
     kind: ColumnChangeKind
     name: str

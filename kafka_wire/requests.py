@@ -194,7 +194,10 @@ def list_offsets(
 def epoch_ends(
     connection: Connection, requested: Sequence[TopicPartition], queries: Mapping[TopicPartition, EpochQuery]
 ) -> dict[TopicPartition, tuple[int, EpochEnd | None]]:
-    """Returns None ends if the broker does not support the request, or only for brokers (before Kafka 2.3)."""
+    """Requests the end offsets of leader epochs; returns an error code and an end for each partition.
+
+    The end is None if the broker does not support the request, or permits it to brokers only (before Kafka 2.3).
+    """
     try:
         version = connection.version(OffsetForLeaderEpochRequest, EPOCH_END_VERSION)
     except ErrorResponse:

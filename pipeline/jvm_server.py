@@ -38,10 +38,10 @@ def run_server(
     """Runs the process of a server and returns its exit code.
 
     Args:
-        parse: parses the command line. It gets the settings as a value, because the values of `[spark]`, which include
-            passwords, would be visible in the process list as arguments.
+        parse: parses the command line. Its argument are the settings, which this process loads itself: passed on the
+            command line, the passwords of `[spark]` would be visible in the process list.
         data_dir: returns the data directory of the options.
-        serve: serves until the event is set.
+        serve: serves until the event, its second argument, is set. A signal sets it.
     """
     try:
         options = parse(load_settings(environment=os.environ, working_dir=Path.cwd(), home=home_directory()))

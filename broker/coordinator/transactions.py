@@ -451,4 +451,4 @@ class TransactionCoordinator:
             table.append(rows)
             self._stored_boot_id = self._boot_id
         except RequestRefused as refused:
-            logger.error("boot id not stored reason=%s", refused)
+            logger.error("boot id of the machine not stored, the next start tries again reason=%s", refused)

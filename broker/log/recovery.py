@@ -281,7 +281,7 @@ def _passes_crc(path: Path) -> bool:
 
 
 def _facts_from_indexes(directory: Path, base: int, following: int | None = None) -> SegmentFacts | None:
-    """Returns the facts of a segment that needs no scan, read from its indexes; None if these do not match the segment.
+    """Reads what recovery needs to know of a segment from its indexes, without a scan; None if they do not match it.
 
     Args:
         following: base offset of the next segment, None for the last one.

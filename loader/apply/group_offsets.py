@@ -54,7 +54,7 @@ class GroupOffsetsApplier:
 
 
 def _moved(step: Step) -> list[tuple[TopicPartition, int]]:
-    """Returns the next offsets of the partitions that a step changes."""
+    """Returns the next offset to load of each partition that the commits of the step loaded."""
     moved = {offsets.partition for commit in step.commits for offsets in commit.topics[step.topic].ranges}
     return [
         (TopicPartition(step.topic, partition), state.next_offset)

@@ -121,7 +121,7 @@ class FileIndex:
         return known.loaded[key]
 
     def day_once(self, topic: str, kind: FileKind, day: str) -> DayIndex:
-        """Returns a day without caching it, for callers that iterate over the days of a long history."""
+        """Like `day`, without caching the result: for callers that read every day of a long history once."""
         found = self.day(topic, kind, day)
         self._topics[topic].loaded.pop(day_key(kind, day), None)
         return found

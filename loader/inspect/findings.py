@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class ConsistencyCheck(StrEnum):
-    """The property that was compared."""
+    """What `headrace verify` checks of a topic; each value is one check."""
 
     COMMITS = "commits"  # offsets without holes, every offset accounted for
     INDEX = "index"  # the index of files agrees with the commits

@@ -152,8 +152,10 @@ def _planned(
 
 
 def same_log_end(offsets: PartitionOffsets, known: PartitionState) -> int:
-    """Returns the offset up to which the log is unchanged, at most the next offset. If it was not determined, the log
-    counts as unchanged up to its end."""
+    """Returns the offset up to which the log is the same as at the last load; at most the next offset to load.
+
+    If the brokers were not asked for it (`shared_end` is None), the whole log counts as the same.
+    """
     if offsets.shared_end is not None:
         return offsets.shared_end
     return min(known.next_offset, offsets.end)

@@ -284,8 +284,12 @@ class WriterSchemas:
         return kept if text is None else text
 
     def _asked_text(self, schema_id: int, absent: set[int]) -> str | None:
-        """Requests the schema of an id, compares it with the cache and returns its text; None if there is no
-        response."""
+        """Requests the schema of an id and returns its text; None if there is no response.
+
+        Raises:
+            SchemaReplaced: the cache has another text for the id.
+            AccessDenied: the schema is not cached, and the registry denies access to it.
+        """
         is_kept = self._kept.text(schema_id) is not None
         try:
             text = _whole_text(self._responses.answer(SchemaByIdRequest(schema_id)))

@@ -97,8 +97,10 @@ def make_request_recorder(counts: SharedCounts, access_log: str) -> RequestRecor
     """
     log = AccessLog(access_log) if access_log else None
     if not counts.claim():
-        # Too many replaced workers are still running.
-        logger.error("requests_not_counted cause=no_free_slot")
+        # The slots of replaced workers are free again when those have ended.
+        logger.error(
+            "requests_not_counted cause=all slots are in use; the requests of this worker are missing in /metrics"
+        )
         return RequestRecorder(None, log)
     return RequestRecorder(RequestMetrics(counts), log)
 

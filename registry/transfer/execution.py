@@ -138,7 +138,7 @@ def find_missing_versions(
 
 
 class _VersionImporter:
-    """Runs actions on versions and collects the reasons of failures."""
+    """Registers or deletes versions in the target registry, and collects the reasons of rejections in `rejected`."""
 
     def __init__(self, remote: RemoteRegistry) -> None:
         self._remote = remote
