@@ -139,8 +139,8 @@ class SchemaContent:
         """MD5 over text, references (name, subject, version as 32 bits), metadata and rules.
 
         A byte 1 precedes the metadata and the rules. The Confluent Schema Registry hashes the same bytes, so a schema
-        has the same guid in both. The parts are not delimited: contents that differ only in where one part ends share
-        a guid. Clients see it, but it does not identify a content.
+        has the same guid in both. The parts are not delimited: contents that differ only in where one part ends share a
+        guid. Therefore the registry compares contents by `fingerprint`, and uses the guid only in its API.
         """
         digest = hashlib.md5(self.text.encode(), usedforsecurity=False)
         for reference in self.references:
@@ -210,10 +210,11 @@ class SchemaRequest:
 
 @dataclass(frozen=True, slots=True)
 class TagChange:
-    """A new version derived from an existing one.
+    """Changes of tags, metadata and rules that turn a copy of an existing version into a new version.
 
-    `metadata` None copies the metadata of the existing version. `rule_set` replaces the rules; `rules_to_merge` and
-    `rules_to_remove` change the rules of the version that precedes the new one.
+    `metadata` None copies the metadata of the existing version. `rule_set` has the new version's rules, unless
+    `rules_to_merge` or `rules_to_remove` is given. These two are applied to the rules of the version before the new
+    one.
     """
 
     new_version: int | None = None
@@ -286,7 +287,8 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """A change of a `ConfigEntry`. Only the keys in `given` are written; None clears a key."""
+    """A change of a `ConfigEntry`. Only the keys in `given` are written, with their values in `values`; None clears a
+    key."""
 
     values: ConfigEntry = ConfigEntry()
     given: frozenset[str] = field(default_factory=frozenset)
@@ -310,7 +312,8 @@ class ReplicationState:
         holder: the process that replicates. No other process replicates while it continues to poll.
         polled_ms: the last poll, successful or not.
         as_of_ms: this registry holds everything that the source held at this time; 0 before the first copy.
-        mode: the global mode of the source. READONLY_OVERRIDE hides it in the replica.
+        mode: the global mode of the source, which the promotion restores. Until then the replica's own global mode is
+            READONLY_OVERRIDE.
         promoted_ms: the promotion. Since then this registry takes changes and replicates no longer.
 
     Times are milliseconds since 1970 by the replica's clock.

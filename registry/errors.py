@@ -50,7 +50,7 @@ class RegistryError(Exception):
     """The root of the registry's errors. `subject`, `version`, `schema_id` and `detail` are set where the error has
     them.
 
-    The message is `template` formatted with those fields, or `message` where a response already has one.
+    The error's message is the class's `template`, formatted with those fields. The argument `message` replaces it.
     """
 
     template: ClassVar[str] = "{detail}"

@@ -85,7 +85,8 @@ def has_properties(metadata: Metadata | None, requested: Mapping[str, str]) -> b
 
 
 def compatibility_group_of(metadata: Metadata | None, name: str) -> str | None:
-    """The compatibility group of a version: the value of the property `name`, which the configuration gives."""
+    """The compatibility group of a version: the value of its metadata property `name`. The configuration's
+    `compatibility_group` is that name."""
     return _property(metadata, name)
 
 

@@ -46,7 +46,8 @@ class SubjectFilter:
 
     @classmethod
     def of(cls, text: str) -> SubjectFilter:
-        """Parses `subjectPrefix`: `:*:a` means every context, `:.c:a` one context, `a` the default context."""
+        """Parses the query parameter `subjectPrefix`: `:*:a` means every context, `:.c:a` one context, `a` the default
+        context."""
         if text.startswith(EVERY_CONTEXT_PREFIX):
             return cls(text.removeprefix(EVERY_CONTEXT_PREFIX))
         context, prefix = split_subject(text)

@@ -54,7 +54,8 @@ def install(app: Flask, users: UsersFile) -> None:
         return Response(status=PREFLIGHT_OK) if is_preflight else None
 
     def deny(error: AccessDenied) -> Response:
-        # Raised after authorization, once the schema or the body was read. Anonymous clients get a challenge.
+        # Raised later than `check_request`, about subjects that only the request body or the found schema names.
+        # Anonymous clients get a challenge.
         name = principal().name
         return _denied(Denial(403, FORBIDDEN, str(error)) if name else NO_CREDENTIALS, users)
 

@@ -44,7 +44,8 @@ from headrace.registry.storage.database import Database
 
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
 CACHEABLE_BLUEPRINTS = frozenset({"subjects", "schemas", "compatibility", "config", "mode"})
-"""Blueprints with cacheable responses, which depend on the database only. Others depend on the process."""
+"""Blueprints whose responses can be cached, because they depend on the database only. Other responses also depend on
+the process."""
 
 OWN_TYPE_BLUEPRINTS = frozenset({"metrics", "openapi"})
 """Blueprints with other content types than the API's."""
@@ -117,7 +118,7 @@ def _set_front_keys(response: Response) -> Response:
 
 
 class SegmentConverter(BaseConverter):
-    """A percent-encoded path segment."""
+    """URL converter for a path segment, which is percent-decoded after routing."""
 
     regex = "[^/]+"
 
@@ -126,13 +127,13 @@ class SegmentConverter(BaseConverter):
 
 
 class SubjectConverter(SegmentConverter):
-    """A path segment that may be empty, because the empty text is a valid subject."""
+    """Like `SegmentConverter`, but the segment may be empty, because the empty text is a valid subject."""
 
     regex = "[^/]*"
 
 
 class NumberConverter(BaseConverter):
-    """A 32-bit number. Other segments give 404."""
+    """URL converter for a 32-bit number. Other segments give 404."""
 
     regex = "[^/]+"
 

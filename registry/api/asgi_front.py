@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 THREADS: Final = 16  # requests that the application processes at once; the database pool has as many connections
 UNAUTHENTICATED_THREADS: Final = 8  # separate, because requests of unknown principals wait for a slow password hash
 WAITING_MAX: Final = 2000  # requests per thread pool, running or queued; more are rejected with 503
-OFFLOADED_COMPARISONS_MAX: Final = 3  # per request; each further one is caused by a concurrent new version
+OFFLOADED_COMPARISONS_MAX: Final = 3  # per request; a concurrent new version makes another one necessary
 BODYLESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
 CACHEABLE_METHODS: Final = frozenset({"GET", "HEAD", "POST"})
 KEY_BYTES_MAX: Final = 512  # longer cache keys are hashed; a request may be a hundred times as long
@@ -205,7 +205,11 @@ class AsgiFront:
     async def _receive_and_run(
         self, scope: Any, receive: Receive, key_headers: list[bytes], principal: Principal | None
     ) -> tuple[AppResponse, bool, bool]:
-        """The response, whether it is from the cache, and whether the client may still be sending its body."""
+        """Receives the body of a request and responds.
+
+        Returns:
+            The response, whether it is from the cache, and whether the client may still be sending its body.
+        """
         headers = BodyHeaders.of(scope)
         if not headers.is_small and _is_anonymous(principal):
             # A large body is only buffered once the request is authorized.
@@ -226,7 +230,11 @@ class AsgiFront:
     async def _cached_or_run(
         self, scope: Any, key_headers: list[bytes], body: Body, principal: Principal | None
     ) -> tuple[AppResponse, bool]:
-        """The response, and whether it is from the cache."""
+        """Responds from the cache if possible, otherwise by running the application.
+
+        Returns:
+            The response, and whether it is from the cache.
+        """
         if self._is_ending:
             return error_response(503), False
         is_complete = body.length == len(body.content)
@@ -306,7 +314,10 @@ class AsgiFront:
         run_in_thread: Callable[[ComparisonOffload | None], Awaitable[tuple[AppResponse, Comparison | None]]],
         deferred: Comparison | None = None,
     ) -> AppResponse:
-        """Runs deferred comparisons in the compute pool, and the application with their results."""
+        """Runs the deferred comparisons of a request in the compute pool, and then the application with their results.
+
+        Without a pool, or after `OFFLOADED_COMPARISONS_MAX` comparisons, the application makes the comparison itself.
+        """
         compute_pool = self._compute_pool
         for _ in range(OFFLOADED_COMPARISONS_MAX):
             if deferred is None or compute_pool is None:

@@ -25,7 +25,7 @@ PLAIN_KEYS: Final = (
 
 
 def record_change(action: str, **details: Any) -> None:
-    """Records a change that the current request has made."""
+    """Records a change that the current request has made, for the audit log."""
     g.setdefault("changes", []).append((action, details))
 
 

@@ -63,7 +63,7 @@ class ClientQueues:
                 if not queue:
                     del self._queues[client]
             elif not start.cancelled():
-                self._start_next(client)  # started at the moment of the timeout or cancellation
+                self._start_next(client)  # its turn came at the moment of the timeout or cancellation
             if isinstance(error, TimeoutError):
                 raise ClientQueueFull from None
             raise

@@ -58,7 +58,7 @@ def _put(scope: str | None) -> Response:
     changed = services().configuration.change(scope, read_body(ConfigPayload, ConfigChange))
     if changed.is_new:
         record_change("configuration_changed", scope=scope or "", settings=changed_settings(changed.change))
-        # Releases before 7.7.4 and 8.0 repeat the request.
+        # Confluent's releases before 7.7.4 and 8.0 return only the keys of the request.
     return json_response(changed_config_entity(changed.change.values if profile() is Profile.LEAN else changed.entry))
 
 

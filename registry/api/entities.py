@@ -37,10 +37,10 @@ VERSION_KEYS: Final = {
     "ts": FULL,
     "deleted": FULL,
 }
-"""Confluent's Schema, a version of a subject. Each key with the lowest profile that includes it."""
+"""Keys of Confluent's Schema, which describes a version of a subject. Each has the lowest profile that includes it."""
 
 LISTED_KEYS: Final = {**VERSION_KEYS, "aliases": LEAN}
-"""Confluent's ExtendedSchema, a version in the list of all schemas."""
+"""Keys of Confluent's ExtendedSchema, which describes a version in the list of all schemas."""
 
 SCHEMA_KEYS: Final = {
     "subject": LEAN,
@@ -56,7 +56,8 @@ SCHEMA_KEYS: Final = {
     "ts": FULL,
     "deleted": FULL,
 }
-"""Confluent's SchemaString, a schema by id or guid; `subject` and `version` if the request names a subject."""
+"""Keys of Confluent's SchemaString, the response to a request for a schema by id or guid. It has `subject` and
+`version` if the request names a subject."""
 
 REGISTERED_KEYS: Final = {
     "id": LEAN,
@@ -70,7 +71,7 @@ REGISTERED_KEYS: Final = {
     "ts": FULL,
     "deleted": FULL,
 }
-"""Response to a registration."""
+"""Keys of the response to a registration."""
 
 _CONFIG_FIELDS: Final = {
     "alias": "alias",
@@ -87,16 +88,16 @@ _CONFIG_FIELDS: Final = {
     "defaultRuleSet": "default_rule_set",
     "overrideRuleSet": "override_rule_set",
 }
-"""Confluent's Config: keys of a response and the attributes of `ConfigEntry`."""
+"""Keys of Confluent's Config, the response to a request for a configuration, and their attributes of `ConfigEntry`."""
 
 CONFIG_KEYS: Final = {
     "compatibility" if key == "compatibilityLevel" else key: name for key, name in _CONFIG_FIELDS.items()
 }
-"""Keys of a request that changes a configuration, and of its response."""
+"""Keys of a request that changes a configuration, and of its response, and their attributes of `ConfigEntry`."""
 
 
 def version_entity(stored: StoredVersion, profile: Profile, as_shown: PresentedSchema = PLAIN) -> dict[str, Any]:
-    """A version of a subject."""
+    """Returns the response body for a version of a subject."""
     values = {
         "subject": stored.subject,
         "version": stored.version,
@@ -110,7 +111,7 @@ def version_entity(stored: StoredVersion, profile: Profile, as_shown: PresentedS
 
 
 def listed_entity(stored: StoredVersion, profile: Profile, *, aliases: Sequence[str] = ()) -> dict[str, Any]:
-    """A version in the list of all schemas, with the aliases of its subject."""
+    """Returns the response body for a version in the list of all schemas, with the aliases of its subject."""
     return shown({**version_entity(stored, profile), "aliases": list(aliases)}, LISTED_KEYS, profile)
 
 
@@ -122,7 +123,8 @@ def schema_entity(
     used: StoredVersion | None = None,
     schema_id_max: int | None = None,
 ) -> dict[str, Any]:
-    """A schema; `used` is the version of the requested subject that has the schema."""
+    """Returns the response body for a schema by id or guid; `used` is the version of the requested subject that has the
+    schema."""
     values = {
         "subject": None if used is None else used.subject,
         "version": None if used is None else used.version,
@@ -136,7 +138,7 @@ def schema_entity(
 
 
 def registered_entity(stored: StoredVersion, profile: Profile, as_shown: PresentedSchema = PLAIN) -> dict[str, Any]:
-    """The response to a registration; `stored` is the version with the schema."""
+    """Returns the response body for a registration; `stored` is the version with the schema."""
     values = {
         "id": stored.schema.schema_id,
         "version": stored.version,
@@ -152,7 +154,8 @@ def config_entity(entry: ConfigEntry) -> dict[str, Any]:
 
 
 def changed_config_entity(entry: ConfigEntry) -> dict[str, Any]:
-    """The response to a change of configuration; it omits null values only."""
+    """Returns the response body for a change of configuration. Unlike other bodies it includes empty values, except
+    null."""
     values = {key: _plain(getattr(entry, name)) for key, name in CONFIG_KEYS.items()}
     return {key: value for key, value in values.items() if value is not None}
 
@@ -167,7 +170,7 @@ def metadata_entity(metadata: Metadata | None) -> dict[str, Any]:
 
 
 def _tags_entity(tagged: Iterable[TaggedEntity]) -> list[dict[str, Any]]:
-    """Confluent's SchemaTags, the same as in requests that change tags."""
+    """Returns tags as Confluent's SchemaTags, which requests that change tags use too."""
     return [
         {"schemaEntity": {"entityPath": item.path, "entityType": item.kind.value}, "tags": list(item.tags)}
         for item in tagged

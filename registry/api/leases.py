@@ -99,7 +99,8 @@ class Leases:
 
 
 class _Batch:
-    """Requests that wait for the same read."""
+    """One read of revisions from the database, and the ids of the subjects that it includes. The requests that need it
+    wait for `done`. If the read failed, `revisions` is None."""
 
     __slots__ = ("done", "revisions", "subject_ids")
 

@@ -66,7 +66,7 @@ def install(app: Flask) -> None:
 def _registry_error(error: errors.RegistryError) -> Response:
     status, error_code = next((ERROR_CODES[kind] for kind in type(error).__mro__ if kind in ERROR_CODES), (500, 500))
     if isinstance(error, errors.IncompatibleSchema) and profile() is Profile.LEAN:
-        error_code = 409  # the code in releases up to 8.0.3, and in 8.1.1
+        error_code = 409  # the code in Confluent's releases up to 8.0.3, and in 8.1.1
     return error_response(status, error_code, str(error))
 
 

@@ -15,8 +15,8 @@ CLIENTS_MAX: Final = 20_000  # clients in memory; after its eviction a client ma
 class RequestRates:
     """Limits the requests of each client by the generic cell rate algorithm. For one event loop.
 
-    Each request costs its share of a second. The only state of a client is the time at which all its requests are paid
-    for.
+    The only state of a client is a time. Each request moves it forward by 1 / `per_second` seconds, starting from now
+    if it is in the past. A request that would move it to more than `BURST_S` after now is rejected.
     """
 
     def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:

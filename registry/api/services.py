@@ -98,7 +98,8 @@ def profile() -> Profile:
 
 
 def as_shown(schema: StoredSchema) -> PresentedSchema:
-    """The requested presentation of a schema; None in it means the stored value."""
+    """Presents a schema in the format that the query of the current request selects. None in the result means the
+    stored value."""
     query = request.args
     # confluent-kafka's Python client spells the parameters with underscores.
     reference_format = query.get("referenceFormat", query.get("reference_format", ""))

@@ -162,7 +162,7 @@ class Compatibility:
     def check_subject(
         self, subject: str, request: SchemaRequest, *, normalize: bool, verbose: bool
     ) -> CompatibilityVerdict:
-        """Runs `check` for a schema that is not registered.
+        """Checks a request's schema as its registration would, without registering it.
 
         Raises:
             InvalidSchema: the schema is malformed. With `verbose` this error is returned as a verdict instead.
@@ -256,7 +256,8 @@ def _compared_with(repository: Repository, settings: SubjectSettings) -> list[St
 
 
 def _logical_problems(report: Report) -> list[str]:
-    """Messages about logical types that are incompatible with the newest version for which there are any."""
+    """Compares the logical types with those of each version, the newest first. Returns the messages about the first
+    version that is incompatible."""
     for earlier in report.compared:
         problems: list[str] = []
         for direction in LEVELS[report.level].directions:

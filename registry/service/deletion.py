@@ -27,7 +27,11 @@ logger = logging.getLogger(__name__)
 
 
 class Deletion:
-    """Each deletion is one write transaction, so that no reference can be added between the check and the change."""
+    """Deletes versions, subjects and contexts.
+
+    Each deletion is one write transaction, so that no reference can be added between the search for references and the
+    deletion.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -133,8 +137,9 @@ class Deletion:
 
 
 def _claim(repository: Repository, subject: str, state: SubjectState, versions: Sequence[int]) -> None:
-    """Claims the subject for this transaction and blocks new references to the versions until it ends. Queries after
-    this call see all existing references."""
+    """Verifies that the subject's state is still `state`, and locks the subject and the versions until the end of the
+    transaction. Meanwhile no reference to the versions can be added. Queries after this call see all existing
+    references."""
     repository.claim_subject(subject, state)
     repository.lock_versions(state.subject_id, versions)
 

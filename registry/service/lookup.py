@@ -384,7 +384,7 @@ class Lookup:
 
 
 def _aliases(repository: Repository, subject_filter: SubjectFilter) -> dict[str, tuple[str, ...]]:
-    """The aliases that match the filter, by the subject that they refer to."""
+    """Returns the aliases that match the filter, grouped by the subject that they refer to."""
     found: dict[str, list[str]] = {}
     for scope, alias in repository.aliases().items():
         if scope is None or is_context_scope(scope) or not alias:

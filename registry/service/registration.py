@@ -2,9 +2,10 @@
 
 A registration reads the subject and decides, outside any write transaction, which version it adds. The version is
 written if the subject is unchanged since then; otherwise the registration decides again. Parsing and compatibility
-checks therefore hold no lock of the database. Of many concurrent clients each either registers first or sees the
-registration that was first. Within a process registrations of a subject are serialized by a lock. When several
-processes conflict on a subject, they are serialized by a lock of the database, and each decides after it has the lock.
+checks therefore hold no lock of the database. Of several registrations that run concurrently under one subject, one
+succeeds. The others decide again, and then see its version. Within a process registrations of a subject are serialized
+by a lock. When several processes conflict on a subject, they are serialized by a lock of the database, and each decides
+after it has the lock.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class Registration:
             self._decide, subject=subject, request=request, normalize=normalize, compare=None if force else compare
         )
         stripe = self._lock_stripes[hash(subject) % LOCK_STRIPES]
-        # Serialized, because of several concurrent attempts only one succeeds.
+        # Attempts are serialized, because only one of several concurrent attempts would succeed.
         with stripe.lock:
             stripe.had_conflict = False
             attempts = (self._attempt(subject, decide, stripe) for _ in range(REGISTRATION_ATTEMPTS_MAX))
@@ -202,7 +203,8 @@ class Registration:
     def _attempt(
         self, subject: str, decide: Callable[[Repository], StoredVersion | _RegistrationPlan], stripe: _LockStripe
     ) -> RegistrationResult | None:
-        """Decides and writes once; returns None after a conflict."""
+        """Makes one attempt: decides which version to add and writes it. Returns None if the write conflicts with
+        another one."""
         try:
             if stripe.serialized_attempts_left:
                 stripe.serialized_attempts_left -= 1
@@ -221,7 +223,8 @@ class Registration:
         except ContentExists as error:
             self._remember_known(error.request.context, error.request.content)
         except WriteConflict:
-            # Only after the second conflict: a change of configuration may have caused the first one.
+            # The database's lock is used only after the second conflict, because a change of configuration may have
+            # caused the first one.
             if stripe.had_conflict:
                 stripe.serialized_attempts_left = SERIALIZED_ATTEMPTS
             stripe.had_conflict = True
@@ -289,7 +292,8 @@ class Registration:
 
     def _with_known_schema(self, repository: Repository, plan: _RegistrationPlan) -> _RegistrationPlan:
         content = plan.candidate.content
-        # On PostgreSQL the reservation of the id detects a known content, and most contents are new.
+        # On PostgreSQL the reservation of an id detects a content that already has one. Most contents are new, so a
+        # query is made only for those known to have an id.
         is_deferred_to_insert = not (
             self._database.is_sqlite or self._known_contents.get((plan.context, content.fingerprint))
         )
@@ -309,8 +313,11 @@ class Registration:
         settings: SubjectSettings,
         normalize: bool,
     ) -> tuple[Candidate | None, InvalidSchema | None]:
-        """Returns the request's schema, and the error that forbids it as a new version. Even then it may equal an
-        existing version."""
+        """Parses the request's schema. Returns the schema, and the error that forbids registering it as a new version.
+
+        A schema with an error is returned too, because an existing version may already have it. The schema is None if
+        it cannot be parsed or if the request has none.
+        """
         if not has_schema_text(request):
             return None, None
         parse = partial(self._parser.parse_candidate, repository, settings.subject, request, normalize=normalize)
@@ -368,7 +375,7 @@ class Registration:
             (resolve_in_context(plan.subject, reference.subject), reference.version)
             for reference in plan.candidate.content.references
         }
-        # In the order in which deletions lock them, so that transactions cannot deadlock.
+        # Versions are locked in the order in which deletions lock them, so that transactions cannot deadlock.
         for target, version in sorted(targets):
             if not repository.lock_referenced_version(target, version, deleted=is_import):
                 raise WriteConflict(f"version {version} of {target} has been deleted")
@@ -391,7 +398,8 @@ def _decide_import(
     candidate: Candidate | None,
     request: SchemaRequest,
 ) -> _RegistrationPlan:
-    """Decides an import: schemas of another registry keep their ids, versions and contents."""
+    """Decides which version an import adds. The schema keeps the id, the version and the content that it has in its
+    source registry."""
     if candidate is None:
         raise InvalidSchema("Empty schema")
     assert request.schema_id is not None

@@ -158,7 +158,7 @@ class SchemaParser:
             schema = parse_schema(text, references=_schemas_within_bounds(targets), strict=strict)
             read = _ParsedRequest(schema, canonical_text(schema), _lookup_key(schema, bool(references)), key[2])
             self._parsed_requests.put(key, read, len(text))
-            # The key of the stored text, for the comparison with the next version once this one is registered.
+            # Also cached under the canonical text, which a registration stores: the next version is compared with it.
             self._parsed_requests.put((read.canonical, False, key[2]), read, len(read.canonical))
         return read
 

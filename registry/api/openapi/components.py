@@ -51,7 +51,7 @@ ENTITY_KEYS: Final[Mapping[str, Json]] = {
     "ts": {"type": "integer", "format": "int64", "description": "time of registration, milliseconds since 1970"},
     "version": VERSION_NUMBER,
 }
-"""JSON schema of each key of an entity."""
+"""JSON schema of each key that a response body of `entities` may have."""
 
 
 def _entity(keys: Mapping[str, Any], required: tuple[str, ...]) -> Json:
@@ -162,7 +162,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "Mode": _object(mode={"type": "string", "enum": [mode.value for mode in Mode]}),
     **{name: _body(payload) for name, payload in BODIES.items()},
 }
-"""JSON schemas by name."""
+"""JSON schemas of responses and request bodies, by the names that `operations` uses."""
 
 PARAMETER_KINDS: Final[Mapping[str, Json]] = {
     "flag": {"type": "boolean", "default": False},
