@@ -25,7 +25,8 @@ _CONTROL_KEY = struct.Struct(">hh")
 
 @dataclass(frozen=True, slots=True)
 class DumpedRecord:
-    """One record. `value_bytes` is None for a record without a value, a tombstone."""
+    """One record, for printing. `value_bytes` is the size of its value; None for a record without a value, a
+    tombstone."""
 
     offset: int
     timestamp_ms: int
@@ -36,8 +37,8 @@ class DumpedRecord:
 
 @dataclass(frozen=True, slots=True)
 class DumpedBatch:
-    """One batch. `marker` is the type of a control batch, "" for a data batch. `undecoded_reason` is the reason why it
-    has no records here, "" if they are included."""
+    """One batch, for printing. `marker` is the type of a control batch, "" for a data batch. `undecoded_reason`
+    explains why its records are missing; "" if they were decoded or not requested."""
 
     file: str
     position: int
@@ -93,8 +94,8 @@ def _dump_segment(walk: SegmentWalk, start: int, end: int | None, with_records: 
 
 
 def _retrying_tail(walk: SegmentWalk) -> Iterator[LocatedBatch | Damage]:
-    """Yields the batches of the last segment. If its end seems damaged, reads it a second time, since a broker may be
-    writing it."""
+    """Yields the intact batches and the damage of a segment. If the end of the last segment seems damaged, it is read a
+    second time, since a broker may be writing it."""
     for found in walk.batches():
         if not isinstance(found, Damage) or found.end < walk.size or walk.segment.end is not None:
             yield found

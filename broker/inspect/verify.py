@@ -36,8 +36,8 @@ INDEX_READ_BYTES = 48 * 1024
 
 @dataclass(frozen=True, slots=True)
 class VerifyFinding:
-    """A note or a finding. `check` is its category: directories, batches, offsets, indexes, checkpoints, epochs or
-    producers."""
+    """One discrepancy: a note if `is_note` is True, otherwise a finding. `check` is its category: directories, batches,
+    offsets, indexes, checkpoints, epochs or producers."""
 
     check: str
     where: str
@@ -94,8 +94,8 @@ class _ExpectedLog:
 
     @property
     def may_have_holes(self) -> bool:
-        """True if compaction may have removed records, also from the broker's internal topics: gaps are then no
-        findings."""
+        """Whether compaction may have removed records, as in compacted topics and the broker's internal ones. Gaps
+        between offsets are then no findings."""
         return self.topic.is_internal or is_compacted(self.topic.configs)
 
 
@@ -278,7 +278,7 @@ class _PartitionCheck:
             self._add("offsets", where, f"{message} truncates the log at offset {expected_offset}", is_note=True)
 
     def _check_gap(self, where: str, expected_offset: int, found: int) -> None:
-        # Repaired logs have gaps too.
+        # Repair leaves gaps too; a `.corrupt` file shows that the log was repaired.
         if found > expected_offset and not self._expected.may_have_holes:
             is_known = any(path.name.endswith(CORRUPT) for path in self._directory.iterdir())
             self._add("offsets", where, f"offsets [{expected_offset}, {found}) are missing", is_note=is_known)

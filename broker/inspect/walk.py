@@ -58,7 +58,7 @@ def segment_files(directory: Path) -> list[SegmentFile]:
 
 
 class SegmentWalk:
-    """One pass over a segment, up to its size when the pass begins. Use it in a `with` statement.
+    """Reads the batches of one segment file, up to the file's size at the start. Use it in a `with` statement.
 
     Raises:
         OSError: the file cannot be opened or read.

@@ -61,10 +61,10 @@ from headrace.kafka_wire.record_batch import (
 
 CLEANED, SWAP = ".cleaned", ".swap"
 KEYS_MAX = 500_000
-"""Keys per compaction of a log, about 70 MB. A log with more keys is compacted up to the last of them, and the rest by
-the next run."""
+"""Most keys that one compaction of a log holds in memory, about 70 MB. In a log with more keys it stops at the batch
+where this number is reached; the next compaction continues there."""
 KEY_BYTES = 16
-"""Longest key that is stored as it is; a longer one is represented by a hash."""
+"""Longest key that an offset map contains unchanged; a longer key is replaced by a hash."""
 OFFSET_SPAN_MAX = (1 << 31) - 1
 """Largest range of offsets in one segment: its index entries have 32 bits for an offset."""
 BURST_S = 0.002
@@ -191,8 +191,8 @@ def write_cleaned_segment(
     outcomes: TransactionOutcomes,
     duty_cycle: DutyCycle,
 ) -> SegmentFacts | None:
-    """Writes and fsyncs the compacted file of a group. Returns the facts of the new segment, or None if compaction
-    would change nothing.
+    """Writes the compacted file of a group and fsyncs it. Returns the `SegmentFacts` of the new segment, or None if
+    compaction would change nothing.
 
     Args:
         outcomes: one object for all groups of a log, which are passed in order from the start of the log.
@@ -269,8 +269,8 @@ def clean_batch(
 
 
 def _cleaned_marker(batch: bytes, header: BatchHeader, rules: CleaningRules) -> bytes | None:
-    """Compacts the marker of a transaction without remaining records: it stays until its deadline, for consumers that
-    are still reading the transaction."""
+    """Returns the marker of a transaction without remaining records, with a deadline like that of a tombstone; None
+    after the deadline. Until then, consumers that are still reading the transaction find the marker."""
     if header.attributes & DELETE_HORIZON:
         return batch if header.base_timestamp >= rules.now_ms else None
     return rebuild_batch(header, decode_records(batch, is_own_batch=True), delete_horizon_ms=rules.tombstones_until_ms)
@@ -401,7 +401,7 @@ def _swap_path(first: ClosedSegment) -> Path:
 
 
 def _link_into_place(swap_path: Path, base: int) -> None:
-    """Gives a `.swap` file the name of the first segment too, as a hard link."""
+    """Gives a `.swap` file a second name, that of the group's first segment, as a hard link."""
     path = segment_path(swap_path.parent, base, LOG)
     link = path.with_name(path.name + ".tmp")
     link.unlink(missing_ok=True)

@@ -14,14 +14,14 @@ from weakref import WeakValueDictionary
 
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 SLICE_BYTES_MIN = 32 * 1024
-"""Ranges of a file smaller than this are read at once instead of becoming a slice: a `sendfile` call would cost more.
-"""
+"""Smaller ranges of a file are copied into memory. Larger ones become a `FileSlice`, which can be sent with `sendfile`;
+for few bytes, that call costs more than the copy."""
 READ_AHEAD_BYTES = 128 * 1024
 """Size of the kernel's read-ahead: a read brings pieces of about this size into the page cache."""
 READ_AHEAD_FILE_BYTES_MAX = 4 * 1024 * 1024
 """Files up to this size, such as indexes, are read ahead completely, because a binary search reads many positions."""
 HELD_FILES_DIVISOR = 2
-"""Slices may hold at most 1/HELD_FILES_DIVISOR of the open files until they are sent; beyond that, bytes are copied
+"""Unsent slices may hold at most 1/HELD_FILES_DIVISOR of the files that may be open; beyond that, bytes are copied
 instead. The remaining descriptors stay available for reading and writing."""
 
 
@@ -96,7 +96,7 @@ class OpenFile:
 
 
 class _SharedFile:
-    """Holds a file open while any slice of it is unread."""
+    """An open file, shared by all its unsent slices. The file stays open as long as one of them exists."""
 
     __slots__ = ("__weakref__", "file")
 
@@ -206,7 +206,8 @@ class FileSlice:
     def is_cached(self, byte_count: int) -> bool:
         """Returns whether the first `byte_count` bytes can be read without blocking on the disk.
 
-        It probes one byte per read-ahead window, and each window only once: after False, call `read_ahead`.
+        It reads one byte of each read-ahead window, and never tests a window twice. After False, call `read_ahead`: a
+        second call of this method would return True.
         """
         end = self.position + min(byte_count, self.size)
         while self._probed_to < end:

@@ -96,7 +96,8 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Sparse map from timestamps to offsets. All records before an entry's offset have timestamps up to the entry's."""
+    """Sparse map from timestamps to offsets. No record before an entry's offset has a larger timestamp than the
+    entry."""
 
     __slots__ = ("_offsets", "_timestamps")
 
@@ -141,20 +142,22 @@ class TimeIndex:
 
 
 def floor_entry_in_file(path: Path, offset: int) -> OffsetEntry | None:
-    """`OffsetIndex.floor` on the index file of a closed segment."""
+    """Like `OffsetIndex.floor`, but searches the index file of a closed segment on disk; None also if the file is
+    missing."""
     found = _floor_in_file(path, _OFFSET_ENTRY, offset)
     return OffsetEntry(*found) if found is not None else None
 
 
 def floor_position_in_file(path: Path, offset: int) -> int:
-    """Returns the file position from which to read for an offset: that of `floor_entry_in_file`, or 0 without an
-    entry."""
+    """Returns the position in the log file of a closed segment at which to begin reading to find an offset; 0 if its
+    index file has no entry for it."""
     found = floor_entry_in_file(path, offset)
     return found.position if found is not None else 0
 
 
 def first_entry_in_file(path: Path, position: int) -> OffsetEntry | None:
-    """`OffsetIndex.first_from` on the index file of a closed segment; None also if the file is missing."""
+    """Like `OffsetIndex.first_from`, but searches the index file of a closed segment on disk; None also if the file is
+    missing."""
     try:
         entries = _FileEntries(path, _OFFSET_ENTRY)
     except FileNotFoundError:
@@ -165,7 +168,8 @@ def first_entry_in_file(path: Path, position: int) -> OffsetEntry | None:
 
 
 def time_below_in_file(path: Path, timestamp_ms: int) -> TimeEntry | None:
-    """`TimeIndex.below` on the index file of a closed segment; None also if the file is missing."""
+    """Like `TimeIndex.below`, but searches the time index file of a closed segment on disk; None also if the file is
+    missing."""
     found = _floor_in_file(path, _TIME_ENTRY, timestamp_ms - 1)
     return TimeEntry(*found) if found is not None else None
 

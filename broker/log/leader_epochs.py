@@ -16,7 +16,7 @@ from pathlib import Path
 
 FILE_NAME = "leader-epoch-checkpoint"
 FIRST_EPOCH = 0
-"""Epoch at which a log without an epoch file begins, until its batches have been read."""
+"""Epoch assumed for the start of a log without an epoch file. The scan of its batches then adds the later epochs."""
 
 
 class LeaderEpochs:
@@ -39,7 +39,8 @@ class LeaderEpochs:
         return self._starts[-1][1] if self._starts else 0
 
     def at(self, offset: int) -> int:
-        """Returns the epoch of an offset; offsets before the first epoch belong to the first."""
+        """Returns the epoch of an offset; -1 if no epoch is known. Offsets before the first epoch belong to the
+        first."""
         if not self._starts:
             return -1
         return self._starts[max(bisect_right(self._starts, offset, key=lambda one: one[1]) - 1, 0)][0]
@@ -54,8 +55,8 @@ class LeaderEpochs:
         self._starts = starts[expired:]
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
-        """Returns the newest epoch not above `epoch`, and its end offset; None if all known epochs are newer and none
-        was removed."""
+        """Returns the newest epoch not above `epoch`, and its end offset. If all known epochs are newer, it returns
+        `epoch` itself and the offset at which the oldest known one begins. None if no epoch is known."""
         following = [start for one, start in self._starts if one > epoch]
         found = [one for one, _ in self._starts if one <= epoch]
         if found:
@@ -68,7 +69,8 @@ class LeaderEpochs:
         return "\n".join(["0", str(len(rows)), *rows, ""]).encode()
 
     def write(self, directory: Path) -> Path:
-        """Replaces the file without fsyncing it.
+        """Replaces the file `leader-epoch-checkpoint` in a partition's directory without fsyncing it, and returns its
+        path.
 
         Raises:
             OSError: the write failed; the previous file is unchanged.
@@ -80,7 +82,7 @@ class LeaderEpochs:
 
 
 def read_leader_epochs(directory: Path) -> LeaderEpochs | None:
-    """Reads the file; None if it is missing or corrupt."""
+    """Reads the file `leader-epoch-checkpoint` in a partition's directory; None if it is missing or corrupt."""
     try:
         lines = (directory / FILE_NAME).read_bytes().decode("ascii").split("\n")
         rows = [tuple(map(int, line.split(" "))) for line in lines[2:] if line]

@@ -93,7 +93,7 @@ class RecoveredLog:
         recovery_point: offset up to which the log is fsynced.
         dirty_paths: files that may not be durable yet.
         is_state_saved: whether the snapshot of the producers' state on disk is current.
-        active_since_ms: creation time of the active segment.
+        active_since_ms: time from which the age of the active segment counts.
     """
 
     closed: Sequence[ClosedSegment]
@@ -268,7 +268,7 @@ class PartitionLog:
         except OSError as error:
             raise _refusal(self.directory / leader_epochs.FILE_NAME, error) from error
         self.epochs = begun
-        # The directory contains the file's name and, in a new log, that of the first segment.
+        # The directory must be fsynced for the file's name and, in a new log, for that of the first segment.
         self._dirty_files.mark_dirty(path, self.directory)
 
     def _write(self, prefix: bytes, rest: memoryview) -> None:
@@ -400,8 +400,8 @@ class PartitionLog:
     def _read(
         self, offset: int, bytes_max: int, min_one_batch: bool, bound: ReadBound
     ) -> tuple[bytes | FileSlice, int, int]:
-        """Returns the batches below `bound`, and where they end: the base offset of the segment and the position in
-        it."""
+        """Returns batches like `read`, but only up to `bound`, and where they end: the base offset of the segment and
+        the position in it."""
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise RequestRefused(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -441,8 +441,8 @@ class PartitionLog:
         return self.segments.located_batches(offset, self._visible)
 
     def epoch_end(self, epoch: int) -> tuple[int, int] | None:
-        """Returns the newest leader epoch not above `epoch`, and the offset after its last batch; None if there is no
-        such epoch."""
+        """Returns the newest leader epoch not above `epoch`, and the offset after its last batch; None if `epoch` is
+        newer than the current leader epoch, or if no epoch is known. See `LeaderEpochs.end_of`."""
         if epoch == self.leader_epoch:
             return epoch, self.high_watermark
         if epoch > self.leader_epoch:
@@ -454,8 +454,9 @@ class PartitionLog:
         return found
 
     def _is_epoch_end(self, requested: int, epoch: int, end: int) -> bool:
-        """Returns whether the batches before and after an epoch's end have matching epochs. The epoch file has no
-        checksum, so its content must be verified."""
+        """Returns whether the batches confirm that `epoch` ends at offset `end`: the batch before it has at most this
+        epoch, and the batch after it has a newer epoch than `requested`. The epoch file has no checksum, so its content
+        must be verified."""
         before = self.segments.batch_at(max(end - 1, self.log_start_offset), self._visible)
         behind = self.segments.batch_at(end, self._visible)
         return (before is None or before.base_offset >= end or before.leader_epoch <= epoch) and (
@@ -483,7 +484,7 @@ class PartitionLog:
     def replace_segments(self, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
         """Replaces the adjacent closed segments of a group by the file that compaction wrote.
 
-        The swap is durable, and the old files are deleted, once `compaction.complete_swap` has returned.
+        The swap is not durable until `compaction.complete_swap` has returned.
 
         Raises:
             NoSpaceForSwap: the disk is full; the log is unchanged.
@@ -510,8 +511,8 @@ class PartitionLog:
         self.log_start_offset = max(self.log_start_offset, min(offset, self.high_watermark))
 
     def drop_segments(self, count: int) -> list[Path]:
-        """Removes the oldest `count` closed segments from the log. Returns their files under their new names; the
-        caller deletes them.
+        """Removes the oldest `count` closed segments from the log and renames their files to `.deleted`. Returns the
+        new names; the caller deletes the files.
 
         Raises:
             OSError: a segment could not be removed; this one and later ones are unchanged.

@@ -33,8 +33,8 @@ EXPIRATION_MS = 86_400_000
 SEQUENCE_MODULUS = 1 << 31
 
 RUN_MAX = SEQUENCE_MODULUS // 2
-"""Upper limit of `run`: half of the sequence numbers, so that a number ahead of the last one can be distinguished from
-one behind it."""
+"""Upper limit of `ProducerState.run`: half of the sequence numbers, so that a number ahead of the last one can be
+distinguished from one behind it."""
 
 _START = struct.Struct(">hIi")
 _PRODUCER = struct.Struct(">qhqib")
@@ -52,7 +52,7 @@ class AppendedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerState:
-    """State of one producer: its last batches, and `run`, the number of sequence numbers before the next one that were
+    """State of one producer: its last batches, and `run`, the count of sequence numbers up to the last one that were
     stored without a gap."""
 
     epoch: int
@@ -182,7 +182,7 @@ class ProducerStates:
         yield from self.open
 
     def last_offsets(self) -> frozenset[int]:
-        """Returns the last offset of every known batch."""
+        """Returns the last offsets of all known batches. At most WINDOW_BATCHES batches of each producer are known."""
         return frozenset(batch.last_offset for producer in self._producers.values() for batch in producer.batches)
 
     def expire(self, now_ms: int) -> None:

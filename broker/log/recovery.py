@@ -5,7 +5,7 @@ fsynced data, is read batch by batch. The log is truncated at the first batch th
 not continue the offsets, so that a prefix of the written data remains. Below the recovery point data can be missing
 only because of corruption: then the start fails, or repairs the log if the operator has allowed it (see `repair`).
 
-Below the recovery point, gaps between offsets and epochs in any order are accepted: compaction leaves such logs. Even
+Below the recovery point, offsets may have gaps and epochs may be in any order: compaction leaves such logs. Even
 there a closed segment ends where the next one begins: compaction retains its last batch, possibly without records, and
 repair adds one. A segment that ends earlier has lost its last batches, even if the remaining ones are intact.
 
@@ -294,7 +294,8 @@ def _facts_from_indexes(directory: Path, base: int, following: int | None = None
 
 
 def _closed_facts(directory: Path, base: int, size: int, following: int) -> SegmentFacts | None:
-    """Returns the facts of a closed segment if its index files match it; None otherwise. The indexes are not loaded."""
+    """Like `_facts_from_indexes`, for a closed segment. The result has empty offset and time indexes, since those of
+    closed segments are searched on disk."""
     index = segment_path(directory, base, INDEX)
     for path, entry_bytes in (
         (index, OFFSET_ENTRY_BYTES),
@@ -312,7 +313,8 @@ def _closed_facts(directory: Path, base: int, size: int, following: int) -> Segm
 
 
 def _active_facts(directory: Path, base: int, size: int) -> SegmentFacts | None:
-    """Loads the indexes of the last segment and reads the batches after their last entry."""
+    """Like `_facts_from_indexes`, for the last segment: loads its indexes, and reads the headers of the batches after
+    their last entry."""
     if size == 0:
         return SegmentFacts(base, base)
     try:
@@ -354,8 +356,8 @@ def _active_since_ms(directory: Path, active: SegmentFacts, now_ms: int) -> int:
 
 
 def _producer_states(directory: Path, closed: list[ClosedSegment], active: SegmentFacts, now_ms: int) -> ProducerStates:
-    """Loads the newest intact snapshot that does not lie beyond the end of the log, and replays the batches after
-    it."""
+    """Restores the state of the idempotent producers: loads the newest intact snapshot that does not lie beyond the end
+    of the log, and replays the batches after it. Deletes the snapshots that cannot be used."""
     states, covered = ProducerStates(), 0
     for offset in reversed(base_offsets(directory, SNAPSHOT)):
         path = segment_path(directory, offset, SNAPSHOT)

@@ -122,7 +122,7 @@ def repair_segment(directory: Path, base: int, end: int | None, fault: str, epoc
 
     Args:
         end: base offset of the next segment, None for the last segment.
-        fault: description of the damage, for the log.
+        fault: description of the damage, for the broker's log message.
         epoch: leader epoch of the empty batch that takes the place of lost last batches.
     """
     path = segment_path(directory, base, LOG)

@@ -98,8 +98,8 @@ class ScanExpectations:
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """Facts about the valid prefix of a segment; `fault` is the reason why it ends before the file does, "" if it does
-    not."""
+    """Result of `scan_segment`: the facts of the segment's valid prefix, and the fault at which it ends. `fault` is ""
+    if the whole file is valid."""
 
     facts: SegmentFacts
     fault: str
@@ -136,7 +136,7 @@ def _find_fault(view: memoryview, at: int, next_offset: int, expected: ScanExpec
         return f"batch version {header.magic}"
     if not HEADER_BYTES - LENGTH_OVERHEAD <= header.batch_length <= rest - LENGTH_OVERHEAD:
         return "the batch is cut off"
-    # The CRC does not cover the base offset.
+    # The CRC does not cover the base offset, so the offset is checked separately below.
     is_fsynced = header.base_offset < expected.fsynced_to
     if (expected.verifies_fsynced or not is_fsynced) and not has_valid_crc(view[at : at + header.size], header):
         return "the batch fails its CRC"
@@ -190,8 +190,8 @@ def _is_misplaced(view: memoryview, position: int, header: BatchHeader) -> bool:
 
 
 def walk_batches(view: memoryview, position: int = 0) -> Iterator[LocatedBatch]:
-    """Yields the batches of bytes that are known to be valid, from `position` on; an incomplete batch at the end is
-    skipped."""
+    """Yields the position and header of each batch in bytes that are known to be valid, from `position` on. An
+    incomplete batch at the end is skipped."""
     end = len(view)
     while position + HEADER_BYTES <= end:
         header = read_batch_header(view, position)

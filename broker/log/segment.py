@@ -36,7 +36,8 @@ TXN_INDEX = ".txnindex"
 INDEX_SUFFIXES = (INDEX, TIME_INDEX, TXN_INDEX)
 SEGMENT_SUFFIXES = (LOG, *INDEX_SUFFIXES)
 FIRST_CHUNK_BYTES, CHUNK_BYTES = 4 * 1024, 64 * 1024
-"""Sizes of the first and of later reads of a header scan. A read contains about a hundred small batches."""
+"""Sizes of the first and of the largest read of a header scan (`walk_file`). Each read is twice as large as the one
+before it, up to the largest size."""
 
 
 def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
@@ -70,7 +71,8 @@ class ClosedSegment:
 
     @classmethod
     def of(cls, directory: Path, facts: SegmentFacts, next_offset: int | None = None) -> ClosedSegment:
-        """Creates it from the facts about its content. It ends at `next_offset`, by default after its last batch."""
+        """Creates a closed segment from its `SegmentFacts`. It ends at `next_offset`, by default after its last
+        batch."""
         end = facts.next_offset if next_offset is None else next_offset
         return cls(directory, facts.base_offset, end, facts.size, facts.largest, blocks_of(facts.aborted))
 
@@ -114,7 +116,7 @@ def write_indexes(directory: Path, facts: SegmentFacts) -> None:
 
 
 def read_facts(directory: Path, base_offset: int, size: int) -> SegmentFacts:
-    """Collects the facts of a segment by reading its batch headers. Safe to call in a thread."""
+    """Builds the index content and bounds of a segment by reading its batch headers. Safe to call in a thread."""
     facts = SegmentFacts(base_offset, base_offset)
     fd = os.open(segment_path(directory, base_offset, LOG), os.O_RDONLY)
     try:

@@ -163,7 +163,8 @@ class Segments:
         return read_at(self.log_fd(base), located.header.size, located.position)
 
     def offset_at(self, base: int, position: int) -> int:
-        """Returns an upper bound of the offsets of the batches before a file position, found with one index lookup."""
+        """Returns an offset that is not below the last offset of any batch before a file position. It costs one index
+        lookup; the exact last offset would need a scan."""
         if base == self.active.base_offset:
             entry, size, end = self.active.index.first_from(position), self.active.size, self.active.next_offset
         else:
@@ -207,7 +208,8 @@ class Segments:
     # Indexes
 
     def _position(self, segment: ClosedSegment, relative: int) -> int:
-        """Returns the position in a closed segment from which to read for an offset relative to its base offset."""
+        """Returns the position in a closed segment at which to begin reading to find an offset. `relative` is the
+        offset minus the segment's base offset."""
         entry = floor_entry_in_file(segment.path(INDEX), relative)
         if entry is None:
             return 0
@@ -217,8 +219,9 @@ class Segments:
         return floor_position_in_file(segment.path(INDEX), relative)
 
     def position_in_active(self, relative: int) -> int:
-        """Returns the position in the active segment from which to read for a relative offset. Its indexes were loaded
-        from files, so they may be wrong and are verified."""
+        """Returns the position in the active segment at which to begin reading to find an offset. `relative` is the
+        offset minus the segment's base offset. The indexes were loaded from files, so they may be wrong and are
+        verified."""
         entry = self.active.index.floor(relative)
         if entry is not None and not self._entry_matches(self.active.base_offset, self.active.size, entry):
             self.rebuild_active_indexes()
@@ -271,7 +274,8 @@ class Segments:
         self.closed[at : at + len(group)] = [ClosedSegment.of(self.directory, facts, group[-1].next_offset)]
 
     def drop_oldest(self, count: int) -> list[Path]:
-        """Removes the oldest closed segments; returns their files under their new names, which the caller deletes.
+        """Removes the oldest closed segments and renames their files to `.deleted`. Returns the new names; the caller
+        deletes the files.
 
         Raises:
             OSError: a segment could be neither renamed nor deleted; this one and later ones are unchanged.

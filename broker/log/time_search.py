@@ -102,8 +102,8 @@ class TimeSearch:
         self._batches_left, self._records_left = BATCHES_DECODED_MAX, RECORDS_DECODED_MAX
 
     def step(self) -> CandidateBatch | None:
-        """Runs one step. If it returns a batch, decode that and pass the result to `record_result` before the next
-        step.
+        """Continues the search, reading at most HEADERS_PER_STEP batch headers. If it returns a batch, decode that and
+        pass the result to `record_result` before the next step.
 
         Raises:
             NotCached: only inside `nonblocking_reads`; the next step resumes at the same offset.

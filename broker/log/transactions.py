@@ -88,7 +88,7 @@ def end_marker(
     """Returns the control batch that ends a transaction, with base offset 0."""
     offsets = _OFFSETS.pack(first_offset, last_stable_offset)
     name = _OFFSETS_NAME.encode()
-    # Counts and lengths below 64 are one byte each: twice the number.
+    # Counts and lengths are zigzag varints: below 64, one byte that is twice the number.
     headers = bytes((2, 2 * len(name))) + name + bytes((2 * len(offsets),)) + offsets
     header = BatchHeader(
         base_offset=0,
@@ -170,8 +170,8 @@ def from_index(content: bytes, log_bytes: int) -> list[AbortedTransaction] | Non
 
 
 def blocks_of(entries: Sequence[AbortedTransaction]) -> tuple[AbortedBlock, ...]:
-    """Returns the summaries of the blocks that these entries, which are in the order of their markers, have in a
-    `.txnindex`."""
+    """Divides the entries of a `.txnindex` into the file's blocks, and returns a summary of each block. `entries` must
+    be in the order of their markers."""
     blocks = []
     for at in range(0, len(entries), BLOCK_ENTRIES):
         some = entries[at : at + BLOCK_ENTRIES]
@@ -215,8 +215,8 @@ def overlapping(entries: Sequence[AbortedTransaction], start: int, end: int) -> 
 
 
 class TransactionOutcomes:
-    """The aborted transactions and the markers to retain, as compaction determines them while it reads a log from its
-    start.
+    """Determines which transactions of a log were aborted, and which markers compaction must retain: those of
+    transactions with retained batches. Compaction passes the batches in order, from the start of the log.
 
     Args:
         aborted: the aborted transactions that overlap the compacted range, which contains no open transaction.
