@@ -3,7 +3,7 @@
 A leader stamps each batch with its epoch, and a new leader has a higher one. After an unclean election, or after a disk
 was restored from a copy, the log may have other batches at the same offsets, with another epoch. The loader stores the
 epochs that it has read, with their start offsets, and compares them with the end offset that the leader reports for
-each epoch (KIP-101, KIP-320). This gives the offset up to which the log is unchanged.
+each epoch (KIP-101, KIP-320). This gives the offset up to which the log still has the batches that were read.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 STARTS_MAX = 8
-"""Number of epochs stored per partition. If the log diverged before the oldest of them, it is read again from its
-start. There are rarely more than two elections after the last shared batch."""
+"""Maximum number of epochs stored per partition: the newest ones. If the log diverged at an offset before the oldest of
+them, the partition is read again from its start. That is rare: there are seldom more than two elections after the last
+batch that stayed in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class ReadEpochs:
     end: int = -1
 
     def then(self, later: ReadEpochs) -> ReadEpochs:
-        """Returns these epochs followed by later ones."""
+        """Returns these epochs followed by `later`, the epochs of batches that were read afterwards. Only the newest
+        `STARTS_MAX` epochs remain."""
         if not later.starts:
             return self
         (epoch, _), *others = later.starts

@@ -83,7 +83,7 @@ class CommitLogError(LoaderError):
 
 
 class CorruptCommit(CommitLogError):
-    """A corrupt commit. Later commits must not be read, so the run stops."""
+    """A commit has a wrong checksum or content. Later commits must not be read, so the run stops."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"the commit {path} is damaged: {reason}; restore this file from a backup, then load again")

@@ -122,8 +122,8 @@ def _row_sink(put: Callable[[Row], None], sync: bytes, _location: str, task: int
 
 
 def _placed(result: UnitResult, below: str, paths: Mapping[str, str]) -> UnitResult:
-    """Returns the result with the paths under which Spark wrote the files. A file that Spark did not write keeps its
-    name, so that the later check of staged files reports it as missing."""
+    """Returns the result with each file's path replaced by the one under which Spark wrote it. A file that Spark did
+    not write keeps its path, so that the later check of staged files reports it as missing."""
     files = tuple(
         dataclasses.replace(file, path=f"{below}/{paths.get(row_file(file.path), file.path)}") for file in result.files
     )

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from headrace.loader.load_schema.kafka_record import wider_column
 
 FAIL, QUARANTINE = "fail", "quarantine"
-"""Words of the setting `loader.corrupt_batches`; the third is `skip`."""
+"""Values of the setting `loader.corrupt_batches`; the third value is `skip`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicy:
-    """The fields are the settings `loader.…` of the same names."""
+    """The settings in force for one topic. Each field is the setting `loader.…` of the same name."""
 
     partition_by: str  # hour | day
     kafka_column: str  # none | position | full

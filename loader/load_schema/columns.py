@@ -204,11 +204,13 @@ class Folding(TypeFolding):
     def retired(
         self, columns: list[Field], fed: Sequence[FeedingField | None], holders: Sequence[int], name: str, path: str
     ) -> Sequence[Field]:
-        """Removes `name` as a source of the columns that this version feeds by a newer name; `name` becomes a former
-        source there. Returns the other columns with the source `name`.
+        """Prepares a new column for the field `name` of this version. Columns that this name fed earlier may now be fed
+        by another field under a newer name; in these columns `name` becomes a former source. Returns the other columns
+        with the source `name`, because the new column becomes their sibling.
 
         Args:
             columns: all columns; changed.
+            fed: by column, the field of this version that feeds it.
             holders: positions of the columns with the source `name`.
         """
         beside: list[Field] = []
@@ -284,7 +286,7 @@ class Folding(TypeFolding):
             return FoldedType(rejoin(text, self.branches(node)[1]), STRAIGHT)
 
     def sibling_rule(self, column: Field, field: Field) -> str:
-        """Returns the rule for giving a field a sibling of its present column."""
+        """Returns the rule (a key of `RULES`) for adding a sibling column for a field beside its present column."""
         inner, _ = split(column.type)
         branches, _ = self.branches(field.type)
         if len(branches) != 1:

@@ -27,7 +27,12 @@ class Enclosing:
     path: str = ""
 
     def column(self, name: str, record: Name | None = None) -> Enclosing:
-        """Returns the `Enclosing` for the nodes of a column of this record, or of a member."""
+        """Returns the `Enclosing` for the types inside a column.
+
+        Args:
+            name: the name of the column, or of a member of a union.
+            record: the writer's record to which the column's field belongs; None for a member.
+        """
         return Enclosing(self.records if record is None else self.records | {record}, joined(self.path, name))
 
     def items(self) -> Enclosing:
@@ -72,7 +77,7 @@ class Route:
 
 
 def route_by_stored(load: Record, record: Record, kept: StoredRoute) -> Route:
-    """Returns the route of a writer's record from the stored route of its version."""
+    """Returns the columns for the fields of a writer's record, according to `kept`, the stored route of its version."""
     taken = {
         place.column: (field, place.inside)
         for field, place in zip(record.fields, route_places(kept, len(record.fields)), strict=True)
@@ -82,7 +87,7 @@ def route_by_stored(load: Record, record: Record, kept: StoredRoute) -> Route:
 
 
 def route_fields(load: Record, writer: Schema, record: Record, enclosing: Enclosing = TOP_LEVEL) -> Route:
-    """Returns the route of a writer's record by the present names and types of the columns.
+    """Returns the columns for the fields of a writer's record, found by the present names and types of the columns.
 
     Args:
         load: a record of the load schema (not a record of members).

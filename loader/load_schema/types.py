@@ -66,7 +66,8 @@ COLUMN_DEPTH_MAX = 30
 times deeper than the column, and its text must stay parseable. Deeper fields are hardly ever queried."""
 
 COLUMN_NAME_CHARS_MAX = 120
-"""Metastores since 2.3 accept column names of 767 characters, older ones 128; the difference to 128 is for suffixes."""
+"""Maximum length of a column name before a suffix is appended to make it unique; a longer name is cut. Metastores
+before 2.3 accept 128 characters, later ones 767; the difference to 128 is for the suffix."""
 
 RESERVED_COLUMNS: Final[Mapping[str, str]] = {
     "dt": "a partition column",
@@ -295,7 +296,8 @@ def unscaled_props(logical: LogicalType) -> Props:
 
 
 def known_as(load: Record | Enum, node: Record | Enum) -> Props | None:
-    """Returns the load type's properties if the writer's named type is the same type, by name or alias; else None."""
+    """Returns the properties of a load type if it is the same type as the writer's named type, by name or alias; None
+    if it is another type. If the writer's name is new, the returned `headrace.names` includes it."""
     accepted = accepted_names(load)
     if node.name.name in accepted:
         return load.props

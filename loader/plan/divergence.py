@@ -1,4 +1,4 @@
-"""Finds the offset up to which a log is unchanged since it was read.
+"""Finds the offset up to which a log still has the batches that were read.
 
 After an unclean election, or when a broker's disk was restored from an older copy, a log ends before the offsets that
 were read and then grows again: the same offsets, other messages. The leader epoch differs then, and comparing the
@@ -45,24 +45,25 @@ class SuspectPartition:
 
 @dataclass(frozen=True, slots=True)
 class SharedEnds:
-    """The result of `shared_ends`, by partition: the end of the unchanged part of the log. Partitions for which it is
-    unknown are missing. `errors` are the reasons for failed requests, by partition."""
+    """The result of `shared_ends`. `offsets` has, by partition, the offset up to which the log is the same as the one
+    that was read; partitions for which it is unknown are missing. `errors` are the reasons for failed requests, by
+    partition."""
 
     offsets: Mapping[TopicPartition, int]
     errors: Mapping[TopicPartition, str]
 
 
 def is_suspect(known: PartitionState, leader_epoch: int, start: int, end: int) -> bool:
-    """Whether a log that holds the offsets `[start, end)` may have diverged. A log is only truncated under a new leader
-    epoch, so partitions without an election need no request. A log that no longer holds any loaded offset cannot
-    contradict them."""
+    """Whether a log that holds the offsets `[start, end)` may differ from the one that was read. A log is only
+    truncated under a new leader epoch, so partitions without an election need no request. If all loaded offsets have
+    been deleted from the log, there is nothing to compare."""
     is_changed = leader_epoch < 0 or leader_epoch != known.leader_epoch or end < known.next_offset
     return is_changed and start < known.next_offset
 
 
 def shared_ends(source: EpochSource, doubts: Mapping[TopicPartition, SuspectPartition]) -> SharedEnds:
-    """Determines the unchanged part of all given logs. Sends one request per broker, and further ones only for diverged
-    partitions."""
+    """Determines, for each suspect partition, the offset up to which its log is the same as the one that was read.
+    Sends one request per broker, and further ones only for diverged partitions."""
     offsets = {tp: 0 for tp, doubt in doubts.items() if doubt.is_made_anew}
     searches = {
         tp: search for tp, doubt in doubts.items() if tp not in offsets and (search := _first(doubt.known)) is not None
@@ -88,8 +89,8 @@ def shared_ends(source: EpochSource, doubts: Mapping[TopicPartition, SuspectPart
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The search for the end of the unchanged part of one log. `epoch` is the next epoch to request. Offsets from
-    `up_to` on are known to differ or to be new.
+    """The state of the search in one log for the offset up to which it is the same as the one that was read. `epoch` is
+    the next epoch to request. Offsets from `up_to` on are known to differ or to be new.
 
     `older` are the earlier epochs in the batches that were read, newest first, each with its end offset. `is_read`
     means that batches of `epoch` were read; otherwise it is the leader's epoch at the last commit, and no batch of it
@@ -103,7 +104,7 @@ class _Search:
 
 
 def _first(known: PartitionState) -> _Search | None:
-    """Returns the first request, None if no epoch is known."""
+    """Returns the search before its first request, None if no epoch of the partition is known."""
     if known.epochs.starts:
         (epoch, end), *older = known.epochs.newest_first()
         return _Search(epoch, end, tuple(older), True)
@@ -111,7 +112,8 @@ def _first(known: PartitionState) -> _Search | None:
 
 
 def _after(search: _Search, answer: EpochEnd, known: PartitionState) -> _Search | int:
-    """Evaluates a response. Returns the next request, or the end of the unchanged part of the log. Pure."""
+    """Evaluates the response to a search's request. Returns the search with its next request, or the offset that was
+    searched for. Pure."""
     read_end = known.epochs.end
     if not search.is_read:
         # The offsets after the last batch that was read held no messages. If they are missing now, reading them again

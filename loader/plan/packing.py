@@ -79,8 +79,8 @@ def split(offsets: OffsetRange, bytes_max: int) -> list[OffsetRange]:
 
 
 def _group_limits(bound: float, file_bytes_target: int, lightest: int) -> Iterable[float]:
-    """Yields the largest weights (estimated bytes) of a group to try, in this order: a full file, a task's share, half
-    of it, a quarter, and so on, down to the lightest range."""
+    """Yields the limits to try for the weight of a group of ranges, in this order: the weight of a full file, a task's
+    share, half of it, a quarter, and so on, down to the lightest range."""
     yield float(file_bytes_target)
     limit = min(bound, float(file_bytes_target))
     while limit > lightest / 2:

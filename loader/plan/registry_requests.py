@@ -40,7 +40,7 @@ class Registry(Protocol):
 
 
 class RegistryRequest(Protocol[T_co]):
-    """A request. It is hashable, so that equal requests are sent once."""
+    """A request to the registry, as a hashable value: equal requests are sent once. `ask` sends it."""
 
     def ask(self, registry: Registry) -> T_co: ...
 

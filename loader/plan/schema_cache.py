@@ -74,7 +74,7 @@ class SchemaCache:
         self._compared.add(schema_id)
 
     def missed(self, schema_id: int) -> None:
-        """Marks a cached id as compared that the registry does not have. The cached text remains valid."""
+        """Marks a cached id as compared, although the registry does not have it. The cached text remains valid."""
         self._compared.add(schema_id)
 
     def replaced(self, schema_id: int) -> SchemaReplaced:

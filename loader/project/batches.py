@@ -107,8 +107,8 @@ class RecordColumns:
 
 @dataclass(frozen=True, slots=True)
 class RowRun:
-    """Consecutive rows of one time partition as one byte string, with the offset and the end position of each. Valid
-    until the next call."""
+    """Consecutive rows of one time partition, joined in `data`. `offsets` are the offsets of the rows' messages, `ends`
+    the end positions of the rows in `data`. Valid until the next call of `RowsOfBatches.take`."""
 
     period: int
     offsets: Sequence[int]
@@ -118,9 +118,10 @@ class RowRun:
 
 @dataclass(frozen=True, slots=True)
 class WindowCount:
-    """Counts of a window; a window may occur more than once.
+    """Number, bytes and fingerprint of converted messages of one audit window. A window may have several counts, which
+    the caller adds.
 
-    `value` and `time_ms` are of its first message: the value of the time source, and the message time derived from it.
+    `value` and `time_ms` are of the first message: the value of the time source, and the message time derived from it.
     `program` and `source` identify that source.
     """
 

@@ -260,7 +260,8 @@ class RangeMessages:
         return self._windows.setdefault(start_ms, [0] * 9)
 
     def _find_writer(self, offset: int, value: bytes, headers: bytes) -> tuple[WriterProjection, bytes]:
-        """Returns the projection and the body of a message with new first bytes, or with its schema id in a header."""
+        """Returns the projection for a message, and its body. Called for messages with a schema id in a header, and for
+        the first message with each prefix (the first bytes, with the schema id)."""
         found = framed(value, headers)
         if isinstance(found, BadMessage):
             return WriterProjection.never(found), value

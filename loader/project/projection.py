@@ -264,7 +264,7 @@ class _Compiler:
         if _is_null(writer) and _is_null(load):
             return Plan.copy(skip, program.NOTHING)
         if kind_of(load) == JSON:
-            # The walk comes first: reading text from invalid bytes would trust any length in them.
+            # The bytes are validated first, because the text conversion would trust any length in invalid bytes.
             return Plan(skip, walk_first(skip, compile_json_text(self.walks, writer)), False, None)
         match writer, load:
             case _, Record() if kind_of(load) == MEMBERS:
@@ -430,8 +430,8 @@ class _Compiler:
 
 
 def _of_branches(load: Type, kept: StoredRoute | None, count: int) -> list[StoredRoute | None]:
-    """Returns, for each non-null branch of a union, its route to the column (`loader.load_schema.stored_route`), as if
-    the branch were not in a union."""
+    """Returns a route for each non-null branch of a writer's union. Each is the route that the branch would have if it
+    were the writer's whole type and not a branch (`loader.load_schema.stored_route`)."""
     if kept is None or kind_of(load) != MEMBERS:
         return [kept] * count
     return [stored_route([place]) for place in route_places(kept, count)]

@@ -155,8 +155,8 @@ class BatchNeighbors:
         return found
 
     def _more(self, frame: BatchFrame, more: int) -> FetchSlice | None:
-        """Fetches the frame again with more bytes after it. Returns None if the frame differs, as it may on another
-        replica."""
+        """Fetches the same batch again, with `more` bytes of the log after it. Returns None if the response has another
+        batch in its place, as it may from another replica."""
         piece = self._fetch(self._asked, frame.end + more)
         return piece if piece.records[frame.position : frame.end] == frame.view else None
 
@@ -167,6 +167,6 @@ def _first_offset(piece: FetchSlice) -> int:
 
 
 def _is_next_after(piece: FetchSlice, first: int) -> bool:
-    """Whether the response for the offset before `first` confirms that the next batch begins at `first`. A throttled
-    response is empty and confirms nothing."""
+    """Whether the next batch after the offset `first - 1` begins at `first`. `piece` is the response for that offset.
+    If it is empty because the broker throttled the request, nothing contradicts this, so the result is true."""
     return _first_offset(piece) == first or bool(piece.throttle_ms and not piece.records)

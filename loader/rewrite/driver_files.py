@@ -16,12 +16,12 @@ from headrace.loader.write.range_rows import RangeRows
 from headrace.loader.write.task_files import TaskFiles
 
 NewRows = Callable[[int], RangeRows]
-"""Creates the receiver of a partition's rows, in offset order."""
+"""Creates the buffer for the rows of a partition, given its number. Rows must be added to it in offset order."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileShape:
-    """Properties of a topic's files: the schema of its rows ("" if only quarantined messages are written), codec, and
+    """Properties of a topic's files: the schema of their rows ("" if only quarantined messages are written), codec, and
     sizes in bytes."""
 
     row_schema: str
@@ -33,7 +33,8 @@ class FileShape:
 def staged_files_of(
     ports: RewritePorts, topic: str, run_id: str, shape: FileShape, write: Callable[[TaskFiles, NewRows], None]
 ) -> list[CommittedFile]:
-    """Calls `write` to fill files in staging. Returns the files as they are listed in a commit.
+    """Creates files of a topic in the staging directory of a run. `write` is called with the files and adds rows to
+    them. Returns the files as they are listed in a commit.
 
     Raises:
         OSError: the files cannot be written. After any exception, also of `write`, the files are deleted.

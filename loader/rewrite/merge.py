@@ -56,7 +56,7 @@ class MergeUnit:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """The new files and "", or no files and the reason."""
+    """The result of a merge unit: the merged files, or none and the reason in `error`."""
 
     task: int
     files: tuple[StagedFile, ...]
@@ -65,7 +65,7 @@ class MergeResult:
 
 @dataclass(slots=True)
 class _Merged:
-    """A file that is being written."""
+    """A merged file that is being written, with the rows that wait for its next block."""
 
     name: str
     format: ContainerFormat

@@ -49,8 +49,12 @@ def foreign(
 
 
 class _Walk:
-    """The trace through the commits, from the newest back. `waiting` are the keys of files of commits that have not
-    been reached yet. Each has the keys of the requested files that contain its rows."""
+    """The trace through a topic's commits, from the newest back, for the commits that first loaded the rows of the
+    requested files.
+
+    `waiting` are files with a commit further back: requested files, and files from which rows were copied into them.
+    Each has the keys of the requested files that contain its rows.
+    """
 
     def __init__(self, asked: Mapping[FileKey, LiveFile]) -> None:
         self._asked = asked
@@ -88,7 +92,7 @@ class _Walk:
         self.waiting.clear()
 
     def unknown(self) -> dict[FileKey, Foreign]:
-        """Returns the result. Includes files if no commit states their origin."""
+        """Ends the trace. Returns the files with rows of an earlier log, and the files with rows of unknown origin."""
         for key in self._heirs():
             self._found.setdefault(key, Foreign("no commit states the origin of their rows", False))
         return self._found

@@ -45,7 +45,7 @@ class QuarantineSource:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The results for the messages of a file, counted by quarantine code."""
+    """Numbers of messages of a quarantine file, by quarantine code: `loaded` became rows, `left` remain."""
 
     source: QuarantineSource
     loaded: Counter[str]
@@ -124,7 +124,8 @@ class Replaying:
     now_ms: int
 
     def look(self, source: QuarantineSource) -> Replayed:
-        """Returns the results that `write` would have for the file. A file with unknown codes is left unchanged.
+        """Retries the messages of a file without writing anything, and returns the results that `write` would have.
+        Messages of a file with unknown codes are not retried.
 
         Raises:
             SourceLost: the file is missing or differs from its commit.

@@ -27,7 +27,8 @@ AGAIN = "nothing of this was replaced; run this again"
 @dataclass(frozen=True, slots=True)
 class Refused:
     """The reason why the files with the offsets `[start, end)` of a partition are not replaced. `messages` is the
-    number of messages that were read in excess or are lacking, 0 if nothing was read."""
+    difference between the number of messages read and the number in the files (always positive), 0 if nothing was read.
+    """
 
     partition: int
     start: int
@@ -87,7 +88,7 @@ def unreadable(component: Component, found: DiscoveredTopic, known: TopicState) 
 
 
 def told(refused: Iterable[Refused]) -> tuple[str, ...]:
-    """Returns one sentence per partition and reason."""
+    """Describes offsets with files that are not replaced: one sentence per partition and reason."""
     by_reason: dict[tuple[int, str], list[Refused]] = defaultdict(list)
     for one in refused:
         by_reason[one.partition, one.why].append(one)

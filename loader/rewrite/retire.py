@@ -34,8 +34,8 @@ class Retirement:
         self._partitions = partitions
 
     def retire(self, now_ms: int) -> frozenset[int]:
-        """Deletes replaced files that are old enough. Returns the commits without remaining replaced files; the next
-        commit lists them.
+        """Deletes replaced files that are old enough. Returns the numbers of rewrites without remaining replaced files;
+        the next commit lists them in `retired`, so that later runs do not examine them.
 
         Raises:
             CorruptCommit: a commit cannot be read.

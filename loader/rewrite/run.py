@@ -116,7 +116,11 @@ def expire(ports: RewritePorts, keep_days: Mapping[str, int], *, is_dry: bool) -
 def accept_missing(
     ports: RewritePorts, topic: str, kinds: Iterable[FileKind], time_partition: str, *, is_dry: bool
 ) -> RewriteReport:
-    """Removes files that no longer exist from the commit log: of a topic, or of one of its time partitions."""
+    """Commits the removal of a topic's files that no longer exist, because the operator accepts their loss.
+
+    Args:
+        time_partition: limits this to one time partition; "" for all of the topic.
+    """
     state, notes = caught_up(ports, is_dry)
     chosen = []
     for kind in kinds:

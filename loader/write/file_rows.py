@@ -69,7 +69,8 @@ class _End:
 
 
 def rows_of(work: Callable[[Callable[[Row], None]], None]) -> Iterator[Row]:
-    """Runs the work in a thread, and yields the rows that it puts. Raises the exception of the work."""
+    """Calls `work` in a thread and passes it a function that receives rows. Yields these rows. Raises the exception of
+    `work`."""
     rows: queue.Queue[Row | _End] = queue.Queue(ROWS_WAITING_MAX)
     is_left = threading.Event()
 
