@@ -69,7 +69,8 @@ class Cleaner:
         self._before_change, self._unlink = before_change, unlink
         self._uncleanable: set[PartitionKey] = set()
         self._pending_swaps: dict[PartitionKey, Callable[[], list[Path] | None]] = {}
-        """The remaining step of each swap in progress; it returns files to delete."""
+        """For each log with a swap in progress: the function that completes or aborts it and returns the files to
+        delete."""
         self.compactions = self.freed_bytes = 0
 
     @property

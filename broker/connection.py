@@ -148,8 +148,8 @@ class Connections:
 
 @dataclass(slots=True)
 class _PendingResponse:
-    """A response that must wait for earlier ones. `task` computes it, or is None if it is computed; `pieces` are its
-    encoded bytes, None until then."""
+    """A response that must wait for earlier ones. `task` computes it; None if the response was computed at once.
+    `pieces` are its encoded bytes, None until it is computed."""
 
     header: RequestHeader
     task: asyncio.Future[Any] | None

@@ -69,7 +69,7 @@ def lock(directory: Path) -> int:
 
 @contextlib.contextmanager
 def exclude_brokers(directory: Path) -> Iterator[None]:
-    """Prevents brokers from starting on the directory inside the block.
+    """Context manager: no broker can start on the directory until the block ends.
 
     It writes nothing. A directory without a lock file, such as a copy, is used without a lock.
 

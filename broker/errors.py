@@ -110,8 +110,8 @@ class RequestRefused(BrokerError):
 
 
 class RefusalWithoutResponse(BrokerError):
-    """A request with acks 0, which expects no response, was refused. `response` is the response to a request with other
-    acks."""
+    """A request with acks 0, which expects no response, was refused. `response` is the response that the same request
+    with other acks would get."""
 
     def __init__(self, reason: str, response: object) -> None:
         super().__init__(f"{reason}, and the request expects no response")

@@ -19,8 +19,8 @@ EXTRA_BYTES_MAX = 1024 * 1024 * 1024
 for an incomplete request is then closed."""
 POOLED_BUFFER_BYTES_MAX = 2 * 1024 * 1024
 POOLED_BUFFERS_MAX = 8
-"""Large buffers that are pooled for reuse. librdkafka's requests may be a megabyte, and allocating that much takes
-about as long as copying it from the socket."""
+"""Maximum number of large buffers that are pooled for reuse. librdkafka's requests may be a megabyte, and allocating
+that much takes about as long as copying it from the socket."""
 UNAUTHENTICATED_FRAME_BYTES_MAX = 64 * 1024
 """Largest request of a client that has not logged in."""
 _LENGTH_BYTES = 4

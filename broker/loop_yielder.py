@@ -11,7 +11,8 @@ BURST_S = 0.002
 
 
 class LoopYielder:
-    """Call `yield_if_due` repeatedly during long work: it lets other tasks run once the work has taken BURST_S."""
+    """Lets other tasks run during long work, which calls `yield_if_due` repeatedly: each time the work has taken
+    BURST_S, the call yields to the event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

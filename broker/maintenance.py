@@ -28,8 +28,8 @@ from headrace.broker.topics import Topic, TopicStore
 logger = logging.getLogger(__name__)
 
 FAILED = "maintenance failed topic=%s partition=%d; continuing with the next partition"
-"""Log message for an unexpected error in one log. Such a bug must not stop retention in all logs and let the disk fill.
-"""
+"""Log message for an unexpected error in the maintenance of one log. The other logs are still processed; otherwise one
+bug would stop retention everywhere and the disk would fill."""
 
 
 class LogMaintenance:

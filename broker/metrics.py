@@ -146,7 +146,7 @@ class MetricsPage:
 
 
 class _StaticCollector:
-    """Passes metrics that are already built to prometheus_client."""
+    """Collector for prometheus_client: returns the metrics that it was given."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics

@@ -309,7 +309,7 @@ class BrokerNode:
     # Topics
 
     def topic(self, name: str) -> Topic:
-        """Returns a topic.
+        """Returns the topic with this name.
 
         Raises:
             RequestRefused: the topic does not exist.

@@ -23,8 +23,9 @@ FILE_NAME = "producer-ids"
 BLOCK_SIZE = 1000
 """Ids claimed per write: a crash wastes at most this many of 2**63."""
 LOST_FILE_GAP = 1_000_000
-"""After the file was lost, the next id is this far above the largest id in the logs. A producer is no longer in the
-logs if it was silent for a day or its topics were deleted, and may return; its id is hardly that much larger."""
+"""After the file was lost, the next id is this far above the largest id in the logs. The logs do not contain all
+assigned ids: a producer is removed from them if it was silent for a day or its topics were deleted, and it may return.
+It is unlikely that its id exceeds the largest one in the logs by this much."""
 INVENTED_ID_MIN = 1 << 62
 """Ids from here on are never assigned. One in a log was invented by a client; if assignment continued above it, too few
 ids would be left."""
@@ -34,8 +35,8 @@ REMEDY = "restore the file from a copy, or delete it: the next ids then follow t
 
 
 class ProducerIds:
-    """Assigns producer ids, and stores in `FILE_NAME` up to which number they are claimed. Not thread-safe; a thread of
-    `executor` writes the file."""
+    """Assigns producer ids. The file `FILE_NAME` contains the number below which all ids are claimed; a thread of
+    `executor` writes it. Not thread-safe."""
 
     def __init__(self, directory: Path, executor: Executor) -> None:
         self._path, self._executor = directory / FILE_NAME, executor

@@ -21,7 +21,7 @@ OTHER = "(other)"
 """Label under which topics beyond TOPICS_MAX are counted; not a valid topic name."""
 
 _NESTED = ("responses", "results", "topics", "groups", "coordinators", "partitions", "members")
-"""Fields of protocol responses: lists with elements that may contain error codes."""
+"""Names of the fields in responses that are lists and whose elements may contain error codes."""
 
 
 class Histogram:

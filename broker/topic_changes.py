@@ -277,8 +277,8 @@ class TopicChanges:
                 await asyncio.wrap_future(self._checkpoints.write())
             except OSError as error:
                 logger.error("checkpoints not written error=%s; retried before the next topic is created", error)
-        # The offsets leave memory before another task can create a topic of the same name, so offsets committed in that
-        # one stay.
+        # The offsets are deleted from memory before another task can create a topic of the same name, so offsets that
+        # are committed for the new topic stay.
         try:
             await self.commits.delete_topic_offsets(topic.name)
         except RequestRefused as refused:

@@ -28,9 +28,12 @@ FILE_NAME = "topics.json"
 FORMAT = 1
 EPOCH_CLOCK_FROM_S = 1_577_836_800
 EPOCH_CLOCK_MAX = 1 << 30
-"""A leader epoch is the number of seconds since 2020, or the previous epoch plus one if that is larger. Restoring a
-data directory from a copy takes more than a second, so no epoch is ever used twice. A clock beyond this limit, in 2054,
-is wrong and ignored, so that epochs fit into 32 bits."""
+"""A leader epoch uses only clock values below this limit, in seconds since 2020; it is reached in 2054. A later clock
+is wrong and ignored, so that epochs fit into 32 bits.
+
+A leader epoch is the number of seconds since 2020, or the previous epoch plus one if that is larger. Restoring a data
+directory from a copy takes more than a second, so no epoch is ever used twice.
+"""
 EPOCH_ON_FILE_MAX = (1 << 31) - 2
 """Highest epoch accepted in the topics file. The start that reads the file needs one more."""
 NAME_CHARS_MAX = 249
@@ -49,7 +52,8 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic. A topic that was deleted and created again has another `topic_id`."""
+    """Name, id, number of partitions and configuration of a topic. A topic that was deleted and created again has
+    another `topic_id`."""
 
     name: str
     topic_id: uuid.UUID
@@ -143,7 +147,7 @@ class TopicStore:
         return self._by_name.get(name)
 
     def require(self, name: str) -> Topic:
-        """Returns an existing topic.
+        """Returns the topic with this name.
 
         Raises:
             RequestRefused: the topic does not exist.

@@ -17,7 +17,8 @@ CACHED_RESOURCES_MAX: Final = 10_000
 
 
 class BrokerPermission(StrEnum):
-    """`read` and `write` do not include each other; `admin` includes both."""
+    """The permissions that a users file can grant. `read` and `write` do not include each other; `admin` includes
+    both."""
 
     READ = "read"  # topic: fetch records; group: join, read and commit offsets
     WRITE = "write"  # topic: produce, auto-create by a metadata request; transactional id: use it

@@ -226,9 +226,8 @@ class OffsetCommits:
             await self._store.wait_until_durable()
 
     def _store_deletion_batch(self, topic: str) -> bool:
-        """Stores the next batch of the offset deletions of a deleted topic; returns False if none was left.
-
-        A new topic of this name is not created before that.
+        """Stores the next batch of the offset deletions of a deleted topic; returns False if none was left. No topic of
+        this name is created until all batches are stored.
 
         Raises:
             RequestRefused: the batch could not be written; the next call tries it again.

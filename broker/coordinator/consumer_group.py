@@ -46,7 +46,7 @@ from headrace.broker.protocol.error_codes import ErrorCode
 
 
 class ConsumerGroupState(StrEnum):
-    """The names that ConsumerGroupDescribe shows."""
+    """State of a consumer group, by the name that ConsumerGroupDescribe shows."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"

@@ -28,7 +28,8 @@ class CurrentAssignment:
     Attributes:
         epoch: the member epoch.
         assigned: its partitions, each with the member epoch in which it was assigned.
-        revoking: partitions that the member must release but still owns, with the same epochs.
+        revoking: partitions that the member must release but still owns, each with the member epoch in which it was
+            assigned.
     """
 
     epoch: int

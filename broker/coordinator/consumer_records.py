@@ -56,7 +56,7 @@ class StoredGroup:
     target: dict[str, frozenset[TopicIdPartition]] = field(default_factory=dict)
 
     def apply(self, key: ConsumerKey, value: bytes | None) -> None:
-        """Applies one record; a value of None deletes.
+        """Applies one record. A record without a value deletes what earlier records of its key have set.
 
         Raises:
             MalformedMessage: the record is malformed.
@@ -136,7 +136,8 @@ def unstored_entries(group: ConsumerGroup, changed_at_ms: int) -> list[TableEntr
 
 
 def consumer_entry(group: ConsumerGroup, key: ConsumerKey, changed_at_ms: int) -> TableEntry:
-    """Returns the record of a key with the group's current state; one without a value if the member does not exist."""
+    """Returns the record for a key, with the group's current state as its value; the value is None if the member does
+    not exist."""
     writer = Writer(flexible=True)
     writer.i16(VALUE_VERSION)
     member = group.members.get(key.member_id)
@@ -188,7 +189,7 @@ def _put_strings(writer: Writer, strings: Iterable[str]) -> None:
 
 
 def _put_tag(writer: Writer, tag: int, content: bytes) -> None:
-    """Writes the tagged fields of a structure that has exactly one."""
+    """Writes the tagged fields of a structure with exactly one tagged field."""
     writer.uvarint(1)
     writer.uvarint(tag)
     writer.uvarint(len(content))

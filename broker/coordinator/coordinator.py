@@ -393,9 +393,9 @@ class GroupCoordinator:
 
 
 def _storage_failure(result: JoinResult | SyncResult, error: ErrorCode) -> JoinResult | SyncResult:
-    """Returns the response to a member if its group could not be stored. It contains an error instead of an assignment
-    or a new id of a static member, which would be unknown after a restart. A response that is an error already stays as
-    it is."""
+    """Returns the response that a member gets if its group could not be stored. After a restart the assignment, or the
+    new id of a static member, would be unknown, so the response contains an error instead. A response with an error is
+    not changed."""
     if result.error is not ErrorCode.NONE:
         return result
     return SyncResult(error) if isinstance(result, SyncResult) else JoinResult(error, result.member_id)

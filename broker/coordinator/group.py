@@ -307,7 +307,7 @@ class Group:
         member = self.members.require(request.member_id, request.instance_id)
         member.touch(now_ms)
         has_changed = member.protocols != request.protocols
-        is_lost_response = self.state is GroupState.COMPLETING_REBALANCE  # and its response was lost
+        is_lost_response = self.state is GroupState.COMPLETING_REBALANCE  # joins were answered, so it did not arrive
         is_follower = self.state is GroupState.STABLE and member.member_id != self.leader
         if not has_changed and (is_lost_response or is_follower):
             self._reply(ticket, self._join_result(member))

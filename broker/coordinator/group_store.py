@@ -258,7 +258,7 @@ class GroupStore:
 def tombstones(group: Group | ConsumerGroup) -> list[TableEntry]:
     if isinstance(group, Group):
         return [(encode_key(GroupKey(group.group_id)), None)]
-    # The group's own record comes last: after it the group is unknown.
+    # The record of the group epoch is deleted last: until then the group exists.
     return [(encode_consumer_key(key), None) for key in reversed(list(keys_of(group)))]
 
 

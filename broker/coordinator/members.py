@@ -91,7 +91,7 @@ class GroupMembers(Mapping[str, GroupMember]):
         return self._members[member_id] if member_id is not None else None
 
     def require(self, member_id: str, instance_id: str | None) -> GroupMember:
-        """Returns an existing member.
+        """Returns the member with this id.
 
         Raises:
             RequestRefused: the member does not exist, or another one has taken over its instance id.

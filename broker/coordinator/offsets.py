@@ -122,7 +122,7 @@ class OffsetTable:
 
     def check_capacity(self, offsets: Mapping[OffsetKey, CommittedOffset], *, is_pending: bool = False) -> None:
         """Checks that these offsets fit into the memory limit. Commits that replace offsets of at least the same size
-        always do.
+        always fit.
 
         Args:
             is_pending: the offsets belong to a transaction. They are stored again when it commits, so their limit is
@@ -220,8 +220,9 @@ class OffsetTable:
             self._producers.pop(key)
 
     def pending_producer(self, key: OffsetKey, committed: CommittedOffset | None) -> int | None:
-        """Returns the producer whose pending offset for the key equals `committed`, None without one. The commit of a
-        transaction is stored like any other commit, and is recognized in this way when the log is read."""
+        """Returns the producer whose transaction has stored `committed` as a pending offset for the key; None if there
+        is none. The log does not mark the commit of a transaction, which is stored like any other commit; a start
+        recognizes it by this comparison."""
         producers = self._producers.get(key) or ()
         return next((each for each in producers if self._pending[each].offsets[key] == committed), None)
 
@@ -230,8 +231,9 @@ class OffsetTable:
         return dict(pending.offsets) if pending is not None else {}
 
     def all_pending(self) -> list[tuple[int, int, Mapping[OffsetKey, CommittedOffset]]]:
-        """Returns (producer id, epoch, offsets) of every transaction with pending offsets. Offsets of a key that
-        several transactions have pending are listed in entries of their own, in the order in which they were stored."""
+        """Returns the pending offsets of all open transactions, in entries of (producer id, epoch, offsets). If several
+        transactions have a pending offset for the same key, each of these offsets has its own entry, in the order in
+        which they were stored."""
         found: list[tuple[int, int, Mapping[OffsetKey, CommittedOffset]]] = []
         shared: dict[OffsetKey, dict[int, None]] = {}
         for producer_id, each in self._pending.items():
@@ -262,8 +264,8 @@ class OffsetTable:
         return now_ms - last_used_ms > RETENTION_MS
 
     def expired(self, group_id: str, unused_since_ms: int, now_ms: int) -> list[OffsetKey]:
-        """Returns the offsets to delete of a group without members: those committed more than RETENTION_MS ago, once
-        the group has been unused for that long."""
+        """Returns the expired offsets of a group without members: those committed more than RETENTION_MS ago; none if
+        the group has been unused for a shorter time."""
         if not self.is_expired(unused_since_ms, now_ms):
             return []
         return [

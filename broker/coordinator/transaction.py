@@ -132,8 +132,8 @@ class Transaction:
     def with_next_epoch(
         self, claimed: ProducerIdAndEpoch | None, timeout_ms: int, now_ms: int, *, next_id: int | None
     ) -> Transaction:
-        """Returns the state after the transactional id was assigned again: with the next epoch, or with producer id
-        `next_id` and epoch 0."""
+        """Returns the state after InitProducerId: no transaction is open, and the epoch is the next one. If `next_id`
+        is given, it becomes the producer id, with epoch 0."""
         return Transaction(
             self.producer_id if next_id is None else next_id,
             self.epoch + 1 if next_id is None else 0,
@@ -226,7 +226,8 @@ class Transaction:
         )
 
     def complete(self, now_ms: int) -> Transaction:
-        """Returns the transaction's next state, for the time when all its markers are on disk. Waits for nothing."""
+        """Returns the state with `Complete…` instead of `Prepare…`, to be stored when all markers of the transaction
+        are on disk."""
         return replace(self, status=_COMPLETED_STATUS[self.status], partitions=frozenset(), changed_at_ms=now_ms)
 
 

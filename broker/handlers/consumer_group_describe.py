@@ -61,7 +61,7 @@ def _described(context: RequestContext, group_id: str, request: Any) -> Any:
 
 
 def _existing_group(context: RequestContext, group_id: str) -> ConsumerGroup:
-    """Returns the group.
+    """Returns the consumer group with this id, after checking the client's permissions.
 
     Raises:
         RequestRefused: the group does not exist, or the client lacks a permission on it or on a topic that it reads.

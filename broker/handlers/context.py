@@ -26,7 +26,7 @@ class RequestContext(NamedTuple):
         return self.login.permissions
 
     def check_topic(self, name: str, permission: BrokerPermission | None = None) -> None:
-        """Checks a permission on a topic; None requires any permission.
+        """Checks that the client has a permission on a topic. With None, any permission suffices.
 
         Raises:
             RequestRefused: the client lacks the permission.
@@ -34,7 +34,7 @@ class RequestContext(NamedTuple):
         self.login.permissions.check(ResourceType.TOPIC, name, permission)
 
     def check_group(self, group_id: str, permission: BrokerPermission | None = None) -> None:
-        """Checks a permission on a group; None requires any permission.
+        """Checks that the client has a permission on a group. With None, any permission suffices.
 
         Raises:
             RequestRefused: the client lacks the permission.
@@ -42,7 +42,7 @@ class RequestContext(NamedTuple):
         self.login.permissions.check(ResourceType.GROUP, group_id, permission)
 
     def check_transaction(self, transactional_id: str, permission: BrokerPermission | None = None) -> None:
-        """Checks a permission on a transactional id; None requires any permission.
+        """Checks that the client has a permission on a transactional id. With None, any permission suffices.
 
         Raises:
             RequestRefused: the client lacks the permission.

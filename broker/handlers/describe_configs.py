@@ -16,7 +16,7 @@ from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topic_config import ROWS, ConfigSource, ConfigType
 
 TOPIC, BROKER = 2, 4
-"""Resource types."""
+"""Kafka's numbers of the resource types."""
 
 _Result = DescribeConfigsResponse.DescribeConfigsResult
 _Row = tuple[str, str, ConfigSource, ConfigType, str, str]

@@ -77,8 +77,8 @@ class Handler:
     """Decoder, handler and encoder of one API.
 
     `handle` returns the result, or an awaitable of it; the result is None if the client expects no response. The frame
-    is overwritten while `handle` awaits, so it must copy everything that it needs from it before. `decode_yielding`, if
-    set, decodes frames of more than SYNC_DECODE_BYTES_MAX.
+    is overwritten while `handle` awaits, so before its first await it must copy everything that it needs from the
+    frame. `decode_yielding`, if set, decodes frames of more than SYNC_DECODE_BYTES_MAX.
     """
 
     decode: Callable[[memoryview, int, int], Any]

@@ -74,8 +74,8 @@ class _ReadPass:
 
 
 class _ReadResult(NamedTuple):
-    """Result of one pass: the available records, and how many bytes are missing to the request's `bytes_min`. Of the
-    partitions in `cold` it contains no records."""
+    """Result of one pass: the available records, and how many bytes are missing to the request's `bytes_min`. It
+    contains no records of the partitions in `cold`, whose data is not in the page cache."""
 
     fetch_result: FetchResult
     read_bytes: int

@@ -21,7 +21,7 @@ from headrace.broker.topic_config import BY_NAME, ConfigType, check_config
 from headrace.broker.topics import Topic
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
-"""Operations; the last two apply to lists only."""
+"""Kafka's numbers of the changes to a value; the last two apply to lists only."""
 
 
 def handle(context: RequestContext, request: Any) -> Any:

@@ -2,9 +2,9 @@
 id.
 
 From version 3 on, a producer that has lost its sequence state may send its id to get the next epoch (KIP-360). The
-broker does that for transactional ids. A producer without one always gets a new id, because the broker cannot verify
-that the id in the request is its own. A fenced producer gets PRODUCER_FENCED from version 4 on, before that
-INVALID_PRODUCER_EPOCH.
+broker does that for transactional ids. A producer without a transactional id always gets a new id, because the broker
+cannot verify that the id in the request is its own. A fenced producer gets PRODUCER_FENCED from version 4 on, before
+that INVALID_PRODUCER_EPOCH.
 """
 
 from __future__ import annotations

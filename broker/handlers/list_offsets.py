@@ -3,7 +3,7 @@
 From version 2 on, read-committed consumers see nothing above the last stable offset. Version 4 adds leader epochs. From
 version 7 on, timestamp -3 requests the record with the largest timestamp. Versions 8 and 9 add -4 (local log start) and
 -5 (end of tiered storage); without tiered storage these are the log start offset and none. As in Kafka, a partition
-named twice is refused once.
+that is named twice gets one error.
 
 A search by timestamp reads from disk and decompresses batches in a thread, and the event loop serves other requests in
 between.
@@ -122,7 +122,8 @@ async def _run_lookup(context: RequestContext, lookup: _PartitionLookup, lock: a
 
 
 class _PartitionLookup:
-    """The lookup of an offset in one partition; `response` is set when it is complete."""
+    """Finds the offset that a request asks for in one partition. `response` is set when the lookup is complete. Until
+    then, `candidate` is a batch that may contain the record with the requested timestamp."""
 
     __slots__ = (
         "_context",
@@ -203,7 +204,8 @@ class _PartitionLookup:
         )
 
     def _search_in(self, log: PartitionLog) -> TimeSearch:
-        """Advances the search by one step. It restarts if the topic was deleted and recreated."""
+        """Advances the search by timestamp by one step and returns it. Begins a new search if the topic was deleted and
+        recreated."""
         search = self._search
         if search is None or search.log is not log:
             timestamp_ms = self._requested.timestamp

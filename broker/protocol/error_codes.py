@@ -6,7 +6,8 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Each row: Kafka's number, whether clients retry the request after this error, and its meaning."""
+    """An error code of Kafka. Each row: its number, whether clients retry the request after this error, and its
+    meaning."""
 
     retriable: bool
     meaning: str

@@ -22,9 +22,11 @@ _ONE_PARTITION = struct.Struct(">Bi")
 _PRODUCED = struct.Struct(">ihqq")
 _STORED = struct.Struct(">ihqqq3s")
 _NO_MORE = b"\0\0\0"
-"""Encoding of no tagged fields: one zero byte each for partition, topic and request."""
+"""The end of a request with one partition: the tagged fields of partition, topic and request, all empty and encoded as
+one zero byte each."""
 _NO_ERRORS = b"\1\0\0"
-"""Encoding of no record errors, no error message and no tagged fields."""
+"""The end of a partition's result without an error: an empty list of record errors, a null error message and no tagged
+fields."""
 
 
 class ProducePartition(NamedTuple):
