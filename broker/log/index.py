@@ -6,8 +6,8 @@ offset is the last one of the batch at that position.
 Time index (`.timeindex`): 12-byte entries, largest timestamp so far i64 and relative offset i32 of the batch that has
 it. The last entry holds the segment's largest timestamp.
 
-Both ascend. The indexes of the active segment are in memory and written when it is flushed or closed. Those of closed
-segments are searched on disk, so that memory does not grow with the log.
+Both ascend. The indexes of the active segment are in memory, and are written when the segment or the log is closed. The
+indexes of closed segments are searched on disk, so that memory does not grow with the log.
 
 Indexes only accelerate reads: every entry is compared with the batch it points to, and an index that does not match is
 rebuilt from the log.

@@ -47,7 +47,8 @@ class ReadBound(NamedTuple):
     """The end of the readable log: consumers read up to `offset`, at `position` in the segment with base offset
     `base_offset`.
 
-    If that segment has since been compacted, merged or dropped, all of it was readable and remains so.
+    The bound stays valid if compaction or retention has since replaced or deleted that segment: all of its batches were
+    readable.
     """
 
     offset: int
