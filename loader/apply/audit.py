@@ -69,8 +69,8 @@ def audit_rows(topic: str, commit: Commit, host: str) -> Iterator[AuditRow]:
 def _skipped_row(
     topic: str, commit: Commit, committed: TopicCommit, offsets: CommittedRange, passed: SkippedOffsets, host: str
 ) -> AuditRow:
-    """Returns the row of offsets that were skipped. It is in the window of the commit time, because the messages at
-    these offsets, and thus their event times, are unknown."""
+    """Returns the audit row for a range of skipped offsets. It is in the window of the commit time, because the
+    messages at these offsets, and thus their event times, are unknown."""
     start_ms = window_start(commit.committed_at_ms)
     tier, outcome, partition, log_id = Tier.LOADER, AuditOutcome.SKIPPED, offsets.partition, _log_id(committed, offsets)
     return AuditRow(
@@ -93,8 +93,8 @@ def _skipped_row(
 
 
 def _log_id(committed: TopicCommit, offsets: CommittedRange) -> str:
-    """Returns the id of the broker log that was read. After a log was truncated and grew again, its offsets hold other
-    messages, which are counted under another id."""
+    """Returns the id of the broker log that was read: the topic id, and the incarnation if it is not 0. After a log was
+    truncated and grew again, its offsets hold other messages, which are counted under another id."""
     return f"{committed.topic_id}/{offsets.incarnation}" if offsets.incarnation else committed.topic_id
 
 

@@ -32,7 +32,8 @@ class Step:
 
 
 class Applier(Protocol):
-    """Applies commits. Applying a step twice, or in two processes at once, has the same result as applying it once."""
+    """An applier that is called for one topic at a time. Applying a step twice, or in two processes at once, has the
+    same result as applying it once."""
 
     @property
     def name(self) -> str: ...

@@ -209,7 +209,7 @@ class CompleteUntil:
         return warnings
 
     def _tell(self, topic: str, state: TopicState, until_ms: int, now_ms: int, run_id: str) -> bool:
-        """Sets the property. Returns whether the table has this value or a later one now."""
+        """Sets `headrace.complete_until` of one table. Returns whether the table has this value or a later one now."""
         executor = self.executor()
         table = executor.table(self.database, state.table)
         if table is None or table.topic != topic:

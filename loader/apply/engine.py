@@ -128,7 +128,8 @@ class ApplierEngine:
         return Applied(state.commit_number, tuple(sorted(behind)), run.failures, tuple(run.warnings), run.outage)
 
     def _cursors(self, state: LoaderState) -> tuple[dict[str, Cursor], dict[str, str]]:
-        """Returns the cursors by applier, and by applier the reasons why its stored positions could not be read."""
+        """Returns two mappings by applier: the cursors, and the reasons why stored positions could not be read (only
+        for appliers with such an error)."""
         cursors: dict[str, Cursor] = {}
         unread: dict[str, str] = {}
         for applier in self._appliers:
@@ -176,7 +177,7 @@ class ApplierEngine:
             return
         published = {run_id for run_id, topics in run.met.items() if all(run.passed(FILES, topic) for topic in topics)}
         if all(run.passed(FILES, topic) for topic in run.state.topics):
-            # A power loss may restore a staging directory if the cursor file was written before its deletion was
+            # A power loss may restore a staging directory if the cursor file was written before the deletion was
             # durable.
             published |= self._staging.run_ids() & run.state.staged_runs
         for run_id in sorted(published):
@@ -201,7 +202,7 @@ def _applied(applier: Applier, step: Step) -> Exception | None:
 
 
 def _advised(message: str) -> str:
-    """Appends to a message without remedy that the next load continues."""
+    """Adds the remedy to a message that has none: the next load continues."""
     if message.endswith("load again"):
         return message
     return f"{message}; the messages are committed, and the next load continues"

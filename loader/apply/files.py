@@ -73,8 +73,8 @@ class FilesApplier:
             yield from _wanted_of(step, time_partition, indexed, added.get(time_partition, {}), names)
 
     def _bring(self, topic: str, one: _Wanted) -> bool:
-        """Ensures that the file exists under its name, if necessary by a link from an earlier generation. Returns
-        whether a source was found."""
+        """Ensures that the file exists under its name, if necessary by a link from an earlier generation. Returns False
+        if it exists neither under its name nor in an earlier generation."""
         for source in (one.name, *one.earlier):
             if self.files.length(source) is not None:
                 # Also if the name exists: the process that linked it may have been killed before the fsync, and the
@@ -102,7 +102,7 @@ def _added(step: Step) -> dict[TimePartition, dict[str, tuple[str, CommittedFile
 
 
 def _wanted_at_first(step: Step) -> Iterator[_Wanted]:
-    """Returns the files that commits add to a topic that was never rewritten, without reading the index."""
+    """Like `FilesApplier._wanted`, for a topic that was never rewritten. Does not read the index."""
     for (kind, time_partition), files in _added(step).items():
         directory = time_partition_directory(step.state.directory, kind, time_partition, 0)
         for name, (run_id, file) in files.items():

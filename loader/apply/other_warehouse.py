@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TablesOfOtherWarehouse:
-    """The check for such tables. Only the load that creates a warehouse uses it; it reads one table definition per
-    topic."""
+    """Checks whether tables have their files in another warehouse. Only the load that creates a warehouse uses it; it
+    reads one table definition per topic."""
 
     executor: Callable[[], Executor]
     files: WarehouseFiles

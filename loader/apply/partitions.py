@@ -39,11 +39,12 @@ class PartitionsApplier:
         commit_number: int,
         since: int = -1,
     ) -> None:
-        """Gives the table the partitions that a commit describes.
+        """Adds, drops and relocates partitions of a topic's table, so that queries read the files of these time
+        partitions as of a commit.
 
         Args:
-            since: the table has the partitions of this commit now. A time partition that had no files at `since` is
-                added without checking whether it exists; adding an existing one changes nothing.
+            since: the commit that the table's partitions correspond to now, -1 if unknown. A time partition that had no
+                files at `since` is added without checking whether it exists; adding an existing one changes nothing.
         """
         if not time_partitions:
             return
@@ -74,8 +75,8 @@ class PartitionsApplier:
 
 
 def _time_partitions(step: Step, kind: FileKind) -> set[str]:
-    """Returns the time partitions that the pending commits changed. If the topic begins again, all its commits are
-    pending."""
+    """Returns the time partitions that the commits of the step changed. After `Step.rewind` these are all commits of
+    the topic."""
     committed = [commit.topics[step.topic] for commit in step.commits]
     files = {file.time_partition for one in committed for file in one.files if file.kind is kind}
     return files | {rewrite.time_partition for one in committed for rewrite in one.rewrites if rewrite.kind is kind}

@@ -75,7 +75,7 @@ Directories = Mapping[str, tuple[str, frozenset[str]]]
 
 
 class Trouble(StrEnum):
-    """Kinds of differences."""
+    """The kinds of differences between a topic's commits and its table or files."""
 
     TABLE = "table"  # missing or altered
     PARTITIONS = "partitions"  # missing, at another location, or in no commit
@@ -107,8 +107,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Finds and repairs differences. With `deep`, also finds partitions and files that no commit contains, and missing
-    files."""
+    """Finds and repairs differences between a topic's commits and its table or files. With `deep`, also finds
+    partitions and files that no commit contains, and missing files."""
 
     log: CommitLog
     executor: Callable[[], Executor]

@@ -26,9 +26,9 @@ CURRENT_SCHEMA = "current.avsc"
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """Settings of the tables. `table_schema` returns the schema of a topic's table, with the `kafka` column;
-    `quarantine_schema` is the same for all topics. `latest_view` returns the view that reads as the topic's newest
-    schema, None if no view is to be created."""
+    """The settings from which the Hive tables of all topics are defined. `table_schema` returns the schema of a topic's
+    table, with the `kafka` column; `quarantine_schema` is the same for all topics. `latest_view` returns the view that
+    reads as the topic's newest schema, None if no view is to be created."""
 
     files: WarehouseFiles
     database: str

@@ -39,8 +39,9 @@ class CommitKind(StrEnum):
 class CommittedFile:
     """A file that belongs to the topic from this commit on.
 
-    `name` is the final name in the directory of `time_partition`; while the commit has no number yet, only the part
-    after the number. `staged` is the path below `staging/<run id>/`. `length` is in bytes.
+    `name` is the file's final name in the directory of `time_partition`. Until `Commit.at` assigns the commit number,
+    it is only the last part of that name, which follows the commit number and the run id. `staged` is the path below
+    `staging/<run id>/`. `length` is in bytes.
     """
 
     kind: FileKind
@@ -99,8 +100,8 @@ class CommittedRange:
 
     @property
     def replaced(self) -> tuple[int, int] | None:
-        """The offsets `[from, to)` loaded before from a log that has diverged since. None if the log did not
-        diverge."""
+        """The offsets `[from, to)` that earlier commits loaded and that have other messages now, because the log
+        diverged; None if it did not diverge."""
         if self.diverged_at is None or self.previous is None:
             return None
         return self.diverged_at, self.previous
@@ -213,10 +214,10 @@ class Commit:
 
     `voided` are ids of runs that can no longer commit (kind clean). `published` are ids of committed runs without a
     staging directory, so the state can forget them. `previous` is the checksum of the preceding commit, "" for commit
-    1: commits form a chain, which reveals a commit from another log. `retired` are the numbers of rewrite commits with
-    deleted replaced files. `reason` is the operator's reason (kind offsets), and `starts` are start offsets of
-    partitions that were never loaded. `planned_after` is the newest commit when the run was planned; None for a commit
-    without a plan.
+    1: commits form a chain, which reveals a commit from another log. `retired` are the numbers of earlier rewrite
+    commits; the files that these replaced have been deleted. `reason` is the operator's reason (kind offsets), and
+    `starts` are start offsets of partitions that were never loaded. `planned_after` is the newest commit when the run
+    was planned; None for a commit without a plan.
     """
 
     commit_number: int

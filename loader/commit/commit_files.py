@@ -160,7 +160,7 @@ class CommitFiles:
 
 
 def _is_whole(content: bytes) -> bool:
-    """Whether the content is one line and a valid document."""
+    """Whether the content of a commit is undamaged: one line and a valid document."""
     try:
         read_document(content, Commit)
     except ValueError:

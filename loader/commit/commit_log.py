@@ -53,8 +53,8 @@ CHECKPOINT_DIRECTORY = "checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class LogFormat:
-    """The format of a log. `read_min` and `write_min` are the formats that a release must know to read or to write
-    it."""
+    """The content of `format.json`: the log's format, and the lowest format that a release must know to read the log
+    (`read_min`) and to write it (`write_min`)."""
 
     format: int = FORMAT
     read_min: int = FORMAT
@@ -103,7 +103,8 @@ class CommitLog:
         """Creates the log if it is missing.
 
         Raises:
-            UnwritableWarehouse, NoHardLinks, CorruptCommit.
+            UnwritableWarehouse, NoHardLinks: see `CommitStorage.prepare`.
+            CorruptCommit: `format.json` cannot be read.
             UnsupportedFormat: only a newer release can write the log.
         """
         self.storage.prepare()
@@ -237,8 +238,8 @@ class CommitLog:
             raise LogReplaced(self.commits.path(commit_number))
 
     def sha256(self, commit_number: int) -> str:
-        """Returns the checksum stated in a commit, "" for number 0. Reads only the end of the file. If the checksum is
-        equal to one stored elsewhere, that was computed from the same log."""
+        """Returns the checksum that a commit states, "" if there is no such commit. Reads only the end of the file. A
+        checkpoint, cursor or index file with the same checksum was derived from this log."""
         return self._state.sha256 if commit_number == self._state.commit_number else self._said_sha256(commit_number)
 
     def _said_sha256(self, commit_number: int) -> str:
@@ -304,8 +305,8 @@ class CommitLog:
         return found
 
     def _newest_checkpoint(self, head: int) -> LoaderState:
-        """Returns the newest usable checkpoint. Ignores damaged checkpoints and checkpoints of another log, because the
-        state can be computed from the commits."""
+        """Returns the state in the newest valid checkpoint, `EMPTY` if there is none. Ignores damaged checkpoints and
+        checkpoints of another log, because the state can be computed from the commits."""
         for commit_number in range(head - head % CHECKPOINT_EVERY, 0, -CHECKPOINT_EVERY):
             content = self.storage.read(checkpoint_path(commit_number))
             if content is None:

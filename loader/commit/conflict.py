@@ -39,7 +39,7 @@ class Conflict:
 
 
 def find_conflict(state: LoaderState, commit: Commit) -> Conflict | None:
-    """Returns the first reason against this commit after this state, None if the commit may follow."""
+    """Returns the first reason why this commit must not be the next one after `state`, None if it may be."""
     return run_conflict(state, commit) or next(iter(topic_conflicts(state, commit).values()), None)
 
 
@@ -90,7 +90,7 @@ def _topic_conflicts(topic: str, state: LoaderState, wanted: TopicCommit) -> Ite
         yield Conflict(ConflictRule.LOAD_SCHEMA_MOVED, f"{topic} from revision {wanted.revision_before} to {revision}")
     generation = known.generation if known else 0
     if wanted.rewrites and generation != wanted.generation_before:
-        # A generation number stands for the set of live files, which would make the state grow with history.
+        # The generation identifies the set of live files. The set itself would make the state grow with history.
         yield Conflict(
             ConflictRule.FILES_REPLACED, f"{topic} from generation {wanted.generation_before} to {generation}"
         )

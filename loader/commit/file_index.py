@@ -190,7 +190,8 @@ class FileIndex:
         return [_change(one.value, topic, one.sha256) for one in found][::-1]
 
     def _folded(self, topic: str, known: _Topic, kind: FileKind, day: str) -> DayIndex | None:
-        """Returns one day with the changes of all commits applied, None if the index file of the day is unusable."""
+        """Returns the index of one day: the content of its index file with the changes of later commits applied. None
+        if the index file is unusable."""
         key = day_key(kind, day)
         index: DayIndex | None = DayIndex(kind, day)
         if key in known.days.days:
@@ -210,8 +211,8 @@ class FileIndex:
         return without_dead(index, gone) if gone else index
 
     def _write(self, topic: str, known: _Topic) -> bool:
-        """Writes the index files of the days with missing changes, then `days.json`. Returns False if one of them is
-        unusable."""
+        """Updates the index files of the days that later commits changed, then `days.json`. Returns False if the old
+        index file of such a day is unusable."""
         commits = dict(known.days.days)
         for key in known.missing:
             kind, _, day = key.partition("/")
@@ -228,7 +229,7 @@ class FileIndex:
         return f"{index_directory(self._log.state.topics[topic].directory)}/{key}.json"
 
     def _read(self, path: str, kind: type[T]) -> T | None:
-        """Returns an index file of this log, None if it is missing, damaged or of another log."""
+        """Returns the content of an index file, None if the file is missing, damaged or of another log."""
         content = self._log.storage.read(path)
         if content is None:
             return None

@@ -50,7 +50,8 @@ def from_json(value: Any, wanted: type[T], where: str = "") -> T:
     """Converts a JSON value to the given type.
 
     Raises:
-        ValueError: the value does not have this type; the message has its JSON pointer, relative to `where`.
+        ValueError: the value does not have this type; the message begins with `where` and the JSON pointer of the
+        misfit.
     """
     try:
         return typing.cast(T, _reader(typing.cast(Any, wanted))(value))

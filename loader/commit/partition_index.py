@@ -138,8 +138,8 @@ def live_at(time_partition: IndexedTimePartition, commit_number: int) -> tuple[I
 
 
 def without_dead(index: DayIndex, commits: Collection[int]) -> DayIndex:
-    """Returns the index of the day without the files that these commits removed, after those files have been
-    deleted."""
+    """Returns the index of the day without the files that these commits removed. For commits whose removed files have
+    been deleted from the storage."""
     time_partitions = {
         name: dataclasses.replace(
             time_partition, files=tuple(file for file in time_partition.files if file.until not in commits)

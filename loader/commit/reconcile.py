@@ -63,7 +63,7 @@ class ReconciledTopic:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A range as one task was to read it, with the task's result."""
+    """An offset range that one task was to read, with the task's result for it."""
 
     task: int
     planned: OffsetRange
@@ -104,7 +104,7 @@ def reconcile(
     """Returns the committable part of each planned topic.
 
     Args:
-        moved: by topic, partitions that changed their leader meanwhile; their results are discarded.
+        moved: by topic, partitions that changed their leader during the read; their results are discarded.
     """
     by_task = {result.task: result for result in results}
     pieces: dict[str, list[_Piece]] = defaultdict(list)
@@ -125,7 +125,8 @@ def reconcile(
 
 
 def _pieces(unit: WorkUnit, result: UnitResult | None) -> Iterator[tuple[_Piece, str]]:
-    """Yields the ranges of a unit with their results, each with the reason why the result is missing or ""."""
+    """Yields each range of a work unit with its result, and the reason if there is no usable result ("" otherwise). The
+    range then gets an empty result."""
     disk_error = result.disk_error if result else ""
     returned = {(one.done.topic_partition, one.done.start): one for one in result.ranges} if result else {}
     for offsets in unit.ranges:
@@ -210,8 +211,12 @@ def _advice(piece: _Piece) -> str:
 def _whole(
     pieces: Sequence[_Piece], files: Sequence[_TaskFile], wrong: Sequence[_Piece]
 ) -> tuple[list[_Piece], list[_TaskFile]]:
-    """Returns the largest set of pieces and files that is contiguous per partition and shares no file with an excluded
-    piece."""
+    """Returns the pieces and files that can be committed: the largest set that is contiguous per partition and shares
+    no file with an excluded piece.
+
+    Args:
+        wrong: pieces that are excluded at first.
+    """
     partitions: dict[int, list[_Piece]] = defaultdict(list)
     for piece in sorted(pieces, key=lambda piece: piece.planned.start):
         partitions[piece.planned.topic_partition.partition].append(piece)
@@ -260,7 +265,7 @@ def _accounting(pieces: Sequence[_Piece], files: Sequence[_TaskFile]) -> str:
 
 
 def _committed_range(planned: PlannedRange, pieces: Sequence[_Piece]) -> CommittedRange:
-    """Merges the committable pieces of one partition."""
+    """Merges the committable pieces of one partition into one range."""
     pieces = sorted(pieces, key=lambda piece: piece.planned.start)
     gaps = [gap for piece in pieces for gap in piece.result.gaps]
     due = planned.previous if planned.diverged_at is None else planned.diverged_at
@@ -299,8 +304,8 @@ def _committed_files(files: Sequence[_TaskFile]) -> tuple[CommittedFile, ...]:
 
 
 def _series(pieces: Sequence[_Piece]) -> tuple[tuple[CountSeries, ...], Mapping[int, int]]:
-    """Returns the counts by tier, partition and window, and the number of messages by window that were moved to the
-    window "scattered".
+    """Returns the counts by tier, partition and window. Also returns, by window, the number of messages that were moved
+    from it to the window "scattered".
 
     The audit limits the windows of a commit: beyond the limit, those with the fewest messages are merged into
     "scattered". The tasks apply the same limit, but a commit merges the windows of up to a thousand ranges.
@@ -329,8 +334,8 @@ def _series(pieces: Sequence[_Piece]) -> tuple[tuple[CountSeries, ...], Mapping[
 def _odd_times(
     pieces: Sequence[_Piece], scattered: Mapping[int, int], time_sources: Mapping[str, int]
 ) -> tuple[OddTimes, ...]:
-    """Sums the odd times of the ranges. Adds the messages that `_series` moved to the window "scattered", under the
-    time source that most messages have."""
+    """Adds up the implausible event times that the tasks reported, by kind, time source and unit. Adds the messages
+    that `_series` moved to the window "scattered", under the time source that most messages have."""
     notes = [one for piece in pieces for one in piece.result.odd_times]
     if scattered:
         fields = [name for name in time_sources if name not in TIMES_OF_RECORDS]

@@ -1,7 +1,8 @@
 """Checks, between reading and committing, whether the results may still be committed.
 
-`fetch_changes` finds topics and partitions that changed on the brokers during the read. A partition with a new leader
-only loses the ranges read from it. `revalidate` then drops topics that must not be committed at all.
+`fetch_changes` finds topics and partitions that changed on the brokers during the read. If only the leader of a
+partition changed, `reconcile` discards what was read from that partition. `revalidate` then drops topics that must not
+be committed at all.
 """
 
 from __future__ import annotations
@@ -63,10 +64,11 @@ def revalidate(
     changes: Changes,
     staging: Staging,
 ) -> dict[str, ReconciledTopic]:
-    """Replaces the topics that must not be committed by the reason.
+    """Checks which topics may be committed. A topic that must not be committed loses its ranges and files, and gets the
+    reason as a problem.
 
     Args:
-        staging: the store with the tasks' files, which are checked and fsynced there.
+        staging: contains the tasks' files, which are checked and fsynced there.
     """
     checked = {}
     for topic, one in reconciled.items():

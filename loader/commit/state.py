@@ -153,7 +153,8 @@ def _rewrites(state: LoaderState, commit: Commit) -> dict[int, int]:
 def _fold_starts(
     starts: Mapping[str, Mapping[int, int]], commit: Commit, topics: Mapping[str, TopicState]
 ) -> Mapping[str, Mapping[int, int]]:
-    """Returns the start offsets that apply after the commit."""
+    """Returns the start offsets after a commit: the earlier ones and those that the commit sets, without partitions
+    that have been loaded by then."""
     if not (starts or commit.starts):
         return starts
     wanted = {topic: dict(offsets) for topic, offsets in starts.items()}
@@ -171,8 +172,8 @@ def _fold_starts(
 
 
 def place(proposal: Commit, state: LoaderState) -> Commit:
-    """Returns the commit as successor of this state: with its number, its predecessor's checksum and, for each topic,
-    the number of the topic's previous commit."""
+    """Returns a copy of the commit that continues the log after this state: with the next number, the predecessor's
+    checksum and, for each topic, the number of the topic's previous commit."""
     placed = proposal.at(state.commit_number + 1, state.sha256)
     topics = {}
     for topic, committed in placed.topics.items():
@@ -185,8 +186,8 @@ def place(proposal: Commit, state: LoaderState) -> Commit:
 
 
 def _staged_run(commit: Commit) -> frozenset[str]:
-    """Returns the run id if the run has files in staging, as a set. Cleaning, `headrace offsets` and `headrace expire`
-    stage nothing."""
+    """Returns the commit's run id as a set of one. The set is empty for cleaning, `headrace offsets` and `headrace
+    expire`, which have no files in staging."""
     return frozenset() if commit.kind in STAGES_NOTHING else frozenset({commit.run_id})
 
 

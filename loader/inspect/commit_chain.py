@@ -96,8 +96,8 @@ def _compare(
     """Yields contradictions within one commit, and between it and the next newer commits of its partitions.
 
     Args:
-        ends: by partition, the first offset of the newer commits; None if they state that there was no earlier commit.
-            Updated.
+        ends: by partition, the offset at which this commit must end according to the next newer one; None if that one
+            states that there was no earlier commit. Updated for the next older commit.
     """
     rows = _rows_by_partition(committed, FileKind.DATA), _rows_by_partition(committed, FileKind.QUARANTINE)
     for offsets in committed.ranges:
@@ -125,8 +125,8 @@ def _compare(
 
 
 def _undeclared(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator[VerifyFinding]:
-    """Yields offsets between two commits, or after a divergence of the log, that are neither read nor recorded as a
-    gap."""
+    """Yields a contradiction if the range begins after the end of the partition's previous range, or after the offset
+    where the log diverged, and the omitted offsets are not recorded as a gap."""
     since = offsets.previous if offsets.diverged_at is None else offsets.diverged_at
     if since is None or since >= offsets.start:
         return
@@ -155,7 +155,8 @@ def _rows_by_partition(committed: TopicCommit, kind: FileKind) -> Counter[int]:
 
 
 def _added(totals: tuple[int, int], committed: TopicCommit, kind: FileKind) -> tuple[int, int]:
-    """Adds the files of one commit to the totals, a pair of files and rows."""
+    """Returns the totals, (files, rows), after adding the files that a commit adds and subtracting those that it
+    removes."""
     added = [file.records for file in committed.files if file.kind is kind]
     taken = [rewrite for rewrite in committed.rewrites if rewrite.kind is kind]
     return (

@@ -41,7 +41,7 @@ CASTABLE: Final = frozenset(
         PrimitiveType.STRING,
     }
 )
-"""Types without a logical type; `try_cast` converts their values into each other."""
+"""Types of columns, without a logical type, whose values `try_cast` can convert into each other."""
 
 _LOCAL: Final = "timestampadd({unit}, {value}, timestamp_ntz'1970-01-01 00:00:00')"
 TIMES: Final[Mapping[str, str]] = MappingProxyType(

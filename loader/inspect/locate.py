@@ -22,7 +22,7 @@ from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
 
 
 class OffsetFate(StrEnum):
-    """The fate of the message at an offset."""
+    """Whether the message at an offset is in the table, and if not, the reason."""
 
     ROW = "a row"
     QUARANTINED = "in quarantine"
@@ -120,9 +120,9 @@ TimePartition = tuple[FileKind, str]
 def _commit_on(
     log: CommitLog, topic: str, partition: int, offset: int
 ) -> tuple[Commit, CommittedRange, set[TimePartition]] | None:
-    """Returns the newest commit with the offset, and the time partitions in which later commits added files that span
-    it (a replay moves rows from the quarantine to other time partitions). Does not look behind a re-creation of the
-    topic."""
+    """Returns the newest commit that read or omitted the offset, and its range with the offset. Also returns the time
+    partitions in which later commits added files that span the offset (a replay moves rows from the quarantine to other
+    time partitions). Ignores commits before a re-creation of the topic."""
     state = log.state
     later: set[TimePartition] = set()
     for document in log.back(topic, state):

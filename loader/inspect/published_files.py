@@ -58,7 +58,8 @@ def _begin(time: str) -> str:
 
 
 def applied_commit_number(log: CommitLog, topic: str) -> int:
-    """Returns the newest commit with published files. If the cursor was lost, returns the topic's newest commit."""
+    """Returns the newest commit number up to which all files of a topic are published. If the cursor was lost, returns
+    the number of the topic's newest commit."""
     newest = log.state.topics[topic].commit_number
     return min(newest, read_cursor(log.storage, FILES).position(topic) or newest)
 

@@ -111,7 +111,8 @@ def _text(file: BinaryIO) -> str:
 
 
 def _vint(file: BinaryIO) -> int:
-    """Reads Hadoop's WritableUtils.readVInt: one byte from -112 on, else the number of following bytes and the sign."""
+    """Reads an integer as Hadoop's WritableUtils.readVInt: a first byte from -112 on is the value; a lower one encodes
+    the sign and the number of bytes that follow."""
     first = int.from_bytes(_exactly(file, 1), "big", signed=True)
     if first >= -112:
         return first

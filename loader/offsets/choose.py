@@ -25,7 +25,8 @@ NOT_BACK = (
 class LogBounds:
     """The offsets `[start, end)` that a partition's log holds, with the epoch of its leader.
 
-    `shared_end` is the offset up to which the log is the one that was loaded, None if it was not checked or is unknown.
+    `shared_end` is the offset up to which the log is the same as at the last load, None if it was not checked or is
+    unknown.
     """
 
     start: int
@@ -67,7 +68,7 @@ class Choice:
 def skip(
     state: LoaderState, topic: str, partition: int, offset: int, to: int, reason: str, bounds: LogBounds | None
 ) -> Choice:
-    """Skips the offsets `[offset, to)`, which must begin at the next offset.
+    """Returns the choice to skip the offsets `[offset, to)`. `offset` must be the partition's next offset.
 
     Args:
         bounds: the offsets on the brokers; None if they were not fetched.
@@ -107,7 +108,7 @@ def skip(
 def set_next(
     state: LoaderState, topic: str, partition: int, offset: int, reason: str, bounds: LogBounds | None
 ) -> Choice:
-    """Sets the next offset or the start offset of a partition.
+    """Returns the choice to continue a partition at this offset, or to begin there if nothing was loaded.
 
     Args:
         bounds: the offsets on the brokers; None if they were not fetched.
@@ -130,7 +131,8 @@ def set_next(
 
 
 def starts(state: LoaderState, wanted: Mapping[str, Mapping[int, int]], reason: str) -> Choice:
-    """Sets start offsets by topic and partition. Leaves partitions with loaded offsets unchanged."""
+    """Returns the choice to set these start offsets, given by topic and partition. Partitions with loaded offsets stay
+    unchanged."""
     moved, left = [], []
     for topic, offsets in sorted(wanted.items()):
         known = state.topics.get(topic)

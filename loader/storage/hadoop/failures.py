@@ -102,7 +102,7 @@ MEANINGS: tuple[JavaFailure, ...] = (
             is_outage=True),
     JavaFailure(_named("UnknownHostException", "StandbyException"), errno.EIO, is_outage=True),
 )  # fmt: skip
-"""The first entry that matches any exception of a chain applies."""
+"""The known failures. The first entry that matches an exception or one of its causes applies."""
 
 
 def failure(error: Py4JError, path: str) -> OSError:

@@ -41,8 +41,8 @@ class RemoteFileSystem(Protocol):
         ...
 
     def persist(self, path: str) -> None:
-        """Makes a file that was found durable, together with all earlier changes. Its writer may have been killed
-        before the file system acknowledged it."""
+        """Makes an existing file durable, together with all earlier changes. Its writer may have been killed before the
+        file system acknowledged it."""
         ...
 
     def move(self, source: str, target: str) -> None:

@@ -46,7 +46,7 @@ class HadoopStaging:
 
     @property
     def scratch(self) -> str:
-        """A directory for files before their rename."""
+        """The directory for temporary files, which are renamed once they are complete."""
         return self._scratch
 
     def path(self, run_id: str, staged: str) -> str:
