@@ -74,7 +74,7 @@ class DefaultValidator:
                 raise AssertionError(f"unresolved reference {node.name}")
 
     def own(self, field: Field) -> str | None:
-        """Returns the problem of a field's own default; the field must have one."""
+        """Returns the problem of a field's own default, or None if it is valid. The field must have a default."""
         key = id(field)
         if key not in self._own:
             self._own[key] = "the default contains itself recursively"  # found by a default that depends on itself
@@ -103,7 +103,8 @@ class DefaultValidator:
 
 
 def default_datum(schema: Schema, node: Type, value: JsonValue) -> Any:
-    """Returns the datum of a valid default: bytes for bytes and fixed, complete records, else the JSON value."""
+    """Converts a valid default to the value of decoded data: bytes for bytes and fixed, records with all members, else
+    the JSON value."""
     node = schema.resolve(node)
     match node:
         case Primitive(type=PrimitiveType.BYTES) | Fixed():

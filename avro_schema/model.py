@@ -166,7 +166,7 @@ class Enum:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """`size` is in bytes."""
+    """A fixed type: binary data of always `size` bytes."""
 
     name: Name
     size: int

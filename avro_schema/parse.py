@@ -435,7 +435,8 @@ def _comparable(node: Type, *, is_outer: bool = True) -> Type:
 
 
 def _branch_key(branch: Type) -> str:
-    """Returns the key that must be unique in a union: the full name of a named type, else the type itself."""
+    """Returns the text that must be unique in a union: the full name of a named type, else the kind of the type, such
+    as `array`."""
     match branch:
         case Primitive():
             return branch.type.value

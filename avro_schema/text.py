@@ -178,7 +178,8 @@ class _Writer:
 
 
 class _NormalWriter(_Writer):
-    """Writes the form that the registry's own normalization produces."""
+    """Converts types to JSON values in normalized form: sorted aliases and properties, converted defaults, error types
+    as records."""
 
     def is_error(self, node: NamedType) -> bool:
         return False
@@ -217,9 +218,8 @@ def _sorted(value: JsonValue) -> JsonValue:
 
 
 def _as_float(value: float, *, single: bool) -> JsonValue:
-    """Returns a number as a double, or as the shortest text of the same float (`single`). Out-of-range values do not
-    change.
-    """
+    """Converts a default to a double. If `single`, returns the double whose text is the shortest one for the same
+    float. Out-of-range values do not change."""
     try:
         if not single:
             return float(value)

@@ -21,7 +21,7 @@ WILDCARD: Final = "*"
 
 
 class Permission(IntEnum):
-    """Each permission includes the preceding ones."""
+    """A permission of a principal on a subject. Each permission includes the preceding ones."""
 
     READ = 1
     """Reads schemas, versions, configuration and mode; looks up schemas and checks compatibility."""

@@ -164,7 +164,7 @@ class RegistryClient:
     def schema_by_id(self, schema_id: int, subject: str = "") -> RegisteredSchema:
         """A schema by its id in the default context, or in the context of a subject.
 
-        With `subject` the result has that subject and its version, if it has the schema.
+        If a version of `subject` has the schema, the result contains the subject and this version.
 
         Raises:
             SchemaNotFound: no schema has this id.

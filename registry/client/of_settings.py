@@ -36,7 +36,8 @@ def _require_trusted(settings: Settings, url: str) -> None:
     """Rejects a server whose URL comes from `headrace.toml` in the working directory if the credentials come from
     another source.
 
-    Otherwise a foreign settings file could redirect the credentials. `registry.client_hosts` allows servers.
+    Otherwise a foreign settings file could redirect the credentials. `registry.client_hosts` lists servers that may get
+    them.
 
     Raises:
         SettingsError: a server comes from that file, the credentials do not, and the server is not allowed.

@@ -42,7 +42,7 @@ ERRORS_BY_CODE: Final[Mapping[int, type[RegistryError]]] = {
     42211: errors.ContextNotEmpty,
     50001: errors.StoreError,
 }
-"""The class of each error code: the inverse of `registry/api/problems.py`."""
+"""The exception for each `error_code` of a response: the inverse of `registry/api/problems.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def parse_registered_schema(response: Mapping[str, Any]) -> RegisteredSchema:
 
 
 def response_field(response: Any, name: str, kind: type[T]) -> T:
-    """One value of a response.
+    """Returns the value of one key in the JSON object of a response.
 
     Raises:
         ServiceError: the value is missing or has another type.
@@ -156,7 +156,8 @@ def response_value(
 
 
 def _redirect_error(response: HttpResponse) -> ServiceError:
-    """Redirects are not followed: the target would receive the credentials, and a POST would become a GET."""
+    """Returns the error for a redirect. Redirects are not followed: the target would receive the credentials, and a
+    POST would become a GET."""
     try:
         parts = urlsplit(response.location)
         target = f" to {parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.scheme and parts.netloc else ""

@@ -77,7 +77,7 @@ class ApiCall:
 
 
 def is_transient(status: int) -> bool:
-    """Whether a retry may have another result."""
+    """Whether a request that got a response with this HTTP status may succeed when it is sent again."""
     return status in NOT_DONE_STATUSES or (status >= 500 and status not in PERMANENT_STATUSES)
 
 

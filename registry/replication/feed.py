@@ -23,13 +23,17 @@ FORMAT: Final = 1
 SUBJECTS_MAX: Final = 500  # per request, because the number of values in a body is limited
 SCHEMAS_MAX: Final = 500
 SCHEMAS_PER_QUERY: Final = 20  # per query of the database
-# limit of all schemas in a response, unless it has only one schema; the replica requests the remaining ones again
+# Maximum total length of the schemas in a response; a single schema may be longer. The replica requests the omitted
+# schemas again.
 RESPONSE_CHARS_MAX: Final = 8 * 1024 * 1024
 
 
 class ReplicationPosition(NamedTuple):
-    """Identifies a state of a registry: while two positions are equal, nothing has changed. Within a history both
-    numbers only grow."""
+    """Identifies a state of a registry: while the position is the same, nothing has changed.
+
+    `changes` is `ReplicationTables.changes`. Within a history `revision` only grows, and within a revision so does
+    `changes`.
+    """
 
     history: int
     revision: int
@@ -51,7 +55,11 @@ class ReplicationPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicationRequest:
-    """A request. `seen` is a position as text, perhaps of another registry; `ids` are ids of schemas by context."""
+    """A replica's request to the source registry: for the changes since a position, for subjects and for schemas.
+
+    `seen` is the text of the position, perhaps of another registry; "" requests the whole state. `subjects` are names,
+    and `ids` are ids of schemas by context.
+    """
 
     seen: str = ""
     subjects: tuple[str, ...] = ()
@@ -77,7 +85,11 @@ class ReplicatedSchema:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationResponse:
-    """A response. `states` and `settings` are None if nothing has changed since the position of the request."""
+    """The source registry's response to a replica: its identity (`source`), its position, and the requested subjects
+    and schemas.
+
+    `states` (of all subjects) and `settings` are None if nothing has changed since the position in the request.
+    """
 
     source: str
     position: ReplicationPosition
@@ -110,7 +122,8 @@ def settings_of(repository: Repository) -> ReplicatedSettings:
 
 
 def _schemas(request: ReplicationRequest, repository: Repository) -> Iterator[ReplicatedSchema]:
-    """The first of the requested schemas, read in small batches, because each may have megabytes."""
+    """Yields the requested schemas in order, up to the maximum length of a response. They are read in small batches,
+    because each may have megabytes."""
     characters = 0
     for context, ids in request.ids.items():
         for start in range(0, len(ids), SCHEMAS_PER_QUERY):
@@ -149,7 +162,7 @@ def response_json(response: ReplicationResponse) -> dict[str, Any]:
 
 
 def parse_response(body: Any, url: str) -> ReplicationResponse:
-    """Parses a response.
+    """Parses the JSON body of the source registry's response. `url` is the source, for messages.
 
     Raises:
         InvalidResponse: the response is malformed or has the format of another release.

@@ -36,7 +36,8 @@ from headrace.registry.storage.repository import Repository
 
 logger = logging.getLogger(__name__)
 
-# longer than a round, except for the first ones, which copy everything; a second process may repeat their work
+# If the active process has not polled for this time, another one takes over. Only the first rounds take longer, because
+# they copy everything; a second process may then repeat their work.
 HOLDER_TIMEOUT_MS: Final = 5_000
 REFERENCE_PASSES_MAX: Final = 10  # per round; chains of references to subjects added during the round are rarely longer
 
@@ -96,7 +97,7 @@ class HttpReplicationSource:
 
 
 class RoundResult(Enum):
-    """The result of a round."""
+    """The result of `Replica.run_round`: whether the source has changed, or why this process must not replicate."""
 
     UNCHANGED = auto()
     CHANGED = auto()
@@ -113,7 +114,14 @@ class _Fetched:
 
 
 class Replica:
-    """One process that replicates. `now_ms` is the clock; `holder` is a unique name of the process."""
+    """Replicates a source registry into a database, one round at a time. One instance per process.
+
+    Args:
+        source: the registry to replicate.
+        database: the replica's database.
+        now_ms: returns the current time.
+        holder: a unique name of this process.
+    """
 
     def __init__(self, source: ReplicationSource, database: Database, now_ms: Callable[[], int], holder: str) -> None:
         self._source = source
@@ -199,7 +207,8 @@ class Replica:
     def _build_update(
         self, response: ReplicationResponse, states: Mapping[str, SubjectState]
     ) -> tuple[ReplicationUpdate, dict[str, SubjectState]]:
-        """Returns the update, and the states of all subjects after it."""
+        """Fetches the changed subjects and their schemas. Returns the update to apply, and the source's state of each
+        subject after it."""
         assert response.settings is not None
         changed = {name for name, state in states.items() if self._states.get(name) != state}
         local = self._database.read(lambda repository: set(ReplicationTables(repository).subject_states()))
@@ -216,9 +225,10 @@ class Replica:
         return update, known | {name: subject.state for name, subject in fetched.subjects.items()}
 
     def _fetch_subjects(self, names: Collection[str]) -> _Fetched:
-        """Fetches the versions of subjects, their missing schemas, and the subjects that these refer to.
+        """Fetches these subjects with all versions, and their schemas that this database does not have.
 
-        Subjects that were added after the list of subjects was read may be referred to by schemas that are fetched now.
+        If a fetched schema refers to a version that is not in this database either, fetches the subject of that version
+        too. The source may have added it after it listed its subjects for this round.
         """
         subjects: dict[str, ReplicatedSubject] = {}
         schemas: dict[SchemaKey, ReplicatedSchema] = {}
@@ -236,7 +246,11 @@ class Replica:
         return _Fetched(subjects, schemas)
 
     def _missing_schemas(self, subjects: Mapping[str, ReplicatedSubject]) -> set[SchemaKey]:
-        """The schemas of these subjects that this database does not have."""
+        """Returns the keys of these subjects' schemas that this database does not have.
+
+        Raises:
+            ReplicaDiverged: this database has another schema under one of the ids.
+        """
         desired: dict[str, dict[int, bytes]] = defaultdict(dict)
         for name, subject in subjects.items():
             desired[context_of(name)].update((item.schema_id, item.fingerprint) for item in subject.versions)
@@ -253,7 +267,8 @@ class Replica:
         return self._database.read(lambda repository: ReplicationTables(repository).fingerprints(context, chosen))
 
     def _schemas(self, keys: Collection[SchemaKey]) -> dict[SchemaKey, ReplicatedSchema]:
-        """Fetches the schemas; deleted ones are omitted."""
+        """Fetches the schemas with these keys, with several requests if they are long. Omits schemas that the source
+        has deleted."""
         found: dict[SchemaKey, ReplicatedSchema] = {}
         waiting = sorted(keys)
         while waiting:
@@ -272,7 +287,8 @@ class Replica:
     def _missing_targets(
         self, schemas: Mapping[SchemaKey, ReplicatedSchema], subjects: Mapping[str, ReplicatedSubject]
     ) -> set[str]:
-        """Subjects with a version that a fetched schema refers to and that is neither fetched nor in this database."""
+        """Returns the subjects that must be fetched as well: a fetched schema refers to a version of theirs that is
+        neither in `subjects` nor in this database."""
         targets: dict[str, set[int]] = defaultdict(set)
         for replicated in schemas.values():
             for reference in replicated.schema.content.references:
@@ -288,7 +304,8 @@ class Replica:
         return {name for name in missing if targets[name] - _numbers(subjects.get(name)) - _numbers(local.get(name))}
 
     def _write_update(self, polled_ms: int, update: ReplicationUpdate | None) -> RoundResult | None:
-        """Applies an update and records the time of the poll. If the update cannot be applied, returns the reason."""
+        """Applies an update (None: nothing has changed) and records the time of the poll. Returns None, or the reason
+        why nothing was written: `PROMOTED` or `WAITING`."""
 
         def write(repository: Repository) -> RoundResult | None:
             tables = ReplicationTables(repository)

@@ -28,7 +28,7 @@ class ReplicaDiverged(Exception):
 class ReplicationUpdate:
     """The changed subjects and all settings of the source.
 
-    `subjects` has None for deleted subjects. `schemas` are those that this database does not have. An update that
+    `subjects` has None for deleted subjects. `schemas` has the schemas that this database does not have. An update that
     `is_full` has all subjects and all their schemas, and replaces everything in the database.
     """
 
@@ -39,7 +39,7 @@ class ReplicationUpdate:
 
 
 def apply_update(repository: Repository, update: ReplicationUpdate) -> None:
-    """Applies an update.
+    """Writes an update to the replica's database, in the repository's transaction.
 
     Raises:
         ReplicaDiverged: a full update is needed. The transaction must be rolled back.
@@ -88,7 +88,7 @@ def _by_number(subject: ReplicatedSubject | None) -> dict[int, ReplicatedVersion
 def _only_adds(
     name: str, existing: ReplicatedSubject | None, desired: ReplicatedSubject | None, update: ReplicationUpdate
 ) -> bool:
-    """Whether a subject only gets newer versions with new schemas that have no references.
+    """Whether the update only adds newer versions to a subject, and their schemas are new and have no references.
 
     Then only responses that depend on the subject change, and its revision grows by one for each version.
     """
@@ -115,7 +115,8 @@ def _put_versions(
     desired: ReplicatedSubject,
     update: ReplicationUpdate,
 ) -> Iterator[tuple[str, int]]:
-    """Writes the changed versions of a subject; yields a version if it had another schema before."""
+    """Writes the new and changed versions of a subject. Yields (subject, version) for each version that had another
+    schema before."""
     before, context = _by_number(existing), context_of(name)
     changed = [version for version in desired.versions if before.get(version.version) != version]
     if not changed:
@@ -130,7 +131,11 @@ def _put_versions(
 
 
 def _row_key(repository: Repository, context: str, version: ReplicatedVersion, update: ReplicationUpdate) -> int:
-    """The row key of a version's schema, which is added if it does not exist."""
+    """Returns the row key of a version's schema. Adds the schema from the update if the database does not have it.
+
+    Raises:
+        ReplicaDiverged: the database has another schema with this id, or the update does not contain the schema.
+    """
     found = repository.schema(context, version.schema_id)
     if found is not None:
         if found.content.fingerprint != version.fingerprint:

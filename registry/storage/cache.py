@@ -80,14 +80,15 @@ class ScopeValues(Generic[T]):
     def select(
         self, scopes: Sequence[str | None], read: Callable[[list[str | None]], Mapping[str | None, T]]
     ) -> dict[str | None, T]:
-        """Returns the rows of the scopes. `read` loads uncached ones, and its results are not added."""
+        """Returns the rows of these scopes; scopes without a row are omitted. `read` loads the rows that are not
+        cached; they are not added to the cache."""
         missing = [scope for scope in scopes if not self.is_complete and scope not in self.values]
         values = {**{scope: self.values.get(scope) for scope in scopes}, **(read(missing) if missing else {})}
         return {scope: value for scope, value in values.items() if value is not None}
 
 
 class ScopesAtRevision:
-    """Configurations and modes at one revision of the registry."""
+    """The configurations and modes that are cached for one revision of the registry; None until they are first read."""
 
     def __init__(self, revision: Revision) -> None:
         self.revision = revision
@@ -110,7 +111,7 @@ class NewestRevision:
             self._newest = revision, self._clock()
 
     def age_s(self) -> float:
-        """Seconds since the end of the first read that saw this revision."""
+        """Returns the seconds since this process first read the newest revision that it knows."""
         return self._clock() - self._newest[1]
 
 

@@ -54,7 +54,7 @@ class Dependencies:
 
 @dataclass(frozen=True, slots=True)
 class SubjectDependency:
-    """The response depends on the versions of a subject, which were counted or searched."""
+    """The response depends on which versions a subject has, because it counted or searched them."""
 
     name: str
 
@@ -154,7 +154,7 @@ def depends_on(
 
 
 def uncacheable_by_default(cls: type[T]) -> type[T]:
-    """Declares the public methods of a class that have no `@depends_on` as uncacheable."""
+    """Class decorator: a response that used a public method without `@depends_on` is not cached."""
     for name in dir(cls):
         method = getattr(cls, name)
         if isfunction(method) and not name.startswith("_") and not hasattr(method, "dependency"):
@@ -189,7 +189,8 @@ class DependencyRecorder:
         self._is_cacheable = False
 
     def dependencies(self) -> Dependencies | None:
-        """Returns None for a response that must not be cached, which includes one that read nothing."""
+        """Returns the recorded dependencies of the response. Returns None if the response must not be cached, which
+        includes a response that read nothing or that depends on a subject which does not exist."""
         states = [state for state in self._subjects.values() if state is not None]
         if not self._is_cacheable or self._revision is None or len(states) != len(self._subjects):
             return None
@@ -246,7 +247,11 @@ class WriteObserver:
 
 @contextmanager
 def waiting_out_leases(lease_s: float) -> Iterator[WriteObserver]:
-    """Makes the response of a write uncacheable and, if the revision grew, waits until all leases have expired."""
+    """Context manager for a write. Makes its response uncacheable. If the write increased the registry's revision, the
+    exit waits until all leases have expired.
+
+    The caller passes the write through the yielded observer.
+    """
     recorder = _recorder.get()
     if recorder is not None:
         recorder.mark_uncacheable()

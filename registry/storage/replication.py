@@ -80,11 +80,13 @@ class ReplicationTables:
             self._connection.execute(sa.text(f"LOCK TABLE {ReplicationRow.__tablename__} IN SHARE ROW EXCLUSIVE MODE"))
 
     def changes(self) -> int:
-        """The sum of all subjects' revisions: grows with every added version until the registry's revision changes."""
+        """Returns the sum of all subjects' revisions. While the registry's revision is unchanged, the sum grows with
+        every added version."""
         return int(self._connection.scalar(sa.select(sa.func.sum(SubjectRow.revision))) or 0)
 
     def subject_states(self) -> dict[str, SubjectState]:
-        """The state of each subject. A subject that is created again after a permanent deletion has revision 1."""
+        """The state of each subject, by name. A subject that is created again after a permanent deletion has a new id,
+        and revision 1."""
         rows = self._connection.execute(sa.select(SubjectRow.name, SubjectRow.id, SubjectRow.revision))
         return {row.name: SubjectState(row.id, row.revision) for row in rows}
 
@@ -115,7 +117,7 @@ class ReplicationTables:
         return found
 
     def lookup_keys(self, schemas: Sequence[StoredSchema]) -> Mapping[int, bytes]:
-        """Returns, by primary key of each schema, the key under which its content is found."""
+        """Returns the `lookup_key` of each of these schemas (see `SchemaRow`), by row key."""
         found: dict[int, bytes] = {}
         for part in batches([schema.row_key for schema in schemas]):
             query = sa.select(SchemaRow.row_key, SchemaRow.lookup_key).where(SchemaRow.row_key.in_(part))

@@ -88,8 +88,8 @@ WRITER_POLL_S = 0.010  # pause before the next check; most transactions have end
 
 
 ReservedIds = Mapping[str, SchemaId]
-"""The id reserved in a context before the transaction wrote anything, by context. The reservation has also listed the
-context."""
+"""Schema ids that were reserved before the transaction wrote anything, at most one per context. The reservation has
+also added the context to the list of contexts."""
 
 
 class WriteConflict(Exception):
@@ -290,12 +290,14 @@ class Repository:
         self._connection.execute(changed.values(listed=True))
 
     def unlist_context(self, context: str) -> bool:
-        """Returns whether the context was listed."""
+        """Removes a context from the list of contexts; its counter of ids remains. Returns whether the context was
+        listed."""
         listed = sa.update(ContextRow).where(ContextRow.name == context, ContextRow.listed)
         return self._connection.execute(listed.values(listed=False)).rowcount > 0
 
     def take_next_id(self, context: str) -> SchemaId:
-        """Returns the next id of a context and increases the counter."""
+        """Returns the id that was reserved in a context; without a reservation, the next id, and increases the
+        counter."""
         if context in self._reserved:
             return self._reserved.pop(context)
         taken = (
@@ -368,7 +370,7 @@ class Repository:
         self._connection.execute(sa.insert(ConfigRow).values(config_row(scope, entry)))
 
     def remove_config(self, scope: str | None) -> bool:
-        """Returns whether there was a configuration."""
+        """Deletes the configuration of a scope. Returns whether it existed."""
         return self._connection.execute(sa.delete(ConfigRow).where(ConfigRow.scope == scope_key(scope))).rowcount > 0
 
     @depends_on(registry_revision)
@@ -390,7 +392,7 @@ class Repository:
         self._connection.execute(sa.insert(ModeRow).values(scope=scope_key(scope), mode=mode.value))
 
     def remove_modes(self, scopes: Sequence[str | None]) -> bool:
-        """Returns whether any of the scopes had a mode."""
+        """Deletes the modes of these scopes. Returns whether any of them existed."""
         return self._connection.execute(sa.delete(ModeRow).where(ModeRow.scope.in_(scope_keys(scopes)))).rowcount > 0
 
     def mode_scopes(self) -> list[str | None]:
@@ -541,7 +543,7 @@ class Repository:
     # it, and denials are not cached.
     @depends_on(registry_revision)
     def subjects_using(self, row_key: int) -> list[str]:
-        """The subjects that have the schema, including soft-deleted versions."""
+        """The subjects with a version that uses the schema; soft-deleted versions count too."""
         query = sa.select(SubjectRow.name).join(VersionRow, VersionRow.subject_id == SubjectRow.id)
         return list(self._connection.scalars(query.where(VersionRow.schema_key == row_key).distinct()))
 
@@ -616,7 +618,11 @@ class Repository:
         return current.view
 
     def _view_after(self, subject: str, known: ViewAtRevision | None) -> tuple[ViewAtRevision, bool]:
-        """Reads the versions that `known` does not have. Returns all versions, and whether they are complete."""
+        """Reads the versions that were added after `known`. Returns all versions of the subject, and False if some may
+        be missing.
+
+        In that case the caller must read again without `known`.
+        """
         parameters = {"name": subject, "known_revision": -1, "known_version": 0}
         if known is not None:
             parameters |= {"known_revision": known.revision.number, "known_version": known.view.entries[-1].version}
@@ -642,7 +648,7 @@ class Repository:
         return ViewAtRevision(revision, SubjectView(state, entries)), is_complete
 
     def claim_subject(self, subject: str, expected: SubjectState | None) -> int:
-        """Increases the subject's revision for this transaction and returns the subject's row id.
+        """Adds a subject or increases its revision, so that concurrent writes of its versions fail. Returns its row id.
 
         Raises:
             WriteConflict: the subject's state differs from `expected` (None: it did not exist).
@@ -725,7 +731,8 @@ class Repository:
 
     @depends_on(subject_revision)
     def load_entries(self, subject: str, entries: Sequence[VersionEntry]) -> list[StoredVersion]:
-        """Loads versions of a view, in the given order, without those deleted since the view was read."""
+        """Loads these versions of a subject with their schemas, in the given order. Omits versions that were deleted
+        since the view was read."""
         assert self._cache is not None, "views are read only by reads"
         history = self.history()
         schemas = {entry.schema_key: self._cache.schema(history, entry.schema_key) for entry in entries}

@@ -40,7 +40,7 @@ class Revision(NamedTuple):
 
 
 class History(FunctionElement[int]):
-    """The number of the current history, usable as a column of any statement."""
+    """An SQL expression for the number of the current history. Any statement can select it as a column."""
 
     inherit_cache = True  # without it SQLAlchemy compiles each statement every time
     type = sa.BigInteger()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REGISTRY: Final = 0
-"""Row id of the registry's own revision among the rows of subjects. Only this row has a history."""
+"""Marks the row with the registry's own revision, in place of a subject's row id. Only this row has a history."""
 
 SQLITE_REGISTRY_REVISION: Final = f"SELECT {REGISTRY}, revision, {SQLITE} FROM registry_state WHERE id = ?"  # noqa: S608
 SQLITE_REVISIONS: Final = (
@@ -91,7 +91,8 @@ def open_revision_reader(database_url: str) -> RevisionReader:
 
 
 class SqliteRevisionReader:
-    """Reads on its own connection, which never waits: in WAL mode writers do not block readers."""
+    """Reads revisions from SQLite on its own connection, which never waits: in WAL mode writers do not block
+    readers."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -122,7 +123,7 @@ class SqliteRevisionReader:
 
 
 class PostgresRevisionReader:
-    """Reads on its own connection and reconnects after a failure."""
+    """Reads revisions from PostgreSQL on its own connection and reconnects after a failure."""
 
     def __init__(self, url: URL) -> None:
         _, arguments = url.get_dialect()().create_connect_args(url)

@@ -93,8 +93,8 @@ VERSION: Final = {
     True: _OF_SUBJECT.where(VersionRow.version == bindparam("version")),
     False: _OF_SUBJECT.where(VersionRow.version == bindparam("version"), _LIVE),
 }
-"""One version of a subject. The keys of this table and of `LATEST_VERSION` are whether to include soft-deleted
-versions."""
+"""Selects one version of a subject by its number. The key of this table and of `LATEST_VERSION` is True to include
+soft-deleted versions."""
 
 LATEST_VERSION: Final = {
     True: _OF_SUBJECT.order_by(VersionRow.version.desc()).limit(1),

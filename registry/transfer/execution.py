@@ -121,8 +121,10 @@ def execute_actions(
 def find_missing_versions(
     remote: RemoteRegistry, snapshot: Snapshot, steps: ProgressCallback, skipped: Collection[SubjectVersion]
 ) -> list[str]:
-    """Messages about the snapshot's versions that the registry does not have in the same state; empty if the import is
-    complete.
+    """Reads the target after an import. Returns a message for each version of the snapshot that is missing there, or
+    that has another id or deleted flag.
+
+    `skipped` are versions that are not checked.
     """
     existing = read_versions(remote, sorted({version.context for version in snapshot.versions}), steps)
     wrong = []

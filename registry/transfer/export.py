@@ -55,7 +55,7 @@ def read_registry(remote: RemoteRegistry, selection: Selection, steps: ProgressC
 def _nonempty_contexts(
     contexts: Iterable[str], versions: Iterable[ExportedVersion], scopes: Collection[str]
 ) -> Iterator[str]:
-    """The contexts that contain something. The API cannot create an empty context."""
+    """Yields the contexts without the empty ones, because the API cannot create an empty context."""
     held = {version.context for version in versions}
     for context in contexts:
         if context in (DEFAULT_CONTEXT, GLOBAL_CONTEXT, *held) or scope_of_context(context) in scopes:

@@ -98,7 +98,7 @@ def _encoded(line: Mapping[str, Any]) -> bytes:
     try:
         return text.encode() + b"\n"
     except UnicodeEncodeError:
-        # Half of a surrogate pair, which a JSON escape can represent and UTF-8 cannot.
+        # The text has half of a surrogate pair, which a JSON escape can represent and UTF-8 cannot.
         return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
 
@@ -218,7 +218,7 @@ def _put(values: dict[Any, Any], key: Any, value: Any, what: str) -> None:
 
 
 class _Fields:
-    """The keys of one object. Each key is read once; keys that were not read are unknown.
+    """Reads the keys of one JSON object, each at most once. `check_all_read` rejects an object with other keys.
 
     Every method raises `ValueError` for a key that is missing or has a value of another type.
     """

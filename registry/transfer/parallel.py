@@ -23,7 +23,7 @@ Task = TypeVar("Task", bound=OrderedTask)
 
 
 def predecessors(tasks: Sequence[OrderedTask]) -> list[set[int]]:
-    """The indices of the earlier tasks that must be finished before each task.
+    """Returns, for each task, the indices of the earlier tasks that must be finished before it starts.
 
     A task waits for earlier tasks that change a resource which it reads or changes, and for those that read the
     resource which it changes.

@@ -69,8 +69,10 @@ class SetMode:
 
 @dataclass(frozen=True, slots=True)
 class SetConfig:
-    """Sets the configuration of a scope (a subject, a context or the registry) to this JSON text; "" deletes it, so
-    that the scope inherits."""
+    """Changes the configuration of a scope (a subject, a context or the registry).
+
+    `changes` is the JSON text of a PUT request; "" deletes the configuration, so that the scope inherits.
+    """
 
     scope: str
     changes: str
@@ -191,7 +193,8 @@ def _dangling_references(snapshot: Snapshot, target: TargetContent) -> Iterator[
 
 
 def _conflicting_ids(snapshot: Snapshot, target: TargetContent) -> Iterator[ImportProblem]:
-    """Versions and ids that have different schemas in the file and in the target, or twice in the file.
+    """Yields a problem for each version that has one id in the file and another in the target, and for each id that has
+    two different schemas.
 
     One schema with several ids is no conflict: merged registries have these, and every id is in use by messages.
     """
@@ -353,7 +356,7 @@ class _Scopes:
 
 
 def _changes(desired: str, existing: str) -> str:
-    """The change that turns one configuration into another."""
+    """Returns the JSON text of the PUT request that turns the existing configuration into the desired one."""
     values = {**dict.fromkeys(json.loads(existing)), **json.loads(desired)}
     return json_text({PUT_KEY_NAMES.get(key, key): value for key, value in values.items()})
 
@@ -362,7 +365,7 @@ DEPTH_MAX = 100  # of references; registries reject much less
 
 
 class ContentIndex:
-    """Comparable schemas of the versions in a file and in a target."""
+    """Makes the schemas of a file and of a target comparable, and resolves their references."""
 
     def __init__(
         self,
@@ -408,14 +411,15 @@ class VersionContent:
 
 
 class _Schemas:
-    """Parses versions on demand."""
+    """Parses the schemas of versions, and the schemas that they refer to, when they are first needed."""
 
     def __init__(self, versions: Mapping[SubjectVersion, ExportedVersion]) -> None:
         self._versions = versions
         self._parsed: dict[SubjectVersion, Schema | None] = {}
 
     def parse(self, version: ExportedVersion, depth: int = DEPTH_MAX) -> Schema | None:
-        """The parsed schema; None if it cannot be parsed, when its text is compared instead."""
+        """Returns the parsed schema of a version. Returns None if it cannot be parsed; the caller then compares the
+        text."""
         if version.key not in self._parsed:
             self._parsed[version.key] = None  # also while it is being parsed, because references may be circular
             targets = [self._versions.get(key) for key in version.targets]

@@ -46,7 +46,7 @@ class ApiCaller(Protocol):
 
 
 class RemoteRegistry:
-    """One registry. Methods raise the errors of its client, and `InvalidResponse`."""
+    """Calls the API of one registry. The methods raise the errors of `RegistryClient`, and `InvalidResponse`."""
 
     def __init__(self, client: ApiCaller) -> None:
         self._client = client
