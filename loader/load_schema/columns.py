@@ -97,7 +97,8 @@ class Folding(TypeFolding):
     def feed(
         self, columns: Sequence[Field], node: Record, path: str, within: frozenset[Name]
     ) -> tuple[list[FeedingField | None], list[Field]]:
-        """Returns, by column, the writer field that feeds it or None, and the columns after their changes."""
+        """Matches the fields of a writer's record with the columns. Returns, by column, the field that feeds it or
+        None, and the columns after their changes."""
         present = {field.name: field for field in node.fields}
         fed: list[FeedingField | None] = [None] * len(columns)
         folded = list(columns)

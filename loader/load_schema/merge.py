@@ -178,8 +178,8 @@ class TypeFolding(ABC):
         return FoldedType(merged, route)
 
     def named(self, node: Record | Enum | Fixed) -> tuple[Name, Props]:
-        """Returns a name for a load type. If another type already has the writer's name, also returns a property that
-        states it."""
+        """Returns a free name for the load type of a writer's named type. If it differs from the writer's name, also
+        returns the property `headrace.names` with the writer's name."""
         name = self.free_type_name(node.name)
         return name, () if name.name == node.name.name else ((NAMES, [node.name.name]),)
 

@@ -199,7 +199,7 @@ def _topic_work(
 
 
 def _kept_notes(topic_work: Iterable[TopicWork], settings: PlanSettings) -> Iterator[str]:
-    """Returns notes on tables that keep a layout other than in the settings: one sentence per setting."""
+    """Yields notes on existing tables that keep another layout than the settings demand: one sentence per setting."""
     kept: dict[str, list[str]] = defaultdict(list)
     for work in topic_work:
         wanted, has = settings.policy_of(work.topic), work.policy

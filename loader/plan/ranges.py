@@ -106,8 +106,8 @@ def topic_ranges(
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """Offsets that cannot be loaded any more: a sentence about the loss, what `on_data_loss=skip` would do, and the
-    note if it is set."""
+    """A loss of offsets of a partition, which cannot be loaded any more. `what` describes the loss, `remedy` states
+    what `on_data_loss=skip` would do, and `done` is the note for the report if `skip` is set."""
 
     what: str
     remedy: str

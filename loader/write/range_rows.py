@@ -101,8 +101,13 @@ class RangeRows:
         return rows
 
     def _block_end(self, rows: _OpenRows, ends: Sequence[int], taken: int, at: int) -> int:
-        """Returns the number of rows up to and including the one that fills the open block, counted from the first of
-        `ends`. `taken` rows were added before; they end at byte `at`."""
+        """Returns the number of rows, from the start of a run, up to and including the row that fills the open block;
+        the number of all rows if the block does not become full.
+
+        Args:
+            ends: the end position of each row in the run.
+            taken: the number of rows that were added already; they end at position `at`.
+        """
         full = at + self._block_bytes - len(rows.data)
         return min(bisect_left(ends, full, lo=taken) + 1, len(ends))
 
