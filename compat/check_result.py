@@ -24,8 +24,9 @@ FINGERPRINT_HEX_CHARS = 32
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A truncated source line. The caret is at index `caret` of `text`. `before` and `after` are "…" where it was
-    truncated.
+    """The source line of a problem, shown with the problem; a long line is truncated.
+
+    The caret is at index `caret` of `text`. `before` and `after` are "…" where the line was truncated.
     """
 
     text: str
@@ -86,8 +87,9 @@ class ComparedVersion:
 class CheckedSchema:
     """Result for one schema that could be checked.
 
-    `compared` is newest first. `version_count` is the number of versions in the baseline. `level_origin` names the
-    source of the level. `is_new`: the baseline has no version. `notes` are sentences for the user.
+    `compared` are the versions that it was compared with, newest first. `version_count` is the number of versions in
+    the baseline. `level_origin` names the source of the level. `is_new`: the baseline has no version. `notes` are
+    sentences for the user.
     """
 
     file: str
@@ -206,9 +208,8 @@ def describe_finding(finding: Finding, text: str) -> Problem:
 
 
 def _field(finding: Finding) -> str:
-    """Returns the affected field of the candidate; for a field that the candidate lacks, its path in the enclosing
-    record.
-    """
+    """Returns the affected field as text, with its path in the candidate. If the candidate lacks the field, the path of
+    the record that lacks it precedes the field's name."""
     problem = finding.incompatibility
     is_backward = finding.direction is Direction.BACKWARD
     path = (problem.reader_side if is_backward else problem.writer_side).path
@@ -246,7 +247,7 @@ def _digest(parts: Sequence[str]) -> str:
 
 
 def source_excerpt(text: str, position: Position) -> Excerpt | None:
-    """Returns the source line, truncated around the column; None if the text is not available."""
+    """Returns the part of the source line around the position; None if the text has no such line."""
     lines = text.split("\n", position.line)
     if not 0 < position.line <= len(lines):
         return None

@@ -24,7 +24,8 @@ SCHEMA_DELETED = "SCHEMA_DELETED"
 
 LOGICAL_POLICY = "LOGICAL_POLICY"
 RESERVED_FIELD = "RESERVED_FIELD"
-"""Rules that apply if the subject's configuration enables them, see `compat.subject_policy`."""
+"""`LOGICAL_POLICY` and `RESERVED_FIELD` are rules that apply if the subject's configuration enables them, see
+`compat.subject_policy`."""
 
 
 class Direction(StrEnum):

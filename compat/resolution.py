@@ -120,7 +120,8 @@ def check_reader_writer(
 
 
 def is_readable(reader: PrimitiveType, writer: PrimitiveType) -> bool:
-    """Whether the primitive `reader` equals `writer` or promotes it."""
+    """Whether a primitive reader type can read the data of a primitive writer type: the types are equal, or Avro
+    promotes the writer's type to the reader's."""
     return reader is writer or (reader, writer) in PROMOTIONS
 
 
@@ -137,7 +138,11 @@ _ROOT = LinkedPath("")
 
 
 class _Visit(NamedTuple):
-    """A pair to compare. `location` starts with "" at the root and at each trial of a union branch."""
+    """A reader type and a writer type to compare, and how the walk reached them.
+
+    `location` is the path that Avro Java reports. It starts with "" at the root, and again where a branch of the
+    reader's union is tried. `reader_side` and `writer_side` have the whole path in each schema.
+    """
 
     reader: Type
     writer: Type
@@ -146,7 +151,13 @@ class _Visit(NamedTuple):
     writer_side: ComparedNode
 
     def inside(self, step: str, reader: Type, writer: Type, reader_mark: str = "", writer_mark: str = "") -> _Visit:
-        """Returns the pair one step below; the marks are the path elements that the step adds on each side."""
+        """Returns the visit of a pair one step below this one.
+
+        Args:
+            step: the element that the step adds to the location.
+            reader_mark: the element that it adds to the reader's path of field names; "" if none.
+            writer_mark: the element that it adds to the writer's.
+        """
         location = LinkedPath(step, self.location)
         reader_side = _location_inside(self.reader_side, reader, reader_mark)
         return _Visit(reader, writer, location, reader_side, _location_inside(self.writer_side, writer, writer_mark))
@@ -212,7 +223,8 @@ def _extend_path(linked_path: LinkedPath, steps: Sequence[str]) -> LinkedPath:
 
 
 def _location_inside(side: ComparedNode, node: Type, mark: str = "") -> ComparedNode:
-    """Returns the compared node one step below."""
+    """Returns the position and path of `node`, which is one step below `side`. `mark` is the path element of the step,
+    "" if it adds none."""
     linked_path = LinkedPath(mark, side.linked_path) if mark else side.linked_path
     return ComparedNode(linked_path, side.position if side.is_external else node.position, side.is_external)
 
@@ -246,7 +258,7 @@ _Steps = Generator[_Visit, _Problems, _Problems]
 
 
 class _ComparisonWalk:
-    """State of one check.
+    """The state of comparing one reader schema with one writer schema.
 
     `results` holds the problems of every pair met, keyed by the identity of both nodes as in Avro Java. A pair met
     again repeats its problems with their first location. A pair still in progress counts as readable.
@@ -270,7 +282,8 @@ class _ComparisonWalk:
         return defined_names(self.writer)
 
     def run(self, request: _Visit) -> _Problems:
-        """Runs a visit and all visits that it yields; the innermost check is last on the stack."""
+        """Compares a pair, and all pairs on which its result depends; returns the problems. The stack holds the checks
+        that wait for the result of an inner pair, innermost last."""
         stack: list[tuple[tuple[int, int], _Steps]] = []
         while True:
             visit = self.resolved(request)

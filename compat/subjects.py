@@ -102,7 +102,7 @@ def derive_subject(source: SubjectSource, strategy: str, rules: Sequence[Subject
 
 @dataclass(frozen=True, slots=True)
 class SubjectNaming:
-    """How a run derives subjects."""
+    """The strategy and the rules by which a run derives the subjects of its files."""
 
     strategy: str = "topic"
     rules: tuple[SubjectRule, ...] = ()

@@ -24,7 +24,9 @@ class GitFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One file in one commit. `before` differs from `path` if the commit renamed it; `blob` is "" if the commit deleted
+    """The change of one file in one commit.
+
+    `before` is its earlier path, which differs from `path` if the commit renamed it. `blob` is "" if the commit deleted
     it.
     """
 

@@ -277,7 +277,11 @@ class WorkingDirectoryFiles:
         return [other for other in paths if is_file(other)]
 
     def descendants(self, path: str, directory: str) -> Sequence[str]:
-        """Returns only files inside the working directory, because the parent directory may be the whole disk."""
+        """Returns the paths of the schema files below a directory; see `type_sets.TypeSource`.
+
+        Returns nothing for a `path` outside of the working directory, because its parent directories may be the whole
+        disk.
+        """
         if Path(path).is_absolute() or ".." in Path(path).parts:
             return ()
         found = [file.path for file in find_files([directory]).files]

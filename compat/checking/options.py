@@ -97,7 +97,8 @@ def load_sources(args: argparse.Namespace, settings: CompatSettings) -> Sources:
 
 
 def parse_naming(args: argparse.Namespace, settings: CompatSettings) -> SubjectNaming:
-    """Returns how subjects are derived; rules of the command line precede those of the settings."""
+    """Returns the naming of subjects: the strategy and the rules. Rules of the command line precede those of the
+    settings."""
     rules = []
     try:
         for text in args.subject:
@@ -175,7 +176,8 @@ def _database(settings: Settings, url: str, args: argparse.Namespace) -> Baselin
 
 
 def _all_new_policy(args: argparse.Namespace) -> AllNewPolicy:
-    """Returns whether all schemas may be new: likely for a few files, unlikely for a whole tree."""
+    """Returns whether the check may continue if the registry has none of the subjects. For a few files this is
+    plausible; for a whole tree it suggests a wrong naming strategy."""
     from headrace.compat.checking.baselines.registry import AllNewPolicy
 
     if args.all_new:
@@ -184,7 +186,8 @@ def _all_new_policy(args: argparse.Namespace) -> AllNewPolicy:
 
 
 def _is_partial(args: argparse.Namespace) -> bool:
-    """Whether only some schemas of the settings are checked."""
+    """Whether the command line selects only some of the schemas: files, standard input, or changed files with
+    `--since`."""
     return bool(args.since) or any(Path(argument).is_file() or argument == "-" for argument in args.schemas)
 
 

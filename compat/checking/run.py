@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     from headrace.compat.lints import EnabledLint
 
 ITEMS_PER_PROCESS_MIN = 25
-"""Fewer items are done before a second process has started (some 10 ms)."""
+"""Minimum number of items for each process. This process checks fewer items in the 10 ms that a second process takes to
+start."""
 
 PROCESSES_MAX = 16
 
@@ -64,9 +65,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Exemptions:
-    """Problems that do not count.
+    """Findings that are suppressed, so that they do not fail a check.
 
-    `known` are the problems of `baseline_file`. `is_partial`: the exemptions cover more schemas than are checked.
+    `known` are the findings listed in `baseline_file`. `is_partial`: the exemptions cover more schemas than are
+    checked, so that unused suppressions are not reported.
     """
 
     suppressions: tuple[Suppression, ...] = ()
@@ -301,9 +303,8 @@ class SchemaChecker:
         return versions, notes
 
     def _comparable_text(self, candidate: CandidateSchema) -> Callable[[EarlierVersion], bool]:
-        """Returns a test for versions with the candidate's text; always false if the candidate uses types of other
-        files.
-        """
+        """Returns a function that tests whether a version has the candidate's text, apart from white space. It always
+        returns false if the candidate uses types of other files, since the same text may then have another meaning."""
         if not self.types.is_self_contained(candidate.file.path):
             return lambda _: False
         dense, compact = "".join(candidate.text.split()), None

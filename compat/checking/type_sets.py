@@ -97,7 +97,8 @@ class TypeSet:
         return self._schema(path, ())
 
     def schema_once(self, path: str) -> Schema:
-        """Returns the schema of a text without caching it, unless other texts use its types.
+        """Like `schema`, for callers that use each schema only once: the result is not cached, unless texts of this set
+        use each other's types.
 
         Raises:
             SchemaParseError: see `schema`.
@@ -107,7 +108,8 @@ class TypeSet:
         return schema
 
     def release(self, path: str) -> None:
-        """Removes a parsed schema from the cache; keeping and freeing thousands of schemas is slow."""
+        """Removes a parsed schema from the cache, unless texts of this set use each other's types. Keeping and freeing
+        thousands of schemas is slow."""
         if not self._indexed:
             self._parsed.pop(path, None)
 

@@ -46,7 +46,7 @@ def _command(command: str, properties: dict[str, str], message: str) -> str:
 
 
 def _data(text: str) -> str:
-    """Applies the escapes of the runner's own toolkit, which leave all other characters unchanged."""
+    """Escapes the message of a workflow command, as GitHub's own toolkit does: only percent signs and line ends."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

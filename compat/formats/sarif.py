@@ -107,6 +107,7 @@ def _notification(failure: Failure) -> dict[str, Any]:
 
 
 def _uri(file: str) -> str:
-    """Returns a relative reference with forward slashes; a colon in the first segment would be read as a scheme."""
+    """Returns a file's path as a relative URI with forward slashes. Colons are percent-encoded, because a colon in the
+    first segment would be read as the end of a scheme."""
     path = quote(file.encode("utf-8", "surrogateescape"), safe="/~!$&'()*+,;=@-._")
     return path.removeprefix("./")

@@ -122,10 +122,11 @@ def _branches(node: Type) -> Sequence[Type]:
 
 
 def _matched(new: Sequence[tuple[Type, Type]], old: Sequence[Type]) -> Iterator[tuple[Type, Type]]:
-    """Yields matching branches: of equal full names, else, if there is no such branch, of equal short names.
+    """Yields pairs of a new union branch and the old branch that matches it: the one with an equal full name, else one
+    with an equal short name.
 
     Args:
-        new: branches as written, and with references resolved.
+        new: each branch as written, and the type that it refers to.
     """
     full = [
         (node, old_branch)
@@ -146,7 +147,8 @@ def _matched(new: Sequence[tuple[Type, Type]], old: Sequence[Type]) -> Iterator[
 
 
 def _branch_identity(node: Type) -> object:
-    """Returns the identity of a branch within its union."""
+    """Returns a value that distinguishes a branch from all other branches of its union: the full name of a named type,
+    else the kind of type."""
     if isinstance(node, NamedType):
         return type(node), node.name
     return node.type if isinstance(node, Primitive) else type(node)

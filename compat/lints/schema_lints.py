@@ -82,7 +82,8 @@ def naming(linted: LintInput) -> Iterator[LintFinding]:
 
 
 def _field_style(schema: Schema) -> str:
-    """Returns the style of most fields; names of one word match both styles."""
+    """Returns the naming style that more fields of the schema have: "snake_case" or "camelCase". Names of one word
+    count for neither."""
     styles: Counter[str] = Counter()
     for node, path in _named(schema):
         for field, _ in _fields(node, path):

@@ -38,7 +38,8 @@ class LevelChoice:
     all_versions: bool = False
 
     def effective(self, own: CompatibilityLevel | None) -> CompatibilityLevel:
-        """Returns the effective level if the baseline's own level is `own`."""
+        """Returns the level at which to check: the requested one, else `own` (the baseline's), else the default. With
+        `all_versions` it is the transitive form of that level."""
         level = self.level or own or DEFAULT_LEVEL
         if self.all_versions and level is not CompatibilityLevel.NONE and not LEVELS[level].transitive:
             return CompatibilityLevel(f"{level.value}_TRANSITIVE")

@@ -218,5 +218,5 @@ class DirectoryLayout:
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """Sorts v2 before v10."""
+    """Returns a sort key of a file name in which numbers are compared by value, so that v2 precedes v10."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d{1,18})", text)]

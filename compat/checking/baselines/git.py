@@ -35,7 +35,7 @@ from headrace.compat.checking.type_sets import TypeSet, root_type_name
 from headrace.compat.errors import NoSubject
 from headrace.compat.subjects import SubjectNaming, SubjectSource
 
-COMMIT_CHARS = 10  # in labels
+COMMIT_CHARS = 10  # of a commit's hash, in the labels of earlier versions
 
 
 class GitBaseline:
@@ -130,7 +130,7 @@ class _Revision:
         return () if location in self._tree else self._layout(location).deleted_files(scope)
 
     def path_of(self, candidate: CandidateSchema) -> str | None:
-        """Returns the path of the file in the repository."""
+        """Returns the path of the candidate's file, relative to the top of the repository."""
         return self.repository.path_of(candidate.file.path)
 
     def earlier_path(self, candidate: CandidateSchema, location: str) -> str | None:
@@ -278,7 +278,8 @@ class _Revision:
         return TypeSet({path: text}, strict=False, prefix=commit, type_source=self).schema(path)
 
     def _changes(self, suffix: str) -> Sequence[FileChange]:
-        """Returns the changes of all files that may be schemas, and of files with the given suffix."""
+        """Returns the changes in the history of the revision to files that may be schemas (`.avsc`, `.json`) or have
+        the given suffix."""
         if suffix not in self._histories:
             suffixes = dict.fromkeys((SUFFIX, JSON_SUFFIX, suffix.lower()))
             patterns = [f":(glob,icase)**/*{glob.escape(each)}" for each in suffixes]

@@ -202,7 +202,8 @@ class RegistryBaseline:
         return parsed
 
     def _try_parse(self, item: RegisteredSchema) -> Schema | SchemaParseError:
-        """Parses schemas with references while the client is open."""
+        """Returns the schema of a version with references, or the error of parsing it. Called while the client is open,
+        because references are requested from the registry."""
         try:
             return self._client.parsed(item)
         except SchemaParseError as error:
@@ -250,8 +251,11 @@ class RegistryBaseline:
         return {config.requested: item for config, item in found if item is not None}
 
     def _latest_of(self, config: SubjectConfig) -> RegisteredSchema | None:
-        """Returns the newest version of the requested name. The alias target is not requested, because it may be an
-        alias itself, which the registry would then follow although a registration follows aliases one step only."""
+        """Returns the newest version of the subject to which a registration goes, or None.
+
+        The request names the subject derived from the file, not the target of its alias: the target may be an alias
+        itself, which the registry would then follow, although a registration follows aliases one step only.
+        """
         try:
             item = self._client.version(config.requested, "latest")
         except (SubjectNotFound, VersionNotFound):

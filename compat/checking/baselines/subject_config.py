@@ -29,9 +29,9 @@ class UnsupportedConfig(Exception):
 class SubjectConfig:
     """Effective configuration of a subject.
 
-    `requested` is the subject derived from the file, `target` the subject that a registration goes to. Properties of a
-    version are merged with `default_properties` below and `override_properties` above. `adds_tags_or_rules`: the
-    configuration also adds tags or rules.
+    `requested` is the subject derived from the file, `target` the subject that a registration goes to. The metadata of
+    a version is merged from `default_properties`, its own properties and `override_properties`; later ones take
+    precedence. `adds_tags_or_rules`: the configuration also adds tags or rules.
     """
 
     requested: str
@@ -52,8 +52,11 @@ class SubjectConfig:
         return bool(self.group) or choice.is_transitive(self.level)
 
     def metadata(self, latest: Mapping[str, str]) -> Mapping[str, str]:
-        """Returns the properties that a version registered without metadata gets after a version with properties
-        `latest`.
+        """Returns the metadata properties that the registry gives to the next version, if it is registered without
+        metadata.
+
+        Args:
+            latest: metadata properties of the latest version.
         """
         return {**self.default_properties, **latest, **self.override_properties}
 
