@@ -41,7 +41,7 @@ LOGIN_TIMEOUT_S = (
 )
 STATEMENT_TIMEOUT_S = 900  # per statement; 500 partitions on a slow metastore take minutes
 REASON_CHARS_MAX = 500
-LISTINGS_MAX = 31  # for more days than a month, listing everything is faster
+LISTINGS_MAX = 31  # most days that are listed by one statement each; for more, listing all partitions is faster
 
 NOSASL = "NOSASL"
 KERBEROS = "KERBEROS"
@@ -217,8 +217,8 @@ class HiveServerExecutor:
     def _listed(
         self, database: str, name: str, selected: Collection[PartitionValues] | None
     ) -> Iterator[tuple[tuple[str, ...], PartitionValues]]:
-        """Yields partition columns and values of existing partitions: at least those of the days in `selected`, or
-        all."""
+        """Lists existing partitions: yields the names of the partition columns, and the values of a partition. Yields
+        at least the partitions of the days in `selected`, or all if it is None."""
         table = qualified_name(database, name)
         days = None if selected is None else sorted({values[0] for values in selected})
         specs = [""]

@@ -297,7 +297,7 @@ def _silence_libraries() -> None:
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """Filter for the root logger, which py4j uses directly."""
+    """A log filter that drops the records of py4j. It is set on the root logger, because py4j logs directly to that."""
     return Path(record.pathname).parent.name != "py4j"
 
 

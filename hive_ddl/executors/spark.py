@@ -391,9 +391,11 @@ class SparkExecutor:
             hadoop.FileContext.getFileContext(path.toUri(), system.getConf()).rename(temporary, path, overwrite)
 
     def _probe(self) -> str:
-        """Returns why a change with a wrong expected revision may succeed, "" if it is refused.
+        """Tests whether the metastore refuses a change with a wrong expected revision. Returns "" if it does, else the
+        reason why such a change may succeed.
 
-        The probe is a view, which needs no directory, with a random name that no other process uses.
+        The change is made to a temporary view, which needs no directory. Its name is random, so that no other process
+        uses it.
         """
         name = f"{PROBE_PREFIX}{secrets.token_hex(8)}"
         view = self._java_table(
