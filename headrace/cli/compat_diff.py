@@ -26,7 +26,8 @@ from headrace.compat.levels import compare
 
 
 def configure_diff(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `diff`, except those that select the earlier versions, which `check` has too."""
+    """Adds the flags of `diff`. The flags that select the earlier versions are not included, see
+    `add_baseline_flags`."""
     add_source_flags(parser)
     add_format_flag(parser)
     add_settings_flags(parser, ("registry.url",))

@@ -164,7 +164,8 @@ def _java(settings: Settings) -> CheckResult:
 
 
 def _directory(name: str, directory: Path, key: str) -> CheckResult:
-    """Checks a directory, or the nearest existing parent of a directory that does not exist yet."""
+    """Checks that a directory can be written to and has free space. If it does not exist yet, checks its nearest
+    existing parent."""
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         return CheckResult(

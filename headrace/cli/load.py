@@ -242,9 +242,10 @@ def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSessio
 
 
 def _raise_for_outage(registry_outage: str) -> None:
-    """Raises:
-    CommandError: the registry was unavailable during the load, so that messages that need newer schemas may not have
-        been loaded.
+    """Ends the command with an error if the registry was unavailable during the load.
+
+    Raises:
+        CommandError: `registry_outage` is not empty. Messages that need newer schemas may not have been loaded.
     """
     if registry_outage:
         raise CommandError(
@@ -339,8 +340,8 @@ def _print_reasons(word: str, reasons: Iterable[tuple[str, str]]) -> None:
 
 
 def _subject(found: Sequence[tuple[str, str]]) -> str:
-    """Returns the start of the line, up to the colon: the topics that share the reason, and the number of their
-    partitions."""
+    """Returns the start of the line about a reason, up to the colon: the topics that share the reason, and the number
+    of their partitions."""
     topics = list(dict.fromkeys(topic for topic, _ in found))
     named = ", ".join(topics[:TOPICS_NAMED_MAX]) + (", …" if len(topics) > TOPICS_NAMED_MAX else "")
     topics_text = topics[0] if len(topics) == 1 else f"{len(topics):,} topics ({named})"

@@ -46,10 +46,11 @@ REQUEST_BYTES_MAX: Final = 4096
 
 
 def serve(args: argparse.Namespace, settings: Settings, run_once: RunOnce) -> int:
-    """Serves until standard input ends. Returns the exit code."""
+    """Runs a load for each request on standard input, until the input ends or the process must be started again.
+    Returns the exit code."""
     from headrace.pipeline.load_session import LoadSession, may_outlive_load
 
-    # copied because a load adds secrets for its tasks, which are not settings of the next load
+    # The environment of the start: a load adds secrets for its tasks, which must not count as changed settings.
     environment = dict(os.environ)
     closing = contextlib.closing(LoadSession(outlives_load=True))
     with _sigterm_handled_by(_exit_for_restart), closing as session, _response_stream() as responses:

@@ -249,7 +249,7 @@ def _check_reason(reason: str, known: Sequence[str]) -> None:
 def _print_result(
     args: argparse.Namespace, report: ReplayReport | DiscardReport, done: Mapping[str, int], participle: str
 ) -> int:
-    """Prints the report and returns the exit code.
+    """Prints the report of a replay or discard, as text or JSON. Returns the exit code.
 
     Args:
         done: the number of messages by quarantine code.

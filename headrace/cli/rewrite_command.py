@@ -98,7 +98,7 @@ def checked_topics(ports: RewritePorts, topics_given: Sequence[str]) -> list[str
 
 
 def show_report(args: argparse.Namespace, report: RewriteReport, done: str, nothing: str) -> int:
-    """Prints the report and returns the exit code.
+    """Prints the report of a rewrite, as text or JSON. Returns the exit code.
 
     Args:
         done: past participle of the operation, such as `removed`.
