@@ -122,7 +122,7 @@ def _load_metastore_classes(session: Any) -> None:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[bool]:
-    """Yields whether this process holds the lock."""
+    """Tries to lock a file, without waiting, while the context is open. Yields whether this process got the lock."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -38,10 +38,10 @@ def run_server(
     """Runs the process of a server and returns its exit code.
 
     Args:
-        parse: parses the command line. Its argument are the settings, which this process loads itself: passed on the
-            command line, the passwords of `[spark]` would be visible in the process list.
+        parse: parses the command line to options. It gets the settings, which this process loads itself: if they were
+            passed on the command line, the process list would show the passwords of `[spark]`.
         data_dir: returns the data directory of the options.
-        serve: serves until the event, its second argument, is set. A signal sets it.
+        serve: serves until its second argument, an event, is set. SIGTERM and SIGINT set the event.
     """
     try:
         options = parse(load_settings(environment=os.environ, working_dir=Path.cwd(), home=home_directory()))

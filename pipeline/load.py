@@ -1,5 +1,5 @@
-"""Wires a load: builds the loader's ports from the settings. Used by the command and by processes that run several
-loads."""
+"""Wires a load: connects the interfaces that the loader uses to brokers, registry, storage and Hive, as the settings
+require. Used by the command and by processes that run several loads."""
 
 from __future__ import annotations
 
@@ -178,7 +178,8 @@ def _hive_server(settings: Settings) -> HiveServerAddress | None:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The ports and settings of a load, and the ports of the commands that rewrite time partitions."""
+    """The interfaces and settings of a load (`ports`, `settings`), and the interfaces of the commands that rewrite time
+    partitions (`rewrites`). The interfaces lead to brokers, registry, storage and Hive."""
 
     ports: RunDependencies
     settings: RunSettings
@@ -243,7 +244,7 @@ def reject_second_warehouse(settings: Settings, log: CommitLog) -> None:
 
 
 def audit_positions(settings: Settings) -> Mapping[str, Position]:
-    """Returns the positions up to which the audit has the counts of each topic's commits.
+    """Returns, by topic, the newest commit whose counts are in the audit store.
 
     Raises:
         StoreUnavailable: the audit store cannot be read.
@@ -266,7 +267,7 @@ def open_load(
     may_begin: bool = False,
     session: LoadSession | None = None,
 ) -> Iterator[Load]:
-    """Opens the ports of a load and of rewrites; closes Spark, the brokers' and the registry's connections at the end.
+    """Opens what a load and a rewrite need. Closes Spark and the connections to brokers and registry at the end.
 
     Args:
         log: opened, unless `is_dry`.

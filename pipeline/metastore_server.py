@@ -31,7 +31,10 @@ STOP_GRACE_S = 1  # for running calls at shutdown; idle clients would delay it i
 
 @dataclass(frozen=True, slots=True)
 class MetastoreOptions:
-    """`warehouse` is a directory, `memory` a JVM's `-Xmx`, and `conf` has Spark properties."""
+    """Options of the metastore server.
+
+    `warehouse` is the directory of the tables, `memory` the heap size of the JVM (`-Xmx`), `conf` Spark properties.
+    """
 
     data_dir: Path
     listen: Address
@@ -45,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def serve(options: MetastoreOptions, stop: threading.Event) -> None:
-    """Serves until `stop` is set.
+    """Opens the Derby database in a JVM and serves the metastore until `stop` is set.
 
     Raises:
         JvmServerError: the address is in use, or the JVM ended.

@@ -84,7 +84,7 @@ def _send_on(connection: socket.socket, request: SqlRequest) -> QueryResult:
 
 
 def _exchange(connection: socket.socket, request: bytes) -> bytes:
-    """Returns the response, or its first part if the connection ends early."""
+    """Sends a request and returns the response, or the first part of the response if the connection ends early."""
     response = b""
     with contextlib.suppress(OSError):
         connection.sendall(request)

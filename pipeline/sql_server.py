@@ -61,7 +61,11 @@ HOST_KEY = "hadoop.hive.server2.thrift.bind.host"
 
 @dataclass(frozen=True, slots=True)
 class SqlOptions:
-    """`warehouse` is a directory, `memory` a JVM's `-Xmx`, and `conf` has Spark properties."""
+    """Options of the SQL server.
+
+    `metastore` is a thrift:// URI. `warehouse` is the directory of the tables, `memory` the heap size of the JVM
+    (`-Xmx`), `conf` Spark properties. `listen` is the address for PyHive and beeline, or None.
+    """
 
     data_dir: Path
     metastore: str
@@ -78,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def serve(options: SqlOptions, stop: threading.Event) -> None:
-    """Serves until `stop` is set.
+    """Opens a Spark session and runs the queries of clients until `stop` is set.
 
     Raises:
         JvmServerError: an address is in use, or the JVM ended.
@@ -156,7 +160,8 @@ class _QueryServer:
             self._threads.add(thread)  # for finish_responses, which joins all of them
 
     def finish_responses(self) -> None:
-        """Waits for running requests, so that clients get the reason before the process ends."""
+        """Waits a moment for running requests, so that their clients get a response with the reason before the process
+        ends."""
         for thread in list(self._threads):
             thread.join(POLL_S)
 

@@ -43,7 +43,8 @@ DEMO_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class RunnableCommand:
-    """A command with its environment and directory. None is the directory of the demo's process."""
+    """A command with its environment and directory. If the directory is None, the command runs in that of the demo's
+    process."""
 
     words: Sequence[str]
     environment: Mapping[str, str]

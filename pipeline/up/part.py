@@ -27,7 +27,7 @@ from headrace.pipeline.up.plan import PartCommand
 logger = logging.getLogger(__name__)
 
 READY_TIMEOUT_S = 120.0  # a cold Spark with a new Derby takes about 15 s on two slow cores
-# for a part that is still starting: it has no clients yet, and a starting JVM ignores signals
+# Time to stop for a part that is still starting: it has no clients yet, and a starting JVM ignores signals.
 UNREADY_STOP_TIMEOUT_S = 3.0
 POLL_S = 0.2
 DISK_BYTES_MIN = 16 * 1024 * 1024  # minimum free space; a new metastore database alone takes some of it
@@ -54,7 +54,7 @@ class UpError(Exception):
 
 
 class Part:
-    """A running child process."""
+    """A running part: a child process, its ready line and its log."""
 
     def __init__(self, command: PartCommand, log_dir: Path, environment: Mapping[str, str]) -> None:
         self.command = command

@@ -29,7 +29,10 @@ TIME: Final = re.compile(
 
 
 class PartLog:
-    """Opened for appending, also by other processes. Lines since the last `begin` can be read."""
+    """The log file of a part, opened for appending; the part's processes append to it too.
+
+    `lines` returns the lines written since the last `begin`, or since the file was opened.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,7 +47,7 @@ class PartLog:
         self._start = self.path.stat().st_size
 
     def lines(self) -> Sequence[str]:
-        """Returns the lines since the mark, without empty ones."""
+        """Returns the lines since the last `begin`, without empty ones."""
         with self.path.open("rb") as log:
             log.seek(self._start)
             return [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]

@@ -34,7 +34,7 @@ class Schedule:
         self._environment = environment
         self._part: Part | None = None
         self._start_ms = 0  # earliest start of the process, if none runs
-        self._deaths = 0  # consecutive deaths without a request
+        self._deaths = 0  # consecutive failures of the load process while no load was due
         self._is_due = False  # from the due time of a load to its end
         self._is_requested = False
         self._kills = 0  # consecutive loads that were killed

@@ -187,7 +187,7 @@ class _Supervisor:
 
 
 class _StopFlag:
-    """Set by SIGINT or SIGTERM while the context is open."""
+    """A flag that SIGINT and SIGTERM set; handles these signals while the context is open."""
 
     def __init__(self) -> None:
         self._stopped = False

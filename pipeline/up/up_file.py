@@ -20,7 +20,7 @@ from headrace.settings.addresses import LiveAddresses
 
 
 class UpFile:
-    """Open and locked while the context is open."""
+    """The file `up.json` of this `headrace up`: open and locked while the context is open."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
