@@ -388,7 +388,7 @@ def _check_records(walk: _ComparisonWalk, visit: _Visit, reader: Record, writer:
 def _is_trivially_readable(reader: Type, writer: Type) -> bool:
     """Whether the pair is readable by primitives alone, so that no visit is needed; true for most fields.
 
-    A visit of such a pair would yield no problem and no pair whose result matters later. Reader branches before the
+    A visit of such a pair would find no problem and request no pair that matters later. Reader branches before the
     matching one are tried too, so a union with an earlier non-primitive branch is left to the visit.
     """
     if type(writer) is Union:

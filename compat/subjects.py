@@ -102,7 +102,7 @@ def derive_subject(source: SubjectSource, strategy: str, rules: Sequence[Subject
 
 @dataclass(frozen=True, slots=True)
 class SubjectNaming:
-    """The strategy and the rules by which a run derives the subjects of its files."""
+    """The strategy and the rules that derive the subjects of a run's files."""
 
     strategy: str = "topic"
     rules: tuple[SubjectRule, ...] = ()

@@ -92,7 +92,7 @@ def apply_suppressions(
 
     Args:
         origin: where the suppressions are defined, such as the settings file.
-        is_partial: only some schemas were checked, so an unused suppression may belong to the others.
+        is_partial: only some schemas were checked. An unused suppression may belong to an unchecked schema.
     """
     used: set[int] = set()
     marked = tuple(_marked(item, suppressions, today, origin, used) for item in checked)

@@ -206,7 +206,7 @@ def read_text(file: SchemaFile | str, *, comments: bool = False) -> str | Failur
 
 
 def read_texts(files: Iterable[SchemaFile | str], *, comments: bool = False) -> tuple[dict[str, str], list[Failure]]:
-    """Returns the texts of readable files by path, and the failures of the others."""
+    """Returns the texts of readable files by path, and a failure for every unreadable file."""
     texts: dict[str, str] = {}
     failures = []
     for file in files:

@@ -97,8 +97,7 @@ def load_sources(args: argparse.Namespace, settings: CompatSettings) -> Sources:
 
 
 def parse_naming(args: argparse.Namespace, settings: CompatSettings) -> SubjectNaming:
-    """Returns the naming of subjects: the strategy and the rules. Rules of the command line precede those of the
-    settings."""
+    """Returns the naming of subjects. Rules of the command line precede rules of the settings."""
     rules = []
     try:
         for text in args.subject:
@@ -176,7 +175,7 @@ def _database(settings: Settings, url: str, args: argparse.Namespace) -> Baselin
 
 
 def _all_new_policy(args: argparse.Namespace) -> AllNewPolicy:
-    """Returns whether the check may continue if the registry has none of the subjects. For a few files this is
+    """Returns whether the check may continue if the registry does not have any of the subjects. For a few files this is
     plausible; for a whole tree it suggests a wrong naming strategy."""
     from headrace.compat.checking.baselines.registry import AllNewPolicy
 

@@ -97,7 +97,7 @@ def changed_since(
     touched = {file.path for file in files if file.is_stdin or _is_among(changed, file.path, repository)}
     deleted_files = (path for path in changed if not os.path.lexists(repository.top / path))
     if any(is_schema_name(path) or is_json_name(path) for path in deleted_files):
-        # A deleted file may have defined a type that one of these files uses.
+        # A deleted file may have defined a type that an existing file uses.
         touched.update(file.path for file in files if any(types.names(file.path).missing()))
     selected = _with_users(touched, types)
     missing = deleted_in_git(repository, base, scope, comments=comments)

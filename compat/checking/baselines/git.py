@@ -134,7 +134,7 @@ class _Revision:
         return self.repository.path_of(candidate.file.path)
 
     def earlier_path(self, candidate: CandidateSchema, location: str) -> str | None:
-        """Returns the path of the earlier version, None if there is none."""
+        """Returns the path of the earlier version of a file, or None."""
         key = candidate.file.path
         if key not in self._found:
             self._found[key] = (
