@@ -212,7 +212,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule(
         front=fronts,
         subject=places,
-        level=st.sampled_from(("NONE", "BACKWARD", "FORWARD_TRANSITIVE", "DISK_FULL_ERRNOS")),
+        level=st.sampled_from(("NONE", "BACKWARD", "FORWARD_TRANSITIVE", "FULL")),
     )
     def put_config(self, front: int, subject: str, level: str) -> None:
         answer = self.fronts[front].put(f"/config/{subject}", {"compatibility": level})
