@@ -260,6 +260,8 @@ def read_body(payload: type[_Payload], kind: type[T]) -> T:
     Raises:
         BadRequest: the content type, the JSON or a value in it is invalid.
         RequestEntityTooLarge: the body, its number of JSON values or its schema is too large.
+        AccessDenied: the client lacks a permission on a subject that the body names.
+        InvalidSubject: the body names an invalid subject.
     """
     if request.mimetype not in CONSUMED:
         raise BadRequest(415, "HTTP 415 Unsupported Media Type")
