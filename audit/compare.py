@@ -170,7 +170,7 @@ def _is_overdue(facts: WindowFacts, step: TierComparison, before_ms: int) -> boo
 
 
 def counted_after(facts: WindowFacts, before_ms: int) -> int:
-    """Returns the number of messages that producers counted after `before_ms` in a window without an end."""
+    """Returns the number of messages of a special window, which has no end, that producers counted after this time."""
     return sum(count for emitted_at_ms, count in facts.sends if emitted_at_ms > before_ms)
 
 

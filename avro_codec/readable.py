@@ -41,9 +41,11 @@ class UnreadableValue(BadBody):
 
 
 def skip_readable(load: Primitive, skip: Skip, where: str) -> Skip:
-    """Returns a walk over the values of a column: `skip`, or one that rejects values on which queries fail.
+    """Returns a function that validates the values of a column (a walk) and rejects those on which queries fail.
 
     Args:
+        load: the type of the column.
+        skip: the walk without this check; it is returned unchanged for types that need none.
         where: path of the writer's field, for messages.
     """
     logical = load.logical.name if load.logical is not None else ""

@@ -328,7 +328,8 @@ def _follow_reference(side: ComparedNode, node: Type, own: set[Name]) -> Compare
 
 
 def _resume(steps: _Steps, problems: _Problems | None) -> tuple[_Visit | None, _Problems | None]:
-    """Sends problems to a check (None to start it); returns the next requested visit or the check's result."""
+    """Continues the generator of a check with the problems of its last visit (None starts it); returns the next visit
+    that it requests, or its result."""
     try:
         return (next(steps) if problems is None else steps.send(problems)), None
     except StopIteration as end:

@@ -117,7 +117,7 @@ def uint32s(words: bytes) -> ctypes.Array[c_uint32]:
 
 
 def c_program(program: Program, schema_id: int, time_unit: int) -> tuple[CProgram, object]:
-    """Returns a program in the form of the core, and the object that must live as long as it."""
+    """Returns the C structure of a program, and the Python object with its memory, which must live as long as it."""
     words = uint32s(pack_words(program.words))
     compiled = CProgram(ctypes.addressof(words), program.constants, len(program.constants), schema_id, time_unit)
     return compiled, words

@@ -225,4 +225,5 @@ def _bound_of(log: PartitionLog, timestamp: int, end: int) -> TimestampOffset | 
         return TimestampOffset(NO_TIMESTAMP, log.log_start_offset)
     if timestamp == LATEST_TIERED:
         return None
-    raise RequestRefused(ErrorCode.INVALID_REQUEST, f"timestamp {timestamp}")
+    expected = "expected a timestamp, or a special one from -5 to -1"
+    raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{expected}, found {timestamp}")

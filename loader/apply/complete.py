@@ -75,7 +75,7 @@ def advanced(
     *,
     is_followed: bool,
 ) -> TopicCompleteness:
-    """Returns the completeness of a topic after a run. Pure.
+    """Returns up to which time the table of a topic is complete after a run. A pure function.
 
     Args:
         before: the completeness after the previous run, None if unknown.

@@ -322,8 +322,8 @@ class _Run:
     def _hold_back(
         self, applier: Applier | AppliesTogether, positions: Mapping[str, int], outage: StorageUnavailable
     ) -> None:
-        """Leaves the remaining topics at their positions and reports the outage for each. Advisory appliers report
-        nothing."""
+        """Leaves the cursors of the remaining topics unchanged and reports the outage for each of them, except for
+        advisory appliers."""
         for topic, position in sorted(positions.items()):
             if (
                 not applier.is_advisory

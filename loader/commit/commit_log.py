@@ -345,4 +345,4 @@ class CommitLog:
         try:
             self.storage.replace(HEAD_PATH, canonical({"commit_number": commit_number}) + b"\n")
         except OSError as error:
-            logger.warning("head_hint_not_written commit=%d error=%s", commit_number, error)
+            logger.warning("newest_commit_number_not_cached commit=%d error=%s", commit_number, error)

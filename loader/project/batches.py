@@ -140,7 +140,7 @@ class Taken:
     """The result of `RowsOfBatches.take`.
 
     `next` is the first record that was not converted; `is_refused` means that Python must convert it. `sources` count
-    the messages by program and source of their time.
+    the messages by program and by where their message time comes from (a field or the record timestamp).
     """
 
     next: int
@@ -221,7 +221,7 @@ class RowsOfBatches:
 
     @property
     def schema_ids(self) -> Sequence[int]:
-        """The schema ids of the programs, in the order in which `Taken.sources` counts them."""
+        """The schema ids for which the core has a program, in the order of `Taken.sources`."""
         return self._ids
 
     def add(self, schema_id: int, program: Program, time_unit: int) -> None:

@@ -93,10 +93,10 @@ class TopicProjection:
         return schema_id in self._plan.writer_schemas or schema_id in self._plan.absent_ids
 
     def writer(self, schema_id: int) -> WriterProjection:
-        """Returns the projection of one schema id, compiled at its first message.
+        """Returns the conversion of messages with this schema id to rows. It is compiled for the first message.
 
         Raises:
-            UnknownSchema: the id is neither in the plan nor known to be absent.
+            UnknownSchema: the plan does not say whether the registry has the id.
         """
         found = self._writers.get(schema_id)
         if found is None:

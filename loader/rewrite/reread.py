@@ -40,8 +40,8 @@ class Refused:
 def of_this_log(
     files: Sequence[LiveFile], strangers: Mapping[FileKey, Foreign], wanted: Collection[FileKey]
 ) -> tuple[list[Component], tuple[str, ...]]:
-    """Returns the components that the topic's present log can recreate, and sentences about the requested files that it
-    cannot.
+    """Returns the components (files that are replaced together) whose messages are in the topic's present log, and
+    sentences about the requested files that cannot be written again.
 
     Args:
         strangers: the files with rows of an earlier log.
@@ -69,7 +69,12 @@ def of_this_log(
 
 
 def unreadable(component: Component, found: DiscoveredTopic, known: TopicState) -> list[Refused]:
-    """Returns the offsets of a component that cannot be read from the brokers now, with the reasons."""
+    """Returns the offset ranges of a component that cannot be read from the brokers now, with the reasons.
+
+    Args:
+        found: the topic's offsets on the brokers.
+        known: the topic in the commit log.
+    """
     offsets_of = {one.partition: one for one in found.partitions}
     refused = []
     for one in component.intervals:

@@ -98,7 +98,7 @@ class Part:
         raise KeyboardInterrupt
 
     def ready(self, wait_s: float) -> Mapping[str, str] | None:
-        """Returns the addresses of the ready line, or None before it is printed."""
+        """Returns the addresses that the part prints when it is ready, or None before that."""
         if self._addresses is None:
             self._read_output(wait_s)
         return self._addresses

@@ -57,11 +57,11 @@ def parts_of(settings: Settings, only: Collection[str] = ()) -> tuple[str, ...]:
 
 
 def part_command(name: str, settings: Settings, addresses: Mapping[str, str]) -> PartCommand:
-    """Returns the command of a part.
+    """Returns the command that starts a part of `headrace up`, such as the registry.
 
     Args:
-        addresses: addresses of the ready parts, by their names in the ready lines. A restarted part listens on its
-            previous address.
+        addresses: addresses of the parts that are ready, by the names in their ready lines. A restarted part listens on
+            its previous address.
     """
     data_dir = str(settings.data_dir.resolve())
     if name == "metastore":

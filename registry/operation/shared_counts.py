@@ -65,7 +65,7 @@ class SharedCounts:
         return self._new_row(label) if found is None else found
 
     def totals(self) -> Mapping[str, tuple[int, ...]]:
-        """The sums over all slots, including slots of ended processes."""
+        """The sums over the slots of all processes, including ended ones."""
         found: dict[str, tuple[int, ...]] = {}
         for slot in range(self._slots):
             numbers = memoryview(self._memory)[slot * self._slot_bytes : (slot + 1) * self._slot_bytes].cast("Q")
