@@ -1,6 +1,7 @@
 """Adds the message counts of a commit to the audit, once the counted rows can be queried in Hive.
 
-The position of this applier is in the audit's database and changes in the transaction that adds the counts.
+The audit's database also stores which commits this applier has applied, and changes that in the transaction that adds
+the counts.
 """
 
 from __future__ import annotations

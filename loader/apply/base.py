@@ -44,15 +44,16 @@ class Applier(Protocol):
         ...
 
     def apply(self, step: Step) -> None:
-        """Applies a step. An exception stops the topic; its message is shown to the user."""
+        """Applies the commits of a step. An exception stops the topic; its message is shown to the user."""
         ...
 
 
 @runtime_checkable
 class AppliesTogether(Protocol):
-    """An applier that sends requests to a server. It gets the steps of many topics in one call.
+    """An applier that sends requests to a server. It gets the commits of many topics, one `Step` per topic, in one
+    call.
 
-    Applying them twice has the same result as applying them once.
+    Applying the same steps twice has the same result as applying them once.
     """
 
     @property
@@ -62,8 +63,8 @@ class AppliesTogether(Protocol):
     def is_advisory(self) -> bool: ...
 
     def apply_together(self, steps: Sequence[Step]) -> Mapping[str, str]:
-        """Applies the steps. Returns the failed topics with their errors. An exception means that all of them
-        failed."""
+        """Applies the commits of the steps. Returns the error message of each topic that failed. An exception means
+        that all of them failed."""
         ...
 
 
@@ -76,13 +77,15 @@ class Position(NamedTuple):
 
 @runtime_checkable
 class KeepsPositions(Protocol):
-    """An applier that stores its positions in the same place as its results and changes both in one transaction.
+    """An applier that stores its positions (for each topic, the newest commit that it has applied) in the same place as
+    its results, and changes both in one transaction.
 
     If the results are lost or restored from a backup, so are the positions, and the missing commits are applied again.
     """
 
     def positions(self) -> Mapping[str, Position]:
-        """Returns the positions by topic; a missing topic has no applied commit. Raises if they cannot be read."""
+        """Returns, by topic, the newest commit that this applier has applied; a missing topic has no applied commit.
+        Raises if the positions cannot be read."""
         ...
 
     def forget(self) -> None:

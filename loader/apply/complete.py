@@ -39,8 +39,8 @@ logger = logging.getLogger(__name__)
 
 COMPLETE_PATH: Final = "complete.json"
 STEP_MS: Final = 3_600_000
-"""The property is a multiple of this. An hour is the smallest time partition, and each step costs a metastore call per
-table."""
+"""`headrace.complete_until` is a multiple of this. An hour is the smallest time partition, and each change of the
+property costs a metastore call per table."""
 
 TABLES_PER_RUN_MAX: Final = 500
 """Tables altered per run, which takes some ten seconds. Later runs alter the rest."""
@@ -48,7 +48,7 @@ TABLES_PER_RUN_MAX: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class TopicCompleteness:
-    """Completeness of one topic. Instants are in ms since 1970, 0 for none.
+    """Up to which time the table of one topic is complete (see the module). Instants are in ms since 1970, 0 for none.
 
     The table is complete up to `until_ms`, and its property was last set to `told_ms`. `refused_ms` is the last value
     that could not be set. `ends` are the log end offsets that the partitions had at `asked_ms`, until all are reached.
@@ -78,7 +78,8 @@ def advanced(
     """Returns up to which time the table of a topic is complete after a run. A pure function.
 
     Args:
-        before: the completeness after the previous run, None if unknown.
+        before: the result for the previous run, None if unknown.
+        state: the topic's state after the run.
         found: the topic's offsets on the brokers, fetched after `asked_ms`; None if they were not fetched.
         is_followed: whether all committed rows of the topic can be queried.
     """
@@ -151,7 +152,7 @@ class CompleteUntil:
         failed: frozenset[str],
         run_id: str,
     ) -> tuple[str, ...]:
-        """Advances the completeness of each topic and sets the property of its table.
+        """Determines up to which time the table of each topic is complete, and sets the property of the table to it.
 
         Args:
             found: by topic, the offsets on the brokers, fetched after `asked_ms`.

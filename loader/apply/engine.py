@@ -2,9 +2,10 @@
 
 Their order ensures safety: index, table schema, files, partitions, audit, group offsets. A file becomes visible only
 when its table can read it. A topic stops at the first applier that fails for it and continues there in the next run;
-other topics are not affected. The positions of the appliers are in `cursor/<applier>.json`: if a cursor file is lost or
-old, commits are applied again, which changes nothing. Some appliers have results that can be lost separately from the
-log. They store their positions together with the results (`KeepsPositions`).
+other topics are not affected. The positions of an applier (for each topic, the newest commit that it has applied) are
+in `cursor/<applier>.json`: if a cursor file is lost or old, commits are applied again, which changes nothing. Some
+appliers have results that can be lost separately from the log. They store their positions together with the results
+(`KeepsPositions`).
 
 If the storage as a whole is unavailable, the run stops at once: a thousand topics would each wait for Hadoop's retries.
 The remaining topics are held back with the same reason, and no cursor is written.
@@ -66,8 +67,9 @@ class TopicFailure:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The result of a run of the appliers. `failures` are the reasons by topic; `warnings` are sentences; `topics` had
-    commits to apply. `outage` is the error that stopped the whole run, None if every topic was tried."""
+    """The result of a run of the appliers. `failures` are, by topic, the reasons why a topic's commits were not
+    applied; `warnings` are sentences; `topics` had commits to apply. `outage` is the error that stopped the whole run,
+    None if every topic was tried."""
 
     commit_number: int
     topics: tuple[str, ...]
@@ -93,7 +95,12 @@ def read_cursor(storage: CommitStorage, applier: str) -> Cursor:
 
 
 def cursor_of(positions: Mapping[str, Position], topics: Iterable[str]) -> Cursor:
-    """Converts an applier's own positions to a cursor over these topics."""
+    """Returns the cursor for the positions that an applier stores itself.
+
+    Args:
+        positions: by topic, the newest commit that is applied.
+        topics: the topics of the state; one without a position has no applied commit.
+    """
     newest = max(positions.values(), default=Position(0, ""))
     behind = {topic: positions[topic].commit_number if topic in positions else 0 for topic in topics}
     return Cursor(newest.commit_number, behind, newest.sha256)
@@ -128,8 +135,8 @@ class ApplierEngine:
         return Applied(state.commit_number, tuple(sorted(behind)), run.failures, tuple(run.warnings), run.outage)
 
     def _cursors(self, state: LoaderState) -> tuple[dict[str, Cursor], dict[str, str]]:
-        """Returns two mappings by applier: the cursors, and the reasons why stored positions could not be read (only
-        for appliers with such an error)."""
+        """Returns two mappings by applier: the cursors, and the reasons why the positions that an applier stores itself
+        (`KeepsPositions`) could not be read (only for appliers with such an error)."""
         cursors: dict[str, Cursor] = {}
         unread: dict[str, str] = {}
         for applier in self._appliers:
@@ -192,7 +199,7 @@ def _said(error: Exception) -> str:
 
 
 def _applied(applier: Applier, step: Step) -> Exception | None:
-    """Applies a step. Returns the exception that stops the topic, None on success."""
+    """Applies the commits of a step. Returns the exception that stops the topic, None on success."""
     try:
         applier.apply(step)
     except Exception as error:
@@ -209,7 +216,12 @@ def _advised(message: str) -> str:
 
 
 def _by_topic(commits: Sequence[Commit], positions: Mapping[str, int]) -> dict[str, list[Commit]]:
-    """Returns, by topic in the order of names, the commits after its position."""
+    """Returns, by topic in the order of names, the commits that are not applied yet.
+
+    Args:
+        commits: oldest first.
+        positions: by topic, the newest commit that is applied. Other topics are left out.
+    """
     found: dict[str, list[Commit]] = defaultdict(list)
     for commit in commits:
         for topic in commit.topics:
@@ -291,7 +303,8 @@ class _Run:
         )
 
     def _apply_steps(self, applier: Applier | AppliesTogether, steps: Sequence[Step]) -> None:
-        """Applies the steps, and records failures for the report. A failure stops one topic only."""
+        """Lets the applier apply the commits of the steps, and records failures for the report. A failure stops one
+        topic only."""
         refused: Mapping[str, str] = {}
         if isinstance(applier, AppliesTogether):
             try:
@@ -307,7 +320,7 @@ class _Run:
                 self._fail(applier, step.topic, refused[step.topic])
 
     def _refused(self, applier: Applier, steps: Sequence[Step]) -> Mapping[str, str]:
-        """Applies the steps. Returns the errors of the topics that failed."""
+        """Lets the applier apply the commits of each step. Returns the error message of each topic that failed."""
         refused = {}
         for step in steps:
             if self.outage is not None and not step.commits:
@@ -322,8 +335,12 @@ class _Run:
     def _hold_back(
         self, applier: Applier | AppliesTogether, positions: Mapping[str, int], outage: StorageUnavailable
     ) -> None:
-        """Leaves the cursors of the remaining topics unchanged and reports the outage for each of them, except for
-        advisory appliers."""
+        """Reports the outage for each topic that still has commits for this applier, except for an advisory applier.
+        (After an outage no cursor is written.)
+
+        Args:
+            positions: by topic, the newest commit that the applier has applied.
+        """
         for topic, position in sorted(positions.items()):
             if (
                 not applier.is_advisory

@@ -59,8 +59,9 @@ class FilesApplier:
             step.warn(_gone_by_hand(step.topic, time_partition, files))
 
     def _wanted(self, step: Step) -> Iterator[_Wanted]:
-        """Returns the files that must exist after the step. If the step rewrites a time partition, these are all
-        its live files; otherwise only the files that the step adds, because earlier steps published the rest."""
+        """Returns the files that must exist after the commits of the step are applied. If the step rewrites a time
+        partition, these are all its live files; otherwise only the files that the step adds, because earlier steps
+        published the rest."""
         rewritten = {
             (rewrite.kind, rewrite.time_partition)
             for commit in step.commits
@@ -84,7 +85,7 @@ class FilesApplier:
         return False
 
     def _refuse_undelivered(self, step: Step, one: _Wanted) -> None:
-        """Raises an error for a missing file, unless the run's files are known to have been published.
+        """Raises an error for the missing file `one`, unless its run's files are known to have been published.
 
         Raises:
             PublishedFileLost: the file was never published, as far as is known.
@@ -102,7 +103,8 @@ def _added(step: Step) -> dict[TimePartition, dict[str, tuple[str, CommittedFile
 
 
 def _wanted_at_first(step: Step) -> Iterator[_Wanted]:
-    """Like `FilesApplier._wanted`, for a topic that was never rewritten. Does not read the index."""
+    """Returns the files that must exist after the commits of the step are applied, for a topic that was never
+    rewritten: the files that these commits add. Does not read the index."""
     for (kind, time_partition), files in _added(step).items():
         directory = time_partition_directory(step.state.directory, kind, time_partition, 0)
         for name, (run_id, file) in files.items():
@@ -112,7 +114,13 @@ def _wanted_at_first(step: Step) -> Iterator[_Wanted]:
 def _wanted_of(
     step: Step, time_partition: TimePartition, indexed: IndexedTimePartition, added: Added, names: frozenset[str] | None
 ) -> Iterator[_Wanted]:
-    """Returns the live files of a time partition as of the step's last commit, limited to `names` if given."""
+    """Returns the live files of a time partition as of the step's last commit.
+
+    Args:
+        indexed: the time partition in the index of live files.
+        added: the files among these that the step adds; they are published from staging.
+        names: if given, only files with these names are returned.
+    """
     kind, where = time_partition
     upto = step.commits[-1].commit_number
     newest = generation_at(indexed, step.commit_number)

@@ -65,7 +65,7 @@ TIME_PARTITIONS_NAMED_MAX = 5
 NAMES_TRIED_MAX = 10  # a listed name was free, but another process may take it before the move
 
 ENDING = (MetastoreUnavailable, SessionFailed, StorageUnavailable, CommitLogError)
-"""Failures that affect every topic."""
+"""Failures that affect every topic, and therefore stop the command."""
 
 OF_ONE_TOPIC = (HiveDdlError, LoaderError, AvroSchemaError, OSError)
 
@@ -322,8 +322,8 @@ class Repair:
         return made(topic, state, self.settings, f"{state.commit_number}-{self.new_run_id()}")
 
     def _with_instant(self, topic: str, current: TableState | None, wanted: TableState) -> TableState:
-        """Adds `headrace.complete_until` to the table if it must be created again. Existing tables get the property
-        from loads."""
+        """Returns the table definition `wanted`, with `headrace.complete_until` added if the table does not exist
+        (`current` is None) and must be created again. Existing tables get the property from loads."""
         known = read_completeness(self.log.storage).topics.get(topic)
         if current is not None or known is None or not known.told_ms:
             return wanted

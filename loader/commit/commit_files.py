@@ -115,6 +115,9 @@ class CommitFiles:
 
         Any number of processes may pack concurrently, and may be killed at any point.
 
+        Args:
+            head: the newest commit number.
+
         Returns:
             The number of files deleted.
         """

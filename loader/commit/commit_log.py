@@ -115,6 +115,9 @@ class CommitLog:
     def check_format(self, *, writing: bool) -> LogFormat:
         """Returns the format of the log, or this release's format if there is no log yet.
 
+        Args:
+            writing: whether this release must also be able to write the log, not only to read it.
+
         Raises:
             UnsupportedFormat: a newer release is needed.
             CorruptCommit: the file cannot be read.
@@ -149,7 +152,7 @@ class CommitLog:
         return known
 
     def commit(self, commit_number: int) -> Commit:
-        """Returns a commit.
+        """Returns the commit with this number.
 
         Raises:
             CorruptCommit, UnsupportedFormat: see `document`.
@@ -157,7 +160,8 @@ class CommitLog:
         return self.document(commit_number).value
 
     def document(self, commit_number: int) -> Document[Commit]:
-        """Returns a commit with its checksum. The newest commit is cached.
+        """Returns the commit with this number, as a `Document`, which includes its checksum. The newest commit is
+        cached.
 
         Raises:
             CorruptCommit: the commit is missing, truncated or changed.
@@ -171,7 +175,8 @@ class CommitLog:
         return self._parse(commit_number, content)
 
     def back(self, topic: str, state: LoaderState, since: int = 0) -> Iterator[Document[Commit]]:
-        """Yields the commits of one topic, from the newest back to the one after `since`. Reads each one lazily.
+        """Yields the commits of one topic, from the newest back to the one after `since`. Reads each commit only when
+        the caller requests it.
 
         Raises:
             CorruptCommit, UnsupportedFormat: see `document`.
@@ -247,7 +252,8 @@ class CommitLog:
         return said_sha256(content) if content is not None else ""
 
     def try_commit(self, proposal: Commit) -> CommitResult:
-        """Writes a commit with the first free number, without the topics that conflict with earlier commits.
+        """Writes the commit `proposal` with the first free number, without the topics that conflict with earlier
+        commits.
 
         Raises:
             CorruptCommit: a commit of another run cannot be read.
@@ -305,8 +311,8 @@ class CommitLog:
         return found
 
     def _newest_checkpoint(self, head: int) -> LoaderState:
-        """Returns the state in the newest valid checkpoint, `EMPTY` if there is none. Ignores damaged checkpoints and
-        checkpoints of another log, because the state can be computed from the commits."""
+        """Returns the state in the newest valid checkpoint up to commit `head`, `EMPTY` if there is none. Ignores
+        damaged checkpoints and checkpoints of another log, because the state can be computed from the commits."""
         for commit_number in range(head - head % CHECKPOINT_EVERY, 0, -CHECKPOINT_EVERY):
             content = self.storage.read(checkpoint_path(commit_number))
             if content is None:

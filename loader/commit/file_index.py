@@ -191,7 +191,11 @@ class FileIndex:
 
     def _folded(self, topic: str, known: _Topic, kind: FileKind, day: str) -> DayIndex | None:
         """Returns the index of one day: the content of its index file with the changes of later commits applied. None
-        if the index file is unusable."""
+        if the index file is unusable.
+
+        Args:
+            known: the topic's list of days and the changes since.
+        """
         key = day_key(kind, day)
         index: DayIndex | None = DayIndex(kind, day)
         if key in known.days.days:
@@ -212,7 +216,11 @@ class FileIndex:
 
     def _write(self, topic: str, known: _Topic) -> bool:
         """Updates the index files of the days that later commits changed, then `days.json`. Returns False if the old
-        index file of such a day is unusable."""
+        index file of such a day is unusable.
+
+        Args:
+            known: the topic's list of days and the changes since.
+        """
         commits = dict(known.days.days)
         for key in known.missing:
             kind, _, day = key.partition("/")
@@ -269,8 +277,8 @@ def _known(days: IndexedDays, changes: Sequence[_Change]) -> _Topic:
 
 
 def _follow(days: IndexedDays, changes: Sequence[_Change], newest: int) -> bool:
-    """Whether `changes` continue `days` without a gap up to commit `newest`. The index files may be ahead of the state
-    that was read."""
+    """Whether the content of `days.json` and the later `changes` cover all commits of the topic up to its commit
+    `newest`. The index files may be ahead of the state that was read."""
     if not changes:
         return days.commit_number >= newest
     return changes[0].previous_commit_number == days.commit_number

@@ -104,6 +104,9 @@ def reconcile(
     """Returns the committable part of each planned topic.
 
     Args:
+        planned: by topic, the offset ranges that the run was to load.
+        units: the work units; each has the parts of these ranges that one task was to read.
+        results: the results that the tasks returned; a failed task may have none.
         moved: by topic, partitions that changed their leader during the read; their results are discarded.
     """
     by_task = {result.task: result for result in results}
@@ -265,7 +268,11 @@ def _accounting(pieces: Sequence[_Piece], files: Sequence[_TaskFile]) -> str:
 
 
 def _committed_range(planned: PlannedRange, pieces: Sequence[_Piece]) -> CommittedRange:
-    """Merges the committable pieces of one partition into one range."""
+    """Merges the committable pieces of one partition into one range.
+
+    Args:
+        planned: the partition's offset range in the plan.
+    """
     pieces = sorted(pieces, key=lambda piece: piece.planned.start)
     gaps = [gap for piece in pieces for gap in piece.result.gaps]
     due = planned.previous if planned.diverged_at is None else planned.diverged_at
@@ -304,8 +311,8 @@ def _committed_files(files: Sequence[_TaskFile]) -> tuple[CommittedFile, ...]:
 
 
 def _series(pieces: Sequence[_Piece]) -> tuple[tuple[CountSeries, ...], Mapping[int, int]]:
-    """Returns the counts by tier, partition and window. Also returns, by window, the number of messages that were moved
-    from it to the window "scattered".
+    """Returns the message counts by tier, partition and window. Also returns, by window, the number of messages that
+    were moved from it to the window "scattered".
 
     The audit limits the windows of a commit: beyond the limit, those with the fewest messages are merged into
     "scattered". The tasks apply the same limit, but a commit merges the windows of up to a thousand ranges.

@@ -1,4 +1,4 @@
-"""Checks a topic's commits against each other, from the newest back to the first, without the index."""
+"""Checks a topic's commits against each other, from the newest back to the first, without the index of live files."""
 
 from __future__ import annotations
 
@@ -96,6 +96,7 @@ def _compare(
     """Yields contradictions within one commit, and between it and the next newer commits of its partitions.
 
     Args:
+        committed: the part of the commit that concerns the topic.
         ends: by partition, the offset at which this commit must end according to the next newer one; None if that one
             states that there was no earlier commit. Updated for the next older commit.
     """

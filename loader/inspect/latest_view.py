@@ -86,7 +86,13 @@ def latest_view(
 
 
 def _columns(load: Record, newest: Record, route: StoredRoute) -> Iterator[tuple[str, str, str]]:
-    """Yields (name, expression, comment) for each field of the newest version, and for the `kafka` column."""
+    """Yields (name, expression, comment) for each field of the newest version, and for the `kafka` column.
+
+    Args:
+        load: the load schema, whose fields are the columns of the table.
+        newest: the schema of the newest version.
+        route: the route of the newest version: which column gets which field.
+    """
     names: set[str] = set()
     for field, place in zip(newest.fields, route_places(route, len(newest.fields)), strict=True):
         column = load.fields[place.column]
@@ -99,8 +105,12 @@ def _columns(load: Record, newest: Record, route: StoredRoute) -> Iterator[tuple
 
 
 def _siblings(load: Record, column: Field, name: str) -> list[Field]:
-    """Returns further columns with values of this field, from earlier versions, that can be cast to this column's
-    type."""
+    """Returns further columns with values of the field `name`, from earlier versions, that can be cast to the type of
+    its column `column`.
+
+    Args:
+        load: the load schema, whose fields are the columns of the table.
+    """
     if not _is_castable(column.type):
         return []
     return [

@@ -224,7 +224,7 @@ def _look(answer: LocatedMessage, candidate: _Candidate, files: WarehouseFiles) 
 
 
 def _of_no_row(answer: LocatedMessage, counts: RangeCounts) -> LocatedMessage:
-    """Explains an offset that has no row, from the counts of its range."""
+    """Returns `answer` with the reason why the offset has no row, from the counts of its range."""
     words = {
         "tombstones (no value)": counts.tombstones,
         "transaction markers": counts.control,

@@ -30,7 +30,12 @@ class PartitionStatus:
 def partition_statuses(
     state: LoaderState, discovery: Discovery | None, topic: str | None = None
 ) -> tuple[PartitionStatus, ...]:
-    """Returns the partitions known to the commit log or the brokers, of one topic or of all."""
+    """Returns the offsets of each partition that the commit log or the brokers know, of one topic or of all.
+
+    Args:
+        discovery: the topics on the brokers, None if the brokers are unavailable.
+        topic: None for all topics.
+    """
     in_logs = {
         (name, found.partition): found
         for name, topic_found in (discovery.topics.items() if discovery else ())

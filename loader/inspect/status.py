@@ -45,8 +45,9 @@ class TopicStatus:
 
 @dataclass(frozen=True, slots=True)
 class LoadStatus:
-    """Status of the loader. `waiting` are topics on the brokers without a commit; `note` is the reason for missing
-    lags. `runs` are the newest lines of the run log, oldest first. `notes` concern this installation."""
+    """Status of the loader. `cursors` has, by applier, the newest commit up to which it has applied the commits of all
+    topics. `waiting` are topics on the brokers without a commit; `note` is the reason for missing lags. `runs` are the
+    newest lines of the run log, oldest first. `notes` concern this installation."""
 
     commit_number: int
     committed_at_ms: int
@@ -76,7 +77,7 @@ def load_status(
 
     Args:
         discovery: the topics on the brokers, None if the brokers are unavailable; `note` then has the reason.
-        counted: the positions of the audit applier, which are in the audit's database.
+        counted: by topic, the newest commit whose counts are in the audit's database.
         notes: remarks about this installation.
 
     Raises:

@@ -73,7 +73,7 @@ def _name(log: CommitLog, topic: str, chain: Chain, committed: ChainFile) -> str
 
 
 def _check_waiting(topic: str, storage: Storage, name: str, committed: ChainFile) -> Iterator[VerifyFinding]:
-    """Checks that a file that is not published yet is complete in staging."""
+    """Checks that a file that is not published yet is complete in staging; otherwise yields a finding."""
     try:
         storage.staging.keep(committed.run_id, [Staged(committed.file.staged, committed.file.length)])
     except (StorageError, OSError) as error:

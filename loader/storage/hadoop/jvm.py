@@ -324,7 +324,7 @@ FILE_SYSTEMS: dict[str, type[HdfsFileSystem | S3aFileSystem]] = {"hdfs": HdfsFil
 
 @contextlib.contextmanager
 def _told(path: str) -> Iterator[None]:
-    """Converts Java exceptions inside the `with` block to `OSError`."""
+    """Converts Java exceptions inside the `with` block to `OSError` with this path."""
     try:
         yield
     except Py4JError as error:

@@ -27,7 +27,8 @@ CALLS_AT_ONCE = 16  # each call mostly waits for round trips
 
 
 def at_once(call: Callable[[T], object], items: Iterable[T]) -> None:
-    """Runs the calls concurrently and waits for all. Raises the exception of the first failed call."""
+    """Calls `call` with each item, concurrently, and waits for all calls. Raises the exception of the first failed
+    call."""
     items = list(items)
     if len(items) == 1:  # the usual case; a thread costs a connection to the JVM
         call(items[0])
