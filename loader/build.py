@@ -41,7 +41,7 @@ def _sources() -> str:
 
 
 def why_slow() -> tuple[str, ...]:
-    """Returns a warning if the C core is missing, else ""."""
+    """Returns a warning if the C core is missing, else nothing."""
     if avro_codec.core_library() is not None:
         return ()
     return (

@@ -48,7 +48,7 @@ class ReadEpochs:
         return ReadEpochs(starts, min(self.end, offset)) if starts else ReadEpochs()
 
     def newest_first(self) -> Sequence[tuple[int, int]]:
-        """Yields each epoch with its end offset, newest first."""
+        """Returns each epoch with its end offset, newest first."""
         ends = [*(start for _, start in self.starts[1:]), self.end]
         return [(epoch, end) for (epoch, _), end in zip(self.starts, ends, strict=False)][::-1]
 

@@ -46,7 +46,8 @@ REASON_CHARS_MAX = 300  # Spark's own message repeats the whole Python traceback
 
 
 def run_units(context: Any, units: Sequence[WorkUnit]) -> list[UnitResult]:
-    """Runs the work units of a load whose tasks write the files. See `run_on_pool`."""
+    """Runs the work units of a load whose tasks write the files, each in a separate Spark task. Returns their results
+    in the order of the units. Raises the errors of `run_on_pool`."""
     return run_on_pool(context, run_work_unit, units, f"headrace load {units[0].run_id}" if units else "")
 
 
@@ -66,7 +67,7 @@ class Results(AccumulatorParam):  # type: ignore[misc]  # pyspark says nothing o
 def write_units(
     session: Any, units: Sequence[WorkUnit], written: Callable[[str], Mapping[str, str]]
 ) -> list[UnitResult]:
-    """Runs the work units of a load, and writes their files through Spark.
+    """Runs the work units of a load, writes their files through Spark, and returns the results.
 
     Args:
         session: a SparkSession.
@@ -108,7 +109,12 @@ def write_units(
 
 
 def write_rows(session: Any, rows: Any, sync: str, directory: str) -> None:
-    """Writes an RDD of `Row` (file, number, block) into a directory through Spark, one file per `file`."""
+    """Writes an RDD of `Row` (file, number, block) into a directory through Spark, one file per `file`.
+
+    Args:
+        session: a SparkSession.
+        sync: the sync marker of the files, which Spark writes after each block.
+    """
     frame = session.createDataFrame(rows, "file string, number int, block binary", verifySchema=False)
     texts = frame.sortWithinPartitions("file", "number").selectExpr("file", "cast(block as string) as value")
     options = dict(SINK_OPTIONS)
@@ -123,7 +129,12 @@ def _row_sink(put: Callable[[Row], None], sync: bytes, _location: str, task: int
 
 def _placed(result: UnitResult, below: str, paths: Mapping[str, str]) -> UnitResult:
     """Returns the result with each file's path replaced by the one under which Spark wrote it. A file that Spark did
-    not write keeps its path, so that the later check of staged files reports it as missing."""
+    not write keeps its name, so that the later check of staged files reports it as missing.
+
+    Args:
+        below: the directory of this write, below the staging directory.
+        paths: the paths written by Spark, by the name that `row_file` returns.
+    """
     files = tuple(
         dataclasses.replace(file, path=f"{below}/{paths.get(row_file(file.path), file.path)}") for file in result.files
     )
@@ -131,7 +142,8 @@ def _placed(result: UnitResult, below: str, paths: Mapping[str, str]) -> UnitRes
 
 
 def run_merges(context: Any, units: Sequence[MergeUnit]) -> list[MergeResult]:
-    """Runs the merge units of a compaction. See `run_on_pool`."""
+    """Runs the merge units of a compaction, each in a separate Spark task. Returns their results in the order of the
+    units. Raises the errors of `run_on_pool`."""
     return run_on_pool(context, run_merge_unit, units, f"headrace compact {units[0].run_id}" if units else "")
 
 

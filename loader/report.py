@@ -76,7 +76,12 @@ class RunReport:
 def with_commits(
     report: RunReport, plan: LoadPlan, reconciled: Mapping[str, ReconciledTopic], commit_results: Sequence[CommitResult]
 ) -> RunReport:
-    """Returns the report with the commits of the run, or with the conflicts that rejected them."""
+    """Returns the report with the commits of the run, or with the conflicts that rejected them.
+
+    Args:
+        reconciled: by topic, the validated results of the run.
+        commit_results: one for each commit that the run tried to make.
+    """
     for commit_result in commit_results:
         report = _with_commit(report, plan, reconciled, commit_result)
     return report
@@ -163,8 +168,14 @@ def _topic_loaded(topic: str, committed: TopicCommit, work: TopicWork, one: Reco
 
 
 def with_applied(report: RunReport, *applied: Applied) -> RunReport:
-    """Returns the report with the results of the appliers, newest first. Reports only failures of the newest run, since
-    it may have resolved failures of the run before the load; warnings of all runs are reported."""
+    """Returns the report with the results of the appliers.
+
+    The appliers run before and after the load. Reports only failures of the newest of these passes, because it may have
+    resolved failures of an earlier one; warnings of all passes are reported.
+
+    Args:
+        applied: the results of each pass, newest first.
+    """
     failures = {topic: (str(failure.message),) for topic, failure in applied[0].failures.items()}
     warnings = {warning: None for one in applied for warning in one.warnings}
     return dataclasses.replace(

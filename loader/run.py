@@ -155,6 +155,9 @@ def _finish(
     """Sets the property `headrace.complete_until` of tables, and deletes old staging directories. If this fails, a
     later run does it.
 
+    Args:
+        failed: topics that an applier could not finish.
+
     Returns:
         Warnings.
     """
@@ -176,7 +179,11 @@ def _finish(
 def _execute(
     ports: RunDependencies, settings: RunSettings, plan: LoadPlan, report: RunReport, retired: frozenset[int]
 ) -> RunReport:
-    """Reads, validates and commits the plan. Returns the report with the results."""
+    """Reads, validates and commits the plan. Returns the report with the results.
+
+    Args:
+        retired: numbers of earlier rewrites whose replaced files are all deleted; stored in the commit.
+    """
     ports.staging.note(plan.run_id, "plan.json", plan_for_people(plan))
     logger.info("phase_started phase=read run_id=%s tasks=%d", plan.run_id, len(plan.units))
     reading = read_units(plan.units, ports.run_units, ports.schemas)
@@ -204,7 +211,8 @@ def _execute(
 
 
 def _commit_plan(ports: RunDependencies, run_id: str, proposal: Commit) -> list[CommitResult]:
-    """Commits in parts of limited size. A conflict of one part affects no other part."""
+    """Commits in parts of limited size, and returns the result of each part. A conflict of one part affects no other
+    part."""
     logger.info("phase_started phase=commit run_id=%s topics=%d", run_id, len(proposal.topics))
     if not proposal.topics:
         ports.staging.drop(run_id)  # no commit will contain its files

@@ -321,8 +321,12 @@ class _Task:
     def _ids_from_here_on(
         self, offsets: OffsetRange, projection: TopicProjection, position: int, first: int
     ) -> tuple[int, ...]:
-        """Returns the unknown schema ids from this position on. They are looked up together, so that the range stops
-        only once."""
+        """Returns the schema ids from this position to the end of the range that the plan does not know. They are
+        looked up together, so that the range stops only once.
+
+        Args:
+            first: the id at this position, which stopped the range.
+        """
         ahead = Tally(position)
         ids = UnknownIds(first, projection, ahead, ids_max=UNKNOWN_IDS_MAX, bytes_max=LOOK_AHEAD_BYTES_MAX)
         with contextlib.suppress(Enough, KafkaError):  # if the error persists, the next read raises it again

@@ -61,7 +61,9 @@ class FeedingField(NamedTuple):
 
 
 class Folding(TypeFolding):
-    """Folds one writer schema into a load schema, including its records (`TypeFolding` handles other types)."""
+    """Folds one writer schema into a load schema, including its records (`TypeFolding` handles other types). In its
+    methods, `node` is a type of the writer, `path` the dotted path of the load record or column, and `within` the names
+    of the writer's enclosing records."""
 
     def fold_record(
         self,
@@ -74,7 +76,14 @@ class Folding(TypeFolding):
         reserved: Container[str] = (),
     ) -> tuple[Record, StoredRoute]:
         """Folds a writer's record into a load record. Each field of the writer feeds an existing column, which may be
-        widened, or a new column. Columns that no field feeds become nullable."""
+        widened, or a new column. Columns that no field feeds become nullable. Returns the changed load record, and the
+        route from the fields to its columns.
+
+        Args:
+            load: the load record.
+            is_new: whether the load record is created now, so that it has no columns yet.
+            reserved: names in lower case that no column may have.
+        """
         within = within | {node.name}
         columns = load.fields
         if self.growing and not is_new:
@@ -97,8 +106,11 @@ class Folding(TypeFolding):
     def feed(
         self, columns: Sequence[Field], node: Record, path: str, within: frozenset[Name]
     ) -> tuple[list[FeedingField | None], list[Field]]:
-        """Matches the fields of a writer's record with the columns. Returns, by column, the field that feeds it or
-        None, and the columns after their changes."""
+        """Matches the fields of a writer's record with the columns.
+
+        Returns:
+            For each column, the field that feeds it, or None; and the columns after their changes.
+        """
         present = {field.name: field for field in node.fields}
         fed: list[FeedingField | None] = [None] * len(columns)
         folded = list(columns)
@@ -133,7 +145,11 @@ class Folding(TypeFolding):
 
     def unfed(self, column: Field, path: str, *, is_lacking: bool) -> Field:
         """Returns a column as it must be if no field of this version feeds it: nullable, because it is null in the
-        version's rows."""
+        version's rows.
+
+        Args:
+            is_lacking: whether the version has no field with a name that is a source of the column.
+        """
         inner, is_nullable = split(column.type)
         has_value = column.has_default and column.default is not None
         if not self.growing and (is_nullable or column.has_default):
@@ -181,8 +197,13 @@ class Folding(TypeFolding):
         path: str,
         within: frozenset[Name],
     ) -> None:
-        """Carries out one rename. The field becomes a source of all columns in `group`, which its old name fed, and the
-        first of them that can hold the field gets the field's name."""
+        """Carries out one rename in `columns`. The field becomes a source of all columns in `group`, and the first of
+        them that can hold the field gets the field's name.
+
+        Args:
+            group: positions of the columns that the field's old name fed.
+            names: names that the columns of this record have or had; updated.
+        """
         mark = len(self.notes)
         first = next((i for i in group if self.try_merge(columns[i], field, path, within) is not None), None)
         del self.notes[mark:]

@@ -86,7 +86,8 @@ class Note:
 
 
 class TypeFolding(ABC):
-    """Folds one writer schema into load types.
+    """Folds one writer schema into load types. In its methods, `load` is a load type, `node` a type of the writer,
+    `path` the dotted path of the column, and `within` the names of the writer's enclosing records.
 
     Args:
         writer: the writer schema, which resolves references to its named types.
@@ -114,7 +115,7 @@ class TypeFolding(ABC):
         return rest, len(rest) < len(every)
 
     def shape(self, node: Type, path: str, within: frozenset[Name]) -> FoldedType:
-        """Returns a new load type for a writer's type.
+        """Returns a new load type for a writer's type, and the route for its values.
 
         Raises:
             NotAColumn: the type contains itself (it is in `within`), or it is too large.
@@ -178,8 +179,8 @@ class TypeFolding(ABC):
         return FoldedType(merged, route)
 
     def named(self, node: Record | Enum | Fixed) -> tuple[Name, Props]:
-        """Returns a free name for the load type of a writer's named type. If it differs from the writer's name, also
-        returns the property `headrace.names` with the writer's name."""
+        """Returns a name for the load type of a writer's named type that no other type of the load schema has. If it
+        differs from the writer's name, also returns the property `headrace.names` with the writer's name."""
         name = self.free_type_name(node.name)
         return name, () if name.name == node.name.name else ((NAMES, [node.name.name]),)
 
@@ -197,8 +198,8 @@ class TypeFolding(ABC):
     def merge(
         self, load: Type, node: Type, path: str, within: frozenset[Name], default: JsonValue = NO_DEFAULT
     ) -> FoldedType | None:
-        """Returns the load type widened so that it also holds the writer's type, None if the writer's type needs a
-        separate column."""
+        """Returns the load type widened so that it also holds the writer's type, and the route for its values; None if
+        the writer's type needs a separate column."""
         mark = len(self.notes)
         inner, was_nullable = split(load)
         branches, is_nullable = self.branches(node)
@@ -334,8 +335,8 @@ class TypeFolding(ABC):
     def merge_members(
         self, load: Record, branches: Sequence[Type], path: str, within: frozenset[Name]
     ) -> tuple[Record, StoredRoute]:
-        """Returns a record of members that holds every branch. A branch goes to the first member of its name that can
-        hold it, else to a new member."""
+        """Returns a record of members that holds every branch of a union, and the route from the branches to the
+        members. A branch goes to the first member of its name that can hold it, else to a new member."""
         fields = list(load.fields)
         used: dict[int, StoredRoute] = {}  # in the order of the branches
         for branch in branches:

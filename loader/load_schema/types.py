@@ -169,7 +169,7 @@ def load_name(name: Name) -> Name:
 
 
 def accepted_names(node: Record | Enum) -> set[str]:
-    """Returns the short names of the writer types that this load type accepts."""
+    """Returns the names, without namespace, of the writer's named types whose values this load type stores."""
     return {node.name.name, *(prop(node.props, NAMES) or ())}
 
 
@@ -297,7 +297,8 @@ def unscaled_props(logical: LogicalType) -> Props:
 
 def known_as(load: Record | Enum, node: Record | Enum) -> Props | None:
     """Returns the properties of a load type if it is the same type as the writer's named type, by name or alias; None
-    if it is another type. If the writer's name is new, the returned `headrace.names` includes it."""
+    if it is another type. If the writer's name is not among the names of the load type yet, the returned
+    `headrace.names` includes it."""
     accepted = accepted_names(load)
     if node.name.name in accepted:
         return load.props
@@ -314,7 +315,8 @@ def branch_word(node: Type) -> str:
 
 
 def branch_names(node: Type) -> set[str]:
-    """Returns the names of the members that may hold this branch."""
+    """Returns the names of a writer's union branch: its own and its aliases. A member can hold the branch only if its
+    property `headrace.branch` is one of these names."""
     aliases = node.aliases if isinstance(node, Record | Enum | Fixed) else ()
     return {branch_word(node), *(alias.name for alias in aliases)}
 
@@ -338,7 +340,7 @@ class ColumnNames:
         self._taken.update(name.lower() for name in (column.name, *column.aliases))
 
     def remove(self, column: Field) -> None:
-        """Releases the names of a column that is about to be renamed."""
+        """Removes the names of a column that is about to be renamed, so that the column can get one of them again."""
         self._taken.difference_update(name.lower() for name in (column.name, *column.aliases))
         self._last_numbers.clear()
 

@@ -145,8 +145,14 @@ def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], s
 def _suspects(
     topics: Mapping[str, TopicMetadata], found: Mapping[TopicPartition, PartitionOffsets], state: LoaderState
 ) -> dict[TopicPartition, SuspectPartition]:
-    """Returns the partitions with logs that may have diverged. Excludes re-created topics, since their logs are new
-    anyway."""
+    """Returns the partitions with logs that may have diverged from the logs that were loaded. Excludes topics with a
+    new topic id, since their logs are new anyway.
+
+    Args:
+        topics: the topics on the brokers.
+        found: the offsets on the brokers.
+        state: the state of the commit log, with the offsets and leader epochs that were loaded.
+    """
     doubts, others = {}, {}
     for tp, offsets in found.items():
         known = state.topics.get(tp.topic)

@@ -54,16 +54,27 @@ class SharedEnds:
 
 
 def is_suspect(known: PartitionState, leader_epoch: int, start: int, end: int) -> bool:
-    """Whether a log that holds the offsets `[start, end)` may differ from the one that was read. A log is only
-    truncated under a new leader epoch, so partitions without an election need no request. If all loaded offsets have
-    been deleted from the log, there is nothing to compare."""
+    """Whether a log may differ from the one that was read. A log is only truncated under a new leader epoch, so
+    partitions without an election need no request. If all loaded offsets have been deleted from the log, there is
+    nothing to compare.
+
+    Args:
+        known: the partition's state after the last load.
+        leader_epoch: the present leader's, -1 if unknown.
+        start, end: the offsets `[start, end)` that the log holds now.
+    """
     is_changed = leader_epoch < 0 or leader_epoch != known.leader_epoch or end < known.next_offset
     return is_changed and start < known.next_offset
 
 
 def shared_ends(source: EpochSource, doubts: Mapping[TopicPartition, SuspectPartition]) -> SharedEnds:
     """Determines, for each suspect partition, the offset up to which its log is the same as the one that was read.
-    Sends one request per broker, and further ones only for diverged partitions."""
+    Sends one request per broker, and further ones only for diverged partitions.
+
+    Args:
+        source: requests the end offsets of leader epochs from the brokers.
+        doubts: the suspect partitions.
+    """
     offsets = {tp: 0 for tp, doubt in doubts.items() if doubt.is_made_anew}
     searches = {
         tp: search for tp, doubt in doubts.items() if tp not in offsets and (search := _first(doubt.known)) is not None
@@ -104,7 +115,11 @@ class _Search:
 
 
 def _first(known: PartitionState) -> _Search | None:
-    """Returns the search before its first request, None if no epoch of the partition is known."""
+    """Returns the search before its first request, None if no epoch of the partition is known.
+
+    Args:
+        known: the partition's state after the last load.
+    """
     if known.epochs.starts:
         (epoch, end), *older = known.epochs.newest_first()
         return _Search(epoch, end, tuple(older), True)
@@ -113,7 +128,12 @@ def _first(known: PartitionState) -> _Search | None:
 
 def _after(search: _Search, answer: EpochEnd, known: PartitionState) -> _Search | int:
     """Evaluates the response to a search's request. Returns the search with its next request, or the offset that was
-    searched for. Pure."""
+    searched for. Pure.
+
+    Args:
+        answer: the newest epoch of the log that is not above the requested one, and the offset at which it ends.
+        known: the partition's state after the last load.
+    """
     read_end = known.epochs.end
     if not search.is_read:
         # The offsets after the last batch that was read held no messages. If they are missing now, reading them again

@@ -51,8 +51,8 @@ class TopicWork:
 
     @property
     def known_ids(self) -> frozenset[int]:
-        """The schema ids that need no lookup by id: ids of the subject's versions, and ids found in earlier
-        messages."""
+        """The schema ids that need no lookup by id in this run: ids of the subject's versions, and ids found in
+        messages of earlier runs."""
         return self.schemas.load_schema.writer_ids | (self.known.foreign_ids if self.known else frozenset())
 
     @property
@@ -199,7 +199,8 @@ def _topic_work(
 
 
 def _kept_notes(topic_work: Iterable[TopicWork], settings: PlanSettings) -> Iterator[str]:
-    """Yields notes on existing tables that keep another layout than the settings demand: one sentence per setting."""
+    """Yields notes on existing tables that keep another layout than the settings demand: one sentence per setting,
+    which names some of the topics."""
     kept: dict[str, list[str]] = defaultdict(list)
     for work in topic_work:
         wanted, has = settings.policy_of(work.topic), work.policy

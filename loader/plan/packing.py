@@ -79,8 +79,13 @@ def split(offsets: OffsetRange, bytes_max: int) -> list[OffsetRange]:
 
 
 def _group_limits(bound: float, file_bytes_target: int, lightest: int) -> Iterable[float]:
-    """Yields the limits to try for the weight of a group of ranges, in this order: the weight of a full file, a task's
-    share, half of it, a quarter, and so on, down to the lightest range."""
+    """Yields the limits to try for the weight of a group of ranges, in this order: the weight of a full file, `bound`,
+    half of it, a quarter, and so on, down to the lightest range.
+
+    Args:
+        bound: the weight that the heaviest task must have at least.
+        lightest: weight of the lightest range.
+    """
     yield float(file_bytes_target)
     limit = min(bound, float(file_bytes_target))
     while limit > lightest / 2:

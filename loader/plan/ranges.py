@@ -68,6 +68,8 @@ def topic_ranges(
     """Returns the ranges of a topic that this run reads.
 
     Args:
+        found: the topic on the brokers.
+        known: the topic's state after the last load, None if it has no commit.
         starts: start offsets, by partition, for partitions without loaded offsets; the default is the log start offset.
         on_data_loss: `fail` leaves a partition unread if offsets vanished or were replaced, and reports it; `skip`
             continues with the offsets that exist.
@@ -117,7 +119,14 @@ class _Lost:
 def _planned(
     offsets: PartitionOffsets, known: PartitionState | None, chosen: int | None, range_bytes_max: int
 ) -> tuple[PlannedRange, _Lost | None]:
-    """Returns the range of one partition, and the loss before its start, if any."""
+    """Returns the range of one partition that this run reads, and the loss of offsets before its start, if any.
+
+    Args:
+        offsets: the partition's offsets on the brokers.
+        known: the partition's state after the last load, None if nothing was loaded.
+        chosen: the start offset to use if nothing was loaded; None for the log start offset.
+        range_bytes_max: limit of the range, estimated.
+    """
     lost, diverged_at = None, None
     previous = known.next_offset if known else chosen
     start = offsets.start if previous is None else previous

@@ -40,7 +40,8 @@ class Registry(Protocol):
 
 
 class RegistryRequest(Protocol[T_co]):
-    """A request to the registry, as a hashable value: equal requests are sent once. `ask` sends it."""
+    """A request to the registry, as a hashable value: equal requests are sent once. `ask` sends it and returns the
+    response."""
 
     def ask(self, registry: Registry) -> T_co: ...
 
@@ -89,7 +90,8 @@ class RegistryResponses:
         self.outage: RegistryError | None = None
 
     def prefetch(self, questions: Iterable[RegistryRequest[Any]]) -> None:
-        """Sends the requests that have not been sent yet; `answer` returns their responses."""
+        """Sends the requests that have not been sent yet, several concurrently, and stores the responses, which
+        `answer` returns."""
         waiting = [one for one in dict.fromkeys(questions) if _key(one) not in self._answers]
         if len(waiting) > 1:
             with ThreadPoolExecutor(min(AT_ONCE, len(waiting))) as pool:

@@ -74,7 +74,8 @@ class SchemaCache:
         self._compared.add(schema_id)
 
     def missed(self, schema_id: int) -> None:
-        """Marks a cached id as compared, although the registry does not have it. The cached text remains valid."""
+        """Marks a cached id as compared, although the registry does not have it, so that it is not requested again. The
+        cached text remains valid."""
         self._compared.add(schema_id)
 
     def replaced(self, schema_id: int) -> SchemaReplaced:

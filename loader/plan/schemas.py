@@ -123,7 +123,13 @@ class WriterSchemas:
         )
 
     def _questions(self, topic: str, known: TopicState | None) -> Iterator[RegistryRequest[object]]:
-        """Yields the schema requests that follow from a subject's versions and from the state of the topic."""
+        """Yields the schema requests that a topic needs: for versions of its subject that are not folded in yet, for
+        the newest version if the topic has ids of no version, and for ids in its state that were not compared with this
+        registry.
+
+        Args:
+            known: the topic's state, None if it has no commit.
+        """
         subject = self._subject_of(topic)
         folded = self._folded(known.load_schema).versions if known else ()
         with contextlib.suppress(RegistryError):
@@ -219,7 +225,12 @@ class WriterSchemas:
         return FetchedIds(frozenset(registered), frozenset(absent), refused)
 
     def _load_schema(self, subject: str, topic: TopicState | None) -> LoadSchema | None:
-        """Returns the load schema with the subject's new versions folded in, None if the subject does not exist."""
+        """Returns the topic's load schema with the subject's new versions folded in, None if the subject does not
+        exist.
+
+        Args:
+            topic: the topic's state, None if it has no commit.
+        """
         known = topic.load_schema if topic else None
         try:
             versions = self._responses.answer(VersionsRequest(subject))
@@ -267,10 +278,10 @@ class WriterSchemas:
         return False
 
     def _text(self, schema_id: int, absent: set[int], *, trusts: bool = True) -> str | None:
-        """Returns the text of a schema, None if it does not exist (its id is then added to `absent`) or cannot be
-        fetched.
+        """Returns the text of a schema, None if it does not exist or cannot be fetched.
 
         Args:
+            absent: the id is added if the schema is not cached and the registry has no usable schema with this id.
             trusts: whether a cached text that was compared with this registry before needs no request.
 
         Raises:
@@ -284,7 +295,11 @@ class WriterSchemas:
         return kept if text is None else text
 
     def _asked_text(self, schema_id: int, absent: set[int]) -> str | None:
-        """Requests the schema of an id and returns its text; None if there is no response.
+        """Requests the schema of an id and returns its text; None if there is no response, or the registry has no
+        usable schema with the id.
+
+        Args:
+            absent: the id is added if the registry has no usable schema with it.
 
         Raises:
             SchemaReplaced: the cache has another text for the id.

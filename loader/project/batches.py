@@ -76,8 +76,8 @@ class Columns(Sequence[Record]):
 
 
 def _place(payload: bytes | memoryview) -> bytes | int:
-    """Returns the memory address of a payload for the core. The address is valid as long as the payload is
-    referenced."""
+    """Returns a payload in a form that the core accepts as an address: bytes as they are, for a memoryview its memory
+    address. The address is valid as long as the payload is referenced."""
     if isinstance(payload, bytes) or not payload:
         return bytes(payload)
     return ctypes.addressof(ctypes.c_char.from_buffer(payload))
@@ -239,7 +239,8 @@ class RowsOfBatches:
         self._range.program_count = count
 
     def take(self, records: Columns, start: int) -> Taken:
-        """Converts records from `start` on, as many as fit into the buffers."""
+        """Converts records from `start` on, as many as fit into the buffers. Returns their rows and counts, and the
+        record at which it stopped."""
         room = self._room
         taken, offsets, ends = room.taken, room.offsets, room.ends
         taken.sources = ctypes.addressof(self._sources)

@@ -86,7 +86,11 @@ class ThroughCore:
 
 
 def _source_of(writer: WriterProjection, source: int) -> str:
-    """Returns the name of a time source from the core's number for it."""
+    """Returns the name under which messages are counted by the source of their time.
+
+    Args:
+        source: the core's number for the source.
+    """
     return (writer.time_source, NULL_TIME, FUTURE_TIME)[source]
 
 
@@ -158,7 +162,11 @@ class RangeMessages:
                 position += 1
 
     def _count(self, rows: RowsOfBatches, taken: Taken) -> None:
-        """Adds the counts of messages that the core converted."""
+        """Adds the counts in `taken`, the result of a conversion by the core, to the counts of the range.
+
+        Args:
+            rows: the conversion, whose programs are numbered in the order of its schema ids.
+        """
         writers = [self._writers[schema_id] for schema_id in rows.schema_ids]
         self.tombstones += taken.tombstones
         for one in taken.windows:

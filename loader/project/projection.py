@@ -91,7 +91,8 @@ class Unconvertible(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The conversion of one node. `copies` means that its bytes stay the same; otherwise `convert` rewrites them.
+    """The conversion of one node of a writer schema, a type in it. `copies` means that the bytes of its values stay the
+    same; otherwise `convert` rewrites them.
 
     `code` is the same conversion for the core, None if the core cannot do it.
     """
@@ -201,8 +202,9 @@ def compile_time_walk(writer: Schema, time_path: Sequence[str], seen: CapturedLo
 
 
 class _Compiler:
-    """Compiles the nodes of one writer schema and one load schema. In its methods, `enclosing` are the enclosing nodes,
-    `where` is the path in the writer schema, and `kept` is the stored route."""
+    """Compiles the nodes (types) of one writer schema and one load schema. In its methods, `enclosing` are the records
+    and columns around the node, `where` is the path in the writer schema, and `kept` is the stored route of the node,
+    None without one."""
 
     def __init__(self, writer: Schema, load: Schema, time_path: tuple[str, ...], seen: CapturedLong) -> None:
         self.writer = writer
@@ -408,8 +410,11 @@ class _Compiler:
 
     def _rewrite(self, template: list[bytes], taken: dict[int, tuple[int, Plan]]) -> Convert:
         """Returns the function that reads the writer's fields in their order and joins the columns in their order.
-
         Adjacent fields that are copied to adjacent columns are copied as one slice.
+
+        Args:
+            template: the result of `_template`.
+            taken: for each of the writer's fields, by position, its column and the plan of its conversion.
         """
         steps: list[tuple[int, Convert]] = []
         run: list[Skip] = []

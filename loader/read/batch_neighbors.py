@@ -37,7 +37,7 @@ class Fetch(Protocol):
     """Fetches raw batches from an offset on. Waits first if the broker throttled the previous response."""
 
     def __call__(self, offset: int, bytes_max: int | None = None, /) -> FetchSlice:
-        """Returns one response.
+        """Sends one fetch request from `offset` on, and returns its response.
 
         Args:
             bytes_max: maximum size of the response, if it must be larger than usual.

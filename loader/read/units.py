@@ -95,7 +95,11 @@ def read_units(
 
 def nearest_ids(stopped: Sequence[RangeResult], most: int) -> tuple[int, ...]:
     """Returns at most `most` distinct ids to look up: first the ids that stopped ranges, then the next unknown ids
-    after them in each range. Pure."""
+    after them in each range. Pure.
+
+    Args:
+        stopped: the results of ranges that stopped before an unknown id.
+    """
     nearest: dict[int, int] = {}
     for one in stopped:
         for at, schema_id in enumerate(one.unknown_ids):
@@ -110,6 +114,8 @@ def continued_units(
     added ones. Pure.
 
     Args:
+        results: the results of `units`.
+        absent: ids that the registry does not have.
         next_task: task number of the first added unit.
     """
     stops = {

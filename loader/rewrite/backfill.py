@@ -172,7 +172,12 @@ class _Backfill:
         ]
 
     def _found(self, state: LoaderState, asked: Sequence[LiveFile]) -> list[Component]:
-        """Returns the files to replace as components, without files that have rows of an earlier log."""
+        """Returns the files to replace as components (files that are replaced together), without those that have rows
+        of an earlier log. Adds sentences about the requested files among these to the problems.
+
+        Args:
+            asked: the requested files.
+        """
         files = closed(asked, self._days(), self._live_on)
         back = self._rewrites.log.back(self._topic, state)
         commits = ((one.value.commit_number, one.value.kind, one.value.topics[self._topic]) for one in back)
@@ -317,10 +322,11 @@ class _Backfill:
         return self._settings.plan.policy_of(self._topic).with_table(known.partition_by, known.kafka_column)
 
     def _whole(self, plan: LoadPlan, reading: Reading, piece: Sequence[Component]) -> ReconciledTopic:
-        """Returns the results, after checking that they are complete and that the log did not change during the read.
+        """Returns the results of a piece, after checking that every offset was read and that the log did not change
+        during the read.
 
         Raises:
-            _Stopped: they are not, or it did.
+            _Stopped: an offset was not read, or the log changed.
         """
         sentences = failures(reading.results) + list(reading.problems.get(self._topic, ()))
         if sentences:
@@ -395,7 +401,11 @@ def _partitions(numbers: frozenset[int]) -> str:
 
 
 def _still_true(notes: Sequence[str], committed: TopicCommit) -> Iterator[str]:
-    """Returns the notes of earlier pieces, without those about time partitions that were processed again since."""
+    """Returns the notes of earlier pieces, without those about time partitions that were processed again since.
+
+    Args:
+        committed: the topic's commit of the present piece.
+    """
     time_partitions = {one.time_partition for one in committed.rewrites}
     for note in notes:
         if not time_partitions & set(note.split()):

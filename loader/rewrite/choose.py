@@ -63,7 +63,11 @@ def rewrite(kind: FileKind, time_partition: str, files: Iterable[IndexedFile]) -
 def topic_commit(
     known: TopicState, rewrites: Sequence[TimePartitionRewrite], files: Sequence[CommittedFile] = ()
 ) -> TopicCommit:
-    """Returns a topic's commit that removes and adds files and changes nothing else."""
+    """Returns a topic's commit that removes the files of the rewrites, adds `files`, and changes nothing else.
+
+    Args:
+        known: the topic's state, from which the commit takes everything else.
+    """
     return TopicCommit(
         topic_id=known.topic_id,
         topic_id_before=known.topic_id,

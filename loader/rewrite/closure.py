@@ -101,6 +101,7 @@ def closed(
     once.
 
     Args:
+        chosen: the files that are to be replaced in any case.
         days: all days with table files or quarantine files of the topic.
         live_on: returns the live files of a day.
     """
@@ -145,7 +146,8 @@ def _hull(files: Iterable[LiveFile]) -> dict[int, tuple[int, int]]:
 
 
 def components(files: Sequence[LiveFile]) -> list[Component]:
-    """Divides the files into components that share no offset with each other, ordered by their first time partition."""
+    """Divides the files into components (files that are replaced together) that share no offset with each other,
+    ordered by their first time partition."""
     leader = list(range(len(files)))
 
     def find(at: int) -> int:
@@ -179,8 +181,8 @@ def components(files: Sequence[LiveFile]) -> list[Component]:
 
 
 def pieces(found: Iterable[Component], bytes_max: int) -> list[tuple[Component, ...]]:
-    """Returns the components in as few groups as the limit allows, in order. A component above the limit is a separate
-    group."""
+    """Distributes the components over groups, in order, and returns the groups. A group has files of at most
+    `bytes_max` bytes; a component above this limit is a separate group."""
     groups: list[list[Component]] = []
     size = 0
     for one in found:

@@ -97,5 +97,10 @@ def _those_of(found: Counter[str], codes: Collection[str]) -> Counter[str]:
 
 def _is_concerned(found: Counter[str], codes: Collection[str]) -> bool:
     """Whether messages of a file are removed. A file with codes that this release does not know is left unchanged,
-    because its remaining messages could not be written again."""
+    because its remaining messages could not be written again.
+
+    Args:
+        found: numbers of messages in the file, by quarantine code.
+        codes: the codes of messages to remove; empty for all.
+    """
     return bool(_those_of(found, codes)) and (not codes or CODES.issuperset(found.keys() - {*codes}))

@@ -21,8 +21,8 @@ NewRows = Callable[[int], RangeRows]
 
 @dataclass(frozen=True, slots=True)
 class FileShape:
-    """Properties of a topic's files: the schema of their rows ("" if only quarantined messages are written), codec, and
-    sizes in bytes."""
+    """The properties of a topic's new files: the schema of their rows ("" if only quarantined messages are written),
+    the codec, and sizes in bytes."""
 
     row_schema: str
     codec: str

@@ -49,11 +49,11 @@ def foreign(
 
 
 class _Walk:
-    """The trace through a topic's commits, from the newest back, for the commits that first loaded the rows of the
+    """The search through a topic's commits, from the newest back, for the commits that first loaded the rows of the
     requested files.
 
-    `waiting` are files with a commit further back: requested files, and files from which rows were copied into them.
-    Each has the keys of the requested files that contain its rows.
+    `waiting` are the files whose commit is still to be found further back: requested files, and files from which rows
+    were copied into them. Each has the keys of the requested files that contain its rows.
     """
 
     def __init__(self, asked: Mapping[FileKey, LiveFile]) -> None:
@@ -92,7 +92,8 @@ class _Walk:
         self.waiting.clear()
 
     def unknown(self) -> dict[FileKey, Foreign]:
-        """Ends the trace. Returns the files with rows of an earlier log, and the files with rows of unknown origin."""
+        """Ends the search, when all commits have been read. Returns the requested files with rows of an earlier log,
+        and those whose rows have no known origin, each with the reason."""
         for key in self._heirs():
             self._found.setdefault(key, Foreign("no commit states the origin of their rows", False))
         return self._found

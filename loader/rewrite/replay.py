@@ -145,7 +145,11 @@ def _ids(ports: RewritePorts, sources: Iterable[QuarantineSource], codes: Collec
 
 
 def schema_problem(schemas: WriterSchemas, topic: str, answer: TopicSchemas) -> str:
-    """Returns the reason why no message of the topic can be loaded now, "" if messages can be loaded."""
+    """Returns the reason why no message of the topic can be loaded now, "" if messages can be loaded.
+
+    Args:
+        answer: the topic's schemas, from `schemas`.
+    """
     if schemas.outage:
         return f"{schemas.outage}; run this again when the registry is back"
     if answer.is_changed:
@@ -179,7 +183,11 @@ def _write(
     run_id: str,
     chosen: Sequence[Replayed],
 ) -> list[CommittedFile]:
-    """Stages the files with the rows and with the remaining messages.
+    """Stages the files with the rows and with the remaining messages, and returns them as they are listed in a commit.
+
+    Args:
+        known: the topic's state.
+        chosen: the quarantine files to rewrite, with the results of the first pass.
 
     Raises:
         SourceLost: a quarantine file is missing or differs from its commit.

@@ -181,7 +181,11 @@ class Replaying:
 
 @contextmanager
 def _adding(into: TaskFiles, new_rows: Callable[[int], RangeRows]) -> Iterator[Add]:
-    """Yields a function that receives rows of any partition. At the end passes these rows to the files `into`."""
+    """Yields a function that receives rows of any partition. At the end passes these rows to the files `into`.
+
+    Args:
+        new_rows: creates the buffer for the rows of a partition, given its number.
+    """
     open_rows: dict[int, RangeRows] = {}
     last: dict[int, int] = {}
 
@@ -208,6 +212,10 @@ def copy_rows(
     stays: Callable[[QuarantinedRow], bool],
 ) -> None:
     """Copies the messages of a quarantine file for which `stays` is true to new files of its time partition.
+
+    Args:
+        into: the new files.
+        new_rows: creates the buffer for the rows of a partition, given its number.
 
     Raises:
         SourceLost: the file is missing or differs from its commit.

@@ -108,7 +108,13 @@ def told(refused: Iterable[Refused]) -> tuple[str, ...]:
 
 def ranges_of(found: DiscoveredTopic, known: TopicState, piece: Sequence[Component]) -> TopicRanges:
     """Returns the plan of the offsets to read: one range per partition, from the first offset of its intervals to the
-    last."""
+    last.
+
+    Args:
+        found: the topic on the brokers.
+        known: the topic in the commit log.
+        piece: the components that one commit replaces; they have the intervals.
+    """
     epochs = {one.partition: one.leader_epoch for one in found.partitions}
     spans: dict[int, list[Interval]] = defaultdict(list)
     for component in piece:
@@ -122,7 +128,12 @@ def ranges_of(found: DiscoveredTopic, known: TopicState, piece: Sequence[Compone
 
 
 def offset_ranges(topic: str, known: TopicState, ranges: TopicRanges, piece: Sequence[Component]) -> list[OffsetRange]:
-    """Returns the intervals of the piece as `OffsetRange`, the type that tasks use."""
+    """Returns the intervals of the piece as `OffsetRange`, the type that tasks use.
+
+    Args:
+        known: the topic in the commit log; used to estimate sizes.
+        ranges: the result of `ranges_of`, with the present leader epochs.
+    """
     epochs = {planned.partition: planned.leader_epoch for planned in ranges.ranges}
     found = []
     for one in (interval for component in piece for interval in component.intervals):

@@ -87,8 +87,8 @@ class Retirement:
             self._partitions.bring(topic, state.topics[topic], kind, time_partitions, state.commit_number)
 
     def _replaced(self, topic: str, committed: TopicCommit, commit_number: int, state: LoaderState) -> Sequence[str]:
-        """Returns the paths of the files that were live before the rewrite, in the previous directories of the time
-        partitions."""
+        """Returns the paths that became unused by a rewrite: of the files that were live before it, in the previous
+        directories of its time partitions."""
         names = []
         for rewrite in committed.rewrites:
             indexed = self._index.time_partition(topic, rewrite.kind, rewrite.time_partition)

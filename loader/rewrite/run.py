@@ -160,8 +160,12 @@ def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSetting
 
 
 def caught_up(ports: RewritePorts, is_dry: bool) -> tuple[LoaderState, tuple[str, ...]]:
-    """Applies all commits and returns the state, so that no file is missing merely because it is not published yet.
-    Also returns the appliers' warnings."""
+    """Applies all commits, so that no file is missing merely because it is not published yet. A dry run applies
+    nothing.
+
+    Returns:
+        The state of the commit log, and the appliers' warnings.
+    """
     if is_dry:
         return ports.log.read_state(), ()
     applied = ports.engine.follow()
@@ -273,7 +277,12 @@ def _take_away(
 def _merged(
     state: LoaderState, groups: Sequence[Chosen], results: Sequence[MergeResult]
 ) -> tuple[dict[str, TopicCommit], dict[str, tuple[str, ...]]]:
-    """Returns the commits of the successful merges by topic, and sentences about the failed ones."""
+    """Returns the commits of the successful merges by topic, and sentences about the failed ones.
+
+    Args:
+        groups: the files of each merge.
+        results: the result of each merge, in the order of `groups`.
+    """
     taken: dict[str, dict[tuple[FileKind, str], list[IndexedFile]]] = defaultdict(lambda: defaultdict(list))
     made: dict[str, list[CommittedFile]] = defaultdict(list)
     problems: dict[str, list[str]] = defaultdict(list)

@@ -31,7 +31,7 @@ def new_text_sync() -> str:
 
 
 def row_file(path: str) -> str:
-    """Returns a staged file's path as one name without directories."""
+    """Returns the path of a staged file as one name without directories, which identifies the file in a row."""
     return path.replace("/", "-")
 
 

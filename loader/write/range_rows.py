@@ -80,7 +80,7 @@ class RangeRows:
         self._take(kind, self._open_rows(kind, time_partition), offset, offset, 1, row)
 
     def add_run(self, kind: FileKind, time_partition: str, run: RowRun) -> None:
-        """Adds consecutive rows of one time partition."""
+        """Adds consecutive rows of one time partition, which the C core joined in `run`."""
         rows = self._open_rows(kind, time_partition)
         taken = at = 0
         while taken < len(run.ends):

@@ -83,7 +83,11 @@ class TaskFiles:
         self._named = 0
 
     def add_rows(self, key: TimePartitionKey, rows: bytes | bytearray, piece: FileRange) -> None:
-        """Adds joined rows of one topic partition. They are buffered until they fill a block."""
+        """Adds joined rows of one topic partition. They are buffered until they fill a block.
+
+        Args:
+            piece: partition, offsets and number of the rows.
+        """
         file = self._file(key)
         file.waiting.append(rows)
         file.waiting_bytes += len(rows)
@@ -95,7 +99,11 @@ class TaskFiles:
             self._relieve()
 
     def add_block(self, key: TimePartitionKey, data: bytes, piece: FileRange) -> None:
-        """Adds a finished block in the format of the key's files."""
+        """Adds a finished block in the format of the key's files.
+
+        Args:
+            piece: partition, offsets and number of the block's rows.
+        """
         self._append(self._file(key), data, [piece])
 
     def finish(self) -> tuple[StagedFile, ...]:
