@@ -72,6 +72,8 @@ def mark_known(
     """Marks known problems as suppressed; returns the marked schemas and notes about known problems that were fixed.
 
     Args:
+        checked: the results of this run.
+        known: the problems that the baseline file lists.
         origin: name of the baseline file.
         file_exists: whether a file still exists. A known problem of a missing (for example renamed) file applies to one
             other file with the same problem.

@@ -45,7 +45,8 @@ class SuppressedBy:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One finding as text.
+    """One problem of a schema (an incompatibility, a finding of a lint, a violated policy), as the texts and numbers
+    that are displayed.
 
     `line` and `column` count from 1; they are 0 if the problem has no position. `field` is the affected field.
     `fingerprint` does not change when other parts of the file change, see `compute_fingerprint`.
@@ -140,7 +141,7 @@ class Failure:
 
     @classmethod
     def invalid(cls, file: str, error: SchemaParseError) -> Failure:
-        """Failure of a file that is not a schema."""
+        """Returns the failure for a file that is not a schema."""
         return cls(FailureKind.INVALID, file, error.message, error.position)
 
     @property
@@ -179,10 +180,10 @@ def describe_findings(report: Report) -> tuple[Problem, ...]:
 
 
 def describe_finding(finding: Finding, text: str) -> Problem:
-    """Converts one finding.
+    """Converts one finding of a report to a problem.
 
     Args:
-        text: the candidate's text, for the excerpt.
+        text: the candidate's text, from which the shown source line is taken.
     """
     incompatibility = finding.incompatibility
     position = finding.position

@@ -82,7 +82,7 @@ def parse_level(text: str) -> CompatibilityLevel:
 
 @dataclass(frozen=True, slots=True)
 class VersionedSchema:
-    """One version of a history. `label`, such as a file name, is shown instead of the version number."""
+    """One earlier version of a subject. `label`, such as a file name, is shown instead of the version number."""
 
     version: int
     schema: Schema

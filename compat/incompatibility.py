@@ -22,13 +22,13 @@ class IncompatibilityType(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LinkedPath:
-    """Path from the root as a linked list. A comparison has many paths, which share their beginnings."""
+    """Path from the root of a schema as a linked list. A comparison has many paths, which share their beginnings."""
 
     step: str
     outer: LinkedPath | None = None
 
     def steps(self) -> tuple[str, ...]:
-        """Returns the steps, outermost first."""
+        """Returns the elements of the path, outermost first."""
         found = []
         linked_path: LinkedPath | None = self
         while linked_path is not None:
@@ -39,7 +39,7 @@ class LinkedPath:
 
 @dataclass(frozen=True, slots=True)
 class ComparedNode:
-    """The node of one of the two schemas that the walk has reached.
+    """The place of a compared type in one of the two schemas.
 
     `position` is in the schema's own text. Inside a type of a referenced schema (`is_external`) it is the position of
     the reference.

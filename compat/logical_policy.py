@@ -20,6 +20,7 @@ def find_logical_problems(reader: Schema, writer: Schema, *, reader_is_new: bool
     """Returns a message for each pair of matching types whose logical types differ.
 
     Outer types come before inner ones. Pairs that Avro cannot read are omitted, because Avro's rules report them.
+    `reader_is_new` tells whether the messages call the reader or the writer the new schema.
     """
     problems: list[str] = []
     pending: list[_TypePair] = [(reader.root, writer.root, "/")]

@@ -8,7 +8,8 @@ in both texts, field paths, and the problems inside the intended branch of a uni
 One difference remains: a named type that a text defines twice with the same content is one type here and two types in
 Avro Java. A problem at its second use therefore has the location of the first use.
 
-The walk uses an explicit stack, because types that refer to each other can nest deeper than Python's recursion limit.
+The comparison uses an explicit stack, because types that refer to each other can nest deeper than Python's recursion
+limit.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ _ROOT = LinkedPath("")
 
 
 class _Visit(NamedTuple):
-    """A reader type and a writer type to compare, and how the walk reached them.
+    """One reader type and one writer type to compare, with their places in the two schemas.
 
     `location` is the path that Avro Java reports. It starts with "" at the root, and again where a branch of the
     reader's union is tried. `reader_side` and `writer_side` have the whole path in each schema.
@@ -151,20 +152,21 @@ class _Visit(NamedTuple):
     writer_side: ComparedNode
 
     def inside(self, step: str, reader: Type, writer: Type, reader_mark: str = "", writer_mark: str = "") -> _Visit:
-        """Returns the visit of a pair one step below this one.
+        """Returns the comparison of two types inside this pair's types, such as the types of two fields. One of them
+        may be a type of this pair itself: the one whose counterpart is a union.
 
         Args:
-            step: the element that the step adds to the location.
-            reader_mark: the element that it adds to the reader's path of field names; "" if none.
-            writer_mark: the element that it adds to the writer's.
+            step: path element that is appended to the location, such as `items`.
+            reader_mark: path element that is appended to the reader's path of field names; "" if none.
+            writer_mark: path element that is appended to the writer's path of field names; "" if none.
         """
         location = LinkedPath(step, self.location)
         reader_side = _location_inside(self.reader_side, reader, reader_mark)
         return _Visit(reader, writer, location, reader_side, _location_inside(self.writer_side, writer, writer_mark))
 
     def trial(self, reader: Type, writer: Type) -> _Visit:
-        """Returns a visit that checks one branch of the reader's union against the writer's type. Its error location
-        starts at the root, as in Avro Java."""
+        """Returns the comparison of one branch of the reader's union with the writer's type. Its location starts at the
+        root, as in Avro Java."""
         return _Visit(
             reader,
             writer,
@@ -174,7 +176,7 @@ class _Visit(NamedTuple):
         )
 
     def at(self, *steps: str) -> _Visit:
-        """Returns a visit of the same pair whose location has further steps."""
+        """Returns the comparison of the same pair of types, with `steps` (path elements) appended to its location."""
         return self._replace(location=_extend_path(self.location, steps))
 
     def incompatible(
@@ -185,7 +187,13 @@ class _Visit(NamedTuple):
         field: Field | None = None,
         causes: tuple[Incompatibility, ...] = (),
     ) -> _Problems:
-        """Returns the problem of this pair; `steps` lead from it to the location that Avro Java reports."""
+        """Returns the problem of this pair, as a tree with one element.
+
+        Args:
+            steps: path elements from this pair to the location that Avro Java reports.
+            field: the reader's field, if the writer has no or several fields for it.
+            causes: the problems inside the intended branch of a union.
+        """
         location = _extend_path(self.location, steps)
         reader_side, writer_side = self.reader_side, self.writer_side
         if kind in _REPORTED_AT_DEFINITION:
@@ -223,8 +231,8 @@ def _extend_path(linked_path: LinkedPath, steps: Sequence[str]) -> LinkedPath:
 
 
 def _location_inside(side: ComparedNode, node: Type, mark: str = "") -> ComparedNode:
-    """Returns the position and path of `node`, which is one step below `side`. `mark` is the path element of the step,
-    "" if it adds none."""
+    """Returns position and path of `node`, a type directly inside the one at `side`. `mark` is the path element that is
+    appended for it, "" for none."""
     linked_path = LinkedPath(mark, side.linked_path) if mark else side.linked_path
     return ComparedNode(linked_path, side.position if side.is_external else node.position, side.is_external)
 
@@ -282,8 +290,8 @@ class _ComparisonWalk:
         return defined_names(self.writer)
 
     def run(self, request: _Visit) -> _Problems:
-        """Compares a pair, and all pairs on which its result depends; returns the problems. The stack holds the checks
-        that wait for the result of an inner pair, innermost last."""
+        """Compares a pair of types, and all pairs on which its result depends; returns the problems. The stack holds
+        the checks that wait for the result of an inner pair, innermost last."""
         stack: list[tuple[tuple[int, int], _Steps]] = []
         while True:
             visit = self.resolved(request)
@@ -307,8 +315,8 @@ class _ComparisonWalk:
             request = next_visit
 
     def resolved(self, visit: _Visit) -> _Visit:
-        """Returns the visit with references replaced by the referenced types. The content of a referenced schema's type
-        has no position in the referring text."""
+        """Returns the pair of types with references replaced by the referenced types. The content of a referenced
+        schema's type has no position in the referring text."""
         reader, writer = visit.reader, visit.writer
         if not (isinstance(reader, Reference) or isinstance(writer, Reference)):
             return visit
@@ -328,8 +336,15 @@ def _follow_reference(side: ComparedNode, node: Type, own: set[Name]) -> Compare
 
 
 def _resume(steps: _Steps, problems: _Problems | None) -> tuple[_Visit | None, _Problems | None]:
-    """Continues the generator of a check with the problems of its last visit (None starts it); returns the next visit
-    that it requests, or its result."""
+    """Continues the check of a pair of types until it needs the result of an inner pair, or ends.
+
+    Args:
+        steps: the generator that performs the check.
+        problems: the result of the inner pair that the check requested last; None starts the check.
+
+    Returns:
+        The inner pair that it requests, or None; and the problems of the pair if the check has ended, otherwise None.
+    """
     try:
         return (next(steps) if problems is None else steps.send(problems)), None
     except StopIteration as end:
@@ -387,10 +402,11 @@ def _check_records(walk: _ComparisonWalk, visit: _Visit, reader: Record, writer:
 
 
 def _is_trivially_readable(reader: Type, writer: Type) -> bool:
-    """Whether the pair is readable by primitives alone, so that no visit is needed; true for most fields.
+    """Whether the pair is readable by primitives alone, so that it need not be compared like other pairs; true for most
+    fields.
 
-    A visit of such a pair would find no problem and request no pair that matters later. Reader branches before the
-    matching one are tried too, so a union with an earlier non-primitive branch is left to the visit.
+    A comparison of such a pair would find no problem and request no pair that matters later. Reader branches before the
+    matching one are tried too, so a union with an earlier non-primitive branch is compared like other pairs.
     """
     if type(writer) is Union:
         return all(_is_trivially_readable(reader, branch) for branch in writer.branches)

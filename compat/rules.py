@@ -53,7 +53,8 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class RuleCase:
-    """A problem from the view of the candidate's author. `other` is the name of the compared version."""
+    """One incompatibility, described from the view of the candidate's author. `other` is the name of the compared
+    version."""
 
     problem: Incompatibility
     direction: Direction
@@ -230,7 +231,7 @@ def _type_text(node: Type) -> str:
 
 
 def _keep_advice(node: Type, *, widen: bool = True) -> str:
-    """Suggests keeping the type or, if the candidate is the reader, a type that also reads it."""
+    """Returns the advice to keep the type or, with `widen`, to use another type that can also read data of this one."""
     if not widen or not isinstance(node, Primitive):
         return f"keep {describe_type(node)}"
     wider = [kind.value for kind in PrimitiveType if kind is not node.type and is_readable(kind, node.type)]

@@ -38,9 +38,8 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class GitTree:
-    """Content of a commit. `files` maps path to blob; a symbolic link has the blob of its target if the target is in
-    the tree.
-    """
+    """Content of a commit. `files` maps path to blob (the id of the stored content); a symbolic link has the blob of
+    its target if the target is in the tree."""
 
     files: Mapping[str, str]
     submodules: tuple[str, ...] = ()
@@ -120,7 +119,8 @@ class GitRepository:
         return GitTree(files, tuple(submodules))
 
     def blobs(self, object_names: Sequence[str]) -> Mapping[str, bytes]:
-        """Returns the contents of blobs, read in one process. A blob over the limit is cut one byte past it."""
+        """Returns the contents of blobs (git's stored files), read in one process. A blob longer than `BLOB_BYTES_MAX`
+        is cut one byte after this length."""
         names = list(dict.fromkeys(object_names))
         if not names:
             return {}
@@ -149,7 +149,12 @@ class GitRepository:
         return frozenset(os.fsdecode(part) for part in (changed + untracked).split(b"\0") if part)
 
     def history(self, commit: str, patterns: Sequence[str]) -> Iterator[FileChange]:
-        """Yields the changes of the first-parent history, newest first; for a merge, its changes to that line."""
+        """Yields the changes of files in the history of a commit, newest first. The history has only first parents; the
+        changes of a merge are those against its first parent.
+
+        Args:
+            patterns: git's patterns of the files.
+        """
         shape = ("--raw", "-z", "-M", "--no-abbrev", "--format=format:%x01%H")
         listing = self._output("log", "--first-parent", "-m", *shape, commit, "--", *patterns)
         for part in listing.split(b"\x01")[1:]:

@@ -82,8 +82,10 @@ def find_differences(
     """Yields the differences between files, lock and registry, one sentence each.
 
     Args:
+        rows: the entries of the lock file.
+        sources: the schema files.
         subjects: file to subject, for the files that must be in the lock.
-        client: None to skip the registry.
+        client: client of the registry; None to compare only files and lock.
     """
     by_file = {row.file: row for row in rows}
     for file, subject in subjects.items():

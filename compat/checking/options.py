@@ -110,7 +110,7 @@ def parse_naming(args: argparse.Namespace, settings: CompatSettings) -> SubjectN
 
 
 def parse_level_choice(args: argparse.Namespace, settings: CompatSettings) -> LevelChoice:
-    """Returns the requested level."""
+    """Returns the level that the flags, or else the settings, request."""
     text, origin = (args.level, "--level") if args.level else (settings.level, "compat.level")
     try:
         level = parse_level(text) if text else None
@@ -227,7 +227,7 @@ def parse_lint_options(args: argparse.Namespace, settings: CompatSettings) -> tu
 
 
 def parse_exemptions(args: argparse.Namespace, settings: CompatSettings) -> Exemptions:
-    """Returns the suppressions and known problems."""
+    """Returns the suppressions of the settings and the known problems of the baseline file."""
     suppressions = []
     for number, table in enumerate(settings.suppressions, 1):
         try:

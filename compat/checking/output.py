@@ -60,7 +60,13 @@ def write_outputs(result: CompatCheckResult, outputs: Sequence[Output]) -> None:
 
 
 def print_result(result: CompatCheckResult, name: str, *, verbose: bool = False, quiet: bool = False) -> None:
-    """Prints the result to standard output, and one line per failure to standard error."""
+    """Prints the result to standard output, and one line per failure to standard error.
+
+    Args:
+        name: name of the format.
+        verbose: see `render_text`.
+        quiet: see `render_text`.
+    """
     escape_unencodable(sys.stdout)
     escape_unencodable(sys.stderr)
     if name == "text":

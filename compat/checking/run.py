@@ -335,7 +335,8 @@ def apply_exemptions(result: CompatCheckResult, exemptions: Exemptions, today: d
 def deleted_candidates(
     deleted_files: Iterable[tuple[str, str]], scope: FileScope, naming: SubjectNaming
 ) -> list[CandidateSchema]:
-    """Returns deleted files as candidates; omits files for which no subject can be derived."""
+    """Returns the deleted files with their subjects, so that their earlier versions can be searched like those of a
+    candidate. Omits files for which no subject can be derived."""
     candidates = []
     for path, text in deleted_files:
         with suppress(NoSubject):
@@ -354,8 +355,11 @@ def report_deletions(
     """Returns a `SCHEMA_DELETED` problem for each deleted file that no other file replaces.
 
     Args:
+        deleted: the deleted files.
         histories: histories of the deleted files; a file without versions was never released.
         others: histories of existing files, which replace the file that they are compared with.
+        baseline: name of the baseline, for messages.
+        choice: the level that the user requested; at a level without checks nothing is reported.
     """
     taken = {history.versions[-1].label for history in others if history.versions}
     found: dict[str, CheckedSchema] = {}

@@ -112,7 +112,7 @@ def _is_among(changed: Set[str], path: str, repository: GitRepository) -> bool:
 
 
 def _with_users(touched: Collection[str], types: TypeSet) -> Collection[str]:
-    """Returns the files and all files that use their types, directly or indirectly."""
+    """Returns the `touched` files, which have changed, and all files that use their types, directly or indirectly."""
     if not touched:
         return touched
     users: dict[str, list[str]] = {}

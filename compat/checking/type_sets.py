@@ -70,6 +70,8 @@ class TypeSet:
         """Creates the set.
 
         Args:
+            texts: texts by path; more can be added later.
+            strict: also refuse invalid defaults and namespaces.
             prefix: prepended to paths in messages, such as `main:` for a git revision.
             given_types: paths of the texts that were given as type definitions.
             type_source: loads further texts.

@@ -28,7 +28,7 @@ def result_document(result: CompatCheckResult) -> dict[str, Any]:
 
 
 def checked_schema_document(checked: CheckedSchema) -> dict[str, Any]:
-    """Returns one checked schema."""
+    """Returns the result of one checked schema as a JSON value."""
     return {
         "file": checked.file,
         "subject": checked.subject,
@@ -48,7 +48,7 @@ def checked_schema_document(checked: CheckedSchema) -> dict[str, Any]:
 
 
 def problem_document(problem: Problem) -> dict[str, Any]:
-    """Returns one finding; findings of lints have no direction and no message of Avro."""
+    """Returns one problem as a JSON value; findings of lints have no direction and no message of Avro."""
     out: dict[str, Any] = {
         "rule": problem.rule,
         "severity": problem.severity.value,
@@ -77,7 +77,7 @@ def _suppressed(problem: Problem) -> dict[str, Any]:
 
 
 def failure_document(failure: Failure) -> dict[str, Any]:
-    """Returns a schema or a baseline that could not be checked."""
+    """Returns the failure to check a schema or to read a baseline as a JSON value."""
     position = failure.position
     return {
         "kind": failure.kind.value,

@@ -171,7 +171,7 @@ def _verdict(checked: CheckedSchema, style: Style) -> str:
 
 
 def _remarks(checked: CheckedSchema) -> str:
-    """Returns the number of warnings and suppressed problems."""
+    """Returns the numbers of warnings and suppressed problems as text in parentheses; "" if there are none."""
     warnings = sum(problem.severity.value == "warning" and not problem.suppressed for problem in checked.problems)
     suppressed = sum(problem.suppressed is not None for problem in checked.problems)
     words = [pluralize(warnings, "warning")] if warnings else []

@@ -171,7 +171,7 @@ def parse_lints(
 
 
 def lint_problems(chosen: Sequence[EnabledLint], linted: LintInput) -> tuple[Problem, ...]:
-    """Returns the problems that the lints find, by lint and then in text order."""
+    """Returns the problems that the `chosen` lints find in `linted`, by lint and then in text order."""
     return tuple(_problem(row, remark, linted) for row in chosen for remark in row.lint.check(linted))
 
 

@@ -1,7 +1,7 @@
 """The types in a schema's own text with their field paths, and the matching types of an earlier version.
 
-A type defined in another file is checked with that file, because its positions are in that file. A reference to it ends
-the walk.
+A type defined in another file is checked with that file, because its positions are in that file. Types inside it are
+therefore not listed.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ def _matched(new: Sequence[tuple[Type, Type]], old: Sequence[Type]) -> Iterator[
     with an equal short name.
 
     Args:
-        new: each branch as written, and the type that it refers to.
+        new: the branches of the candidate's union: each as written, and the type that it refers to.
+        old: the branches of the earlier version's union.
     """
     full = [
         (node, old_branch)

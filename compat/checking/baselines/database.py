@@ -21,11 +21,11 @@ from headrace.settings import Settings
 
 
 class DatabaseBaseline:
-    """Baseline of a registry database.
+    """The versions in a registry's database, as the baseline to which the checked files are compared.
 
     Args:
         url: SQLAlchemy URL; "" for the URL of the settings.
-        all_new_policy: see `RegistryBaseline`.
+        all_new_policy: whether it is accepted that the registry has none of the checked subjects.
     """
 
     def __init__(self, settings: Settings, url: str, all_new_policy: AllNewPolicy = AllNewPolicy.ALLOW) -> None:

@@ -118,8 +118,8 @@ class DirectoryLayout:
     """Finds the earlier versions of a schema in a directory or in a directory of a git revision.
 
     Args:
-        paths: key (path below the directory) to the name of the file in `texts`.
-        texts: texts by that name.
+        paths: the files of the directory: path below the directory (key) to the file's name in `texts`.
+        texts: the texts of the files, by that name.
     """
 
     def __init__(self, paths: Mapping[str, str], texts: Mapping[str, str], naming: SubjectNaming) -> None:
@@ -156,9 +156,8 @@ class DirectoryLayout:
         return [self._paths[key] for key in likely]
 
     def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
-        """Returns path and text of the files that a directory of the same layout lacks; of several versions, the last
-        one.
-        """
+        """Returns path and text of the files that this directory has and the checked directory lacks; of several
+        versions, the last one."""
         directory = scope.directory
         if directory is None or not any(os.path.lexists(f"{directory}/{key}") for key in self._paths):
             return ()
@@ -172,9 +171,8 @@ class DirectoryLayout:
         return tuple(found.items())
 
     def _find_renamed(self, candidate: CandidateSchema) -> Sequence[str]:
-        """Returns the keys of files with a similar name. If directories were named, their layout takes precedence over
-        file names.
-        """
+        """Returns the keys of files that may be the candidate's earlier version under another path or name. If
+        directories were named, their layout takes precedence over file names."""
         same_name: Sequence[str] = ()
         if "/" not in candidate.file.key:
             parts = candidate.file.path.split("/")
@@ -187,7 +185,7 @@ class DirectoryLayout:
         return self._find_deleted(candidate) or self._find_by_record(candidate.record) or same_name
 
     def _find_deleted(self, candidate: CandidateSchema) -> Sequence[str]:
-        """Returns the keys of files with the same subject that no longer exist at their path."""
+        """Returns the keys of files that have the candidate's subject and no longer exist at their path."""
         root = candidate.file.path.removesuffix(candidate.file.key)
         if root not in self._by_subject:
             self._by_subject[root] = {}

@@ -39,7 +39,7 @@ COMMIT_CHARS = 10  # of a commit's hash, in the labels of earlier versions
 
 
 class GitBaseline:
-    """Baseline of a git revision.
+    """The schemas of a git revision, as the baseline to which the checked files are compared.
 
     Args:
         revision: a branch, tag or commit.
@@ -97,7 +97,7 @@ class GitBaseline:
 
 
 class _Revision:
-    """One revision of a repository; it is read once."""
+    """The schema files of one git revision, and the earlier versions in them. The list of files is read once."""
 
     def __init__(
         self, repository: GitRepository, revision: str, naming: SubjectNaming, tip: bool, comments: bool
@@ -155,7 +155,8 @@ class _Revision:
         return DirectoryLayout({path[len(location) + 1 :]: path for path in schemas}, self._texts, self._naming)
 
     def _schemas_among(self, paths: Iterable[str]) -> list[str]:
-        """Returns the files that have a schema's name, or are .json and contain a schema; reads all of them."""
+        """Returns those of the `paths` that have a schema's file name, or are .json and contain a schema; reads these
+        files."""
         likely = [path for path in paths if is_schema_name(path) or is_json_name(path)]
         # Read separately, so that JSON files that are not schemas are not searched for types.
         blobs = self.repository.blobs([self._tree[path] for path in likely if is_json_name(path)])
@@ -251,7 +252,8 @@ class _Revision:
         return EarlierVersion(0, label, self._texts[path], partial(self._types.schema_once, path))
 
     def before(self, path: str) -> list[EarlierVersion]:
-        """Returns the earlier contents of the path, oldest first; equal consecutive texts are returned once."""
+        """Returns the earlier contents of the file at `path` in the revision's history, oldest first; equal consecutive
+        texts are returned once."""
         blob = self._tree[path]
         found: list[FileChange] = []
         for change in self._changes(Path(path).suffix):

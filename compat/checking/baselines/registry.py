@@ -230,7 +230,12 @@ class RegistryBaseline:
         raise BaselineFailed.from_reason(FailureKind.UNREADABLE, self.name, message)
 
     def _latest(self, configured: Collection[SubjectConfig], pool: ThreadPoolExecutor) -> dict[str, RegisteredSchema]:
-        """Returns the newest version of each existing subject, by requested subject."""
+        """Returns the newest versions of the existing subjects, by the subject that was derived from the file.
+
+        Args:
+            configured: the configurations of all checked subjects.
+            pool: threads for requests of single subjects.
+        """
         if len(configured) <= SINGLE_REQUESTS_MAX:
             return self._fetch_latest(configured, pool)
         listed: dict[str, RegisteredSchema] = {}
@@ -297,7 +302,12 @@ class RegistryBaseline:
     def _older(
         self, newest: Mapping[str, RegisteredSchema], pool: ThreadPoolExecutor
     ) -> dict[str, list[RegisteredSchema]]:
-        """Returns the versions before the newest, ascending, by requested subject."""
+        """Returns all versions before the newest ones, ascending, by the subject that was derived from the file.
+
+        Args:
+            newest: the newest version of each subject.
+            pool: threads for requests of single subjects.
+        """
         if len(newest) > SINGLE_REQUESTS_MAX:
             rows: list[RegisteredSchema] | None = []
             for members in _group_by_context({_version_key(item)[0] for item in newest.values()}).values():

@@ -46,9 +46,8 @@ class SubjectConfig:
     adds_tags_or_rules: bool = False
 
     def needs_all_versions(self, choice: LevelChoice) -> bool:
-        """Whether the latest version is not enough; in a compatibility group, the compared version may be an earlier
-        one.
-        """
+        """Whether the check needs all versions of the subject, not only the latest; in a compatibility group, the
+        compared version may be an earlier one."""
         return bool(self.group) or choice.is_transitive(self.level)
 
     def metadata(self, latest: Mapping[str, str]) -> Mapping[str, str]:
@@ -140,7 +139,7 @@ def _properties(metadata: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def level_of(config: Mapping[str, Any]) -> CompatibilityLevel:
-    """Returns the level of a configuration.
+    """Returns the compatibility level in a configuration that the registry returned.
 
     Raises:
         ServiceError: the configuration has no valid level.
