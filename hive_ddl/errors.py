@@ -20,7 +20,8 @@ class HiveDdlError(Exception):
 
 
 class UnsupportedColumn(HiveDdlError):
-    """`path` is the column and the member, item or value within it; `reason` is a sentence."""
+    """No Hive column can hold a field. `path` is the column and the member, item or value within it; `reason` is a
+    sentence."""
 
     def __init__(self, path: str, reason: str, position: Position = NOWHERE) -> None:
         super().__init__(f"{path or 'the schema'} cannot be a Hive column: {reason}")
@@ -72,7 +73,7 @@ class StatementRefused(HiveDdlError):
 
 
 class MetastoreUnavailable(HiveDdlError):
-    """`where` is a thrift:// URI or the directory of a Derby metastore."""
+    """The metastore cannot be used. `where` is a thrift:// URI or the directory of a Derby metastore."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"the Hive metastore {where} cannot be used: {reason}")

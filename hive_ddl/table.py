@@ -174,7 +174,15 @@ def is_same_location(one: str, other: str) -> bool:
 
 
 def _checked_url(url: str, schema_chars: int) -> str:
-    """Checks that `avro.schema.url` is the same as a URI and as an undecoded path, because Hive uses it as both."""
+    """Returns the URL for `avro.schema.url`, after checking that it is the same as a URI and as an undecoded path,
+    because Hive uses it as both.
+
+    Args:
+        schema_chars: length of the schema, for the message.
+
+    Raises:
+        UnusableLocation: Hive cannot open a file with this URL.
+    """
     misfit = _NOT_URI.search(url)
     if misfit is not None:
         raise UnusableLocation(

@@ -38,7 +38,8 @@ CHAR_CHARS_MAX = 255
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`name` is in lower case, as in Hive; `type` is Hive's type name; `comment` is the result of `column_comment`."""
+    """A column of a Hive table. `name` is in lower case, as in Hive; `type` is Hive's type name; `comment` is the
+    result of `column_comment`."""
 
     name: str
     type: str

@@ -55,12 +55,16 @@ class Executor(Protocol):
 
 
 def check_creation(current: TableState, desired: TableState) -> None:
-    """Checks a table that already exists although it was to be created. An earlier attempt of this process or another
-    writer has created it.
+    """Checks whether a table that was to be created, but already exists, can be used. An earlier attempt of this
+    process or another writer has created it.
+
+    Args:
+        current: the existing table.
+        desired: the table that was to be created.
 
     Raises:
-        StaleRevision: the table differs from the desired one.
-        ForeignTable: the table does not belong to the topic.
+        StaleRevision: the existing table differs from the desired one.
+        ForeignTable: the existing table does not belong to the topic.
     """
     is_ours = current.topic == desired.topic and current.revision == desired.revision
     if not is_ours and plan_table(current, desired):

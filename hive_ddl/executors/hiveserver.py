@@ -271,7 +271,8 @@ class _TableDescription:
     """The result of DESCRIBE FORMATTED, of either server.
 
     Columns come first, then sections with titles that start with #. The first section repeats the partition columns,
-    later ones contain facts. Names of facts are padded with blanks; Hive ends them with a colon.
+    later ones contain names and values, such as the table's location. Names are padded with blanks; Hive ends them with
+    a colon.
     """
 
     rows: Sequence[Sequence[Any]]

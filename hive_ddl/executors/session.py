@@ -357,7 +357,8 @@ def _session_failures(log_path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _local_address(address: str | None) -> Iterator[None]:
-    """Sets the local address for a JVM started in this context, unless the environment contains one.
+    """While the context is open, sets the variable that gives Spark its local address, unless the environment already
+    has it or `address` is None.
 
     Spark determines the address before it reads a property, and exits if the machine's own name has none, as in some
     containers.
@@ -393,7 +394,13 @@ def _deferred_interrupts() -> Iterator[None]:
 
 
 def _failure_line(log_path: Path, start: int, otherwise: str) -> str:
-    """Returns the line of the JVM's output that best explains why it ended."""
+    """Returns the line of the JVM's output that best explains why it ended.
+
+    Args:
+        log_path: the file with the output.
+        start: position in the file at which the output of this JVM starts.
+        otherwise: the text to return if there is no output.
+    """
     with log_path.open("rb") as log:
         log.seek(start)
         lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]

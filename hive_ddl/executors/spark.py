@@ -205,7 +205,13 @@ class SparkExecutor:
     def _visible_columns(
         self, facts: Mapping[str, Any], properties: Mapping[str, str], partition_columns: Sequence[str]
     ) -> tuple[Column, ...]:
-        """Returns the columns that readers see: those of the schema, or the stored ones if no schema is readable."""
+        """Returns the columns that readers see: those of the schema, or the stored ones if no schema is readable.
+
+        Args:
+            facts: the metastore's Thrift value of the table, as nested dicts.
+            properties: the properties of the table.
+            partition_columns: their names; they are not returned.
+        """
         of_literal = literal_columns(properties, partition_columns)
         if of_literal:
             return of_literal
@@ -428,6 +434,7 @@ class SparkExecutor:
         """Translates JVM exceptions in the context into errors of this package.
 
         Args:
+            subject: what the context reads or changes, such as a table; the error message names it.
             of_metastore: whether the calls in the context go to the metastore, not to a file system.
         """
         if self._failure_reason:
