@@ -163,7 +163,8 @@ def explain(args: argparse.Namespace) -> int:
 
 
 def _topic_of(known: LoadedState, name: str) -> str:
-    """Returns the topic with this name, or the topic whose table has this name."""
+    """Returns the topic with this name, or else the loaded topic whose table has this name; the name itself if there is
+    neither. `known` has the loaded topics."""
     topics = known.log.state.topics
     return name if name in topics else next((item for item, state in topics.items() if state.table == name), name)
 
@@ -296,7 +297,11 @@ VERBS = (
 
 @contextlib.contextmanager
 def _repairing(args: argparse.Namespace, *, deep: bool) -> Iterator[tuple[Repair, Sequence[str]]]:
-    """Opens the tables for comparison or repair. In the context, expected errors end the command with one line."""
+    """Opens the tables for comparison or repair. In the context, expected errors end the command with one line.
+
+    Yields:
+        The repair, and the given topics, or all loaded topics if none is given.
+    """
     from headrace.pipeline.load import commit_log, open_repair
 
     settings = settings_from(args)

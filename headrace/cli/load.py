@@ -166,7 +166,7 @@ def run_once(args: argparse.Namespace, settings: Settings, session: LoadSession 
     """Runs one load and appends a line to the log of runs, also after a failure.
 
     Args:
-        session: see `pipeline.load.SparkConnection`.
+        session: the Spark session to use, shared with other loads; None if this load opens its own.
     """
     from headrace.loader.run_log import RunLine, append_line, line_of
     from headrace.pipeline.load import now_ms, run_log_path
@@ -326,7 +326,12 @@ def print_report(report: RunReport) -> None:
 
 def _print_reasons(word: str, reasons: Iterable[tuple[str, str]]) -> None:
     """Prints one line per reason. Topics with the same reason share a line (for example, all topics if the metastore is
-    unavailable), and so do all partitions of an unavailable broker."""
+    unavailable), and so do all partitions of an unavailable broker.
+
+    Args:
+        word: the first word of each line.
+        reasons: pairs of a topic and the reason why it, or a partition of it, is reported.
+    """
     held: dict[str, list[tuple[str, str]]] = {}
     for topic, text in reasons:
         partitions = _PARTITIONS.match(text)
@@ -341,7 +346,11 @@ def _print_reasons(word: str, reasons: Iterable[tuple[str, str]]) -> None:
 
 def _subject(found: Sequence[tuple[str, str]]) -> str:
     """Returns the start of the line about a reason, up to the colon: the topics that share the reason, and the number
-    of their partitions."""
+    of their partitions.
+
+    Args:
+        found: pairs of a topic and the beginning of its reason that names partitions, "" if the reason names none.
+    """
     topics = list(dict.fromkeys(topic for topic, _ in found))
     named = ", ".join(topics[:TOPICS_NAMED_MAX]) + (", …" if len(topics) > TOPICS_NAMED_MAX else "")
     topics_text = topics[0] if len(topics) == 1 else f"{len(topics):,} topics ({named})"

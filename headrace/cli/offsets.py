@@ -335,7 +335,12 @@ def _bounds(settings: Settings, topic: str, partition: int) -> tuple[LogBounds |
 def _commit_choice(
     args: argparse.Namespace, settings: Settings, choose: Callable[[LoaderState], Choice], note: str
 ) -> int:
-    """Computes the new offsets with `choose` from the current state, and commits them unless this is a dry run."""
+    """Computes the new offsets, commits them unless this is a dry run, and prints them. Returns the exit code.
+
+    Args:
+        choose: returns the new offsets for the loader's current state.
+        note: a sentence that is printed with the result.
+    """
     from headrace.loader.build import current_build
     from headrace.loader.offsets.choose import commit_of
     from headrace.pipeline.load import commit_log, new_run_id, now_ms

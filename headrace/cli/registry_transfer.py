@@ -364,7 +364,7 @@ def _umask() -> int:
 
 
 class TransferProgress:
-    """Shows a progress bar on a terminal, and periodic log lines elsewhere."""
+    """Shows how far an export or import is: as a bar on a terminal, and as periodic log lines elsewhere."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = sys.stderr if out is None else out
@@ -379,7 +379,8 @@ class TransferProgress:
             self._write("\r\x1b[K")
 
     def show(self, step: str, done: int, total: int) -> None:
-        """Shows the progress of a step. `total` is 0 if it is unknown."""
+        """Shows that `done` of `total` items of a step, such as the registration of schemas, are finished. `total` is 0
+        if it is unknown."""
         now = time.monotonic()
         if now - self._shown_at < (BAR_PAUSE_S if self._draws else LOG_PAUSE_S):
             return
@@ -396,7 +397,7 @@ class TransferProgress:
 
 
 def bar(step: str, done: int, total: int) -> str:
-    """Formats the progress of a step as one line."""
+    """Formats as one line how many of the `total` items of a step are done."""
     if not total:
         return f"{step} {done}"
     filled = BAR_WIDTH * done // total

@@ -173,6 +173,9 @@ class _QueryRunner:
     def _session_after_wait(self, show: Callable[[str], None]) -> SparkSession:
         """Opens a Spark session. If another process has the metastore open, waits for it as long as --wait permits.
 
+        Args:
+            show: shows the current step to the user.
+
         Raises:
             CommandError: the metastore is still in use after the wait.
             MetastoreUnavailable: the metastore cannot be used for another reason.

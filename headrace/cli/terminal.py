@@ -40,7 +40,9 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 class StepLine(logging.Handler):
-    """A log handler that shows the newest step in one line, which the next step overwrites. Warnings remain visible."""
+    """A log handler for a terminal: shows the current step of a command in one line, which the next step overwrites.
+    Log lines about the start of a step are steps; other lines are shown only if they are warnings, which remain
+    visible."""
 
     def __init__(self, out: TextIO) -> None:
         super().__init__(logging.INFO)
@@ -67,7 +69,7 @@ class StepLine(logging.Handler):
 
 
 def print_line(line: str, out: TextIO) -> None:
-    """Prints a line that remains on the terminal, also while the step line is shown."""
+    """Prints a line that remains on the terminal, also while the current step is shown (see `StepLine`)."""
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         sys.stderr.write(_CLEAR_LINE)
         sys.stderr.flush()
@@ -76,11 +78,11 @@ def print_line(line: str, out: TextIO) -> None:
 
 @contextlib.contextmanager
 def steps_shown(out: TextIO | None = None) -> Iterator[Callable[[str], None]]:
-    """While the context is open, shows steps in place of log lines if standard error is a terminal; clears the line at
-    the end.
+    """While the context is open, shows only the current step of the command, in one line, instead of all log lines, if
+    standard error is a terminal; clears the line at the end.
 
     Yields:
-        A function that shows a step which the log does not report.
+        A function that shows a text as the current step, for steps that are not logged.
     """
     stream = sys.stderr if out is None else out
     if not stream.isatty() or os.environ.get("TERM") == "dumb" or LEVEL_VARIABLE in os.environ:
