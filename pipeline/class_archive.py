@@ -60,6 +60,9 @@ def is_needed() -> bool:
 def create_archive(scratch: Path) -> None:
     """Creates the archive if it is missing and no other process is creating it, and deletes outdated archives.
 
+    Args:
+        scratch: directory for temporary files.
+
     Raises:
         HiveDdlError, OSError: it cannot be created.
     """

@@ -79,10 +79,14 @@ def jvm_properties(settings: Settings, memory: str = "") -> dict[str, str]:
 
 
 def wait_for_end(gateway: Any, stop: threading.Event, memory_key: str, memory: str) -> None:
-    """Waits until `stop` is set.
+    """Waits until `stop` is set, while the JVM of `gateway` runs.
+
+    Args:
+        memory_key: the setting of the JVM's heap size, for the message.
+        memory: its value.
 
     Raises:
-        JvmServerError: the JVM of the gateway ended.
+        JvmServerError: the JVM ended.
     """
     process = getattr(gateway, "proc", None)
     while not stop.wait(POLL_S):
@@ -91,7 +95,13 @@ def wait_for_end(gateway: Any, stop: threading.Event, memory_key: str, memory: s
 
 
 def jvm_end_reason(code: int, memory_key: str, memory: str) -> str:
-    """Describes the exit code of a JVM for the user."""
+    """Returns a message that explains to the user why a JVM ended.
+
+    Args:
+        code: the JVM's exit code.
+        memory_key: the setting of the JVM's heap size.
+        memory: its value.
+    """
     if code in OUT_OF_MEMORY_CODES:
         return f"its JVM ran out of memory with {memory}: increase {memory_key}"
     return f"its JVM ended with code {code}; see logs/spark.log"
@@ -101,6 +111,11 @@ def free_port(listen: Address, server: str, key: str) -> int:
     """Returns the port to listen on; for port 0, a free one.
 
     The JVM takes seconds to start, so a port in use is detected before.
+
+    Args:
+        listen: the configured address.
+        server: name of the server, for the message.
+        key: the setting of the address, for the message.
 
     Raises:
         JvmServerError: the port is in use.

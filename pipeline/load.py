@@ -270,12 +270,12 @@ def open_load(
     """Opens what a load and a rewrite need. Closes Spark and the connections to brokers and registry at the end.
 
     Args:
-        log: opened, unless `is_dry`.
+        log: the commit log. The caller has opened it, unless `is_dry`.
         output: stream for the statements of an executor that only prints.
         is_dry: whether the load will only be planned.
         only: names of the topics to load; empty for all.
         may_begin: see `RunSettings`.
-        session: see `SparkConnection`.
+        session: a Spark session that consecutive loads share; None if this load opens its own.
     """
     with ExitStack() as stack:
         storage = warehouse_storage(settings)
@@ -353,7 +353,7 @@ def open_repair(settings: Settings, log: CommitLog, output: TextIO, *, deep: boo
     """Opens the comparison and repair of tables.
 
     Args:
-        log: opened; or only read, if nothing will be changed.
+        log: the commit log. The caller has opened it, or only read it if nothing will be changed.
         output: stream for the statements of an executor that only prints.
         deep: whether to list the directories too.
     """

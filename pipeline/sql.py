@@ -54,8 +54,11 @@ class QueryFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """`types` are Spark's short type names. A value is its text, or None for NULL. `values` has the same rows as JSON
-    values; it is empty unless requested."""
+    """The columns and rows of a query's result.
+
+    `types` are Spark's short type names. A value is its text, or None for NULL. `values` has the same rows as JSON
+    values; it is empty unless requested.
+    """
 
     columns: tuple[str, ...]
     types: tuple[str, ...]
@@ -117,7 +120,12 @@ def run_query(session: SparkSession, statement: str, database: str, *, with_valu
 
 
 def _ends_before(statement: str, failure: str) -> bool:
-    """Returns whether the position of a syntax error is right after a semicolon."""
+    """Returns whether Spark found a syntax error right after a semicolon, which means that the text has several
+    statements.
+
+    Args:
+        failure: Spark's message, which contains the position of the error.
+    """
     position = _POSITION.search(failure)
     if position is None:
         return False

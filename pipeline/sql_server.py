@@ -213,7 +213,8 @@ class _QueryServer:
             return error_bytes(self._failure_reason(f"{type(error).__name__}: {error}"))
 
     def _failure_reason(self, otherwise: str) -> str:
-        """Returns the reason of a failure: the end of the JVM if that is the cause, otherwise the given message."""
+        """Returns the reason why a query failed: the end of the JVM if that is the cause, otherwise `otherwise`, the
+        message of the error."""
         if self._jvm is None or not any(word in otherwise for word in JVM_END_WORDS):
             return otherwise
         try:

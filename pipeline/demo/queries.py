@@ -137,7 +137,8 @@ QUERIES = (
 
 
 def differences(found: Table, expected: Table) -> Sequence[str]:
-    """Returns the differences between two results, one sentence per row. Floats may differ in their last digits."""
+    """Returns the differences between the result of a query (`found`) and the expected result, one sentence per row.
+    Floats may differ in their last digits."""
     if len(found) != len(expected):
         return [f"{len(found)} rows instead of {len(expected)}"]
     return [

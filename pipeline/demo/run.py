@@ -243,8 +243,12 @@ class _Demo:
         self._print_detail(f"{events:,} events acknowledged, {events / max(seconds, 1e-6):,.0f}/s")
 
     def _produce(self, topic: Topic, schema: str, listed: Sequence[Event]) -> tuple[int, float]:
-        """Sends the events of a topic and waits for their acknowledgement. Returns their number and the seconds
-        taken."""
+        """Sends events to a topic and waits for their acknowledgement. Returns their number and the seconds taken.
+
+        Args:
+            schema: text of the schema that they are written with.
+            listed: the events to send.
+        """
         progress = Progress(f"  {topic.name}", len(listed), self._out)
         key = topic.key
         original = [key(event) for event in listed]

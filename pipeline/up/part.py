@@ -98,7 +98,8 @@ class Part:
         raise KeyboardInterrupt
 
     def ready(self, wait_s: float) -> Mapping[str, str] | None:
-        """Returns the addresses that the part prints when it is ready, or None before that."""
+        """Waits up to `wait_s` seconds for the ready line. Returns its addresses, or None if the part has not printed
+        it yet."""
         if self._addresses is None:
             self._read_output(wait_s)
         return self._addresses

@@ -76,7 +76,12 @@ class PartLog:
 
 
 def is_due(size: int, begun_s: float | None, now_s: float) -> bool:
-    """Returns whether a log is due for rotation. `begun_s` is None for a log without a time."""
+    """Returns whether a log is so large or so old that it is rotated.
+
+    Args:
+        size: its length in bytes.
+        begun_s: the time of its first line, in seconds since 1970; None if no line has a time.
+    """
     return size > LOG_BYTES_MAX or (begun_s is not None and now_s - begun_s > LOG_AGE_S)
 
 

@@ -99,8 +99,13 @@ def child_environment(
 
 
 def consecutive_deaths(before: int, ready_for_s: float) -> int:
-    """Returns the number of consecutive deaths within `QUICK_DEATH_S` of readiness, including this one, which always
-    counts."""
+    """Returns how often in a row a part has ended within `QUICK_DEATH_S` after it was ready, including this time, which
+    always counts.
+
+    Args:
+        before: the number at its previous end.
+        ready_for_s: time since it was ready.
+    """
     return before + 1 if ready_for_s < QUICK_DEATH_S else 1
 
 

@@ -78,7 +78,7 @@ def run_up(
 
 
 class _Supervisor:
-    """The running parts, by name."""
+    """Starts, watches, restarts and stops the parts."""
 
     def __init__(self, settings: Settings, environment: Mapping[str, str], stop: _StopFlag) -> None:
         self._settings = settings
