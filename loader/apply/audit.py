@@ -70,8 +70,8 @@ def audit_rows(topic: str, commit: Commit, host: str) -> Iterator[AuditRow]:
 def _skipped_row(
     topic: str, commit: Commit, committed: TopicCommit, offsets: CommittedRange, passed: SkippedOffsets, host: str
 ) -> AuditRow:
-    """Returns the audit row for a range of skipped offsets. It is in the window of the commit time, because the
-    messages at these offsets, and thus their event times, are unknown."""
+    """Returns the audit row for `passed`, a range of skipped offsets. It is in the window of the commit time, because
+    the messages at these offsets, and thus their event times, are unknown."""
     start_ms = window_start(commit.committed_at_ms)
     tier, outcome, partition, log_id = Tier.LOADER, AuditOutcome.SKIPPED, offsets.partition, _log_id(committed, offsets)
     return AuditRow(

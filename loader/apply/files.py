@@ -74,8 +74,8 @@ class FilesApplier:
             yield from _wanted_of(step, time_partition, indexed, added.get(time_partition, {}), names)
 
     def _bring(self, topic: str, one: _Wanted) -> bool:
-        """Ensures that the file exists under its name, if necessary by a link from an earlier generation. Returns False
-        if it exists neither under its name nor in an earlier generation."""
+        """Ensures that the file `one` exists under its name, if necessary by a link from an earlier generation. Returns
+        False if it exists neither under its name nor in an earlier generation."""
         for source in (one.name, *one.earlier):
             if self.files.length(source) is not None:
                 # Also if the name exists: the process that linked it may have been killed before the fsync, and the

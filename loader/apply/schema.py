@@ -67,7 +67,8 @@ class SchemaApplier:
             self._bring_view(view, step)
 
     def _bring(self, wanted: TableState, step: Step) -> bool:
-        """Creates or alters the table. Returns whether it was left unchanged because it has a newer commit number."""
+        """Creates the table, or alters it to the definition `wanted`. Returns whether it was left unchanged because it
+        has a newer commit number."""
         executor = self._executor()
         if wanted.database not in self._databases:
             executor.ensure_database(wanted.database)

@@ -6,7 +6,7 @@
     head.json                  hint: the newest commit number
     checkpoint/000000100.json  the state after that commit
     index/<directory>/<kind>/… hint: the files of each time partition, by day
-    cursor/<applier>.json      hint: the position of each applier (the audit's is in the audit's database)
+    cursor/<applier>.json      hint: the newest commit that the applier has applied (the audit's is in its database)
     schemas/<id>.avsc          writer schemas seen so far
     schemas/registry.json      hint: the registry that they were compared with
     complete.json              hint: the time up to which the tables are complete

@@ -33,7 +33,7 @@ class Changes:
 
 
 def fetch_changes(plan: LoadPlan, cluster: Cluster) -> Changes:
-    """Fetches the metadata of the topics that the plan reads, and compares them with the plan.
+    """Fetches the metadata of the topics that the plan reads, and returns the differences from the plan.
 
     Raises:
         KafkaUnavailable: no broker answers.
@@ -64,8 +64,8 @@ def revalidate(
     changes: Changes,
     staging: Staging,
 ) -> dict[str, ReconciledTopic]:
-    """Checks which topics may be committed. A topic that must not be committed loses its ranges and files, and gets the
-    reason as a problem.
+    """Returns the reconciled topics, after checking which of them may be committed. A topic that must not be committed
+    has no ranges and files in the result, and the reason is added to its problems.
 
     Args:
         staging: contains the tasks' files, which are checked and fsynced there.

@@ -43,7 +43,7 @@ class Chain:
 
 
 def read_chain(log: CommitLog, topic: str, commit_number: int) -> Chain:
-    """Reads all commits of a topic and compares them.
+    """Reads all commits of a topic. Returns the files that they add, and the contradictions between them.
 
     Args:
         commit_number: the newest commit with published files.

@@ -74,6 +74,9 @@ def published_files(
 ) -> Iterator[PublishedFile]:
     """Returns the files of a topic that are live as of a commit, by time partition and in commit order.
 
+    Args:
+        wanted: whether to include a time partition.
+
     Raises:
         CorruptCommit, UnsupportedFormat: see `FileIndex`.
     """

@@ -34,7 +34,8 @@ def verify_topic(
     *,
     checksums: bool,
 ) -> TopicVerified:
-    """Verifies one topic as of the state that the log has read.
+    """Compares the commits of one topic with each other, with the files and with the brokers, as of the state that the
+    log has read.
 
     Args:
         discovered: the topic on the brokers, None to skip that comparison.

@@ -1,2 +1,2 @@
 """Changes next offsets on an operator's request: `choose` builds the commit, `connect_files` and `camus_history` read
-the positions of Kafka Connect and Camus. `inspect.offsets` shows next offsets."""
+the offsets that Kafka Connect and Camus had reached. `inspect.offsets` shows next offsets."""

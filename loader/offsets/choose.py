@@ -68,7 +68,7 @@ class Choice:
 def skip(
     state: LoaderState, topic: str, partition: int, offset: int, to: int, reason: str, bounds: LogBounds | None
 ) -> Choice:
-    """Returns the choice to skip the offsets `[offset, to)`. `offset` must be the partition's next offset.
+    """Returns the change that skips the offsets `[offset, to)`. `offset` must be the partition's next offset.
 
     Args:
         bounds: the offsets on the brokers; None if they were not fetched.
@@ -108,7 +108,7 @@ def skip(
 def set_next(
     state: LoaderState, topic: str, partition: int, offset: int, reason: str, bounds: LogBounds | None
 ) -> Choice:
-    """Returns the choice to continue a partition at this offset, or to begin there if nothing was loaded.
+    """Returns the change with which a partition continues at this offset, or begins there if nothing was loaded.
 
     Args:
         bounds: the offsets on the brokers; None if they were not fetched.
@@ -131,8 +131,8 @@ def set_next(
 
 
 def starts(state: LoaderState, wanted: Mapping[str, Mapping[int, int]], reason: str) -> Choice:
-    """Returns the choice to set these start offsets, given by topic and partition. Partitions with loaded offsets stay
-    unchanged."""
+    """Returns the changes that set the start offsets `wanted`, given by topic and partition. Partitions with loaded
+    offsets stay unchanged."""
     moved, left = [], []
     for topic, offsets in sorted(wanted.items()):
         known = state.topics.get(topic)

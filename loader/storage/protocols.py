@@ -219,7 +219,7 @@ class WarehouseFiles(Protocol):
 
 
 class BlockSink(Protocol):
-    """Writes the blocks of the files of one attempt of a task. Attempts never share a path."""
+    """Writes the files of one attempt of a task, block by block. Attempts never share a path."""
 
     @property
     def directory(self) -> str:

@@ -47,13 +47,14 @@ class JavaFailure:
 
 
 def _named(*names: str) -> str:
-    """Returns the pattern of classes with these names in any package, because Hadoop has moved some classes."""
+    """Returns a regular expression for classes with these names in any package, because Hadoop has moved some
+    classes."""
     return rf"(?:.*[.$])?(?:{'|'.join(names)})"
 
 
 def _answered(status: str) -> str:
-    """Returns the pattern of a response with one of these HTTP statuses, as the AWS SDK prints it after the store's
-    message."""
+    """Returns a regular expression for a response with one of these HTTP statuses, as the AWS SDK prints it after the
+    store's message."""
     return rf"\(Service: \w+, Status Code: (?:{status})\b(?!.*\(Service: )"
 
 
