@@ -75,7 +75,7 @@ def published_files(
     """Returns the files of a topic that are live as of a commit, by time partition and in commit order.
 
     Args:
-        wanted: whether to include a time partition.
+        wanted: returns whether to include a time partition.
 
     Raises:
         CorruptCommit, UnsupportedFormat: see `FileIndex`.
