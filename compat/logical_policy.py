@@ -17,10 +17,10 @@ _TypePair = tuple[Type, Type, str]
 
 
 def find_logical_problems(reader: Schema, writer: Schema, *, reader_is_new: bool) -> list[str]:
-    """Returns a message for each pair of matching types whose logical types differ.
+    """Returns a message for each pair of matching types with different logical types.
 
-    Outer types come before inner ones. Pairs that Avro cannot read are omitted, because Avro's rules report them.
-    `reader_is_new` tells whether the messages call the reader or the writer the new schema.
+    Outer types come before inner ones. Pairs that Avro cannot read are omitted, because Avro's rules report them. With
+    `reader_is_new`, the messages call the reader "new" and the writer "old", otherwise the reverse.
     """
     problems: list[str] = []
     pending: list[_TypePair] = [(reader.root, writer.root, "/")]

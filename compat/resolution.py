@@ -152,8 +152,8 @@ class _Visit(NamedTuple):
     writer_side: ComparedNode
 
     def inside(self, step: str, reader: Type, writer: Type, reader_mark: str = "", writer_mark: str = "") -> _Visit:
-        """Returns the comparison of two types inside this pair's types, such as the types of two fields. One of them
-        may be a type of this pair itself: the one whose counterpart is a union.
+        """Returns the comparison of two types inside this pair's types, such as the types of two fields. If only one
+        type of this pair is a union, the other type itself is compared with the union's branch.
 
         Args:
             step: path element that is appended to the location, such as `items`.

@@ -335,8 +335,8 @@ def apply_exemptions(result: CompatCheckResult, exemptions: Exemptions, today: d
 def deleted_candidates(
     deleted_files: Iterable[tuple[str, str]], scope: FileScope, naming: SubjectNaming
 ) -> list[CandidateSchema]:
-    """Returns the deleted files with their subjects, so that their earlier versions can be searched like those of a
-    candidate. Omits files for which no subject can be derived."""
+    """Returns the deleted files with their subjects, as candidates of which the earlier versions can be found. Omits
+    files for which no subject can be derived."""
     candidates = []
     for path, text in deleted_files:
         with suppress(NoSubject):

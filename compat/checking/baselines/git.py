@@ -155,8 +155,7 @@ class _Revision:
         return DirectoryLayout({path[len(location) + 1 :]: path for path in schemas}, self._texts, self._naming)
 
     def _schemas_among(self, paths: Iterable[str]) -> list[str]:
-        """Returns those of the `paths` that have a schema's file name, or are .json and contain a schema; reads these
-        files."""
+        """Returns the `paths` that have a schema's file name, or are .json and contain a schema; reads these files."""
         likely = [path for path in paths if is_schema_name(path) or is_json_name(path)]
         # Read separately, so that JSON files that are not schemas are not searched for types.
         blobs = self.repository.blobs([self._tree[path] for path in likely if is_json_name(path)])
