@@ -187,7 +187,12 @@ def with_applied(report: RunReport, *applied: Applied) -> RunReport:
 
 
 def held_back(discovered: Mapping[str, DiscoveredTopic], state: LoaderState) -> int:
-    """Returns the number of offsets on the brokers that are in no commit."""
+    """Returns the number of offsets that the brokers had when the topics were fetched and that are in no commit.
+
+    Args:
+        discovered: topics and offsets on the brokers.
+        state: the state of the commit log.
+    """
     held = 0
     for name, found in discovered.items():
         known = state.topics[name].partitions if name in state.topics else {}
@@ -207,6 +212,6 @@ def merged_problems(
 
 
 def imbalance(results: Sequence[UnitResult]) -> float:
-    """Returns the slowest task's time divided by the mean."""
+    """Returns the slowest task's time divided by the mean time of the tasks."""
     times = [result.duration_ms for result in results]
     return max(times) * len(times) / sum(times) if times and sum(times) else 1.0

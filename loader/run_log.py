@@ -106,7 +106,8 @@ def append_line(path: Path | None, line: RunLine) -> None:
 
 
 def newest_lines(path: Path, count: int) -> tuple[RunLine, ...]:
-    """Returns the newest lines, oldest first. Ignores lines in another format."""
+    """Returns the last `count` lines of loads from the file and the one before it, oldest first. Ignores lines in
+    another format."""
     found: list[RunLine] = []
     for file in (path.with_name(f"{path.name}.1"), path):
         try:

@@ -176,7 +176,12 @@ class Folding(TypeFolding):
         self, columns: Sequence[Field], node: Record, path: str, within: frozenset[Name], reserved: Container[str]
     ) -> Sequence[Field]:
         """Returns the columns after this version's renames: if an alias of a field is the name of a column, the column
-        gets the field's name."""
+        gets the field's name.
+
+        Args:
+            columns: the columns of the load record.
+            reserved: names in lower case that no column may have.
+        """
         present = {field.name for field in node.fields}
         columns = list(columns)
         # Not updated by renames: they add names of present fields, which later renames do not look up.

@@ -149,7 +149,7 @@ class ExplainedRule:
 
 
 def explain(state: LoadState) -> tuple[ExplainedRule, ...]:
-    """Returns the applied rules in order, with their reasons."""
+    """Returns the rules that were applied in the fold, in order, each with its reason."""
     return tuple(
         ExplainedRule(rule.version, rule.column, rule.rule, rule.detail, RULES[rule.rule]) for rule in state.applied
     )

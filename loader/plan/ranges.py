@@ -164,6 +164,10 @@ def same_log_end(offsets: PartitionOffsets, known: PartitionState) -> int:
     """Returns the offset up to which the log is the same as at the last load; at most the next offset to load.
 
     If the brokers were not asked for it (`shared_end` is None), the whole log counts as the same.
+
+    Args:
+        offsets: the partition's offsets on the brokers.
+        known: the partition's state after the last load.
     """
     if offsets.shared_end is not None:
         return offsets.shared_end

@@ -261,7 +261,7 @@ class _Compiler:
         return Plan(skip, by_branch(converts), False, program.union(codes, keeps_index=False))
 
     def branch(self, writer: Type, load: Type, where: str, enclosing: Enclosing, kept: StoredRoute | None) -> Plan:
-        """Returns the plan between two types that are not unions."""
+        """Returns the plan that converts a writer's type to a load type, neither of which is a union."""
         skip = self._walk(writer, where)
         if _is_null(writer) and _is_null(load):
             return Plan.copy(skip, program.NOTHING)
@@ -341,8 +341,8 @@ class _Compiler:
     def _union_branch(
         self, branch: Type, load: Type, where: str, enclosing: Enclosing, kept: StoredRoute | None
     ) -> Plan:
-        """Returns the plan of one union branch. If the branch has no column, only messages with this branch are
-        errors."""
+        """Returns the plan that converts one branch of a writer's union to a column. If the column cannot hold the
+        branch, only messages with this branch are errors."""
         inner, is_nullable = split(load)
         if _is_null(branch) and is_nullable:
             return Plan.copy(skip_nothing, program.NOTHING)
@@ -368,7 +368,8 @@ class _Compiler:
         return Plan(skip, convert, False, None)
 
     def _members(self, writer: Type, load: Record, where: str, enclosing: Enclosing, kept: StoredRoute | None) -> Plan:
-        """Returns the plan of a union as a record of nullable members."""
+        """Returns the plan that converts a writer's branch, or a type that is no union, to a record of members: its
+        member has the value, the others are null."""
         inside: StoredRoute | None = None
         if kept is not None:
             member, inside = member_of(load, kept)
@@ -436,7 +437,13 @@ class _Compiler:
 
 def _of_branches(load: Type, kept: StoredRoute | None, count: int) -> list[StoredRoute | None]:
     """Returns a route for each non-null branch of a writer's union. Each is the route that the branch would have if it
-    were the writer's whole type and not a branch (`loader.load_schema.stored_route`)."""
+    were the writer's whole type and not a branch (`loader.load_schema.stored_route`).
+
+    Args:
+        load: the load type for the union.
+        kept: the stored route of the union, None without one.
+        count: number of the branches.
+    """
     if kept is None or kind_of(load) != MEMBERS:
         return [kept] * count
     return [stored_route([place]) for place in route_places(kept, count)]

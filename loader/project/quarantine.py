@@ -78,7 +78,12 @@ def encode_row(
     headers: bytes,
     bad: BadMessage,
 ) -> bytes:
-    """Encodes one row of `SCHEMA`; `headers` are as stored in the log."""
+    """Encodes one row of the quarantine (`SCHEMA`).
+
+    Args:
+        headers: the message's headers as stored in the log.
+        bad: the reason for the quarantine.
+    """
     return b"".join(
         (
             encode_long(partition),

@@ -70,7 +70,7 @@ class WriterProjection:
 
     @classmethod
     def never(cls, bad: BadMessage) -> WriterProjection:
-        """Returns the projection for messages that cannot be converted, for the reason `bad`."""
+        """Returns the `WriterProjection` for a schema id whose messages cannot be converted, for the reason `bad`."""
         return cls(bad.schema_id, None, bad, CapturedLong())
 
 

@@ -269,6 +269,11 @@ def _skip_corrupt(
 ) -> None:
     """Skips a corrupt batch and counts its offsets, if the policy permits.
 
+    Args:
+        error: the corruption.
+        span: the offsets of the batch in this range.
+        skip_corrupt: as in `read_range`; None forbids it.
+
     Raises:
         CorruptBatch: the policy forbids it, or too many batches were skipped.
     """

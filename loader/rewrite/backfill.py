@@ -223,8 +223,13 @@ class _Backfill:
                 of += 1
 
     def _work(self, piece: Sequence[Component], name: str) -> tuple[Component, ...]:
-        """Reads and commits a piece. If messages differ from the files, commits nothing and returns the components
-        without differences, which the caller tries again."""
+        """Reads and commits a piece. If the messages of some components differ from their files, commits nothing, and
+        returns the other components, which the caller tries again; otherwise returns none.
+
+        Args:
+            piece: the components that one commit replaces.
+            name: the piece's number, for the line of progress.
+        """
         state, known = self._still()
         piece = self._readable(piece, self._discovered(state), known)
         if not piece:

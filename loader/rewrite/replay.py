@@ -139,7 +139,8 @@ def _replay(
 
 
 def _ids(ports: RewritePorts, sources: Iterable[QuarantineSource], codes: Collection[QuarantineCode]) -> set[int]:
-    """Returns the schema ids in quarantined messages with these codes."""
+    """Returns the schema ids of those messages in the quarantine files `sources` that have one of these quarantine
+    codes."""
     rows = (row for source in sources for row in quarantined_rows(ports.files, source) if row.code in codes)
     return {schema_id for row in rows if (schema_id := schema_id_of(row)) is not None}
 

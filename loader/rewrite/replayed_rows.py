@@ -124,8 +124,8 @@ class Replaying:
     now_ms: int
 
     def look(self, source: QuarantineSource) -> Replayed:
-        """Retries the messages of a file without writing anything, and returns the results that `write` would have.
-        Messages of a file with unknown codes are not retried.
+        """Retries the messages of a quarantine file without writing anything. Returns how many would become rows and
+        how many would remain, as `write` does. Messages of a file with unknown codes are not retried.
 
         Raises:
             SourceLost: the file is missing or differs from its commit.
@@ -228,8 +228,8 @@ def copy_rows(
 
 
 def _taken(messages: RangeMessages, row: QuarantinedRow) -> bool:
-    """Retries a message. Returns False if that is impossible, because it is unknown whether the registry has its
-    schema."""
+    """Retries a quarantined message: it becomes a row, or is quarantined again. Returns False, and does neither, if it
+    is unknown whether the registry has its schema."""
     record: Record = (row.offset, row.timestamp_ms, row.key, row.value, raw_headers(row))
     try:
         messages.take([record])

@@ -158,6 +158,10 @@ def differing(piece: Sequence[Component], results: Iterable[RangeResult]) -> dic
 
     A surplus in one interval does not compensate for a deficit in another. Within one interval it could: if rows were
     removed with `headrace expire` or `accept-missing` and the brokers lost as many other messages since.
+
+    Args:
+        piece: the components that were read again, to be replaced by one commit.
+        results: the results of reading their offset ranges.
     """
     places = sorted(
         (one.partition, one.start, at, one) for at, component in enumerate(piece) for one in component.intervals

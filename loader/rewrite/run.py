@@ -82,7 +82,8 @@ class CompactSettings:
 
 
 def merged_reports(one: RewriteReport, other: RewriteReport) -> RewriteReport:
-    """Merges the reports of two consecutive rewrites."""
+    """Returns one report on two consecutive rewrites: the changes, problems and notes of both, and the newest commit
+    number."""
     return RewriteReport(
         (*one.time_partitions, *other.time_partitions),
         other.commit_number or one.commit_number,
@@ -133,7 +134,11 @@ def accept_missing(
 
 
 def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSettings, *, is_dry: bool) -> RewriteReport:
-    """Merges the small files of past time partitions, on the pool of tasks."""
+    """Merges the small files of past time partitions, on the pool of tasks.
+
+    Args:
+        topics: names of the topics to compact.
+    """
     state, notes = caught_up(ports, is_dry)
     groups = list(_groups(ports, state, topics, settings))
     rows = _rows([(topic, kind, time_partition, files) for topic, kind, time_partition, files in groups], made=1)
