@@ -1,4 +1,5 @@
-"""Writes the checkpoint files that the next start reads: recovery points, log start offsets and clean offsets.
+"""Writes the checkpoint files that the next start reads: recovery points (ends of the fsynced data), log start offsets,
+and clean offsets (ends of the compacted data).
 
 Each write takes a copy of the offsets at once. A single thread then writes the files, in the order of the requests, so
 the event loop never blocks on the disk. A caller that needs the result waits for the returned future.

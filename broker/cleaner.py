@@ -89,6 +89,7 @@ class Cleaner:
         """Compacts a log if it is due; returns whether it was compacted.
 
         Args:
+            key: topic name and partition number of the log.
             is_current: returns False once the partition was deleted, even if one of the same name was created since.
 
         Raises:
@@ -242,13 +243,14 @@ class Cleaner:
 
     def _fail(self, error: OSError, is_current: Callable[[], bool]) -> None:
         """Stops the broker because a swap failed halfway: which files were renamed is unknown, and only the next start
-        can repair that."""
+        can repair that. Does nothing if the partition was deleted (`is_current` returns False)."""
         if is_current():
             self._flusher.fail(error)
             raise error
 
     def limit_clean_to(self, logs: Mapping[PartitionKey, PartitionLog]) -> None:
-        """Lowers the clean offset of each truncated log to its end: records appended later are not compacted yet."""
+        """Lowers the stored end of the compacted part (`clean_to`) to the end of the log, for logs that were truncated
+        below it: records appended later are not compacted yet. Removes the entries of logs that are not in `logs`."""
         self.clean_to = {key: min(at, logs[key].log_end_offset) for key, at in self.clean_to.items() if key in logs}
 
     def forget(self, key: PartitionKey) -> None:

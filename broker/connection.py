@@ -90,8 +90,8 @@ class Connections:
         self._unread_bytes = 0
 
     def add(self, connection: Connection, host: str) -> str:
-        """Registers a new connection. Returns "", or the reason why a limit forbids the connection; it is not
-        registered then."""
+        """Registers a new connection of the client address `host`. Returns "", or the reason why a limit forbids the
+        connection; it is not registered then."""
         if len(self.open) >= self.count_max:
             return f"the broker's limit of {self.count_max} connections is reached; close unused ones"
         if self._per_address_max and self._count_by_address[host] >= self._per_address_max:

@@ -47,7 +47,8 @@ class _SessionPartition:
     """One partition of a session, as the client requested it last.
 
     `end` and `start` are the high watermark and log start offset in the last response, -1 if that was an error.
-    `is_reported` is False while the partition was requested with new values and no response has covered them.
+    `is_reported` becomes False when the client requests the partition with new values, and True when a response has
+    covered them.
     """
 
     requested: FetchPartition
@@ -84,7 +85,12 @@ class FetchSession:
                 self._partitions.pop(((topic.name, topic.topic_id), removed.partition), None)
 
     def logs(self, logs: Logs, topic_name: TopicNameLookup) -> list[PartitionLog]:
-        """Returns the logs of the session's partitions, without partitions that do not exist."""
+        """Returns the logs of the session's partitions, without partitions that do not exist.
+
+        Args:
+            logs: all logs of the broker.
+            topic_name: returns the current name of a topic that the session stores by name or id.
+        """
         return [log for _, _, log in self._iter_partitions(logs, topic_name) if log is not None]
 
     def _iter_partitions(
@@ -99,7 +105,12 @@ class FetchSession:
             yield topic, partition, logs.get((name, index))
 
     def topics_to_read(self, logs: Logs, topic_name: TopicNameLookup) -> tuple[FetchTopic, ...]:
-        """Returns the partitions that may have new records, an error or changed offsets since the last response."""
+        """Returns the partitions that may have new records, an error or changed offsets since the last response.
+
+        Args:
+            logs: all logs of the broker.
+            topic_name: returns the current name of a topic that the session stores by name or id.
+        """
         found = []
         for topic, partition, log in self._iter_partitions(logs, topic_name):
             is_unchanged = (
@@ -116,7 +127,8 @@ class FetchSession:
         )
 
     def filter_response(self, topics: Sequence[FetchedTopic], *, is_full: bool) -> tuple[FetchedTopic, ...]:
-        """Returns the partitions of a response that have changed since the last one, and records them as reported.
+        """Returns the partitions in `topics`, the results of a fetch, that have changed since the session's last
+        response, and records them as reported.
 
         Args:
             is_full: include unchanged partitions too.
@@ -159,6 +171,9 @@ class FetchSessions:
     def resolve(self, request: FetchRequest, *, is_by_id: bool, now_s: float) -> FetchSession | None:
         """Returns the session of a request, with the request's changes applied. A request of epoch 0 starts a session.
         Returns None if the request has no session.
+
+        Args:
+            is_by_id: whether the request names topics by id; it must do so as the session's first request did.
 
         Raises:
             RequestRefused: the session does not exist, has too many partitions, or expects another epoch.

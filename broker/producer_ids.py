@@ -97,7 +97,8 @@ class ProducerIds:
 
 def first_id(persisted: int | None, largest: int, *, is_in_use: bool) -> int:
     """Returns the first producer id to assign: the persisted one, unless the file is missing (`persisted` is None) or
-    behind the logs. Then it is LOST_FILE_GAP above `largest`, the largest id in the logs; 0 in a new data directory."""
+    behind the logs. Then it is LOST_FILE_GAP above `largest`, the largest id in the logs (-1 if they contain none); 0
+    in a new data directory, where `is_in_use` is False."""
     if persisted is not None and persisted > largest:
         return persisted
     return largest + 1 + LOST_FILE_GAP if is_in_use or largest >= 0 else 0

@@ -212,7 +212,12 @@ class TopicChanges:
         """Creates the directories of new partitions, then adds their topics to the topics file. After a crash in
         between, the directories are strays, which the next start removes.
 
-        Yields a future to wait for before the next step, or None where other tasks may run.
+        Yields a future that the caller waits for before it continues the iteration, or None where it may let other
+        tasks run.
+
+        Args:
+            topics: the topics that are created or extended, as they will be in the topics file.
+            new_partitions: each new partition, as (topic, partition number).
         """
         self._check_partition_total(len(new_partitions))
         if self._checkpoints.may_hold_deleted_topics:
@@ -236,7 +241,8 @@ class TopicChanges:
         return [partition_directory(self._config.data_dir, topic.name, index) for topic, index in new_partitions]
 
     async def _uninterrupted(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Runs work to its end even if the client disconnects, because a half-done change would be inconsistent."""
+        """Runs the coroutine `work`, a change of topics, to its end even if the client disconnects: a half-done change
+        would be inconsistent. Returns the result of `work`."""
         change = asyncio.get_running_loop().create_task(work)
         self._running.add(change)
         change.add_done_callback(self._running.discard)

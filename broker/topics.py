@@ -173,8 +173,8 @@ class TopicStore:
         return {topic.name: topic for topic in self if topic.name != name}
 
     def write(self, changed: TopicsByName) -> None:
-        """Writes and fsyncs the changed topics; `apply` makes them visible. May run in a thread; writes must not
-        overlap.
+        """Writes `changed`, all topics as they are after a change, to the file and fsyncs it; `apply` makes them
+        visible. May run in a thread; writes must not overlap.
 
         Raises:
             RequestRefused: the disk rejected the write.
@@ -185,7 +185,8 @@ class TopicStore:
             raise RequestRefused(ErrorCode.STORAGE_ERROR, f"{self._path.name}: {error.strerror or error}") from error
 
     def apply(self, changed: TopicsByName) -> None:
-        """Makes the topics visible that `write` has written."""
+        """Replaces the visible topics by `changed`, which `write` has written: all topics as they are after a
+        change."""
         self._by_name = dict(changed)
         self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
         self.changes += 1

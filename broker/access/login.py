@@ -56,7 +56,8 @@ class Users:
         self._password_executor = ThreadPoolExecutor(1, thread_name_prefix="broker-login")
 
     def verifiers(self, user: str) -> Mapping[str, Verifier]:
-        """Returns the verifiers of a user by mechanism. Those of an unknown user match no password."""
+        """Returns the verifiers (stored passwords) of a user, by SASL mechanism. Those of an unknown user match no
+        password."""
         known = self.file.policy.users.get(user)
         if known is not None:
             return known

@@ -17,8 +17,8 @@ from typing import Final
 
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 ITERATIONS: Final = 16_384
-"""Iterations of new verifiers: the highest count that Kafka's own tool writes. Hashing takes about 8 ms: on the client
-with SCRAM, on the broker with PLAIN."""
+"""Hash iterations of newly stored passwords: the highest count that Kafka's own tool writes. Hashing takes about 8 ms:
+on the client with SCRAM, on the broker with PLAIN."""
 ITERATIONS_MIN: Final = 4096
 """Fewest iterations that a verifier may have: the minimum of RFC 7677 and of Kafka's clients."""
 ITERATIONS_MAX: Final = 1_000_000

@@ -37,12 +37,12 @@ _COMMENT = re.compile(r"(^|\s)#.*")
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f#*]{1,250}")
 
 Verifiers = Mapping[str, Verifier]
-"""Verifiers of one user, by mechanism."""
+"""The stored forms of one user's password (see `scram`), by mechanism."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Content of a users file: the verifiers and the permissions of each user."""
+    """Content of a users file: the verifiers (stored passwords) and the permissions of each user."""
 
     users: Mapping[str, Verifiers] = field(repr=False)
     permissions: Mapping[str, BrokerPermissions]

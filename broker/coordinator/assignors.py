@@ -85,8 +85,8 @@ class _SubscriberSet:
 
 
 def _retain_current(subscriber_sets: Sequence[_SubscriberSet], current: Mapping[str, Set[TopicIdPartition]]) -> None:
-    """Gives members the partitions that they have now, if the partition still exists and they still subscribe to its
-    topic."""
+    """Gives members the partitions that they have in `current`, their assignment so far, if the partition still exists
+    and they still subscribe to its topic."""
     by_topic_id = {
         topic.topic_id: (subscriber_set.held, topic.partitions)
         for subscriber_set in subscriber_sets
@@ -101,7 +101,8 @@ def _retain_current(subscriber_sets: Sequence[_SubscriberSet], current: Mapping[
 
 
 def _assign_unowned(subscriber_set: _SubscriberSet, loads: Counter[str]) -> None:
-    """Gives each partition without an owner to the member with the fewest partitions."""
+    """Gives each partition without an owner to the member with the fewest partitions. `loads` counts the partitions of
+    each member over all sets, and is updated."""
     owned = {partition for partitions in subscriber_set.held.values() for partition in partitions}
     queue = [(loads[member_id], number, member_id) for number, member_id in enumerate(subscriber_set.members)]
     heapq.heapify(queue)
@@ -117,7 +118,7 @@ def _assign_unowned(subscriber_set: _SubscriberSet, loads: Counter[str]) -> None
 
 def _balance(subscriber_set: _SubscriberSet, loads: Counter[str]) -> bool:
     """Moves partitions from the member with the most to the one with the fewest while they differ by at least two.
-    Returns True if any moved."""
+    Returns True if any moved. `loads` counts the partitions of each member over all sets, and is updated."""
     held, is_changed = subscriber_set.held, False
     least_loaded = [(loads[member_id], number, member_id) for number, member_id in enumerate(subscriber_set.members)]
     most_loaded = [(-load, number, member_id) for load, number, member_id in least_loaded if held[member_id]]

@@ -139,7 +139,10 @@ class OffsetCommits:
         self._offsets.drop_pending(producer_id)
 
     async def delete(self, keys: Iterable[OffsetKey]) -> None:
-        """Deletes offsets durably.
+        """Deletes committed offsets; returns when the deletion is on disk, unless fsync is `none`.
+
+        Args:
+            keys: group, topic and partition of each offset.
 
         Raises:
             RequestRefused: the deletion could not be stored.

@@ -451,7 +451,8 @@ class ConsumerGroup:
         }
 
     def _reconcile(self, member: ConsumerMember, owned: frozenset[TopicIdPartition] | None, now_ms: int) -> bool:
-        """Moves the member's current assignment one step toward its target; returns True if its partitions changed.
+        """Changes the member's current assignment toward its target, as far as is possible now (see `next_assignment`);
+        returns True if its partitions changed.
 
         Args:
             owned: partitions that the heartbeat reports as owned, None if it does not report them.

@@ -92,7 +92,9 @@ def next_assignment(
     owned: Set[TopicIdPartition] | None,
     taken: Set[TopicIdPartition],
 ) -> CurrentAssignment:
-    """Computes a member's next step toward its target assignment (KIP-848, Rebalance Process).
+    """Returns the member's next current assignment on the way to its target (KIP-848, Rebalance Process). First the
+    member releases the partitions that are not in the target. Then it gets those of the target that no other member
+    owns.
 
     Args:
         target: the partitions that the member shall have.

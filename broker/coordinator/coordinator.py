@@ -194,6 +194,9 @@ class GroupCoordinator:
     def _store_changes(self, group: ConsumerGroup, deleted_entries: Sequence[TableEntry] = ()) -> None:
         """Stores the unstored changes of a group. If that fails, they are stored with the group's next change.
 
+        Args:
+            deleted_entries: records that delete a classic group which this one replaces; stored in the same batch.
+
         Raises:
             RequestRefused: the log could not be written.
         """
@@ -393,9 +396,9 @@ class GroupCoordinator:
 
 
 def _storage_failure(result: JoinResult | SyncResult, error: ErrorCode) -> JoinResult | SyncResult:
-    """Returns the response that a member gets if its group could not be stored. After a restart the assignment, or the
-    new id of a static member, would be unknown, so the response contains an error instead. A response with an error is
-    not changed."""
+    """Returns the response that a member gets instead of `result` if its group could not be stored: one with the error
+    code `error`, because after a restart the assignment, or the new id of a static member, would be unknown. A `result`
+    with an error is returned unchanged."""
     if result.error is not ErrorCode.NONE:
         return result
     return SyncResult(error) if isinstance(result, SyncResult) else JoinResult(error, result.member_id)

@@ -14,6 +14,7 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.protocol.error_codes import ErrorCode
 
 Ticket = int
+"""Number that identifies a JoinGroup or SyncGroup request while it waits for its result."""
 
 
 @dataclass(frozen=True, slots=True)

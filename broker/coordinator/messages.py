@@ -72,7 +72,7 @@ class SyncResult:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The result for the waiting request with this ticket."""
+    """The result for the JoinGroup or SyncGroup request that waits under this ticket."""
 
     ticket: Ticket
     result: JoinResult | SyncResult

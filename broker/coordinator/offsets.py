@@ -147,7 +147,7 @@ class OffsetTable:
             del self._bytes_by_topic[topic]
 
     def apply(self, key: OffsetKey, committed: CommittedOffset | None, producer_id: int | None = None) -> None:
-        """Applies one commit to the committed offsets; None deletes the offset.
+        """Stores `committed` as the committed offset of `key` (group, topic, partition); None deletes the offset.
 
         Pending offsets of the same partition and group are dropped: this commit is newer. If it comes from the
         transaction of `producer_id`, only the pending offset of that producer is dropped, and those that were stored

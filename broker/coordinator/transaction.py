@@ -126,14 +126,16 @@ class Transaction:
             raise _fenced(ErrorCode.PRODUCER_FENCED, claimed.epoch, self)
 
     def is_retry_of(self, claimed: ProducerIdAndEpoch | None) -> bool:
-        """True if the request repeats the one that returned the current epoch, because its response was lost."""
+        """True if the request repeats the one that returned the current epoch, because its response was lost. `claimed`
+        is the producer id and epoch in the request, None for a new producer."""
         return claimed is not None and claimed == (self.producer_id, self.last_epoch)
 
     def with_next_epoch(
         self, claimed: ProducerIdAndEpoch | None, timeout_ms: int, now_ms: int, *, next_id: int | None
     ) -> Transaction:
         """Returns the state after InitProducerId: no transaction is open, and the epoch is the next one. If `next_id`
-        is given, it becomes the producer id, with epoch 0."""
+        is given, it becomes the producer id, with epoch 0. `claimed` is the producer id and epoch in the request, None
+        for a new producer."""
         return Transaction(
             self.producer_id if next_id is None else next_id,
             self.epoch + 1 if next_id is None else 0,
@@ -180,7 +182,8 @@ class Transaction:
     # Transitions
 
     def with_partitions(self, partitions: Iterable[TopicPartition], now_ms: int) -> Transaction:
-        """Adds partitions; starts the transaction if none is open. Returns the same object if nothing changes.
+        """Returns the state with these partitions added to the transaction, which starts if none is open. Returns the
+        same object if nothing changes.
 
         Raises:
             RequestRefused: the previous transaction's markers are not written yet.
@@ -201,7 +204,8 @@ class Transaction:
         )
 
     def prepare_end(self, now_ms: int, *, is_commit: bool) -> Transaction:
-        """Decides to commit or abort the open transaction. Returns the same object if the same end is already decided.
+        """Returns the state in which the open transaction's commit or abort is decided; the same object if the same end
+        was already decided.
 
         Raises:
             RequestRefused: no transaction is open, or the opposite is decided.
@@ -215,7 +219,8 @@ class Transaction:
         return self if status is self.status else replace(self, status=status, changed_at_ms=now_ms)
 
     def prepare_fence(self, now_ms: int) -> Transaction:
-        """Decides to abort the open transaction, and raises the epoch so that its producer can no longer use the id."""
+        """Returns the state in which the open transaction's abort is decided, with a higher epoch, so that its producer
+        can no longer use the id."""
         assert self.status is TransactionStatus.ONGOING
         return replace(
             self,

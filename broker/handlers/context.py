@@ -67,8 +67,8 @@ class RequestContext(NamedTuple):
 
 
 def fencing_error(code: ErrorCode, supports_producer_fenced: bool) -> ErrorCode:
-    """Returns the error code for a response. Versions that do not have PRODUCER_FENCED get INVALID_PRODUCER_EPOCH
-    instead (KIP-588)."""
+    """Returns `code`, or INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED if the version of the client's request does
+    not have that error (KIP-588)."""
     return (
         ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED and not supports_producer_fenced else code
     )

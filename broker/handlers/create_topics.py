@@ -46,7 +46,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _plan_topic(context: RequestContext, requested: Any, is_repeated: bool) -> Topic | RequestRefused:
-    """Returns the topic to create, or the reason why it cannot be created."""
+    """Returns the topic to create, or the reason why it cannot be created. `requested` is its entry in the request;
+    `is_repeated` means that the request has several entries of this name."""
     name = requested.name or ""
     try:
         if is_repeated:

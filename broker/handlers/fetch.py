@@ -60,8 +60,8 @@ class FetchResult:
 
 @dataclass(slots=True)
 class _ReadPass:
-    """State of one pass over the partitions of a request. Partitions with data that is not in the page cache are
-    skipped and added to `cold`."""
+    """State of one read of all partitions of a request. Partitions with data that is not in the page cache are skipped
+    and added to `cold`."""
 
     bytes_left: int
     copied_bytes_left: int
@@ -74,8 +74,8 @@ class _ReadPass:
 
 
 class _ReadResult(NamedTuple):
-    """Result of one pass: the available records, and how many bytes are missing to the request's `bytes_min`. It
-    contains no records of the partitions in `cold`, whose data is not in the page cache."""
+    """Result of one read of a request's partitions: the available records, and how many bytes are missing to the
+    request's `bytes_min`. It contains no records of the partitions in `cold`, whose data is not in the page cache."""
 
     fetch_result: FetchResult
     read_bytes: int
@@ -119,7 +119,8 @@ def _remove_waiters(logs: Sequence[PartitionLog], growth: _Growth) -> None:
 
 
 def _session_result(result: FetchResult, request: FetchRequest, session: FetchSession | None) -> FetchResult:
-    """Removes the partitions from a response that have not changed since the session's last one."""
+    """Removes from a response the partitions that have not changed since the last response of the session. Without a
+    session the response is unchanged."""
     if session is None:
         return result
     topics = session.filter_response(result.topics, is_full=request.session_epoch == INITIAL_EPOCH)
@@ -139,8 +140,9 @@ async def _wait_for_disk(
 async def _wait(
     context: RequestContext, request: FetchRequest, session: FetchSession | None, growth: _Growth
 ) -> FetchResult:
-    """Waits until the partitions have grown by the missing bytes, or for the deadline, and reads again. While it waits
-    it holds no records, so that their memory and files are available to other requests."""
+    """Waits until the partitions have grown by the missing bytes, which `growth` counts, or until the client's time
+    limit. Then reads again and returns the response. While it waits it holds no records, so that their memory and files
+    are available to other requests."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + min(request.wait_ms_max, WAIT_MS_MAX) / 1000
     while True:
@@ -167,7 +169,7 @@ async def _read_with_disk_waits(
     other clients.
 
     Args:
-        cold: partitions that the previous pass could not read without the disk.
+        cold: partitions that the previous read had to skip, because their data was only on disk.
     """
     loop = asyncio.get_running_loop()
     always_cold: set[TopicPartition] | None = None

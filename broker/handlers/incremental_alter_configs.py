@@ -118,7 +118,16 @@ def _apply(configs: dict[str, str], change: Any, defaults: BrokerConfig) -> None
 
 
 def _changed_list(configs: Mapping[str, str], change: Any, defaults: BrokerConfig) -> str:
-    """Returns a list value with items appended or removed; the order of the other items is unchanged."""
+    """Returns a list value with items appended or removed; the order of the other items is unchanged.
+
+    Args:
+        configs: the topic's configuration so far.
+        change: an APPEND or SUBTRACT entry of the request.
+        defaults: gives the value of a key that the topic does not set.
+
+    Raises:
+        RequestRefused: the key is unknown, or its value is not a list.
+    """
     name = change.name or ""
     row = BY_NAME.get(name)
     if row is None or row.type is not ConfigType.LIST:

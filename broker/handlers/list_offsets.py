@@ -31,14 +31,14 @@ from headrace.broker.protocol.fetch import READ_COMMITTED
 LATEST, EARLIEST, LARGEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 NO_TIMESTAMP = -1
 READ_AHEAD_ROUNDS = 20
-"""Most disk reads in sequence per search step: two indexes, the batch headers they point to, and a batch. Data that is
-still not in memory afterwards is read in the event loop."""
+"""Most disk reads in sequence before a search makes progress: two indexes, the batch headers they point to, and a
+batch. Data that is still not in memory afterwards is read in the event loop."""
 READ_AHEAD_PARTITIONS_MAX = 32
 """Most partitions of one request that are read from disk at the same time."""
 TIME_SEARCHES_BEFORE_YIELD = 8
 """Most partitions of one request that are searched by timestamp before other requests are served. After a search that
-takes more than one step, the remaining partitions are searched one at a time, and other requests are served in between.
-"""
+one call of `TimeSearch.step` does not complete, the remaining partitions are searched one at a time, and other requests
+are served in between."""
 
 _TopicResponse = ListOffsetsResponse.ListOffsetsTopicResponse
 _PartitionResponse = _TopicResponse.ListOffsetsPartitionResponse
@@ -95,7 +95,8 @@ async def _respond_later(
 
 
 async def _run_lookup(context: RequestContext, lookup: _PartitionLookup, lock: asyncio.Lock) -> None:
-    """Completes a lookup. Threads read from disk and decompress batches while the event loop serves other requests.
+    """Completes the lookup of one partition's offset. Threads read from disk and decompress batches while the event
+    loop serves other requests.
 
     Args:
         lock: shared by the lookups of a request, so that only one of them runs per event loop iteration.
@@ -204,8 +205,8 @@ class _PartitionLookup:
         )
 
     def _search_in(self, log: PartitionLog) -> TimeSearch:
-        """Advances the search by timestamp by one step and returns it. Begins a new search if the topic was deleted and
-        recreated."""
+        """Continues the search by timestamp in `log` with one call of `TimeSearch.step`, and returns the search. Begins
+        a new search if the topic was deleted and recreated."""
         search = self._search
         if search is None or search.log is not log:
             timestamp_ms = self._requested.timestamp

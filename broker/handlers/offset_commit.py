@@ -69,6 +69,11 @@ def topic_partitions(request: Any) -> list[TopicPartition]:
 def check_offset(context: RequestContext, key: TopicPartition, requested: Any, *, has_epoch: bool) -> CommittedOffset:
     """Validates an offset to commit, directly or in a transaction, and returns it.
 
+    Args:
+        key: topic and partition.
+        requested: the partition's entry in the request.
+        has_epoch: whether this version of the request contains a leader epoch.
+
     Raises:
         RequestRefused: the permission is missing, the partition does not exist, or the metadata is too long.
     """

@@ -94,8 +94,8 @@ def _dump_segment(walk: SegmentWalk, start: int, end: int | None, with_records: 
 
 
 def _retrying_tail(walk: SegmentWalk) -> Iterator[LocatedBatch | Damage]:
-    """Yields the intact batches and the damage of a segment. If the end of the last segment seems damaged, it is read a
-    second time, since a broker may be writing it."""
+    """Yields the intact batches and the damage of the segment file that `walk` reads. If the end of the last segment
+    seems damaged, it is read a second time, since a broker may be writing it."""
     for found in walk.batches():
         if not isinstance(found, Damage) or found.end < walk.size or walk.segment.end is not None:
             yield found

@@ -246,7 +246,8 @@ class _PartitionCheck:
                     self._add("indexes", index.path.name, fault)
 
     def _record_damage(self, segment: SegmentFile, found: Damage, size: int) -> bool:
-        """Adds damaged bytes to the report; returns whether a start would truncate the log there."""
+        """Adds the damaged bytes `found` to the report; returns whether a start would truncate the log there. `size` is
+        the size of the segment's file."""
         where = f"{segment.path.name} position {found.position}"
         if self._expected.is_clean or found.next_offset < self._expected.fsynced_to:
             self._add(
@@ -267,7 +268,13 @@ class _PartitionCheck:
         return True
 
     def _check_end_of_segment(self, where: str, expected_offset: int, found: int) -> None:
-        """Checks that the previous segment ends where this one begins; compaction and repair preserve that."""
+        """Checks that the previous segment ends where this one begins; compaction and repair preserve that.
+
+        Args:
+            where: the place that a finding names.
+            expected_offset: offset at which the previous segment ends.
+            found: offset at which this one begins.
+        """
         if found <= expected_offset:
             return
         if self._expected.is_clean or expected_offset < self._expected.fsynced_to:

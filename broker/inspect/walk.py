@@ -77,7 +77,8 @@ class SegmentWalk:
         os.close(self._fd)
 
     def refresh_size(self) -> None:
-        """Extends the walk to bytes that were appended since it began."""
+        """Includes the bytes that were appended to the file since it was opened: later calls of `batches` read them
+        too."""
         self.size = os.fstat(self._fd).st_size
         self._chunk = memoryview(b"")
 

@@ -195,7 +195,8 @@ def write_cleaned_segment(
     compaction would change nothing.
 
     Args:
-        outcomes: one object for all groups of a log, which are passed in order from the start of the log.
+        outcomes: tells which transactions were aborted; one object for all groups of a log, which are passed in order
+            from the start of the log.
 
     Raises:
         CorruptBatch: a batch cannot be decoded.
@@ -308,7 +309,7 @@ def _cleaned_path(first: ClosedSegment) -> Path:
 
 
 def discard_cleaned(group: Sequence[ClosedSegment]) -> None:
-    """Deletes the compacted file of a group that will not be installed."""
+    """Deletes the compacted file of a group (adjacent segments that are merged) that will not be installed."""
     _cleaned_path(group[0]).unlink(missing_ok=True)
 
 

@@ -454,9 +454,9 @@ class PartitionLog:
         return found
 
     def _is_epoch_end(self, requested: int, epoch: int, end: int) -> bool:
-        """Returns whether the batches confirm that `epoch` ends at offset `end`: the batch before it has at most this
-        epoch, and the batch after it has a newer epoch than `requested`. The epoch file has no checksum, so its content
-        must be verified."""
+        """Returns whether the batches confirm what the epoch file says: that `epoch` is the newest epoch not above
+        `requested`, and ends at offset `end`. The batch before `end` must have at most the epoch `epoch`, and the batch
+        after it a newer epoch than `requested`. The epoch file has no checksum, so its content must be verified."""
         before = self.segments.batch_at(max(end - 1, self.log_start_offset), self._visible)
         behind = self.segments.batch_at(end, self._visible)
         return (before is None or before.base_offset >= end or before.leader_epoch <= epoch) and (
@@ -482,7 +482,8 @@ class PartitionLog:
             self.roll(now_ms)
 
     def replace_segments(self, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
-        """Replaces the adjacent closed segments of a group by the file that compaction wrote.
+        """Replaces the adjacent closed segments of a group by the file that compaction wrote. `facts` are the index
+        content and the bounds of that file.
 
         The swap is not durable until `compaction.complete_swap` has returned.
 

@@ -161,10 +161,12 @@ class _LogReader:
         return self.recovery_point or 0
 
     def read(self, base: int, later: list[int]) -> SegmentFacts:
-        """Scans one segment, truncates the log at a fault, and rebuilds the indexes.
+        """Scans the segment with the base offset `base`, truncates the log at a fault or repairs the segment, and
+        rebuilds the indexes. Returns the index content and bounds of the segment. `later` are the base offsets of the
+        segments that follow.
 
         Raises:
-            LogDamaged: the segment is corrupt below the recovery point.
+            LogDamaged: the segment is corrupt below the recovery point, and a repair is not allowed.
         """
         following = later[0] if later else None
         expected = ScanExpectations(

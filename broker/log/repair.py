@@ -38,6 +38,7 @@ def remove_expired_corrupt_files(directory: Path, log_start_offset: int) -> None
 
 def truncate_log(directory: Path, base: int, scan: ScanResult, later: list[int]) -> int:
     """Truncates a segment after its last intact batch and removes the segments `later`, which follow it, from the log.
+    `scan` is the result of the segment's scan, and tells where the intact part ends.
 
     Returns:
         The number of bytes removed.
@@ -98,7 +99,13 @@ def padding_batch(offset: int, epoch: int) -> bytes:
 
 
 def pad_segment(directory: Path, facts: SegmentFacts, end: int, epoch: int) -> None:
-    """Appends an empty batch to a segment that lost its last batches, so that it ends where the next one begins."""
+    """Appends an empty batch to a segment that lost its last batches, so that it ends where the next one begins.
+
+    Args:
+        facts: index content and bounds of the segment; updated.
+        end: offset at which the segment must end.
+        epoch: leader epoch of the empty batch.
+    """
     path = segment_path(directory, facts.base_offset, LOG)
     missing, batch = facts.next_offset, padding_batch(end - 1, epoch)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)

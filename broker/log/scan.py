@@ -98,15 +98,16 @@ class ScanExpectations:
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """Result of `scan_segment`: the facts of the segment's valid prefix, and the fault at which it ends. `fault` is ""
-    if the whole file is valid."""
+    """Result of `scan_segment`: `facts` are the index content and bounds of the segment's valid prefix. `fault` is the
+    reason why the prefix ends there; "" if the whole file is valid."""
 
     facts: SegmentFacts
     fault: str
 
 
 def scan_segment(view: memoryview, base_offset: int, expected: ScanExpectations) -> ScanResult:
-    """Reads batches from the start of a segment until one is incomplete, corrupt or does not continue the offsets."""
+    """Reads batches from the start of a segment until one is incomplete, corrupt or does not continue the offsets.
+    Returns the index content and bounds of the batches before that one, and the reason why reading ended."""
     facts = SegmentFacts(base_offset, base_offset)
     while facts.size < len(view):
         fault = _find_fault(view, facts.size, facts.next_offset, expected)

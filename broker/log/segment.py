@@ -104,7 +104,7 @@ def rename_to_deleted(path: Path) -> list[Path]:
 
 
 def write_indexes(directory: Path, facts: SegmentFacts) -> None:
-    """Writes the indexes of a segment without fsyncing them."""
+    """Writes the index files of a segment from the index content in `facts`, without fsyncing them."""
     facts.complete_time_index()
     contents = (
         (INDEX, facts.index.to_bytes()),

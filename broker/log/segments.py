@@ -157,7 +157,8 @@ class Segments:
         return header is None or header.leader_epoch > epoch
 
     def content(self, base: int, located: LocatedBatch) -> bytes | FileSlice:
-        """Returns the bytes of a batch, or a slice of the file that stays readable even if the segment is deleted."""
+        """Returns the bytes of the batch at the location `located` in the segment with base offset `base`, or a slice
+        of the file that stays readable even if the segment is deleted."""
         return self._files.slice(self.log_path(base), located.position, located.header.size)
 
     def bytes_of(self, base: int, located: LocatedBatch) -> bytes:
@@ -269,7 +270,8 @@ class Segments:
         self.active = SegmentFacts(active.next_offset, active.next_offset)
 
     def replace_segments(self, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
-        """Replaces adjacent closed segments by the one that compaction has installed on disk."""
+        """Replaces adjacent closed segments by the one that compaction has installed on disk. `facts` are the index
+        content and the bounds of the new one."""
         # Search by base offset: a reader may have rebuilt the segment's indexes and replaced the object.
         at = self._closed_index(group[0].base_offset)
         self.closed[at : at + len(group)] = [ClosedSegment.of(self.directory, facts, group[-1].next_offset)]

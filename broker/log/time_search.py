@@ -24,7 +24,7 @@ from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import CODEC_MASK, NO_HEADERS, BatchHeader, Record, parse_times
 
 HEADERS_PER_STEP = 256
-"""Batch headers read per step. If batches are large, each header is a separate read."""
+"""Batch headers read per call of `TimeSearch.step`. If batches are large, each header is a separate read."""
 INLINE_DECODE_BYTES_MAX = 4096
 """Uncompressed batches up to this size are decoded in the event loop: passing them to a thread would take longer."""
 BATCHES_DECODED_MAX = 10
@@ -160,8 +160,8 @@ def largest_timestamp_ms(log: PartitionLog) -> int:
 
 
 def _segments(log: PartitionLog, timestamp_ms: int) -> Iterator[tuple[int, TimeEntry | None, Callable[[], int]]]:
-    """Yields of each segment: its end offset, its largest timestamp with its offset, and a function that returns the
-    offset from which to read."""
+    """Yields three values for each segment of the log: its end offset, its largest timestamp with its offset, and a
+    function that returns the offset from which to read in search of `timestamp_ms`."""
     for segment in tuple(log.closed):
         yield segment.next_offset, segment.largest, partial(_start_in_closed, log, segment, timestamp_ms)
     active = log.active

@@ -29,6 +29,10 @@ DECODE_ERRORS = (struct.error, IndexError, ValueError, AssertionError, OverflowE
 async def decode_yielding(request_class: Any, frame: bytes, body_at: int, version: int) -> Any:
     """Decodes a request and yields to the event loop in between.
 
+    Args:
+        request_class: kafka-python's class of the request.
+        body_at: position in the frame at which the request's own fields begin.
+
     Raises:
         MalformedMessage: the request is truncated or malformed, or has more than REQUEST_ITEMS_MAX items.
     """
