@@ -102,7 +102,7 @@ def _json(value: object) -> str:
 class SchemaContent:
     """The content that a schema id identifies: canonical text, ordered references, metadata and rules.
 
-    The class has no slots because `fingerprint` and `guid_bytes` are cached properties.
+    The class has no `__slots__`, because its cached properties `fingerprint` and `guid_bytes` need a `__dict__`.
     """
 
     text: str

@@ -19,9 +19,10 @@ V = TypeVar("V")
 
 
 def merged_metadata(*layers: Metadata | None) -> Metadata | None:
-    """Merges metadata from the weakest to the strongest layer; None if no layer has any.
+    """Merges the metadata of several sources, such as the configuration and a request; None if no source has any.
 
-    The strongest layer that has a property, or tags for a path, determines its value. Sensitive names are united.
+    `layers` are ordered from the weakest to the strongest. The strongest layer that has a property, or tags for a path,
+    determines its value. Sensitive names are united.
     """
     merged: Metadata | None = None
     for layer in layers:

@@ -32,7 +32,8 @@ class RuleMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule. `tags` and `params` are sorted; optional texts are None when they are missing or empty.
+    """A transformation or condition that clients apply to records. `tags` and `params` are sorted. Optional texts are
+    None when they are missing or empty.
 
     `name` and `type` may be empty, as the client sent them, because the error for an empty value differs from that for
     a missing one.
@@ -122,7 +123,8 @@ class RuleSet:
 
 
 class _Part(NamedTuple):
-    """One list of a rule set: its JSON key, its title in messages, and the modes that its rules may have."""
+    """One of the three lists of a rule set: its JSON key, its title in messages, and the modes that its rules may
+    have."""
 
     key: str
     title: str
@@ -186,10 +188,10 @@ def _checked_name(name: str | None) -> str:
 
 
 def merged_rules(*layers: RuleSet | None) -> RuleSet | None:
-    """Merges rule sets from the weakest to the strongest layer; None if no layer has one.
+    """Merges the rule sets of several sources, such as the configuration and a request; None if no source has one.
 
-    Within a list, a rule of a stronger layer replaces the rule with the same name. The rules of the stronger layer
-    follow the remaining rules of the weaker one.
+    `layers` are ordered from the weakest to the strongest. Within a list, a rule of a stronger layer replaces the rule
+    with the same name. The rules of the stronger layer follow the remaining rules of the weaker one.
     """
     merged: RuleSet | None = None
     for layer in layers:

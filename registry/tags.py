@@ -65,7 +65,7 @@ def entities_with(schema: Schema, tags: Iterable[str]) -> list[TaggedEntity]:
 
 
 def _entities_of(record: Record) -> Iterator[Type | TaggedEntity]:
-    """Yields the record as an entity, then for each field the field as an entity and the field's type."""
+    """Yields the tags of the record, then for each field the tags of the field and the field's type."""
     full_name = record.name.full
     yield TaggedEntity(full_name, EntityKind.RECORD, _texts(dict(record.props).get(TAGS_PROPERTY)))
     for field in record.fields:

@@ -122,9 +122,14 @@ class UsersFile:
         return state.accepted.get(digest)
 
     def authenticate(self, authorization: str | None, address: str = "", certificate: str = "") -> AuthenticationResult:
-        """Authenticates a request of a client at `address`.
+        """Checks the credentials of a request. Returns the principal (the authenticated sender), or the denial to send.
 
         It may take a fraction of a second, so it must not run in an event loop.
+
+        Args:
+            authorization: the value of the header; None without one.
+            address: the address of the client, to limit password guessing.
+            certificate: the subject of a verified client certificate; "" without one.
         """
         found = self.cached_principal(authorization, certificate)
         if found is not None or authorization is None:
@@ -285,7 +290,7 @@ class UsersFile:
 
 
 class _PolicyState:
-    """One version of the users file, and the cached results of authentication with it."""
+    """The parsed users file (`policy`) as of its last change, and the cached results of authentication with it."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -298,10 +303,14 @@ class _PolicyState:
             PasswordHash(cost, secrets.token_bytes(SALT_BYTES), secrets.token_bytes(HASH_BYTES))
             for cost in {known.cost for known in policy.hashes.values()} or {DEFAULT_COST}
         ]
-        """Random hashes without a password, one for each cost in the file."""
+        """Random hashes, one for each cost in the file. The check of any user also computes these, so that its time
+        does not reveal whether the user exists."""
 
     def with_policy(self, policy: Policy) -> _PolicyState:
-        """The state for a new policy. Accepted headers stay cached for users whose password has not changed."""
+        """Returns the state to use after a change of the users file; `policy` is the new content of the file.
+
+        Accepted headers stay cached for users whose password has not changed.
+        """
         found = _PolicyState(policy)
         for digest, principal in self.accepted.items():
             name = principal.name

@@ -129,7 +129,7 @@ class SubjectPattern:
 
 @dataclass(frozen=True)
 class Permissions:
-    """The grants of a principal. The class has no slots because its derived values are cached properties."""
+    """The grants of a principal. The class has no `__slots__`, because its cached properties need a `__dict__`."""
 
     grants: tuple[tuple[Permission, SubjectPattern], ...] = ()
 

@@ -116,12 +116,18 @@ _LABELS: Final = {"schema_id": "id"}
 
 
 def route_label(rule: str) -> str:
-    """A URL rule in the notation of the documentation: `/schemas/ids/{id}`."""
+    """Converts a URL rule of Flask (`/schemas/ids/<int:schema_id>`) to the notation of the documentation:
+    `/schemas/ids/{id}`."""
     return _PARAMETER.sub(lambda found: "{" + _LABELS.get(found[1], found[1]) + "}", rule)
 
 
 def required_permission(method: str, route: str) -> RequiredPermission:
-    """The permission that a request requires."""
+    """Returns the permission that a request requires, and the kind of resource on which it is required.
+
+    Args:
+        method: the HTTP method.
+        route: the matched URL rule, as `route_label` returns it.
+    """
     if method == "OPTIONS":
         return PUBLIC
     return REQUIRED_PERMISSIONS.get(("GET" if method == "HEAD" else method, route), ADMIN_ALL_CONTEXTS)

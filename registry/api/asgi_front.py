@@ -258,7 +258,8 @@ class AsgiFront:
         return response, False
 
     async def _run(self, scope: Any, body: Body | None, principal: Principal | None) -> AppResponse:
-        """Runs the application for a request. `body` None makes it a preflight; see `hooks.PREFLIGHT_KEY`."""
+        """Runs the application for a request. With `body` None it only finds out whether the request is authorized; see
+        `hooks.PREFLIGHT_KEY`."""
         queue = self._unauthenticated if principal is None else self._authenticated
         if self._is_ending or queue.waiting >= WAITING_MAX:
             return error_response(503)
@@ -300,7 +301,12 @@ class AsgiFront:
         principal: Principal | None,
         offload: ComparisonOffload | None,
     ) -> tuple[AppResponse, Comparison | None]:
-        """Runs the application in a thread. If it defers a comparison, the response is only a placeholder."""
+        """Runs the application in a thread.
+
+        Returns:
+            The response, and the comparison that the application deferred or None. With a comparison, the response is
+            only a placeholder.
+        """
         if self._is_ending:
             return error_response(503), None
         environ = environ_of(scope, body, principal)
@@ -317,6 +323,10 @@ class AsgiFront:
         """Runs the deferred comparisons of a request in the compute pool, and then the application with their results.
 
         Without a pool, or after `OFFLOADED_COMPARISONS_MAX` comparisons, the application makes the comparison itself.
+
+        Args:
+            run_in_thread: runs the application for the request, like `_run_in_thread`.
+            deferred: the comparison that the application has deferred; None if it has not run yet.
         """
         compute_pool = self._compute_pool
         for _ in range(OFFLOADED_COMPARISONS_MAX):
@@ -332,7 +342,10 @@ class AsgiFront:
         return response
 
     async def _unless_ending(self, work: Callable[[], Awaitable[AppResponse]]) -> AppResponse:
-        """Runs `work` unless the shutdown has begun, which may happen while a request waits in a client queue."""
+        """Awaits `work` and returns its response, or a response with status 503 once the shutdown has begun.
+
+        The shutdown may begin while a request waits in a client queue.
+        """
         return error_response(503) if self._is_ending else await work()
 
 
@@ -376,8 +389,8 @@ def error_response(status: int, message: str = "", retry_after_s: float = 1) -> 
 
 
 def _cache_key(scope: Any, key_headers: list[bytes], content: bytes) -> Hashable:
-    """The key of a request in the response cache. Requests with equal keys have the same response for equal
-    permissions."""
+    """The key of a request with the body `content` in the response cache. Requests with equal keys have the same
+    response for equal permissions."""
     # NUL separates the parts unambiguously: only the digest can contain it, and only POST has one. HEAD uses GET's key.
     is_post = scope["method"] == "POST"
     digest = hashlib.blake2b(content, digest_size=16).digest() if is_post else b""

@@ -33,7 +33,7 @@ class ClientQueues:
         self._queues: dict[Hashable, deque[asyncio.Future[None]]] = {}
 
     async def run(self, client: Hashable, work: Callable[[], Awaitable[T]]) -> T:
-        """Runs `work` when it is the client's turn.
+        """Waits until it is the client's turn, then runs `work` and returns its result.
 
         Raises:
             ClientQueueFull: `work` was not run.

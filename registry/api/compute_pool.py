@@ -75,7 +75,8 @@ class ComputePool:
         return failure is None
 
     async def respond(self, environ: dict[str, Any]) -> AppResponse:
-        """Runs the application for a WSGI environ. Waits for the processes to start if necessary.
+        """Runs the application for a WSGI environ in a process of the pool. Waits for the processes to start if
+        necessary.
 
         Raises:
             ClientQueueFull: the pool is closed.
@@ -84,7 +85,7 @@ class ComputePool:
         return await self._run(_respond, {key: value for key, value in environ.items() if key != "wsgi.errors"})
 
     async def run_comparison(self, comparison: Comparison) -> ComparisonResult | None:
-        """Runs `Compatibility.run_comparison`; raises the same errors as `respond`."""
+        """Runs `Compatibility.run_comparison` in a process of the pool; raises the same errors as `respond`."""
         return await self._run(_run_comparison, comparison)
 
     async def _run(self, work: Callable[[A], T], argument: A) -> T:

@@ -123,8 +123,15 @@ def schema_entity(
     used: StoredVersion | None = None,
     schema_id_max: int | None = None,
 ) -> dict[str, Any]:
-    """Returns the response body for a schema by id or guid; `used` is the version of the requested subject that has the
-    schema."""
+    """Returns the response body for a schema by id or guid.
+
+    Args:
+        schema: the schema.
+        profile: selects the keys of the body.
+        as_shown: the schema in the format that the client requested.
+        used: the version of the requested subject that has the schema; None if no subject was requested or it has none.
+        schema_id_max: the highest id of the context, if it was requested.
+    """
     values = {
         "subject": None if used is None else used.subject,
         "version": None if used is None else used.version,

@@ -106,7 +106,7 @@ def _optional_text(**more: Any) -> fields.String:
 
 
 class RulePayload(_Payload):
-    """A rule. `RuleSet.of` converts the values."""
+    """The JSON object of one rule in a rule set. `RuleSet.of` converts it to a `registry.rules.Rule`."""
 
     name = _optional_text()
     doc = _optional_text()
@@ -257,6 +257,10 @@ class ReplicationPayload(_Payload):
 def read_body(payload: type[_Payload], kind: type[T]) -> T:
     """Parses the body of the current request.
 
+    Args:
+        payload: the marshmallow class that validates the body.
+        kind: the class of the result, to which `payload` converts the body.
+
     Raises:
         BadRequest: the content type, the JSON or a value in it is invalid.
         RequestEntityTooLarge: the body, its number of JSON values or its schema is too large.
@@ -301,7 +305,7 @@ def _reader(payload: type[_Payload]) -> _Payload:
 
 
 def _without_rules(value: T) -> T:
-    """The request without its rules."""
+    """Returns a parsed request body without its rule sets, for a registry that does not store rules."""
     reduced: Any = value
     if isinstance(value, SchemaRequest):
         reduced = replace(value, rule_set=None)

@@ -29,7 +29,7 @@ WsgiApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
 def environ_of(scope: Any, body: Body | None, principal: Principal | None) -> dict[str, Any]:
     """The WSGI environ of an ASGI request. A body that is too large only contributes its length.
 
-    `body` None makes a preflight, see `PREFLIGHT_KEY`.
+    With `body` None the application only finds out whether the request is authorized; see `PREFLIGHT_KEY`.
     """
     host, port = scope.get("server") or ("localhost", 80)
     client = scope.get("client") or ("", 0)

@@ -92,7 +92,7 @@ def make_request_recorder(counts: SharedCounts, access_log: str) -> RequestRecor
     """Makes the recorder of this worker process.
 
     Args:
-        counts: the shared counts in which it claims a slot.
+        counts: the shared counts; the recorder gets a part of them that only this process writes.
         access_log: the target of `AccessLog`; "" disables the log.
     """
     log = AccessLog(access_log) if access_log else None

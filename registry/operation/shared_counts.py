@@ -1,9 +1,9 @@
 """Counters of several processes in shared memory.
 
-The memory is created before the worker processes are forked, so that all workers and their replacements share it. Each
-process claims a slot and is the only one that writes to it, from one thread, so increments need no lock. A record lock
-marks a slot as claimed; the system releases it when the process ends, however it ends. The next process that claims the
-slot continues its counts, so totals never decrease.
+The memory is created before the worker processes are forked, so that all workers and their replacements share it. It is
+divided into slots. Each process claims a slot and is the only one that writes to it, from one thread, so increments
+need no lock. A record lock marks a slot as claimed; the system releases it when the process ends, however it ends. The
+next process that claims the slot continues its counts, so totals never decrease.
 
 A slot has `ROWS_MAX` rows. A row is a label of `LABEL_BYTES` (its length, which is written last, and its text) and one
 64-bit number per column. The last row counts everything for which no row is free.
@@ -46,7 +46,7 @@ class SharedCounts:
         self._rows: dict[str, int] = {}
 
     def claim(self) -> bool:
-        """Claims a slot for this process; False when all slots are claimed."""
+        """Claims a slot (a part of the memory that only one process writes); False when all slots are claimed."""
         self._slot = next((slot for slot in range(self._slots) if self._lock(slot)), None)
         if self._slot is None:
             return False
@@ -54,7 +54,7 @@ class SharedCounts:
         return True
 
     def numbers(self) -> memoryview:
-        """All numbers of this process's slot. The numbers of one label begin at its `row_offset`."""
+        """All counters that this process writes. Those of one label begin at its `row_offset`."""
         assert self._slot is not None, "claim() must succeed first"
         start = self._slot * self._slot_bytes
         return memoryview(self._memory)[start : start + self._slot_bytes].cast("Q")
@@ -65,7 +65,7 @@ class SharedCounts:
         return self._new_row(label) if found is None else found
 
     def totals(self) -> Mapping[str, tuple[int, ...]]:
-        """The sums over the slots of all processes, including ended ones."""
+        """The sums over all processes, including ended ones, by label."""
         found: dict[str, tuple[int, ...]] = {}
         for slot in range(self._slots):
             numbers = memoryview(self._memory)[slot * self._slot_bytes : (slot + 1) * self._slot_bytes].cast("Q")
@@ -76,7 +76,7 @@ class SharedCounts:
         return found
 
     def process_count(self) -> int:
-        """Number of processes that have claimed a slot."""
+        """Number of running processes that count here."""
         return sum(slot == self._slot or self._is_held(slot) for slot in range(self._slots))
 
     def close(self) -> None:

@@ -31,8 +31,8 @@ RESPONSE_CHARS_MAX: Final = 8 * 1024 * 1024
 class ReplicationPosition(NamedTuple):
     """Identifies a state of a registry: while the position is the same, nothing has changed.
 
-    `changes` is `ReplicationTables.changes`. Within a history `revision` only grows, and within a revision so does
-    `changes`.
+    `history` is the number of the database's history (see `storage.revision`), within which `revision` only grows.
+    `changes` is `ReplicationTables.changes`, which grows while the revision is the same.
     """
 
     history: int
@@ -41,7 +41,7 @@ class ReplicationPosition(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> ReplicationPosition:
-        """Parses `str` of a position.
+        """Parses a position from the text that `str` makes of it.
 
         Raises:
             ValueError: the text is not a position.

@@ -133,7 +133,8 @@ class Replica:
         self._needs_full_copy = False
 
     def run_round(self) -> RoundResult:
-        """Polls the source once and applies its changes.
+        """Polls the source once and applies its changes. Returns whether there were any, or why this process did not
+        replicate.
 
         Raises:
             ReplicationStopped: a further round would fail as well.

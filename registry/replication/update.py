@@ -91,6 +91,12 @@ def _only_adds(
     """Whether the update only adds newer versions to a subject, and their schemas are new and have no references.
 
     Then only responses that depend on the subject change, and its revision grows by one for each version.
+
+    Args:
+        name: the subject.
+        existing: the subject in this database; None if it does not exist.
+        desired: the subject in the source; None if it was deleted.
+        update: contains the new schemas.
     """
     if desired is None:
         return False
@@ -115,8 +121,17 @@ def _put_versions(
     desired: ReplicatedSubject,
     update: ReplicationUpdate,
 ) -> Iterator[tuple[str, int]]:
-    """Writes the new and changed versions of a subject. Yields (subject, version) for each version that had another
-    schema before."""
+    """Adds the new versions of `desired` to the database, and replaces those that differ from `existing`.
+
+    Yields (subject, version) for each replaced version that had another schema.
+
+    Args:
+        repository: has the transaction to write in.
+        name: the subject.
+        existing: the subject in this database; None if it does not exist.
+        desired: the subject in the source.
+        update: contains the schemas that this database does not have.
+    """
     before, context = _by_number(existing), context_of(name)
     changed = [version for version in desired.versions if before.get(version.version) != version]
     if not changed:
@@ -131,7 +146,8 @@ def _put_versions(
 
 
 def _row_key(repository: Repository, context: str, version: ReplicatedVersion, update: ReplicationUpdate) -> int:
-    """Returns the row key of a version's schema. Adds the schema from the update if the database does not have it.
+    """Returns the primary key of the row with a version's schema. Adds the schema from the update if the database does
+    not have it.
 
     Raises:
         ReplicaDiverged: the database has another schema with this id, or the update does not contain the schema.

@@ -48,8 +48,9 @@ class CompatibilityVerdict:
 class Comparison:
     """Everything that determines a verdict, as values that another process with the same database can use.
 
-    `versions` are (number, closure key) of the subject's versions to compare with; see `SchemaParser.closure_key`.
-    `config` is the subject's effective configuration. `content`, `text` and `targets` are those of the `Candidate`.
+    `versions` are the subject's versions to compare with: their numbers, and hashes of their schemas with all
+    referenced schemas (`SchemaParser.closure_key`). `config` is the subject's effective configuration. `content`,
+    `text` and `targets` are those of the `Candidate`.
     """
 
     subject: str
@@ -68,8 +69,8 @@ class ComparisonResult:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonOffload:
-    """Makes the service defer slow comparisons to other processes. `comparison_result` is the result of a comparison
-    that was deferred earlier."""
+    """Makes the service raise `ComparisonDeferred` for slow comparisons. `comparison_result` is the result of a
+    comparison that was deferred earlier."""
 
     comparison_result: ComparisonResult | None = None
 
@@ -104,17 +105,25 @@ class Compatibility:
         candidate: Candidate,
         budget: ComparisonBudget | None = None,
     ) -> CompatibilityVerdict:
-        """Checks a candidate as a registration does: against the latest version, or at a transitive level against all
-        versions."""
+        """Checks a schema as a registration does: against the latest version, or at a transitive level against all
+        versions.
+
+        Args:
+            repository: contains the subject.
+            settings: the subject and its effective level.
+            candidate: the parsed schema of the request.
+            budget: limits the size and duration of the comparison; None limits only the size.
+        """
         return self._compare(repository, settings, candidate, _compared_with(repository, settings), budget)
 
     def check_or_defer(
         self, repository: Repository, settings: SubjectSettings, candidate: Candidate, offload: ComparisonOffload
     ) -> CompatibilityVerdict:
-        """Runs `check` if it is fast or `offload` has its result.
+        """Returns the verdict of `check` if `offload` already has it or the comparison is fast.
 
         Raises:
-            ComparisonDeferred: the comparison is slow.
+            ComparisonDeferred: the comparison is slow. The caller lets another process run it and calls again with its
+            result.
         """
         history = _compared_with(repository, settings)
         known = offload.comparison_result
@@ -279,8 +288,13 @@ def _metadata(stored: StoredVersion) -> Metadata | None:
 
 
 def _reserved_problems(candidate: Candidate, before: StoredVersion | None) -> list[str]:
-    """Messages about reserved names that the candidate no longer reserves, and about its top-level fields with a
-    reserved name."""
+    """Returns messages about reserved field names: about those that `before` reserves and the candidate does not, and
+    about top-level fields of the candidate with a name that it reserves.
+
+    Args:
+        candidate: the schema to check.
+        before: the newest version that it is compared with; None without one.
+    """
     reserved = reserved_fields(candidate.content.metadata)
     removed = [] if before is None else [name for name in reserved_fields(_metadata(before)) if name not in reserved]
     root = candidate.schema.root

@@ -42,7 +42,8 @@ class SubjectSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanged:
-    """A change of a configuration, with the level in canonical spelling, and the resulting entry of the scope.
+    """A change of a configuration, with the level in canonical spelling, and the whole configuration that the scope
+    then has.
 
     `is_new` is False when the configuration was the same before.
     """
@@ -77,8 +78,9 @@ def effective_config(entries: Sequence[ConfigEntry | None], default_level: str) 
     """The effective configuration of a scope.
 
     Args:
-        entries: the entries of the scope and of its enclosing scopes, from the inside out.
-        default_level: the level if the innermost entry has none.
+        entries: what is set on the scope itself, then on each of its enclosing scopes, from the inside out; None where
+            nothing is set.
+        default_level: the level if the first entry that is not None has none.
     """
     present = [entry for entry in entries if entry is not None]
     nearest = present[0] if present else ConfigEntry()
@@ -122,7 +124,7 @@ class Configuration:
         """The configuration that is set on the scope itself, or with `in_effect` the effective one.
 
         Raises:
-            SubjectLevelNotConfigured: the scope has no entry; never raised for the default context.
+            SubjectLevelNotConfigured: nothing is set on the scope itself; never raised for the default context.
         """
 
         def read(repository: Repository) -> ConfigEntry:
@@ -139,7 +141,7 @@ class Configuration:
         )
 
     def change(self, scope: str | None, change: ConfigChange) -> ConfigChanged:
-        """Merges a change into the entry of a scope.
+        """Merges a change into the configuration that is set on a scope.
 
         Raises:
             InvalidCompatibilityLevel: the level or policy does not exist.
@@ -186,10 +188,10 @@ class Configuration:
         return ConfigChanged(change, entry, is_new=True)
 
     def reset(self, scope: str | None) -> ConfigRemoved:
-        """Removes the entry of a scope.
+        """Removes the configuration that is set on a scope.
 
         Raises:
-            SubjectNotFound: the scope has no entry; never raised for the default context.
+            SubjectNotFound: the scope has no configuration of its own; never raised for the default context.
             OperationNotPermitted: the scope is read-only.
         """
 
@@ -218,7 +220,10 @@ def resolve_alias(repository: Repository, subject: str) -> str:
 
 
 def alias_target(subject: str, config: ConfigEntry) -> str:
-    """Like `resolve_alias`, for a subject whose configuration is already known."""
+    """Returns the subject that `subject` is an alias of, or `subject` itself if it is no alias.
+
+    `config` is the configuration that is set on `subject`. `resolve_alias` reads it from the database.
+    """
     if not config.alias or is_context_scope(subject):
         return subject
     return resolve_in_context(subject, config.alias)

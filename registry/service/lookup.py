@@ -180,7 +180,7 @@ class Lookup:
         return self._database.read(read)
 
     def _is_shown(self, subject: str) -> bool:
-        """Whether lists may contain a subject; see `RestrictedLookup`."""
+        """Whether lists may contain a subject. `RestrictedLookup` hides the subjects that its client may not read."""
         return True
 
     def find_version(self, subject: str, request: SchemaRequest, *, normalize: bool, deleted: bool) -> StoredVersion:

@@ -23,7 +23,7 @@ def find_matching_version(
     version: int | None = None,
     deleted: bool = False,
 ) -> StoredVersion | None:
-    """The version of a subject with exactly the candidate's content, else the newest equivalent one.
+    """The version of a subject with exactly the candidate's content, else the newest one that differs only in spelling.
 
     Args:
         repository: contains the schemas.
@@ -61,6 +61,9 @@ def complete_request(
     """Fills in a request's missing schema, metadata and rules from the latest version and the configuration.
 
     Args:
+        request: the request.
+        config: the subject's effective configuration.
+        latest: the subject's latest version; None if it has none.
         version: the number of the new version, for metadata that contains it; None leaves metadata unchanged.
 
     Raises:

@@ -49,7 +49,7 @@ class Presentation:
         self._parser = parser
 
     def present(self, stored: StoredSchema, options: PresentationOptions) -> PresentedSchema:
-        """Applies the options to a schema; unknown formats change nothing.
+        """Returns what the requested format changes in a stored schema; unknown formats change nothing.
 
         Raises:
             InvalidSchema: the schema cannot be parsed with its references.

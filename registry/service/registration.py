@@ -88,8 +88,8 @@ class _RegistrationPlan:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the plan only adds a version with a new schema, without references and without making anything
-        visible again."""
+        """Whether the plan adds only a version and its schema: the schema gets a new id and has no references, and
+        nothing deleted becomes visible again."""
         return self.new_id is not None and not self.candidate.content.references and not self.revives
 
 
@@ -104,7 +104,7 @@ class RegistrationResult:
 
 
 class _LockStripe:
-    """Serializes the registrations of the subjects that hash onto it, within this process.
+    """A lock of this process for the registrations of a group of subjects (those with the same hash).
 
     While `serialized_attempts_left` is not 0, other processes are registering under these subjects too, and each
     attempt also takes the database's lock. `had_conflict` is True if the current registration has already failed an
@@ -204,7 +204,13 @@ class Registration:
         self, subject: str, decide: Callable[[Repository], StoredVersion | _RegistrationPlan], stripe: _LockStripe
     ) -> RegistrationResult | None:
         """Makes one attempt: decides which version to add and writes it. Returns None if the write conflicts with
-        another one."""
+        another one.
+
+        Args:
+            subject: the subject.
+            decide: returns an existing version with the schema, or the plan of a new one.
+            stripe: the lock that this thread holds, and the conflicts of earlier attempts.
+        """
         try:
             if stripe.serialized_attempts_left:
                 stripe.serialized_attempts_left -= 1
@@ -430,7 +436,11 @@ def _new_id_of(decided: StoredVersion | _RegistrationPlan) -> IdRequest | None:
 
 
 def _locked_schema(repository: Repository, plan: _RegistrationPlan) -> StoredSchema:
-    """The plan's existing schema, locked until the transaction ends."""
+    """Returns the existing schema that the new version uses, locked against deletion until the transaction ends.
+
+    Raises:
+        WriteConflict: the schema was deleted or soft-deleted after the decision.
+    """
     assert plan.known is not None
     if not repository.lock_schema(plan.known.row_key):
         raise WriteConflict("the schema was deleted by another request")
@@ -478,7 +488,8 @@ def _require_mode(subject: str, request: SchemaRequest, mode: Mode) -> None:
 
 
 def refresh_lookup_keys(repository: Repository, subject: str, version: int) -> None:
-    """Recomputes the lookup keys of all schemas that refer to a replaced version, directly or through others."""
+    """Recomputes the lookup keys of all schemas that refer to a version, directly or through others. To be called after
+    the version got another schema."""
     # A new parser, because the service's own would cache schemas that are not committed.
     parser = SchemaParser()
     pending, visited = [(subject, version)], set[int]()

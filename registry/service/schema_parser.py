@@ -41,8 +41,8 @@ SHOWN_TEXT_MAX = 500  # characters of an invalid schema that its error repeats
 class Candidate:
     """A parsed schema of a request. `lookup_key` is the same for schemas that differ only in spelling.
 
-    `text` is the request's own text, and `targets` are the closure keys of its references (see
-    `SchemaParser.closure_key`). Together they determine `schema`.
+    `text` is the request's own text. `targets` are hashes of the referenced schemas (see `SchemaParser.closure_key`).
+    Together they determine `schema`.
     """
 
     content: SchemaContent
@@ -56,9 +56,9 @@ class Candidate:
 class _ParsedSchema:
     """A stored schema, parsed.
 
-    `row_keys` has the row keys of it and of all schemas that it refers to, directly or indirectly. `closure_key` is
-    a hash of these schemas and of how they refer to each other. Both are valid at `revision`, because an import may
-    give a referenced version another schema.
+    `row_keys` has the primary keys of its database row and of those of all schemas that it refers to, directly or
+    indirectly. `closure_key` is a hash of these schemas and of how they refer to each other. Both are valid at
+    `revision`, because an import may give a referenced version another schema.
     """
 
     schema: Schema
@@ -70,8 +70,15 @@ class _ParsedSchema:
     def of(
         cls, stored: StoredSchema, references: list[_ParsedSchema], key: bytes, revision: Revision, known: Schema | None
     ) -> _ParsedSchema:
-        """Parses a stored schema with its references. `known` is its parsed text from an earlier call, None if there is
-        none."""
+        """Parses a stored schema.
+
+        Args:
+            stored: the schema.
+            references: the schemas that it refers to.
+            key: its `closure_key`.
+            revision: the registry's revision at which `references` were read.
+            known: the parsed text of `stored` from an earlier call; None if there is none.
+        """
         row_keys = frozenset([stored.row_key]).union(*(reference.row_keys for reference in references))
         if known is None:
             schemas = [reference.schema for reference in references]

@@ -36,7 +36,7 @@ class SubjectState:
 
 @dataclass(frozen=True, slots=True)
 class VersionEntry:
-    """A version as stored, with the row key of its schema instead of the schema."""
+    """A version as stored. Instead of the schema it has the primary key of the schema's row."""
 
     version: int
     deleted: bool
@@ -185,14 +185,19 @@ class DatabaseCache:
         self._views: LruCache[str, ViewAtRevision] = LruCache(VIEW_VERSIONS_MAX)
 
     def schema(self, history: int, row_key: int) -> StoredSchema | None:
-        """Returns a cached schema. The caller must check that a version still uses it."""
+        """Returns the schema with this row key (primary key), or None if it is not cached for this history of the
+        database.
+
+        The caller must check that a version still uses it.
+        """
         return self._schemas.get((history, row_key))
 
     def put_schema(self, history: int, schema: StoredSchema) -> None:
         self._schemas.put((history, schema.row_key), schema, len(schema.content.text) + SCHEMA_OVERHEAD_CHARS)
 
     def view(self, subject: str) -> ViewAtRevision | None:
-        """Returns the cached versions of a subject, which may be outdated or of another history."""
+        """Returns the cached versions of a subject, or None. They may be outdated or of another history of the
+        database."""
         return self._views.get(subject)
 
     def put_view(self, subject: str, view_at_revision: ViewAtRevision) -> None:

@@ -212,7 +212,7 @@ def record_dependencies() -> Iterator[DependencyRecorder]:
 
 
 def current_recorder() -> DependencyRecorder | None:
-    """The recorder of the request that this thread handles."""
+    """The recorder of the request that this thread handles; None outside of `record_dependencies`."""
     return _recorder.get()
 
 

@@ -122,7 +122,11 @@ def open_engine(address: DatabaseAddress, connections: int) -> Engine:
 
 
 def postgres_arguments(given: Mapping[str, Any]) -> dict[str, str]:
-    """The default parameters for libpq, except for parameters that the URL sets."""
+    """Returns libpq parameters to add to a connection URL: Headrace's defaults, except for those that the URL sets
+    itself.
+
+    `given` are the parameters of the URL.
+    """
     arguments = {
         "connect_timeout": str(POSTGRES_CONNECT_TIMEOUT_S),
         "application_name": "headrace-registry",

@@ -94,7 +94,7 @@ class ReplicationRow(Base):
 
 
 class ContextRow(Base):
-    """A context. `next_id` is the id of its next schema.
+    """One row per context. `next_id` is the id of the context's next schema.
 
     A deleted context is only not `listed`, so that its ids are not reused. Other tables name contexts without a foreign
     key: with one each registration would take a shared lock on this row, which is written all the time.
@@ -156,7 +156,7 @@ class ReferenceRow(Base):
 
 
 class SubjectRow(Base):
-    """A subject with its qualified name."""
+    """One row per subject, with its qualified name. `revision` grows with every change of its versions."""
 
     __tablename__ = "subjects"
     __table_args__ = ({"sqlite_autoincrement": True},)

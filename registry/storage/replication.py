@@ -37,7 +37,7 @@ VERSIONS_OF_SUBJECTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedVersion:
-    """A version with its schema's id and fingerprint instead of the schema."""
+    """A version with the id of its schema and the SHA-256 of the schema's content, instead of the schema."""
 
     version: int
     schema_id: int
@@ -107,7 +107,8 @@ class ReplicationTables:
         return found
 
     def fingerprints(self, context: str, ids: Sequence[int]) -> dict[int, bytes]:
-        """The fingerprints of the given schemas, by id; missing ones are omitted."""
+        """The SHA-256 of the content of each given schema (`SchemaContent.fingerprint`), by id; missing schemas are
+        omitted."""
         found: dict[int, bytes] = {}
         for part in batches(ids):
             query = sa.select(SchemaRow.id, SchemaRow.fingerprint).where(SchemaRow.context == context)

@@ -170,7 +170,8 @@ class Repository:
         return self._connection
 
     def _cached(self, key: Hashable, read: Callable[[], T]) -> T:
-        """In a read, caches a result until the transaction ends. In a write, computes the result every time."""
+        """Returns the result of `read`. A read transaction calls `read` once for each key and caches the result until
+        the transaction ends; a write transaction calls it every time."""
         if self._cache is None:
             return read()
         if key not in self._results:
@@ -618,10 +619,9 @@ class Repository:
         return current.view
 
     def _view_after(self, subject: str, known: ViewAtRevision | None) -> tuple[ViewAtRevision, bool]:
-        """Reads the versions that were added after `known`. Returns all versions of the subject, and False if some may
-        be missing.
+        """Reads the versions of a subject that were added after `known`, the result of an earlier call.
 
-        In that case the caller must read again without `known`.
+        Returns all versions, and True if they are complete. Otherwise the caller must read again with `known` None.
         """
         parameters = {"name": subject, "known_revision": -1, "known_version": 0}
         if known is not None:
@@ -732,7 +732,7 @@ class Repository:
     @depends_on(subject_revision)
     def load_entries(self, subject: str, entries: Sequence[VersionEntry]) -> list[StoredVersion]:
         """Loads these versions of a subject with their schemas, in the given order. Omits versions that were deleted
-        since the view was read."""
+        after `entries` were read."""
         assert self._cache is not None, "views are read only by reads"
         history = self.history()
         schemas = {entry.schema_key: self._cache.schema(history, entry.schema_key) for entry in entries}

@@ -54,7 +54,7 @@ class ImportResult:
 
 
 def read_target(remote: RemoteRegistry, snapshot: Snapshot, steps: ProgressCallback) -> TargetContent:
-    """Reads the target's content in the contexts and scopes of a snapshot."""
+    """Reads the target's content in the contexts and scopes of a snapshot; `steps` receives the progress."""
     contexts = sorted({version.context for version in snapshot.versions})
     return TargetContent(
         read_versions(remote, contexts, steps),
@@ -90,6 +90,12 @@ def execute_actions(
     configurations and modes are then not set, so that a later import can complete the content: the target stays in
     IMPORT mode, in which no other client takes the missing ids.
 
+    Args:
+        remote: the target.
+        actions: from `plan_importable`.
+        steps: receives the progress.
+        skip_rejected: sets configurations and modes even if versions were rejected.
+
     Raises:
         RegistryError: an error that does not concern a single version.
     """
@@ -124,7 +130,7 @@ def find_missing_versions(
     """Reads the target after an import. Returns a message for each version of the snapshot that is missing there, or
     that has another id or deleted flag.
 
-    `skipped` are versions that are not checked.
+    `skipped` are versions that are not checked. `steps` receives the progress.
     """
     existing = read_versions(remote, sorted({version.context for version in snapshot.versions}), steps)
     wrong = []

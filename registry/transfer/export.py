@@ -33,6 +33,11 @@ ProgressCallback = Callable[[str, int, int], None]
 def read_registry(remote: RemoteRegistry, selection: Selection, steps: ProgressCallback) -> Snapshot:
     """Reads a registry, or a part of it and the versions that the part refers to.
 
+    Args:
+        remote: the registry.
+        selection: the part.
+        steps: receives the progress.
+
     Raises:
         RegistryChanged: versions were registered or deleted during each attempt.
     """
@@ -55,7 +60,11 @@ def read_registry(remote: RemoteRegistry, selection: Selection, steps: ProgressC
 def _nonempty_contexts(
     contexts: Iterable[str], versions: Iterable[ExportedVersion], scopes: Collection[str]
 ) -> Iterator[str]:
-    """Yields the contexts without the empty ones, because the API cannot create an empty context."""
+    """Yields those of `contexts` that have a version, or a configuration or mode of their own (`scopes` lists these).
+
+    Empty contexts are omitted, because the API cannot create them. The default context and `GLOBAL_CONTEXT` always
+    remain.
+    """
     held = {version.context for version in versions}
     for context in contexts:
         if context in (DEFAULT_CONTEXT, GLOBAL_CONTEXT, *held) or scope_of_context(context) in scopes:
@@ -65,7 +74,7 @@ def _nonempty_contexts(
 def read_versions(
     remote: RemoteRegistry, contexts: Iterable[str], steps: ProgressCallback
 ) -> dict[SubjectVersion, ExportedVersion]:
-    """All versions of the contexts."""
+    """Reads all versions of the contexts, by subject and number; `steps` receives the progress."""
     found: dict[SubjectVersion, ExportedVersion] = {}
     count = 0
 
@@ -80,12 +89,16 @@ def read_versions(
 
 
 def read_configs(remote: RemoteRegistry, scopes: Sequence[str], steps: ProgressCallback) -> dict[str, str]:
-    """The scopes' own configurations. The API cannot list them, so each scope is read."""
+    """Reads the scopes' own configurations, as JSON text by scope; `steps` receives the progress.
+
+    The API cannot list them, so each scope is read.
+    """
     return _read_scopes(remote.config, scopes, lambda done: steps("reading configurations", done, len(scopes)))
 
 
 def read_modes(remote: RemoteRegistry, scopes: Sequence[str], steps: ProgressCallback) -> dict[str, str]:
-    """The scopes' own modes. The API cannot list them, so each scope is read."""
+    """Reads the scopes' own modes, by scope; `steps` receives the progress. The API cannot list them, so each scope is
+    read."""
     return _read_scopes(remote.mode, scopes, lambda done: steps("reading modes", done, len(scopes)))
 
 

@@ -254,7 +254,7 @@ def _needs_change(version: ExportedVersion, target: TargetContent) -> bool:
 
 
 def _content_actions(snapshot: Snapshot, target: TargetContent) -> list[RegisterVersion | SoftDeleteVersion]:
-    """Registrations and deletions in an order that the target accepts (see the module, step 3).
+    """Registrations and deletions in an order that the target accepts (item 3 of the list at the top of this module).
 
     Raises:
         CircularReferences: references are circular.
@@ -315,7 +315,7 @@ class _Scopes:
         self._modes = dict(target.modes)
 
     def prepare_for(self, actions: list[RegisterVersion | SoftDeleteVersion]) -> Iterator[ImportAction]:
-        """The actions that make subjects writable for the import."""
+        """Yields the actions that must run before `actions`, to make the subjects writable for the import."""
         written = [action.version.subject for action in actions]
         for subject in dict.fromkeys(written):
             if json.loads(self._configs.get(subject, "{}")).get("alias"):
@@ -387,7 +387,7 @@ class ContentIndex:
 class VersionContent:
     """A version's schema in a form that is comparable across registries.
 
-    Not slotted, so that `identity`, which needs a parser, is computed once.
+    The class has no `__slots__`, so that `identity`, which needs a parser, is computed only once.
 
     Rule sets are not compared, because some editions of the registry drop them.
     """
@@ -419,7 +419,10 @@ class _Schemas:
 
     def parse(self, version: ExportedVersion, depth: int = DEPTH_MAX) -> Schema | None:
         """Returns the parsed schema of a version. Returns None if it cannot be parsed; the caller then compares the
-        text."""
+        text.
+
+        References are followed at most `depth` levels deep.
+        """
         if version.key not in self._parsed:
             self._parsed[version.key] = None  # also while it is being parsed, because references may be circular
             targets = [self._versions.get(key) for key in version.targets]

@@ -77,7 +77,8 @@ class RemoteRegistry:
             return frozenset(str(name) for name in names)
 
     def versions(self, context: str, progress: Progress = lambda count: None) -> dict[SubjectVersion, ExportedVersion]:
-        """The versions of a context with their deleted flags.
+        """Reads the versions of a context with their deleted flags; `progress` receives the number of versions as they
+        arrive.
 
         Compares the lists with and without deleted versions, because servers before 8.0 have no flag in a version.
         """
