@@ -30,7 +30,7 @@ IN_FLIGHT: Final = "further counts may follow"
 def reconcile_window(
     facts: WindowFacts, context: TopicContext = UNKNOWN_TOPIC, *, now_ms: int, grace_ms: int
 ) -> WindowResult:
-    """Returns the verdict of one window.
+    """Compares the counts of one window between producers, log and tables, and returns the verdict.
 
     Args:
         now_ms: the current time.
@@ -151,7 +151,11 @@ def compare_log_with_tables(facts: WindowFacts, context: TopicContext) -> TierCo
 
 
 def _expected_by_ms(facts: WindowFacts, step: TierComparison) -> int:
-    """Returns the time at which all counts that this comparison uses should have arrived."""
+    """Returns the time at which all counts of a window should have arrived.
+
+    Args:
+        step: the comparison of the window's producer and log counts.
+    """
     times = [facts.window_end_ms]
     if facts.acknowledged is not None:
         times.append(facts.acknowledged.last_ms)
@@ -161,7 +165,11 @@ def _expected_by_ms(facts: WindowFacts, step: TierComparison) -> int:
 
 
 def _is_overdue(facts: WindowFacts, step: TierComparison, before_ms: int) -> bool:
-    """Returns whether a window without an end lacks messages that were acknowledged until `before_ms`."""
+    """Returns whether a special window, which has no end, lacks messages that were acknowledged until `before_ms`.
+
+    Args:
+        step: the comparison of the window's producer and log counts.
+    """
     return (
         not facts.has_end
         and step.verdict is AuditVerdict.MISSING

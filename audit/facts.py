@@ -71,7 +71,7 @@ class WindowFacts:
         sent: messages that producers handed to their Kafka clients.
         crashed: whether a producer ended without closing.
         loads: (time, messages) of the loader's rows, ordered by time.
-        sends: (time, acknowledged messages) of the producers' rows, ordered by time; only for windows without an end.
+        sends: (time, acknowledged messages) of the producers' rows, ordered by time; only for special windows.
     """
 
     topic: str
@@ -129,7 +129,7 @@ class _Sum:
 
 
 def collect_facts(rows: Iterable[RowCounts]) -> Iterator[WindowFacts]:
-    """Yields facts by topic and window, from rows in that order."""
+    """Yields the sums of the rows of each topic and window. The rows must be ordered by topic and window."""
     for (topic, window_start_ms), group in groupby(rows, key=itemgetter(0, 1)):
         yield _window_facts(topic, window_start_ms, group)
 
@@ -169,7 +169,7 @@ def _window_facts(topic: str, window_start_ms: int, rows: Iterable[RowCounts]) -
 
 
 def merge_windows(facts: Sequence[WindowFacts], window_start_ms: int) -> WindowFacts:
-    """Returns the sum of several windows of one topic as one window."""
+    """Returns the sum of several windows of one topic as one window that starts at `window_start_ms`."""
     consumed: dict[str, Count] = {}
     for window in facts:
         for application, count in window.consumed:

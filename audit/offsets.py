@@ -30,7 +30,12 @@ CONTIGUOUS = OffsetCheck()
 
 
 def check_offsets(ranges: Iterable[tuple[int, int, int]], skipped: Iterable[tuple[int, int, int]] = ()) -> OffsetCheck:
-    """Checks the counted ranges `(partition, start, end)` of one topic. Equal ranges count once."""
+    """Returns the holes and overlaps of the ranges `(partition, start, end)` that the loader counted for one topic.
+    Equal ranges count once.
+
+    Args:
+        skipped: ranges that commits skipped; they are returned with the result.
+    """
     holes: list[tuple[int, int, int]] = []
     overlaps: list[tuple[int, int, int]] = []
     reached: dict[int, int] = {}
@@ -45,6 +50,6 @@ def check_offsets(ranges: Iterable[tuple[int, int, int]], skipped: Iterable[tupl
 
 
 def ranges_text(ranges: tuple[tuple[int, int, int], ...], most: int = 3) -> str:
-    """Returns the first ranges as text: `partition 0 [10, 20)`."""
+    """Returns the first `most` ranges as text, such as `partition 0 [10, 20)`, and the number of further ones."""
     shown = ", ".join(f"partition {partition} [{start}, {end})" for partition, start, end in ranges[:most])
     return shown + (f" and {len(ranges) - most} more" if len(ranges) > most else "")

@@ -193,7 +193,8 @@ class ProducerCounter:
         return count
 
     def take_rows(self, now_ms: int, selection: RowSelection) -> list[AuditRow]:
-        """Removes and returns the rows to publish. Later messages of the same windows are counted in new rows."""
+        """Removes and returns the rows to publish, as `selection` describes. Later messages of the same windows are
+        counted in new rows."""
         with self._lock:
             if len(self._rows) >= OPEN_ROWS_MAX:
                 selection = RowSelection.ALL
@@ -250,7 +251,8 @@ class ProducerCounter:
         return start_ms
 
     def _forget_windows(self, now_ms: int) -> None:
-        """Forgets windows without open rows, once per `WINDOWS_RETENTION_MS`."""
+        """Discards the starts of windows without open rows, which count towards `WINDOWS_MAX`; once per
+        `WINDOWS_RETENTION_MS`."""
         since_ms = self._windows_since_ms
         if since_ms is not None and 0 <= now_ms - since_ms < WINDOWS_RETENTION_MS:
             return

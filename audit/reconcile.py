@@ -61,8 +61,15 @@ def reconcile_topics(
     policy: FindingPolicy = NO_FINDING_POLICY,
     period: Period = ALL_TIME,
 ) -> tuple[TopicResult, ...]:
-    """Returns the results of topics with a window in the period, the most severe first; `facts` are ordered by
-    topic.
+    """Returns the results of all topics that have a window in the period, the most severe first.
+
+    Args:
+        facts: the counts of all windows, ordered by topic and time.
+        offsets: the gaps and overlaps of each topic's counted offsets.
+        now_ms: the current time.
+        grace_ms: time after the end of a window in which a difference is `pending`.
+        policy: decisions of operators about findings.
+        period: limits the windows of the results.
     """
     results = [
         reconcile_topic(
@@ -167,7 +174,7 @@ def _has_expired(facts: WindowFacts, findings_ttl_ms: int | None, now_ms: int) -
 
 
 def _untracked_count(windows: Sequence[WindowResult]) -> int:
-    """Returns the number of messages of producers that do not count."""
+    """Returns how many messages in the log come from producers that do not count."""
     more = sum(window.difference for window in windows if window.verdict is AuditVerdict.UNTRACKED)
     separate = [window.facts.stored for window in windows if window.facts.acknowledged is None]
     return more + sum(stored.count for stored in separate if stored is not None)
@@ -176,7 +183,8 @@ def _untracked_count(windows: Sequence[WindowResult]) -> int:
 def _split_scattered(
     facts: Sequence[WindowFacts], before_ms: int
 ) -> tuple[tuple[WindowFacts, ...], tuple[WindowFacts, ...]]:
-    """Splits windows into those that must be added up before comparison, and the others.
+    """Splits windows into those that must be added up with the window of scattered times before comparison, and the
+    others.
 
     The first group is empty unless there is a window of scattered times. A window that was counted after `before_ms`
     belongs to the second group, because it would make the verdict of the sum pending.
@@ -207,10 +215,11 @@ def _reconcile_pooled(
     now_ms: int,
     grace_ms: int,
 ) -> WindowResult:
-    """Returns the verdict of the sum of windows, as the result of the window of scattered times.
+    """Adds up the counts of these windows, and returns the verdict of the sum as that of the window of scattered times.
 
     Args:
-        separate: the other windows; if their counts differ, they may contain the messages that are missing here.
+        separate: windows that are not part of the sum; if their counts differ, they may contain the messages that are
+            missing here.
     """
     total = merge_windows(facts, SCATTERED_MS)
     result = reconcile_window(total, context, now_ms=now_ms, grace_ms=grace_ms)
@@ -226,7 +235,14 @@ def _reconcile_pooled(
 
 
 def _is_under_way(total: WindowFacts, result: WindowResult, separate: Sequence[WindowFacts], before_ms: int) -> bool:
-    """Returns whether counts of other windows that still differ may explain the difference."""
+    """Returns whether the differences of other windows may explain the difference of the sum, once their counts are
+    complete.
+
+    Args:
+        total, result: the sum of the windows, and its verdict.
+        separate: the windows that are not part of the sum.
+        before_ms: messages that producers counted after this time may still arrive in the log.
+    """
     more = [_excess_in_log(window) for window in separate if window.has_end]
     if result.verdict is AuditVerdict.MISSING:
         return -result.difference <= counted_after(total, before_ms) + sum(count for count in more if count > 0)
@@ -266,7 +282,8 @@ def _complete_until(windows: Sequence[WindowResult], now_ms: int) -> int | None:
 
 
 def _totals(facts: Sequence[WindowFacts]) -> dict[str, int]:
-    """Returns messages per outcome. An outcome that no tier reported is absent, which differs from 0."""
+    """Returns the number of a topic's messages by outcome. An outcome that no tier reported is absent, which differs
+    from 0."""
     totals: Counter[str] = Counter()
     for window in facts:
         if window.acknowledged is not None:

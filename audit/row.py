@@ -20,7 +20,7 @@ ANY_PARTITION: Final = -1
 
 
 class Tier(StrEnum):
-    """A component that messages pass, in this order."""
+    """A stage that counts messages, in the order in which messages pass the stages."""
 
     PRODUCER = "producer"
     BROKER = "broker"

@@ -165,7 +165,7 @@ class Spool:
 
 @dataclass(frozen=True, slots=True)
 class LeftoverSpool:
-    """The spool of an ended process. It is locked until it is closed."""
+    """The spool that an ended process left. This process locks it until it is closed."""
 
     path: Path
     rows: tuple[AuditRow, ...]

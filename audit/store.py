@@ -79,7 +79,7 @@ _FACTS: Final = """SELECT topic, window_start_ms, outcome, application, count, b
 
 
 class CountedCommit(NamedTuple):
-    """The newest commit of a topic whose counts are stored: its number and checksum."""
+    """The number and checksum of a topic's newest commit whose counts are stored."""
 
     commit_number: int
     sha256: str
@@ -206,7 +206,7 @@ class AuditStore:
             yield from collect_facts(map(RowCounts._make, connection.execute(_FACTS, (topic,))))
 
     def offset_check(self, topic: str) -> OffsetCheck:
-        """Checks that the offsets of this topic that the loader counted are contiguous."""
+        """Returns the holes and overlaps of the offsets that the loader counted for this topic."""
         select = 'SELECT DISTINCT partition, start, "end" FROM audit_row WHERE topic = ?'
         with self._reading() as connection:
             return check_offsets(

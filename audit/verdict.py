@@ -65,7 +65,7 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class TopicContext:
-    """Facts of a topic that apply to all its windows.
+    """Properties of a topic that apply to all its windows.
 
     Attributes:
         is_read: whether any broker row of the topic exists.
@@ -109,7 +109,8 @@ class Period:
     until_ms: int | None = None
 
     def overlaps(self, facts: WindowFacts) -> bool:
-        """Returns whether a window overlaps the period; without an end, whether it was counted after `since_ms`."""
+        """Returns whether a window overlaps the period. A special window, which has no end, does if it was counted
+        after `since_ms`."""
         if not facts.has_end:
             return self.since_ms is None or facts.last_counted_ms >= self.since_ms
         is_since = self.since_ms is None or facts.window_end_ms > self.since_ms

@@ -61,7 +61,7 @@ def counted_window(time_ms: int, counted: Collection[int]) -> int:
 
 
 def known_window(start_ms: int) -> int:
-    """Returns a valid window start: the start itself, or OUT_OF_RANGE_MS for a start that is out of range."""
+    """Returns `start_ms` if it is in range or the start of a special window, else OUT_OF_RANGE_MS."""
     return start_ms if start_ms in SPECIAL_WINDOWS or is_time(start_ms) else OUT_OF_RANGE_MS
 
 

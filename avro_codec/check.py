@@ -91,11 +91,13 @@ def deepest_nesting(schema: Schema) -> int:
 
 
 class _Unsupported(Exception):
-    """The schema has no program, or only a too long one."""
+    """The schema cannot be compiled to a program of the core, or only to one of more than `OPERATIONS_MAX`
+    operations."""
 
 
 def walk_program(schema: Schema) -> Program | None:
-    """Returns the program that walks bodies of a schema without output, or None if the core does not support it."""
+    """Returns the program of the core that validates bodies of a schema without output, or None if the core does not
+    support it."""
     try:
         return program.assemble(_Walk(schema).code(schema.root, frozenset()))
     except (_Unsupported, RecursionError):

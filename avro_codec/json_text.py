@@ -37,7 +37,8 @@ Read = Callable[[bytes, int], tuple[Any, int]]
 
 
 def compile_json_text(walks: WalkCompiler, node: Type) -> Callable[[bytes, int], tuple[bytes, int]]:
-    """Returns a function from a value to an Avro string with its JSON, and the position after the value.
+    """Returns a function from a body and the position of a value of type `node` to the value's JSON, encoded as an Avro
+    string, and the position after the value.
 
     Args:
         walks: walks of the writer's schema; the function requires values that they have validated.
@@ -113,7 +114,7 @@ class _JsonCompiler:
 
 
 def _take_names(limits: Limits, named_bytes: int) -> None:
-    """Counts the bytes of names before they are written.
+    """Adds the length of a record's field names to the total of the message, before they are written.
 
     Raises:
         UnreadableValue: the names would make the row much larger than the message.

@@ -73,7 +73,7 @@ class Branches:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """The blocks of an array or map."""
+    """The conversion of an array or map: `body` converts one item, for all items of all blocks."""
 
     flags: Flag
     body: Code
@@ -81,7 +81,11 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Fields in the writer's order, and columns in the row's order: the index of a field, or a constant."""
+    """The conversion of a record whose columns have another order than the writer's fields.
+
+    `fields` convert the fields in the writer's order. `columns` are in the row's order: each is the index of a field,
+    or the bytes of a constant.
+    """
 
     fields: tuple[Code, ...]
     columns: tuple[int | bytes, ...]
@@ -114,7 +118,7 @@ _PROMOTIONS: dict[tuple[PrimitiveType, PrimitiveType], Code] = {
 
 
 def walk_primitive(kind: PrimitiveType) -> Code:
-    """Returns the code that walks any value of this type."""
+    """Returns the code that validates any value of this type; its bytes stay unchanged."""
     return _WALKS[kind]
 
 
@@ -143,7 +147,8 @@ def enum(symbols: int) -> Code:
 
 
 def enum_map(rows: Sequence[bytes]) -> Code:
-    """Returns the code that replaces symbols; `rows` has the bytes of each symbol, empty for a rejected one."""
+    """Returns the code that replaces the symbols of an enum. `rows` has the new bytes of each symbol, empty for a
+    symbol that is rejected."""
     return (Operation(Op.ENUM_MAP, (len(rows), *rows)),)
 
 
@@ -175,8 +180,11 @@ def map_of(values: Code | None, *, rewritten: bool) -> Code | None:
 
 
 def record(fields: Sequence[tuple[int, Code | None]], columns: Sequence[bytes]) -> Code | None:
-    """Returns the code of a record: the writer's fields with their columns; `columns` has the constants of other
-    columns.
+    """Returns the code that converts a record to a row; None if the core cannot convert one of the fields.
+
+    Args:
+        fields: for each field in the writer's order, the index of its column and the code of its value.
+        columns: encoded constants of the columns that get no field.
     """
     codes = _all([code for _, code in fields])
     if codes is None:
@@ -190,7 +198,14 @@ def record(fields: Sequence[tuple[int, Code | None]], columns: Sequence[bytes]) 
 
 
 def _arrange(codes: Sequence[Code], taken: Sequence[int], columns: Sequence[bytes]) -> Arrangement:
-    """Returns the code that reorders fields; adjacent fields that stay adjacent are moved together."""
+    """Returns the code that converts the fields of a record and puts them into the order of the columns. Adjacent
+    fields that stay adjacent are moved together.
+
+    Args:
+        codes: codes of the fields in the writer's order.
+        taken: index of the column of each field.
+        columns: encoded constants of the columns that get no field.
+    """
     groups: list[Code] = []
     first_of: dict[int, int] = {}
     members: set[int] = set()
@@ -287,7 +302,8 @@ TIME_UNITS = {TimeUnit.MILLIS: 1, TimeUnit.MICROS: 2, TimeUnit.NANOS: 3, TimeUni
 
 
 def assemble(code: Code | None) -> Program | None:
-    """Returns the program of a message; None if it has no operation or is nested too deeply for the core."""
+    """Returns the program that converts a message with this code; None if `code` is None or nested too deeply for the
+    core."""
     if code is None:
         return None
     found = _Assembler()
@@ -307,10 +323,11 @@ class _Assembler:
     known: dict[bytes, int] = field(default_factory=dict)
 
     def append_code(self, code: Code, frame: int, slot: int) -> None:
-        """Appends the code.
+        """Appends the words of the code.
 
         Args:
-            frame, slot: first frame and slot that the surrounding code does not use.
+            frame: number of the first unused frame, in which the core stores the state of an array or map.
+            slot: number of the first unused slot, in which the core stores where a reordered field begins.
         """
         for step in code:
             match step:

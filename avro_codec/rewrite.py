@@ -33,8 +33,12 @@ Convert = Callable[[bytes, int], tuple[bytes, int]]
 
 
 def concatenate(template: list[bytes], steps: list[tuple[int, Convert]]) -> Convert:
-    """Returns a converter from an encoded record to an encoded row. `template` has the encoded constant columns; each
-    step converts the next field and fills its column."""
+    """Returns a converter from the fields of an encoded record to an encoded row.
+
+    Args:
+        template: the encoded columns of the row; a column that gets a field is replaced.
+        steps: for each field in the writer's order, the index of its column and its converter.
+    """
 
     def convert(b: bytes, p: int) -> tuple[bytes, int]:
         row = template[:]
@@ -100,7 +104,11 @@ def by_branch(converts: Sequence[Convert]) -> Convert:
 
 
 def array_of(item: Convert, zero_width: Limits | None) -> Convert:
-    """Returns a converter of arrays. `zero_width` counts items without bytes; it is None for other items."""
+    """Returns a converter of arrays, which converts each item with `item`.
+
+    Args:
+        zero_width: counts the items if they take no bytes, so that their number is limited; None for other items.
+    """
 
     def convert(b: bytes, p: int) -> tuple[bytes, int]:
         parts: list[bytes] = []

@@ -137,7 +137,8 @@ PRIMITIVE_SKIPS: dict[PrimitiveType, Skip] = {
 
 
 class Limits:
-    """Counters of the limited properties of the current body."""
+    """Counts the limited properties of a body during its walk: nested values of recursive types and items without
+    bytes. Also counts the bytes of names in JSON texts."""
 
     __slots__ = ("depth_max", "level", "named_bytes", "zero_width_items")
 
@@ -146,7 +147,7 @@ class Limits:
         self.reset()
 
     def reset(self) -> None:
-        """Resets the counters before a body."""
+        """Sets the counters to 0 before the next body."""
         self.level = self.zero_width_items = self.named_bytes = 0
 
     def enter(self) -> None:
@@ -156,7 +157,11 @@ class Limits:
             raise BadBody(f"values are nested deeper than {self.depth_max} levels")
 
     def count_zero_width(self, count: int) -> None:
-        """Counts items or fields without bytes."""
+        """Counts array items or record fields that take no bytes.
+
+        Raises:
+            BadBody: the body has too many of them.
+        """
         self.zero_width_items += count
         if self.zero_width_items > ZERO_WIDTH_ITEMS_MAX:
             raise BadBody(f"the body claims more than {ZERO_WIDTH_ITEMS_MAX} items that take no bytes")
@@ -283,7 +288,7 @@ def skip_map(value: Skip) -> Skip:
 
 
 class ZeroWidth:
-    """Finds the types of a schema without bytes: null, fixed of size 0, and records of such types.
+    """Determines which types of a schema have values without bytes: null, fixed of size 0, and records of such types.
 
     Each record is examined once.
     """
@@ -378,12 +383,13 @@ def malformed_reason(error: Exception) -> str:
 
 
 def length_problem(end: int, length: int) -> str:
-    """Returns the description of a body with the wrong length."""
+    """Returns the description of a body of `length` bytes, in which the walk of the value ended at another position
+    (`end`)."""
     return f"{length - end} bytes follow the value" if end < length else "the body ends inside a value"
 
 
 def walk_body(skip: Skip, limits: Limits, body: bytes) -> None:
-    """Walks a complete body.
+    """Validates a complete body with a walk.
 
     Raises:
         BadBody: the body is not exactly one value.
@@ -399,7 +405,7 @@ def walk_body(skip: Skip, limits: Limits, body: bytes) -> None:
 
 @dataclass(slots=True)
 class CapturedLong:
-    """The number that a walk captured, or None."""
+    """Receives the number that a walk of `skip_capturing` reads; None before that."""
 
     value: int | None = None
 

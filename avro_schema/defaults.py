@@ -29,10 +29,13 @@ _INT_BITS = {PrimitiveType.INT: 32, PrimitiveType.LONG: 64}
 
 
 def default_problem(node: Type, value: JsonValue, resolve: Resolve) -> str | None:
-    """Returns the problem of `value` as a default of type `node`, or None if it is valid.
+    """Returns a description of why `value` is not a valid default of type `node`, or None if it is valid.
 
     A default of a union may match any of its branches (Avro 1.12; earlier versions allowed only the first). A record's
     default may omit members whose fields have defaults.
+
+    Args:
+        resolve: returns the type that a reference denotes.
     """
     return DefaultValidator(resolve).problem(node, value)
 
@@ -47,7 +50,7 @@ class DefaultValidator:
         self._own: dict[int, str | None] = {}
 
     def problem(self, node: Type, value: JsonValue) -> str | None:
-        """Returns the problem of a value as a default of a type, see `default_problem`."""
+        """Returns a description of why a value is not a valid default of a type, or None; see `default_problem`."""
         node = self._resolve(node)
         match node:
             case Primitive():
@@ -74,7 +77,8 @@ class DefaultValidator:
                 raise AssertionError(f"unresolved reference {node.name}")
 
     def own(self, field: Field) -> str | None:
-        """Returns the problem of a field's own default, or None if it is valid. The field must have a default."""
+        """Returns a description of why the default of this field is not valid, or None if it is. The field must have a
+        default."""
         key = id(field)
         if key not in self._own:
             self._own[key] = "the default contains itself recursively"  # found by a default that depends on itself

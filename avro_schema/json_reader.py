@@ -187,7 +187,8 @@ def _read_object(document: JsonDocument, start: int, depth: int) -> tuple[JsonVa
 
 
 def _read_key(document: JsonDocument, at: int) -> tuple[str, int]:
-    """Slow path for a key with escapes, or an error."""
+    """Reads a key and the colon after it; returns the key and the next offset. Used for keys that the fast regular
+    expression does not match, such as those with escapes."""
     text = document.text
     at = _skip(text, at)
     if not text.startswith('"', at):
@@ -226,7 +227,7 @@ def _read_array(document: JsonDocument, start: int, depth: int) -> tuple[JsonVal
 
 
 def _closer(document: JsonDocument, at: int, closing: str, where: str) -> tuple[int, str]:
-    """Reads the comma or closing bracket; returns the next offset and the character."""
+    """Reads the comma or closing bracket after an item; returns the next offset and the character that was read."""
     text = document.text
     at = _skip(text, at)
     char = text[at : at + 1]

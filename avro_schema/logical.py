@@ -32,7 +32,7 @@ FIXED_SIZES: Mapping[str, int] = {"uuid": 16, "duration": 12}
 
 
 def logical_type(attributes: Mapping[str, JsonValue], kind: str, size: int | None = None) -> LogicalType | None:
-    """Returns the valid logical type in a schema's attributes, or None.
+    """Returns the logical type in the attributes of a type, or None if it is absent or invalid.
 
     `kind` is the underlying type ("long", "fixed", …), `size` the size of a fixed in bytes.
     """

@@ -27,7 +27,8 @@ def full_name(text: str, namespace: str) -> Name:
 
 
 def name_problem(name: Name, *, check_namespace: bool = True) -> str | None:
-    """Returns the problem of a full name, or None if it is valid."""
+    """Returns a description of why a full name is invalid, or None if it is valid. The namespace counts only if
+    `check_namespace`."""
     if not is_name(name.name):
         return f'"{name.name}" is not a name; expected {NAME_RULE}'
     if check_namespace and name.namespace:

@@ -370,7 +370,8 @@ class _Parser:
         return Reference(name, node.position)
 
     def finish(self) -> None:
-        """Runs the checks that need all types."""
+        """Checks that every reference denotes a defined type and, if `strict`, that all defaults are valid. This needs
+        all types."""
         for name, pointer, offset in self.unresolved:
             if name not in self.names:
                 self.fail(_undefined(name, self.names), offset, pointer)
@@ -413,8 +414,8 @@ def _doc(value: JsonObject) -> str | None:
 
 
 def _comparable(node: Type, *, is_outer: bool = True) -> Type:
-    """Returns a type without the attributes that Avro Java excludes from equality: documentation, aliases, an enum's
-    default.
+    """Returns a type for the comparison of two definitions, without the attributes that Avro Java excludes from
+    equality: documentation, aliases, an enum's default.
 
     Nested named types are replaced by references, because each of them is compared at its own definition.
     """

@@ -43,7 +43,8 @@ class _Thread:
         return asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args, **options))
 
     async def open(self, make: Callable[[], Client]) -> Client:
-        """Creates the client. Closes it, and ends the thread, if this is cancelled or fails."""
+        """Creates the client with `make` in the thread, and returns it. If this fails or is cancelled, closes the
+        client and ends the thread."""
         create_client: list[Client] = []
 
         def run() -> Client:
@@ -124,7 +125,7 @@ class AsyncProducer:
             self._waiters -= 1
 
     async def flush(self, timeout_s: float = 150.0) -> None:
-        """See `Producer.flush`."""
+        """Waits until every message sent before is acknowledged, see `Producer.flush`."""
         await self._thread.call(self._client().flush, timeout_s)
 
     def _client(self) -> Producer:
@@ -193,7 +194,8 @@ class AsyncConsumer:
         return self
 
     async def __anext__(self) -> Message:
-        """See `Consumer.__next__`. If the waiting task is cancelled, the next task receives the message."""
+        """Returns the next message, see `Consumer.__next__`. If the waiting task is cancelled, the next task receives
+        the message."""
         async with self._lock:
             waiting_since = time.monotonic()
             while True:
@@ -204,16 +206,17 @@ class AsyncConsumer:
                     return message
 
     async def commit(self) -> None:
-        """See `Consumer.commit`. A message that no task has received yet is not committed."""
+        """Commits the delivered messages, see `Consumer.commit`. A message that no task has received yet is not
+        committed."""
         consumer = self._client()
         await self._thread.call(consumer.commit if self._request is None else consumer.commit_finished)
 
     def assignment(self) -> frozenset[TopicAndPartition]:
-        """See `Consumer.assignment`."""
+        """Returns the topics and partitions that this consumer reads, see `Consumer.assignment`."""
         return self._client().assignment()
 
     async def seek(self, topic: str, partition: int, offset: int) -> None:
-        """See `Consumer.seek`."""
+        """Continues reading a partition at another offset, see `Consumer.seek`."""
         await self._thread.call(self._client().seek, topic, partition, offset)
         if self._request is not None and self._request.done() and not self._lock.locked():
             # The message of a cancelled task is before the new offset.
@@ -222,19 +225,26 @@ class AsyncConsumer:
                 self._request = None
 
     async def pause(self, topic_partitions: Iterable[TopicAndPartition] | None = None) -> None:
-        """See `Consumer.pause`."""
+        """Pauses the delivery of messages of these partitions, or of all; see `Consumer.pause`."""
         await self._thread.call(self._client().pause, topic_partitions)
 
     async def resume(self, topic_partitions: Iterable[TopicAndPartition] | None = None) -> None:
-        """See `Consumer.resume`."""
+        """Resumes these partitions, or all paused ones; see `Consumer.resume`."""
         await self._thread.call(self._client().resume, topic_partitions)
 
     async def mark_unfinished(self) -> None:
-        """See `Consumer.mark_unfinished`."""
+        """Marks the current message as not finished, so that it is not committed; see `Consumer.mark_unfinished`."""
         await self._thread.call(self._client().mark_unfinished)
 
     async def _next_or_timeout(self, waiting_since: float) -> Message | NoMessage:
-        """Returns the result of the pending request of a cancelled task, or of a new request."""
+        """Returns the next message, or the reason why there is none within `WAIT_SLICE_S`.
+
+        If a cancelled task has left a request in the thread, this waits for its result instead of sending a new
+        request.
+
+        Args:
+            waiting_since: time on the monotonic clock at which the application began to wait for this message.
+        """
         if self._request is None:
             self._request = self._thread.call(self._client().next_within, WAIT_SLICE_S, waiting_since)
         try:

@@ -63,7 +63,7 @@ class Assignment:
         """Whether a rebalance callback is running."""
 
     def close(self) -> None:
-        """Stops committing before revocation; `Consumer.close` commits itself."""
+        """Ends the commits on revocation: `Consumer.close` calls this, and then commits itself."""
         self._commits_before_revoke = False
 
     def disable_callbacks(self) -> None:
@@ -113,7 +113,8 @@ class Assignment:
         return self._new_starts
 
     def _commit_starts(self, kafka: Any) -> None:
-        """Commits start offsets, so that the next member continues there and does not start at a later end."""
+        """Commits the start offsets that were just found, so that another member that gets the partitions continues
+        there. Otherwise it would start at the end of a later moment."""
         starts, self._new_starts = self._new_starts, []
         if not (self._commits_starts and starts):
             return
@@ -165,7 +166,8 @@ class Assignment:
             kafka.assign(partitions)
 
     def _release(self, kafka: Any, topic_partitions: frozenset[TopicAndPartition]) -> frozenset[TopicAndPartition]:
-        """Releases partitions, and returns the started ones."""
+        """Removes partitions from the assignment, with their buffered records and offsets. Returns those that this
+        member had started to read."""
         if topic_partitions & self._unstarted and self._is_cooperative:
             kafka.incremental_unassign(
                 as_kafka_partitions(topic_partitions - self._unstarted)

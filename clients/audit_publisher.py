@@ -92,7 +92,7 @@ class AuditPublisher:
 
     @property
     def unpublished(self) -> int:
-        """Number of rows without acknowledgement."""
+        """Returns the number of rows that the brokers have not acknowledged."""
         return len(self._waiting) + len(self._sending) + len(self._failed)
 
     def add_rows(self, rows: Iterable[AuditRow]) -> None:

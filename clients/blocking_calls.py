@@ -23,7 +23,7 @@ class BlockingCalls:
         self._call: _Call | None = None
 
     def call(self, function: Callable[[], Any], timeout_s: float) -> Any:
-        """Returns the result of the function.
+        """Runs `function` in a thread, and returns its result.
 
         Raises:
             TimeoutError: the function, or an abandoned call before it, did not return within `timeout_s`.
@@ -81,7 +81,7 @@ class _Call:
         return self._has_returned.wait(timeout_s)
 
     def then(self, function: Callable[[], object]) -> bool:
-        """Schedules the function after the call; returns False if the call has already returned."""
+        """Lets the thread run `function` after the call; returns False if the call has already returned."""
         with self._lock:
             if self._has_returned.is_set():
                 return False

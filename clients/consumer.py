@@ -382,7 +382,8 @@ class Consumer:
         self._kafka.assign(starts)
 
     def _find_starts(self, kafka: Any, topic_partitions: frozenset[TopicAndPartition]) -> list[TopicPartition]:
-        """Returns the start of partitions without a committed offset, if it is not the beginning."""
+        """Returns the given partitions, which have no committed offset, with the offsets at which reading starts;
+        called only if that is not the beginning."""
         if self._options.start_at_ms is None:
             return at_end(kafka, topic_partitions)
         return at_time(kafka, topic_partitions, self._options.start_at_ms)
@@ -470,7 +471,8 @@ class Consumer:
             self._unread.add((record.topic, record.partition))
 
     def _is_before_end(self, record: Record) -> bool:
-        """Returns whether the record is to be delivered. Removes its partition from the unread ones at the end."""
+        """Returns whether the record is to be delivered, because it is before the end at which reading stops. Once that
+        end is reached, removes the partition from the unread ones."""
         topic_partition = (record.topic, record.partition)
         is_before = topic_partition in self._unread and record.offset < self._ends[topic_partition]
         if record.offset + (not record.is_end) >= self._ends[topic_partition]:

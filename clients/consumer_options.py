@@ -100,10 +100,10 @@ class ConsumerOptions:
         return self.from_end or self.start_at_ms is not None
 
     def librdkafka_options(self) -> dict[str, Any]:
-        """Returns the options of librdkafka that follow from the arguments.
+        """Returns the options of librdkafka that follow from the arguments of the consumer.
 
         Raises:
-            ValueError: an argument has no valid option.
+            ValueError: librdkafka has no option for the value of an argument.
         """
         if self.group == "" or self.member == "":
             # librdkafka ends the process over an empty group.

@@ -85,7 +85,7 @@ class Problem:
 
 
 def find_problem(schema: Schema, value: Any) -> Problem | None:
-    """Returns the first problem of a value, or None."""
+    """Returns the first field of a value that does not fit the schema, or None if the whole value fits."""
     return _find(schema, schema.root, value, "")
 
 
@@ -203,12 +203,13 @@ def _find_in_items(schema: Schema, node: Type, items: Any, path: str) -> Problem
 
 
 def is_pair(value: Any) -> bool:
-    """Returns whether a value may be a pair of branch name and value. Without such a branch it is a list."""
+    """Returns whether a value has the form (branch name, value), with which fastavro names the branch of a union. If
+    the union has no branch with that name, the tuple is a list."""
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
 
 
 def branch_name(node: Type) -> str:
-    """Returns the name of a branch in such a pair."""
+    """Returns the name of a union's branch in a pair (branch name, value)."""
     if isinstance(node, (Record, Enum, Fixed)):
         return node.name.full
     if isinstance(node, Primitive):
@@ -281,7 +282,8 @@ def _expected(what: str, value: Any, path: str) -> Problem:
 
 
 def branches_of_datetimes(branches: Sequence[Type]) -> list[Type]:
-    """Returns the branches for a datetime: without dates, which would drop the time, if there are timestamps."""
+    """Returns the branches of a union that may encode a datetime. Dates are removed if there is a timestamp, because
+    they would drop the time of day."""
     times = [_is_logical_type(branch, "timestamp") for branch in branches]
     return [branch for branch in branches if not (any(times) and _is_logical_type(branch, "date"))]
 

@@ -36,7 +36,8 @@ class Record(NamedTuple):
 
 
 class _Writer(NamedTuple):
-    """A compiled writer schema. For an unusable schema, `check` rejects every body with the reason."""
+    """The functions that decode bodies of one writer schema. For an unusable schema, `check` rejects every body with
+    the reason."""
 
     check: Check
     compiled: Any

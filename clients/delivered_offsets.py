@@ -63,7 +63,8 @@ class DeliveredOffsets:
         return found + self._starts(kafka, unknown)
 
     def _starts(self, kafka: Any, topic_partitions: list[TopicAndPartition]) -> list[tuple[TopicAndPartition, int]]:
-        """Returns the committed offsets, at which the Kafka client started; nothing was committed since."""
+        """Returns each partition with its committed offset. The Kafka client started reading there, because nothing was
+        committed since the start."""
         if not topic_partitions:
             return []
         try:

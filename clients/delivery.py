@@ -34,7 +34,8 @@ class MessageSender(Protocol):
         """Processes responses of the brokers."""
 
     def mark_reported(self, delivery: Delivery) -> None:
-        """Records that the application knows of this failure."""
+        """Records that the application has received the error of this failed message, so that it is not reported
+        again."""
 
 
 class Delivery:

@@ -124,8 +124,8 @@ class Encoding:
             raise self._refused(_TOO_DEEP, "") from error
 
     def _time_of_encoded(self, encoded: bytes) -> int | None:
-        """Returns the message time as consumers decode it, for values that are not plain integers: a default, a
-        datetime, a named branch."""
+        """Returns the message time as consumers read it, from the encoded value. Used if the value to encode has no
+        plain integer in the time field, but a default, a datetime or a named branch."""
         assert self._time_field is not None
         decoded = fastavro.schemaless_reader(BytesIO(encoded[len(self._prefix) :]), self._plain, None)
         return self._time_field.read(decoded) if isinstance(decoded, dict) else None
@@ -188,9 +188,10 @@ def _parsed(schema: Schema, logical_types: bool) -> Any:
 
 
 def _aliases(schema: Schema) -> dict[str, str]:
-    """Returns the qualified names under which fastavro looks for types without namespace inside a namespace.
+    """Returns additional names for the types of a schema, so that fastavro finds them.
 
-    Avro Java finds such types, too.
+    Inside a namespace, fastavro searches a type without namespace only under a name with the namespace. Avro Java finds
+    such types under their own name, too.
     """
     bare = [name.full for name in schema.names if not name.namespace]
     spaces = {name.namespace for name in schema.names if name.namespace}
@@ -228,7 +229,8 @@ def _records(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _is_json_value(schema: Schema, field: Field) -> bool:
-    """Returns whether there is no default, or its JSON equals the value, as usual."""
+    """Returns whether the default of a field needs no conversion: it is absent, or the value is the same as its
+    JSON."""
     if not field.has_default or field.default is None or field.default == []:
         return True
     node = schema.resolve(field.type)
@@ -246,7 +248,7 @@ def _default_value(schema: Schema, field: Field, logical_types: bool) -> Any:
 
 
 def _valid(node: dict[str, Any]) -> dict[str, Any]:
-    """Removes invalid logical types, which Avro Java ignores and fastavro rejects."""
+    """Returns a type of a JSON schema without an invalid logical type, which Avro Java ignores and fastavro rejects."""
     kind, size = node.get("type"), node.get("size")
     if isinstance(kind, str) and logical_type(node, kind, size if isinstance(size, int) else None) is None:
         node.pop("logicalType", None)
@@ -262,7 +264,11 @@ TimeReader = Callable[[Any, bytes], int | None]
 
 
 def _time_reader(field: TimeField, read_encoded: Callable[[bytes], int | None]) -> TimeReader:
-    """Returns a reader of the time field. Values that are not plain integers are read from the encoded bytes."""
+    """Returns a function that reads the message time from a value.
+
+    Args:
+        read_encoded: reads it from the encoded value instead, if the value has no plain integer in the time field.
+    """
     path, to_ms = field.path, field.to_ms
 
     def read(value: Any, encoded: bytes) -> int | None:

@@ -58,7 +58,7 @@ def _long(value: int) -> bytes:
 
 
 def _int(value: int) -> bytes:
-    """Returns the varint of such a 32-bit number."""
+    """Returns the varint of a 32-bit number that is negative or at least 2**27."""
     if not -0x80000000 <= value <= 0x7FFFFFFF:
         raise _NotPlain
     return _long(value)
@@ -78,11 +78,11 @@ ENCODER_ERRORS: Final[tuple[type[Exception], ...]] = (
 
 
 class _NotPlain(Exception):
-    """The value is not plain."""
+    """The value is not plain (see the module): another encoder must encode it."""
 
 
 class _Unsupported(Exception):
-    """The schema is not supported here."""
+    """The schema has a type for which this module generates no code."""
 
 
 class _Part(NamedTuple):

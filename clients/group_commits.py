@@ -49,7 +49,11 @@ class GroupCommits:
             self._current = None
 
     def revert(self, topic_partition: TopicAndPartition, next_offset: int) -> None:
-        """Marks the last delivered message as not finished, even if it was marked as finished since."""
+        """Marks the last delivered message as not finished, even if it was marked as finished since.
+
+        Args:
+            next_offset: the offset after that message.
+        """
         self.mark_unfinished()
         if self._finished.get(topic_partition) == next_offset:
             self._finished[topic_partition] = next_offset - 1
@@ -140,7 +144,8 @@ class GroupCommits:
         return time.monotonic() - self._committed_at > COMMIT_EVERY_S
 
     def commit_async(self, kafka: Any, owned: frozenset[TopicAndPartition]) -> None:
-        """Commits without waiting for the response; rejected offsets are in the next commit."""
+        """Commits the offsets of the partitions in `owned`, without waiting for the response. Offsets that the brokers
+        reject are part of the next commit."""
         self._committed_at = time.monotonic()
         if self._may_be_deleted:
             self._drop_deleted(kafka, owned)
@@ -159,7 +164,7 @@ class GroupCommits:
                 self.on_committed(error, [])
 
     def _drop_deleted(self, kafka: Any, owned: frozenset[TopicAndPartition]) -> None:
-        """Logs each deleted partition once, and discards its offset."""
+        """Finds deleted ones among the partitions of `owned`; logs each once, and discards its offset."""
         try:
             deleted = missing_partitions(kafka, owned & self._finished.keys())
         except SourceUnavailable as error:

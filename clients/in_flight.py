@@ -69,7 +69,7 @@ class InFlight:
         self._thread_state = _ThreadState()
 
     def withdraw(self, delivery: Delivery) -> None:
-        """Removes a message that was not sent."""
+        """Removes a message that was added, but that the Kafka client did not accept."""
         with self._lock:
             self._move_added()
             self._pending.discard(delivery)
@@ -179,7 +179,8 @@ class InFlight:
         self._bytes += sum(map(_COST_BYTES, added))
 
     def mark_reported(self, delivery: Delivery) -> None:
-        """Records that the application knows of this failure."""
+        """Records that the application has received the error of this failed message, so that it is not reported
+        again."""
         with self._lock:
             if not delivery.is_reported:
                 delivery.is_reported = True
@@ -197,7 +198,10 @@ class InFlight:
     def raise_failed(self, waited_for: Iterable[Delivery], incomplete: Counter[str]) -> None:
         """Raises FlushFailed for messages that failed since the last flush, and for incomplete ones.
 
-        A failed message of `waited_for` is reported even if a flush in another thread already reported it.
+        Args:
+            waited_for: messages that this flush waited for. A failed one is reported even if a flush in another thread
+                already reported it.
+            incomplete: number of messages by topic that are still not acknowledged.
         """
         self.process_completed()
         with self._lock:

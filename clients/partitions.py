@@ -37,7 +37,7 @@ def known_partitions(kafka: Any, topic: str) -> frozenset[int]:
 
 
 def missing_partitions(kafka: Any, topic_partitions: Iterable[TopicAndPartition]) -> list[TopicAndPartition]:
-    """Returns the missing ones.
+    """Returns the given partitions that do not exist on the brokers.
 
     Raises:
         SourceUnavailable: the brokers do not respond.
@@ -48,7 +48,7 @@ def missing_partitions(kafka: Any, topic_partitions: Iterable[TopicAndPartition]
 
 
 def _partitions(kafka: Any, topic: str) -> frozenset[int]:
-    """Returns no numbers for a missing topic."""
+    """Returns the partition numbers of a topic; none for a missing topic."""
     try:
         found = kafka.list_topics(topic, RESPONSE_TIMEOUT_S).topics[topic]
     except KafkaException as error:
@@ -59,7 +59,7 @@ def _partitions(kafka: Any, topic: str) -> frozenset[int]:
 
 
 def high_watermark(kafka: Any, topic_partition: TopicAndPartition) -> int:
-    """Returns the offset after the last record.
+    """Returns the high watermark of a partition, the offset after its last readable record.
 
     Raises:
         SourceUnavailable: the brokers do not respond.
@@ -68,7 +68,8 @@ def high_watermark(kafka: Any, topic_partition: TopicAndPartition) -> int:
 
 
 def offset_of(kafka: Any, topic_partition: TopicAndPartition, offset: int) -> int:
-    """Returns an offset; resolves `OFFSET_BEGINNING` and `OFFSET_END`, which cannot be committed.
+    """Returns `offset` itself, or for `OFFSET_BEGINNING` and `OFFSET_END`, which cannot be committed, the offset that
+    they mean in this partition.
 
     Raises:
         SourceUnavailable: the brokers do not respond.
@@ -94,9 +95,8 @@ def _bounds(kafka: Any, topic_partition: TopicAndPartition) -> tuple[int, int]:
 
 
 def at_time(kafka: Any, topic_partitions: Iterable[TopicAndPartition], time_ms: int) -> list[TopicPartition]:
-    """Returns the offsets of the first records with this timestamp or a later one, or the end.
-
-    For a time before 1970 this is the beginning.
+    """Returns each partition with the offset of its first record with this timestamp or a later one. Without such a
+    record, this is the end; for a time before 1970, the beginning.
 
     Raises:
         SourceUnavailable: the brokers do not respond.
@@ -117,7 +117,7 @@ def at_time(kafka: Any, topic_partitions: Iterable[TopicAndPartition], time_ms: 
 
 
 def at_end(kafka: Any, topic_partitions: Iterable[TopicAndPartition]) -> list[TopicPartition]:
-    """Returns the current ends of partitions.
+    """Returns each partition with its current end offset.
 
     Raises:
         SourceUnavailable: the brokers do not respond.
@@ -132,7 +132,7 @@ def at_commit_or(
     partitions: list[TopicPartition],
     start: Callable[[Any, frozenset[TopicAndPartition]], list[TopicPartition]],
 ) -> list[TopicPartition]:
-    """Returns committed offsets, and for partitions without one the offsets that `start` returns.
+    """Returns each partition with the committed offset of the group, or without one with the offset that `start` finds.
 
     Raises:
         SourceUnavailable: the brokers do not respond.

@@ -440,7 +440,12 @@ class Producer:
         self._in_flight.process_completed()
 
     def _publish(self, taking: RowSelection, deadline: float) -> None:
-        """Publishes audit rows and waits for their acknowledgement; unacknowledged rows stay in the spool."""
+        """Publishes audit rows and waits for their acknowledgement until `deadline`; unacknowledged rows stay in the
+        spool.
+
+        Args:
+            taking: the rows of this producer to publish. All rows of ended processes are published, too.
+        """
         self._publisher.add_rows([*self._leftovers.rows(), *self._counter.take_rows(wall_clock_ms(), taking)])
         self._publisher.wait(max(0.0, deadline - time.monotonic()))
 
@@ -497,7 +502,8 @@ class Producer:
 
 
 def _callbacks(options: Options) -> dict[str, Any]:
-    """Returns callbacks of the options that log their exceptions: a sending thread may run them."""
+    """Returns the callbacks among the options, wrapped so that their exceptions are logged: they may run in a thread
+    that sends."""
     return {
         name: log_exceptions(function, name)
         for name, function in options.items()
@@ -507,7 +513,8 @@ def _callbacks(options: Options) -> dict[str, Any]:
 
 @contextmanager
 def _log_secondary_errors(error: BaseException | None) -> Iterator[None]:
-    """Logs delivery errors of `close` instead of raising them if another error is already propagating."""
+    """Runs the block that closes the producer. If `error` is already propagating, logs delivery errors of the block
+    instead of raising them."""
     try:
         yield
     except ProducerError as failure:

@@ -14,7 +14,7 @@ _MS_MAX: Final = 2**63 - 1
 
 
 def as_timestamp(topic: str, timestamp_ms: Any) -> int:
-    """Returns a record timestamp.
+    """Returns `timestamp_ms` for the Kafka client, after checking that it is a valid record timestamp.
 
     Raises:
         ProducerError: it is not a 64-bit integer, or 0.

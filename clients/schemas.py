@@ -96,7 +96,8 @@ class EncodingCache:
         return cached[1]
 
     def newer_than(self, encoding: Encoding) -> Encoding | None:
-        """Returns a newer latest version than this one, or None."""
+        """Returns the encoding for the latest version of the subject if that is newer than the version of `encoding`,
+        else None."""
         topic = encoding.topic
         latest, _ = self._latest[topic]
         if latest is not encoding:

@@ -33,7 +33,7 @@ def is_from_signal_handler(error: BaseException) -> bool:
 
 
 class SignalSafeCalls:
-    """Runs calls of the main thread in another thread. Thread-safe."""
+    """Runs calls of the main thread in another thread, which signal handlers do not interrupt. Thread-safe."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
@@ -41,7 +41,8 @@ class SignalSafeCalls:
         self._is_stopped = False
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Calls the function; returns its result or raises its error."""
+        """Calls the function and returns its result or raises its error. In the main thread, the call runs in the other
+        thread."""
         if threading.get_ident() != _MAIN.ident or not self._start():
             return function(*args)
         call = _Call(function, args)

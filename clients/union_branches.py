@@ -37,7 +37,8 @@ _CLASSES: Final = (type(None), bool, int, float, str, bytes, datetime.datetime, 
 
 
 class BranchChoice(NamedTuple):
-    """`choose` is required for every value if `is_required`, else only for values that fastavro rejects."""
+    """How values are prepared for fastavro: `choose` replaces them by values with named branches. If `is_required`,
+    this is necessary for every value, else only for values that fastavro rejects."""
 
     choose: Choice
     is_required: bool

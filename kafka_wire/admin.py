@@ -69,7 +69,10 @@ class Group:
 
 
 def groups(connection: Connection, only: str | None = None) -> list[Group]:
-    """Returns the groups that a broker coordinates, or only the named one if it is among them.
+    """Returns the consumer groups that a broker coordinates.
+
+    Args:
+        only: name of the only group to return, if the broker coordinates it; None returns all.
 
     Raises:
         ErrorResponse: the broker rejected the request.
@@ -176,7 +179,8 @@ def _consumer_member(member: Message) -> Member:
 
 
 def _assigned(raw: bytes) -> tuple[TopicPartition, ...]:
-    """Parses the assignment of a classic consumer: version i16, then topics and their partitions."""
+    """Parses the partitions that are assigned to a member of a classic group: version i16, then topics and their
+    partitions."""
     reader = Reader(memoryview(raw), 0, flexible=False)
     found: list[TopicPartition] = []
     try:
@@ -190,7 +194,8 @@ def _assigned(raw: bytes) -> tuple[TopicPartition, ...]:
 
 
 def topic_configs(connection: Connection, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Returns the values set for each topic; topics without permission are missing."""
+    """Returns for each topic the configuration values that are set for it. Topics that the client may not describe are
+    missing."""
     version = connection.version(DescribeConfigsRequest, DESCRIBE_CONFIGS_VERSION)
     resource = DescribeConfigsRequest.DescribeConfigsResource
     found: dict[str, dict[str, str]] = {}

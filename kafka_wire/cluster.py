@@ -81,7 +81,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class OffsetLookup:
-    """The offsets of partitions, and for each other partition the error."""
+    """The result of a request for offsets: the offset of each partition, or else the error in `errors`."""
 
     offsets: Mapping[TopicPartition, int]
     errors: Mapping[TopicPartition, str] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class OffsetLookup:
 
 @dataclass(frozen=True, slots=True)
 class EpochEndLookup:
-    """The epoch ends of partitions, and for each other partition the error.
+    """The result of a request for the ends of leader epochs: the end for each partition, or else the error in `errors`.
 
     An end is None if the broker does not support the request, or not for this client.
     """
@@ -170,7 +170,8 @@ class KafkaCluster:
         which: Literal["earliest", "latest"],
         read_committed: bool = True,
     ) -> Mapping[TopicPartition, int]:
-        """Returns start or end offsets; with `read_committed` the end is the last stable offset.
+        """Returns the start offset (`which` is "earliest") or end offset ("latest") of partitions; with
+        `read_committed` the end is the last stable offset.
 
         Errors of partitions are logged; `lookup_offsets` returns them.
         """
@@ -190,7 +191,7 @@ class KafkaCluster:
         which: Literal["earliest", "latest"],
         read_committed: bool = True,
     ) -> OffsetLookup:
-        """Returns offsets like `offsets`, and errors by partition. Sends one request per broker."""
+        """Returns offsets like `offsets`, and errors of partitions without one. Sends one request per broker."""
         timestamp = EARLIEST if which == "earliest" else LATEST
         call = partial(list_offsets, timestamp=timestamp, read_committed=read_committed)
         return OffsetLookup(*self._request_leaders(topic_partitions, call))
@@ -198,7 +199,7 @@ class KafkaCluster:
     def lookup_epoch_ends(self, queries: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
         """Returns the end offsets of leader epochs (OffsetForLeaderEpoch, KIP-320), with one request per broker.
 
-        A query with another leader epoch than the broker's own gives an error.
+        If the broker's leader epoch differs from `leader_epoch` of the query, the result is an error.
         """
         return EpochEndLookup(*self._request_leaders(queries, partial(epoch_ends, queries=queries)))
 
@@ -323,7 +324,8 @@ class KafkaCluster:
         return self._retry(once)
 
     def request_any(self, call: Callable[[Connection], T]) -> T:
-        """Sends a request that every broker can answer; returns the first response.
+        """Calls `call`, which sends a request that every broker can answer, with the connection to one broker; returns
+        the first response.
 
         Raises:
             KafkaUnavailable: no broker responds.
@@ -332,7 +334,8 @@ class KafkaCluster:
         return self._request_any_broker(call)
 
     def request_all(self, call: Callable[[Connection], T]) -> tuple[dict[int, T], dict[int, str]]:
-        """Sends a request to all brokers that `metadata` found; returns responses and errors by node id."""
+        """Calls `call`, which sends a request, with the connection to each broker that `metadata` found; returns the
+        responses and the errors by node id."""
         responses: dict[int, T] = {}
         errors: dict[int, str] = {}
         for node_id, address in self._metadata.brokers.items():
@@ -362,7 +365,8 @@ class KafkaCluster:
         return self._metadata.brokers[partition.leader]
 
     def _request(self, address: Address, call: Callable[[Connection], T], *, proves_health: bool = True) -> T:
-        """Sends one request to one broker, and records success or failure; an error code is a success.
+        """Calls `call`, which sends one request, with the connection to one broker, and records success or failure in
+        its circuit breaker; a response with an error code is a success.
 
         Args:
             proves_health: whether a response resets the circuit breaker. A request that a broker answers from memory
@@ -447,7 +451,12 @@ class KafkaCluster:
         found: dict[TopicPartition, T],
         errors: dict[TopicPartition, str],
     ) -> list[TopicPartition]:
-        """Sends one request per leader; fills `found` and `errors`, and returns partitions to retry."""
+        """Sends one request to each leader of the partitions in `waiting`; returns the partitions to retry.
+
+        Args:
+            call: sends one request to one broker; returns an error code and a result for each partition.
+            found, errors: receive the result or error of each partition.
+        """
         by_broker: dict[Address, list[TopicPartition]] = defaultdict(list)
         again: list[TopicPartition] = []
         for topic_partition in waiting:

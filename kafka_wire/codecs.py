@@ -113,10 +113,14 @@ class _Decoder(Protocol):
 
 
 def _decompress_members(data: memoryview, bytes_max: int, decoder: Callable[[], _Decoder], truncated: str) -> bytes:
-    """Decompresses consecutive members or frames, up to one byte more than `bytes_max`.
+    """Decompresses consecutive gzip members or lz4 frames, up to one byte more than `bytes_max`.
 
     A decoder copies the input after its end. So only the first one, which is usually the only one, gets all data. Each
     further one gets pieces of doubling size, so that thousands of members take linear time.
+
+    Args:
+        decoder: creates the decoder of one member or frame.
+        truncated: message of the error for data that ends inside a member or frame.
     """
     parts: list[bytes] = []
     capacity = bytes_max + 1

@@ -310,12 +310,12 @@ class Connection:
 
 
 def _request_body(request: Message) -> bytes:
-    """Returns a request without its header, to compare requests."""
+    """Returns name, version and body of a request as bytes, to recognise a request that was sent early."""
     return b"%s %d " % (request.name.encode(), request.version) + bytes(request.encode())
 
 
 def _alert(error: Exception) -> str:
-    """Returns the TLS alert of the broker, or ""."""
+    """Returns the text of the TLS alert that the broker sent, or "" if the error is not an alert."""
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     return reason if "ALERT" in reason else ""
 

@@ -47,7 +47,7 @@ def kafka_security(settings: Settings) -> KafkaSecurity:
 
 
 class LoginRejected(Exception):
-    """Broker or client cannot be authenticated."""
+    """The TLS or SASL authentication of the brokers or of this client failed."""
 
 
 def client_options(settings: Settings) -> dict[str, Any]:
@@ -79,19 +79,21 @@ def client_options(settings: Settings) -> dict[str, Any]:
 
 
 def secrets_in_environment(settings: Settings) -> dict[str, str]:
-    """Returns the environment variables that pass secrets without a file to tasks on this machine."""
+    """Returns the environment variables, with values, that pass secrets to tasks on this machine if the secrets are not
+    in files."""
     kafka = settings.kafka
     found = {"kafka.password": kafka.password, "kafka.key_password": kafka.key_password}
     return {VARIABLES[key]: secret for key, secret in found.items() if secret}
 
 
 def _file(name: str) -> str:
-    """Returns an absolute path, because tasks have other working directories."""
+    """Returns the absolute path of a file in the settings, because tasks have other working directories; "" stays
+    ""."""
     return str(Path(name).expanduser().absolute()) if name else ""
 
 
 def _problem(kafka: KafkaSettings, security: KafkaSecurity) -> str:
-    """Returns the first contradiction of the settings, or ""."""
+    """Returns a description of the first contradiction in the settings, or ""."""
     tls = [name for name in ("ca", "certificate", "key") if getattr(kafka, name)]
     if tls and not security.uses_tls:
         return f"kafka.{tls[0]}: needs kafka.security_protocol SSL or SASL_SSL, found {security.protocol}"
@@ -112,9 +114,8 @@ def _problem(kafka: KafkaSettings, security: KafkaSecurity) -> str:
 
 
 def _untrusted_brokers(settings: Settings, security: KafkaSecurity) -> str:
-    """Returns an error if credentials would go to brokers that only the working directory's settings file names, or
-    "".
-    """
+    """Returns an error text if credentials would go to brokers that only the working directory's settings file names,
+    or ""."""
     key = "kafka.bootstrap_servers" if settings.kafka.bootstrap_servers else "broker.listen"
     trusted = trusted_credentials(settings, CREDENTIALS)
     if not (security.uses_sasl and trusted) or key not in settings.keys_from_working_directory:

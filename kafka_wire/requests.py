@@ -84,7 +84,8 @@ class ClusterMetadata:
 
 @dataclass(frozen=True, slots=True)
 class EpochQuery:
-    """A query for the end of `epoch`. `leader_epoch` is the known epoch of the leader; -1 skips its check."""
+    """The leader epoch whose end is requested (`epoch`). `leader_epoch` is the epoch that the client believes to be
+    current; -1 lets the broker accept any."""
 
     epoch: int
     leader_epoch: int
@@ -323,7 +324,7 @@ def find_coordinator(connection: Connection, group: str) -> tuple[str, int]:
 def commit_offsets(
     connection: Connection, group: str, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, str]:
-    """Commits offsets; returns the error names of rejected partitions."""
+    """Commits offsets of a group; returns the error name of each partition that the coordinator rejected."""
     version = connection.version(OffsetCommitRequest, OFFSET_COMMIT_VERSION)
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
     partition = topic.OffsetCommitRequestPartition

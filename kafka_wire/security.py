@@ -69,7 +69,7 @@ class KafkaSecurity:
         return dataclasses.replace(self, password="", key_password="")
 
     def context(self) -> ssl.SSLContext:
-        """Returns the TLS context.
+        """Returns the TLS context for connections, with the certificates of the files.
 
         Raises:
             SecurityConfigError: a file is unusable.
@@ -199,7 +199,7 @@ def _secret(key: str, given: str, path: str) -> str:
 
 
 def _read(key: str, path: str) -> str:
-    """Reads the single line of a secret file."""
+    """Returns the only line of a file with a secret. `key` is the setting of the secret, for messages."""
     try:
         with Path(path).expanduser().open(encoding="utf-8") as file:
             found = file.read(SECRET_BYTES_MAX).strip()

@@ -83,7 +83,7 @@ def resolve_registry_url(settings: Settings) -> str:
 
 
 def resolve_bootstrap_servers(settings: Settings) -> str:
-    """Returns host:port,… of the brokers to use."""
+    """Returns the addresses of the brokers to use, in the form `host:port,…`."""
     if settings.kafka.bootstrap_servers:
         return settings.kafka.bootstrap_servers
     live = live_addresses(settings)
@@ -165,7 +165,8 @@ def _is_locked(descriptor: int) -> bool:
 
 
 def _parse(content: bytes) -> LiveAddresses | None:
-    """Returns None while a starting `up` holds the lock and has not written its addresses."""
+    """Returns the addresses in the content of `up.json`, or None while a starting `up` holds the lock and has not
+    written them."""
     try:
         document = json.loads(content)
     except ValueError:

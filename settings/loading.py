@@ -108,7 +108,8 @@ def setting_origins(
     working_dir: Path | None = None,
     home: Path | None = None,
 ) -> Mapping[str, str]:
-    """Returns the source of each explicitly set key, as text. Arguments as in `load_settings`.
+    """Returns for each explicitly set key the source of its value, such as a file or variable, as text. Arguments as in
+    `load_settings`.
 
     Raises:
         SettingsError: unreadable file or misspelt variable.

@@ -16,7 +16,7 @@ from headrace.settings.values import Address, Duration
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Section:
-    """The settings of a package; its name says which."""
+    """The settings of one package. The name of a subclass says which package."""
 
     def masked(self) -> dict[str, str]:
         """Returns all values as text, with secrets masked."""

@@ -21,11 +21,14 @@ SOURCES = 3
 SUFFIX_MODES = {"none": 0, "position": 1, "full": 2}
 
 RECORD = "qqIiIiII"
-"""Offset, time, and the positions of key, value and headers; sizes are -1 for null."""
+"""Format of a record: offset, time, position and size of the key and of the value, position of the headers, end of the
+record. A size is -1 for null."""
 WINDOW = "qqqQQQIi"
-"""Start, value and time of the first message, count, bytes, fingerprint, program, source."""
+"""Format of the count of a window: its start, value and time of its first message, number of messages, bytes,
+fingerprint, program of the first message, source of its time."""
 TIME_PARTITION = "qQQQQ"
-"""Period, position and size of its rows, first index in the columns, number of rows."""
+"""Format of the rows of a time partition: its number, position and size of its rows, index of the first row, number of
+rows."""
 
 
 class CProgram(ctypes.Structure):
@@ -124,7 +127,7 @@ def c_program(program: Program, schema_id: int, time_unit: int) -> tuple[CProgra
 
 
 def load() -> tuple[Library | None, str]:
-    """Loads the library in this directory; returns it, or None and the reason."""
+    """Loads the library in this directory. Returns it with no reason, or None with the reason why it cannot be used."""
     path = Path(__file__).with_name(LIBRARY)
     try:
         return Library(path), ""
