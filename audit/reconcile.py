@@ -97,7 +97,10 @@ def reconcile_topic(
     policy: FindingPolicy = NO_FINDING_POLICY,
     period: Period = ALL_TIME,
 ) -> TopicResult:
-    """Returns the result of one topic for its windows in the period; `facts` has all its windows, ordered by time."""
+    """Compares the counts of all windows of one topic, and returns the result for its windows in the period.
+
+    The arguments are those of `reconcile_topics`, for one topic.
+    """
     context = TopicContext(
         is_read=any(window.stored is not None for window in facts),
         is_loaded=any(window.loaded is not None for window in facts),
@@ -262,7 +265,8 @@ def _override(result: WindowResult, verdict: AuditVerdict, why: str) -> WindowRe
 
 
 def _percentile(ordered: Sequence[int], percent: int) -> int | None:
-    """Returns the smallest value that at least `percent` percent of the values do not exceed; None without values."""
+    """Returns the smallest of the ascending values that at least `percent` percent of them do not exceed; None without
+    values."""
     return ordered[(len(ordered) * percent + 99) // 100 - 1] if ordered else None
 
 

@@ -60,7 +60,7 @@ def compile_check(schema: Schema, core: Library | None) -> Check:
 
 
 def deepest_nesting(schema: Schema) -> int:
-    """Returns the maximum nesting of values, counting a recursive type once.
+    """Returns how deep values of the schema are nested at most, counting a recursive type once.
 
     `WalkCompiler` counts nested values the same way while it reads a body, including each recursion.
     """

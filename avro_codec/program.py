@@ -298,7 +298,7 @@ def _flags(flags: int) -> str:
 
 
 TIME_UNITS = {TimeUnit.MILLIS: 1, TimeUnit.MICROS: 2, TimeUnit.NANOS: 3, TimeUnit.DAYS: 4}
-"""Values of `core/core.h`; 0 means no time field."""
+"""The numbers of time units in `core/core.h`; 0 there means that messages have no time field."""
 
 
 def assemble(code: Code | None) -> Program | None:

@@ -107,8 +107,8 @@ class DefaultValidator:
 
 
 def default_datum(schema: Schema, node: Type, value: JsonValue) -> Any:
-    """Converts a valid default to the value of decoded data: bytes for bytes and fixed, records with all members, else
-    the JSON value."""
+    """Converts a valid default from JSON to the value that a decoder returns: bytes for bytes and fixed, records with
+    all members, else the JSON value."""
     node = schema.resolve(node)
     match node:
         case Primitive(type=PrimitiveType.BYTES) | Fixed():

@@ -243,7 +243,8 @@ class _Parser:
         return field
 
     def with_number_default(self, field: Field, value: JsonObject, pointer: str) -> Field:
-        """Converts a string default of a float or double to the number it contains (Avro Java, since 1.4)."""
+        """Returns the field with a number as the default, if it is a float or double whose default is the text of a
+        number (as Avro Java does since 1.4)."""
         text = field.default
         if not isinstance(text, str) or text in _NON_FINITE or not isinstance(field.type, Primitive):
             return field

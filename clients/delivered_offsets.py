@@ -30,7 +30,7 @@ class DeliveredOffsets:
         self.is_uncertain = False
 
     def start(self, partitions: Iterable[TopicPartition]) -> None:
-        """Sets the start offsets of partitions."""
+        """Stores the offsets at which reading of these partitions starts."""
         self.next_offsets.update({(each.topic, each.partition): each.offset for each in partitions})
 
     def forget(self, topic_partitions: Iterable[TopicAndPartition]) -> None:

@@ -214,7 +214,7 @@ def _renamed(node: Any, names: Mapping[str, str]) -> Any:
 
 
 def _records(node: Any) -> Iterator[dict[str, Any]]:
-    """Yields the record definitions in a schema of fastavro."""
+    """Yields the record definitions in a schema, which is in the form of JSON that fastavro uses."""
     if isinstance(node, list):
         for branch in node:
             yield from _records(branch)

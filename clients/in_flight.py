@@ -187,7 +187,8 @@ class InFlight:
                 self.unreported -= Counter({delivery.topic: 1})
 
     def raise_unreported(self, topic: str) -> None:
-        """Raises DeliveryFailed if earlier messages failed and were not reported; called before the next send."""
+        """Raises DeliveryFailed if earlier messages failed and were not reported; called before the next send, which is
+        to `topic`."""
         with self._lock:
             unreported, self.unreported = +self.unreported, Counter()
         if unreported:

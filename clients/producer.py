@@ -406,7 +406,8 @@ class Producer:
         )
 
     def _wait_for_capacity(self, own_bytes: int) -> None:
-        """Waits while messages in flight exceed the memory limit. Each is acknowledged or fails in the end."""
+        """Waits while a message of `own_bytes` and the messages in flight exceed the memory limit. Each message in
+        flight is acknowledged or fails in the end."""
         self._has_polled = True
         self._poll(0.0)
         while not self._in_flight.has_capacity(own_bytes) and not self._closed:

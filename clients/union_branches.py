@@ -149,7 +149,7 @@ def _named(name: str, choice: Choice) -> Choice:
 
 
 def _rank(branch: Type) -> int:
-    """Sort key of branches: integers before fractions."""
+    """Sort key of branches: integers first, float last, because a double represents more numbers."""
     kind = branch.type if isinstance(branch, Primitive) else PrimitiveType.NULL
     return 0 if kind in INT_RANGES else 2 if kind is PrimitiveType.FLOAT else 1
 

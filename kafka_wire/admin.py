@@ -33,7 +33,7 @@ INSTANCE_FROM = 4
 CONSUMER_GROUP_DESCRIBE_VERSION = 0
 DESCRIBE_CONFIGS_VERSION = 4
 DESCRIBE_LOG_DIRS_VERSION = 2
-"""The newest versions with fields that are used here."""
+"""The constants `…_VERSION` are versions of requests: each is the newest one with fields that are used here."""
 
 TOPIC = 2  # resource type of DescribeConfigs
 TOPIC_SOURCE = 1  # source of a value that is set for the topic

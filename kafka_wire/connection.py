@@ -149,7 +149,7 @@ class Connection:
             self._socket.close()
 
     def version(self, request: Message, newest: int, *, oldest: int = 0) -> int:
-        """Returns the newest version up to `newest` that the broker supports.
+        """Returns the newest version of a request, up to `newest`, that the broker supports.
 
         Raises:
             ErrorResponse: the broker supports no version from `oldest` to `newest`.

@@ -108,7 +108,8 @@ class _Reader:
         return tuple(read() for _ in range(self._size(_INT32)))
 
     def _size(self, fixed: struct.Struct) -> int:
-        """Reads a length or count; null is 0."""
+        """Reads the length of bytes or the number of items; null is 0. In versions that are not flexible, `fixed` is
+        its format."""
         size = self._varint() - 1 if self._is_flexible else self._numbers(fixed)[0]
         return max(size, 0)
 

@@ -41,7 +41,7 @@ EPOCH_END_FENCED_FROM = 2
 FIND_COORDINATOR_VERSION = 3
 OFFSET_COMMIT_VERSION = 8
 OFFSET_FETCH_VERSION = 7
-"""The newest versions with fields that are used here."""
+"""The constants `…_VERSION` are versions of requests: each is the newest one with fields that are used here."""
 
 OFFSET_OUT_OF_RANGE = 1
 CLUSTER_AUTHORIZATION_FAILED = 31
