@@ -152,7 +152,7 @@ class AuditStore:
             return added
 
     def counted_commits(self) -> dict[str, CountedCommit]:
-        """Returns the newest stored commit of each topic."""
+        """Returns, by topic, the newest commit of the loader whose counts are stored."""
         with self._reading() as connection:
             found = connection.execute("SELECT topic, commit_number, sha256 FROM counted")
             return {topic: CountedCommit(commit_number, sha256) for topic, commit_number, sha256 in found}

@@ -89,7 +89,7 @@ class ComparisonBudget:
 
     def spend_pair(self) -> None:
         if not self.pairs_left:
-            raise ComparisonTooLarge(f"more than {PAIRS_MAX} pairs of types")
+            raise ComparisonTooLarge(f"the comparison was stopped after {PAIRS_MAX} pairs of types")
         self.pairs_left -= 1
         if self.pairs_left % PAIRS_BETWEEN_TIME_CHECKS == 0 and self._is_over():
             spent = PAIRS_MAX - self.pairs_left

@@ -102,7 +102,7 @@ def derive_subject(source: SubjectSource, strategy: str, rules: Sequence[Subject
 
 @dataclass(frozen=True, slots=True)
 class SubjectNaming:
-    """The strategy and the rules that derive the subjects of a run's files."""
+    """The strategy and the rules that derive the subjects of the checked files."""
 
     strategy: str = "topic"
     rules: tuple[SubjectRule, ...] = ()

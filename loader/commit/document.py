@@ -52,7 +52,7 @@ class Document(Generic[T]):
 
 
 def write_document(value: Any) -> bytes:
-    """Returns the document of a dataclass as bytes."""
+    """Returns the bytes of a file (a document, as above) with a dataclass as its body."""
     needs = sorted(set(_needs(value))) if _may_need(typing.cast(Any, type(value))) else []
     document = {BODY: to_json(value), FORMAT_KEY: FORMAT, NEEDS: needs}
     return canonical({**document, CHECKSUM: _sha256(document)}) + b"\n"

@@ -253,7 +253,7 @@ class FileIndex:
         return found
 
     def _sha256(self, commit_number: int) -> str:
-        """Returns the checksum of a commit. Cached, because many days have the same commit number."""
+        """Returns the checksum of a commit. Cached, because a commit usually adds files to many days."""
         if commit_number not in self._sha256s:
             self._sha256s[commit_number] = self._log.sha256(commit_number)
         return self._sha256s[commit_number]

@@ -21,8 +21,8 @@ class ConsistencyCheck(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VerifyFinding:
-    """A contradiction. `where` is a file below the warehouse or a partition, "" for the whole topic; `message` is a
-    sentence for the user."""
+    """A contradiction between commits, files and brokers that `headrace verify` found. `where` is a file below the
+    warehouse or a partition, "" for the whole topic; `message` is a sentence for the user."""
 
     topic: str
     check: ConsistencyCheck

@@ -90,7 +90,7 @@ def route_fields(load: Record, writer: Schema, record: Record, enclosing: Enclos
     """Returns the columns for the fields of a writer's record, found by the present names and types of the columns.
 
     Args:
-        load: a record of the load schema (not a record of members).
+        load: a record of the load schema that stands for a record of the writer, not for a union with several types.
         writer: the writer's schema, which resolves references.
         record: the writer's record; at the top this is `root_record(writer)`.
         enclosing: the nodes that enclose both records.

@@ -55,8 +55,8 @@ def stored_route(route_places: Iterable[RoutePlace]) -> StoredRoute:
 
 
 def route_places(route: StoredRoute, count: int) -> Iterator[RoutePlace]:
-    """Returns the place of each of `count` fields or branches, from the stored form of a route. The inverse of
-    `stored_route`."""
+    """Returns the column of each of the writer's `count` fields (or union branches), from the stored form of a route.
+    The inverse of `stored_route`."""
     column = -1
     for number in range(count):
         said = route.get(str(number), column + 1)

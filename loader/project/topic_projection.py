@@ -48,9 +48,9 @@ class WriterProjection:
     """The conversion of messages with one schema id.
 
     `project` converts a body; it is None if no message with this id can be converted, and `bad` is the reason then.
-    `seen` receives the value of the time field, None if the body has none; `to_ms` converts it to milliseconds, None if
-    it is in milliseconds. `note_time` finds the time in a body that cannot be converted, or is None. `program` is
-    `project` for the core, None if the core cannot do it.
+    After each conversion `seen` contains the value of the time field, None if the body has none; `to_ms` converts it to
+    milliseconds, None if it is in milliseconds. `note_time` finds the time in a body that cannot be converted, or is
+    None. `program` is `project` for the core, None if the core cannot do it.
     """
 
     schema_id: int | None

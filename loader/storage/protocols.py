@@ -103,8 +103,8 @@ class Staging(Protocol):
         ...
 
     def keep(self, run_id: str, files: Sequence[Staged]) -> None:
-        """Checks that finished files exist with these lengths, and fsyncs their names. The sinks have fsynced their
-        contents.
+        """Makes finished files durable: checks that they exist with the given lengths, and fsyncs their directory
+        entries. Their contents were fsynced when they were written.
 
         Raises:
             StorageError: a file is missing or has another length.

@@ -69,7 +69,7 @@ class ClientQueues:
             raise
 
     def _start_next(self, client: Hashable) -> None:
-        """Ends the client's computation and starts the next queued one."""
+        """Records that the client's computation has ended, and starts its next queued one."""
         self._running.discard(client)
         self._free += 1
         for waiting in list(self._queues):

@@ -88,10 +88,10 @@ class Leases:
                     batch.revisions = await self._revision_reader.read(batch.subject_ids)
                     self._revision, self._checked_at = batch.revisions.revision, started_at
                 except StoreError as error:
-                    logger.warning("revisions_not_read cause=%s", error)
+                    logger.warning("cache_not_checked reason=revisions unreadable cause=%s", error)
                 except Exception:
                     # The waiting requests continue without the cache instead of waiting forever.
-                    logger.exception("revisions_not_read")
+                    logger.exception("cache_not_checked reason=revisions unreadable")
                 finally:
                     batch.done.set()
         finally:

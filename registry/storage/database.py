@@ -277,7 +277,11 @@ class Database:
             return reserve_schema_id(connection, request)
 
     def cache_schema(self, history: int, schema: StoredSchema) -> None:
-        """Caches a schema that a write has just committed in this history, which saves its next read."""
+        """Caches a schema that was just written, which saves its next read.
+
+        Args:
+            history: the identity of the database at the write; a restored backup has another one.
+        """
         self._cache.put_schema(history, schema)
 
     def _write_slot(self) -> AbstractContextManager[Any]:

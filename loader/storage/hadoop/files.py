@@ -45,7 +45,7 @@ class HadoopFiles:
         return tuple(file for file in files if file in missing)
 
     def _move(self, file: Publication) -> bool:
-        """Moves a file to its name. Returns False if the name exists already."""
+        """Moves a file to its final name. Returns False if that name exists already."""
         staged, final = self._staging.path(file.run_id, file.staged), self.describe(file.name)
         length = self._files.length(staged)
         if length is None:
