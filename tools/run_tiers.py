@@ -51,7 +51,7 @@ TIERS = (
     Tier("test-fault", cores=2, usual_minutes=3),
     Tier("test-kafka", cores=1, usual_minutes=4),
     Tier("test-java", cores=1, usual_minutes=4),
-    Tier("test-postgres WORKERS=1", cores=1, usual_minutes=4),
+    Tier("test-postgres WORKERS=1", cores=1, usual_minutes=5),
     Tier("test-node", cores=1, usual_minutes=1),
     Tier("check", cores=1, usual_minutes=1),
     # A fixed seed: the gate must not fail for a random pair of schemas that the change did not affect.

@@ -37,7 +37,7 @@ from headrace.broker.coordinator.records import (
     encode_key,
     encode_offset,
 )
-from headrace.broker.data_directory import CLEAN_MARKER, LOCK_FILE
+from headrace.broker.data_directory import CLEAN_MARKER, DELETED_DIRECTORY, LOCK_FILE
 from headrace.broker.errors import CorruptFile, DataDirectoryInUse, LogDamaged, RequestRefused
 from headrace.broker.log import decoding
 from headrace.broker.log.checkpoints import RECOVERY_POINTS, read_checkpoint, write_checkpoint
@@ -678,7 +678,9 @@ def test_recreated_topic_has_no_old_offsets_despite_disk_errors(
             await node.groups.run_housekeeping()
         else:
             node.changes.create_topic("t", 1, {})
-        shutil.copytree(tmp_path / "data", tmp_path / "copy", ignore=shutil.ignore_patterns(LOCK_FILE))
+        # A thread may still be deleting the renamed directories of the topic.
+        ignored = shutil.ignore_patterns(LOCK_FILE, f"*{DELETED_DIRECTORY}")
+        shutil.copytree(tmp_path / "data", tmp_path / "copy", ignore=ignored)
         if then == "created meanwhile":
             await deletion
 
