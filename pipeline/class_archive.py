@@ -1,8 +1,9 @@
-"""Creates the archive of Spark's classes, see `hive_ddl.executors.class_archive`. It takes half a minute, once.
+"""Creates the class archive: a file with Spark's loaded classes that halves the start time of a JVM (Java's class data
+sharing, see `hive_ddl.executors.class_archive`). It takes half a minute, once.
 
-A JVM runs the start of the metastore, of SQL and of loads on a temporary metastore, and writes its loaded classes to
-the archive when it exits. `make setup` runs `python -m headrace.pipeline.class_archive`, and `headrace up` runs it in
-the background. A failure is not retried; without the archive everything works, but starts more slowly.
+To create it, a JVM starts the metastore, SQL and loads on a temporary metastore, and writes the classes that it has
+loaded to the archive when it exits. `make setup` runs `python -m headrace.pipeline.class_archive`, and `headrace up`
+runs it in the background. A failure is not retried; without the archive everything works, but starts more slowly.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def is_needed() -> bool:
 
 
 def create_archive(scratch: Path) -> None:
-    """Creates the archive if it is missing and no other process is creating it, and deletes outdated archives.
+    """Creates the class archive if it is missing and no other process is creating it, and deletes outdated archives.
 
     Args:
         scratch: directory for temporary files.

@@ -108,9 +108,8 @@ def jvm_end_reason(code: int, memory_key: str, memory: str) -> str:
 
 
 def free_port(listen: Address, server: str, key: str) -> int:
-    """Returns the port to listen on; for port 0, a free one.
-
-    The JVM takes seconds to start, so a port in use is detected before.
+    """Returns the port of a configured address, or a free port if that is 0. Fails before the JVM is started, which
+    takes seconds, if the port is in use.
 
     Args:
         listen: the configured address.

@@ -72,8 +72,8 @@ NO_RUN_LOG = "off"
 
 
 class SparkConnection:
-    """The Spark session and the table executor of one load. Without the metastore, messages are still read, but tables
-    are not changed.
+    """The Spark session of one load, and the executor that runs its table changes. If the metastore is not available,
+    the load still reads messages, but does not change tables.
 
     Args:
         session: shared by consecutive loads; by default each load has its own.
@@ -178,8 +178,13 @@ def _hive_server(settings: Settings) -> HiveServerAddress | None:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The interfaces and settings of a load (`ports`, `settings`), and the interfaces of the commands that rewrite time
-    partitions (`rewrites`). The interfaces lead to brokers, registry, storage and Hive."""
+    """Everything that a load or a rewrite uses, connected to the configured brokers, registry, storage and Hive.
+
+    Attributes:
+        ports: the interfaces that `run_load` calls.
+        settings: the settings of the load.
+        rewrites: the interfaces of the commands that rewrite time partitions.
+    """
 
     ports: RunDependencies
     settings: RunSettings
@@ -190,7 +195,7 @@ def commit_log(settings: Settings, *, read_only: bool = False) -> CommitLog:
     """Returns the commit log of the warehouse, not yet opened.
 
     Args:
-        read_only: see `CommitLog`.
+        read_only: whether the log must not be written or fsynced, for commands that may lack write permission.
 
     Raises:
         StorageError: the warehouse belongs to another commit log.
@@ -205,7 +210,8 @@ def kafka_cluster(settings: Settings) -> KafkaCluster:
 
 
 def run_log_path(settings: Settings) -> Path | None:
-    """Returns the path of the log of runs, or None if it is off."""
+    """Returns the path of the log of runs, a file with one line per load that `headrace load status` shows; None if
+    `loader.run_log` disables it."""
     named = settings.loader.run_log
     if named == NO_RUN_LOG:
         return None
@@ -267,14 +273,15 @@ def open_load(
     may_begin: bool = False,
     session: LoadSession | None = None,
 ) -> Iterator[Load]:
-    """Opens what a load and a rewrite need. Closes Spark and the connections to brokers and registry at the end.
+    """Yields what a load or a rewrite uses, see `Load`. Closes Spark and the connections to brokers and registry at the
+    end.
 
     Args:
         log: the commit log. The caller has opened it, unless `is_dry`.
         output: stream for the statements of an executor that only prints.
         is_dry: whether the load will only be planned.
         only: names of the topics to load; empty for all.
-        may_begin: see `RunSettings`.
+        may_begin: whether the load may start an empty warehouse although the tables have files in another one.
         session: a Spark session that consecutive loads share; None if this load opens its own.
     """
     with ExitStack() as stack:
@@ -350,12 +357,12 @@ def table_settings(settings: Settings, storage: Storage) -> TableSettings:
 
 @contextmanager
 def open_repair(settings: Settings, log: CommitLog, output: TextIO, *, deep: bool) -> Iterator[Repair]:
-    """Opens the comparison and repair of tables.
+    """Yields the object that compares Hive tables with the commit log and repairs them. Closes Spark at the end.
 
     Args:
         log: the commit log. The caller has opened it, or only read it if nothing will be changed.
         output: stream for the statements of an executor that only prints.
-        deep: whether to list the directories too.
+        deep: whether to list the directories too, in search of files and partitions that no commit added.
     """
     storage = warehouse_storage(settings)
     spark = SparkConnection(settings, storage, output)

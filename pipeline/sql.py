@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 QUERY_WORDS = ("SELECT", "WITH", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN")
-"""The first words of permitted statements. A change through SQL would bypass the compare-and-set of the tables, and
-Spark's own `ALTER TABLE` can lock a table permanently."""
+"""The first words of permitted statements. Changes through SQL are not permitted: they could overwrite a concurrent
+change of a load, because they bypass its check that the table is still the one it has read. Spark's own `ALTER TABLE`
+can also lock a table permanently."""
 
 NUMERIC_TYPES = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "decimal"})
 PLAIN_TYPES = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "boolean", "string", "void"})
-"""Types whose Spark JSON already has the documented form."""
+"""Types whose values Spark's JSON functions already write in the form described above."""
 NESTED_TYPES = frozenset({"struct", "array", "map", "variant"})
 
 KAFKA_COLUMN_TYPE = "struct<partition:int,offset:bigint,timestamp:"
@@ -196,7 +197,13 @@ def _as_text(column: Any, kind: DataType) -> Any:
 
 
 def _json_ready(column: Any, kind: DataType) -> Any:
-    """Converts the values that have no JSON form of their own into text, at every depth."""
+    """Returns the column with all values in a form that Spark's JSON functions write as described above: values such as
+    decimals and timestamps become text, also inside structs, arrays and maps.
+
+    Args:
+        column: a column of a Spark data frame, or a part of one.
+        kind: its type.
+    """
     from pyspark.sql import functions
     from pyspark.sql.types import ArrayType, MapType, StructType
 
@@ -214,7 +221,8 @@ def _json_ready(column: Any, kind: DataType) -> Any:
 
 
 def _is_plain(kind: DataType) -> bool:
-    """Returns whether Spark's JSON already has the documented form, at every depth."""
+    """Returns whether Spark's JSON functions already write all values of a type in the form described above, also
+    inside structs, arrays and maps."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(kind, StructType):

@@ -34,7 +34,13 @@ class SqlServerUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SqlRequest:
-    """A query. Table names without a database refer to `database`."""
+    """A query sent to the SQL server.
+
+    Attributes:
+        statement: the text of the query.
+        database: the database of table names without one.
+        with_values: whether the response also has the rows as JSON values, see `QueryResult`.
+    """
 
     statement: str
     database: str
@@ -131,8 +137,11 @@ def read_to_end(connection: socket.socket, bytes_max: int | None = None) -> byte
 
 @contextlib.contextmanager
 def listening(path: Path) -> Iterator[socket.socket]:
-    """Listens on a socket that only its owner can open. First deletes a socket that an ended process left behind;
-    `up.json` shows that no other `headrace up` runs."""
+    """Yields a Unix socket that listens at a path and that only its owner can open.
+
+    First deletes a socket that an ended process left at the path. No running server can own it: the lock of `up.json`
+    permits one `headrace up` per data directory.
+    """
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listener, _short_name(path) as name:
         before = os.umask(0o177)
@@ -158,7 +167,8 @@ def _connected(path: Path) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def _short_name(path: Path) -> Iterator[str]:
-    """Yields the path; if it is too long for a socket, a path through an open descriptor of its directory."""
+    """Yields a name for the path of a socket that is short enough for the operating system. A path that is too long is
+    replaced by /proc/self/fd/<open descriptor of its directory>/<name>."""
     if len(os.fsencode(path)) <= PATH_BYTES_MAX:
         yield str(path)
         return

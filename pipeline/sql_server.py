@@ -160,8 +160,8 @@ class _QueryServer:
             self._threads.add(thread)  # for finish_responses, which joins all of them
 
     def finish_responses(self) -> None:
-        """Waits a moment for running requests, so that their clients get a response with the reason before the process
-        ends."""
+        """Waits a moment for the threads of running queries before the process ends, so that their clients still
+        receive a response with the error."""
         for thread in list(self._threads):
             thread.join(POLL_S)
 

@@ -1,7 +1,7 @@
 """Builds the storage of the warehouse and the commit log from the settings.
 
-HDFS and S3 are accessed through Spark's JVM, which starts with the first file operation. It is started with the
-properties of the session, because a session opened later in the process runs in the same JVM.
+HDFS and S3 are accessed through Spark's JVM, which the first file operation starts. The JVM gets the Spark properties
+of a load's session even if only files are accessed, because a load in the same process opens its session in that JVM.
 """
 
 from __future__ import annotations
@@ -72,8 +72,11 @@ def _gateway(settings: Settings) -> Any:
 
 
 def check_warehouse_and_log(settings: Settings, storage: Storage, *, is_dry: bool) -> None:
-    """Checks that a separate commit log and the warehouse belong together. With the commit log of another warehouse, a
-    load would load all messages a second time into the same tables.
+    """Checks that a separate commit log (`loader.state`) and the warehouse belong together. With the commit log of
+    another warehouse, a load would load all messages a second time into the same tables.
+
+    Args:
+        is_dry: whether to check only; otherwise each of the two records the location of the other.
 
     Raises:
         StorageError: they do not belong together.
@@ -115,7 +118,7 @@ def _recorded_location(storage: Storage, name: str) -> str:
 
 
 def location_of(directory: Path | RemoteDirectory) -> str:
-    """Returns the location of a directory in Hadoop's spelling."""
+    """Returns the location of a directory as a URI, as Hadoop writes it: `file:///data`, `hdfs://…` or `s3a://…`."""
     return directory.uri if isinstance(directory, RemoteDirectory) else local_location(directory)
 
 
@@ -131,7 +134,8 @@ def lease_path(settings: Settings) -> Path:
 
 
 def prepare_environment(settings: Settings) -> None:
-    """Sets the environment of Spark's JVM and its Python workers. Call before the JVM starts."""
+    """Sets the environment variables of Spark's JVM and its Python workers in this process, which they inherit. Call it
+    before the JVM starts."""
     ensure_java(settings.data_dir)
     if PYTHON_OF_WORKERS in settings.spark:
         # spark-submit applies this property itself; a driver started without spark-submit needs the variable.
@@ -144,7 +148,12 @@ def prepare_environment(settings: Settings) -> None:
 
 
 def session_arguments(settings: Settings, metastore_uri: str | None) -> dict[str, Any]:
-    """Returns the arguments of `session_properties` and `open_session`."""
+    """Returns the keyword arguments with which a load calls `session_properties` and `open_session` of
+    `hive_ddl.executors.session`.
+
+    Args:
+        metastore_uri: thrift:// URI of the metastore; None for the Derby metastore in the data directory.
+    """
     return {
         "app_name": "headrace load",
         "master": settings.spark["master"],

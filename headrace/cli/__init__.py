@@ -83,7 +83,7 @@ EXTRAS = {
     "doctor": "all",
     "demo": "all",
 }
-"""The extra of the distribution that installs the libraries of a subcommand, by subcommand."""
+"""By subcommand: the extra that installs its libraries, as in `pip install headrace[loader]`."""
 
 HELP_WORD = "help"
 
@@ -200,8 +200,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _drop_output() -> None:
-    """Discards buffered output. The interpreter would otherwise write it on exit, fail again, and report a second
-    error."""
+    """Discards the buffered output after standard output could not be written. Otherwise the interpreter would try to
+    write the buffer again when it exits, and report the same error a second time."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -252,7 +252,7 @@ def _configure(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def _listing() -> str:
-    """Lists the subcommands by groups."""
+    """Returns the list of subcommands for the help text, in the groups of `GROUPS`."""
     width = max(map(len, SUBCOMMANDS))
     groups = (
         "\n".join((f"{title}:", *(f"  {name:{width}}  {SUBCOMMANDS[name]}" for name in names)))

@@ -1,4 +1,4 @@
-"""`headrace accept-missing`: removes missing files from the record of a topic."""
+"""`headrace accept-missing`: removes a topic's missing files from the commit log."""
 
 from __future__ import annotations
 

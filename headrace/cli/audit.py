@@ -111,7 +111,8 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _instant_ms(text: str) -> int:
-    """Parses a day, a time (UTC by default) or an age such as 7d, into milliseconds since 1970."""
+    """Returns the time that a text means, in milliseconds since 1970. The text is a day, a time (UTC by default), or an
+    age such as 7d, which is subtracted from now."""
     from headrace.settings.values import Duration
 
     if _AGO.fullmatch(text):
@@ -159,7 +160,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def accept_findings(args: argparse.Namespace) -> int:
-    """Accepts the topic's findings, or withdraws their acceptance, and prints the changed windows."""
+    """Runs the verb `accept`: accepts the findings of a topic with `--reason`, or withdraws earlier acceptances with
+    `--withdraw`. Prints the windows that changed. Returns the exit code."""
     from headrace.audit.errors import AuditError
     from headrace.audit.store import DATABASE_NAME, AuditStore
 
@@ -231,8 +233,13 @@ def _period(args: argparse.Namespace) -> Period:
 
 
 def _ingest_counts(store: AuditStore, settings: Settings) -> tuple[IngestResult, str]:
-    """Adds new counts to the audit store: those of the audit topic, and those in the spool files that ended producers
-    of this machine left behind. Also returns the reason why the audit topic could not be read, or ""."""
+    """Adds new message counts to the audit store: those of the audit topic, and those in the spool files of producers
+    on this machine that ended before they published them.
+
+    Returns:
+        The number of messages read from the audit topic, and the reason why the topic could not be read ("" if it was
+        read).
+    """
     from headrace.audit.errors import IngestFailed
     from headrace.audit.ingest import IngestResult, ingest
     from headrace.audit.spool import leftover_spools

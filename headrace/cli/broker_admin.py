@@ -102,10 +102,10 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def _cluster(args: argparse.Namespace) -> Iterator[KafkaCluster]:
-    """Connects to the configured brokers.
+    """Yields a connection to the configured brokers.
 
     Raises:
-        CommandError: no broker can be reached, or they reject the connection or a request.
+        CommandError: no broker can be reached, or they reject the connection or a request in the context.
     """
     from headrace.kafka_wire.cluster import KafkaCluster
     from headrace.kafka_wire.errors import KafkaError

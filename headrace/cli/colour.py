@@ -58,7 +58,8 @@ def print_report_line(line: str, stream: TextIO | None = None, *, flush: bool = 
 
 
 def styled_table(lines: Sequence[str]) -> list[str]:
-    """Colours the lines of a table: the column names, and cells that are in `WORD_STYLES`."""
+    """Returns the lines of a table with colours: the column names, and the cells that are in `WORD_STYLES`. The first
+    line has the column names, the second the rule below them."""
     header, rule, *rows = lines
     return [
         styled(header, "head"),

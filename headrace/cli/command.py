@@ -46,8 +46,8 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(formatter_class=HelpFormatter, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Rejects unknown arguments in the parser of the verb, where the valid ones are known, instead of in its
-        parent."""
+        """Parses the arguments as argparse does, but ends the command if some are unknown. argparse would return them
+        to the parser of `headrace`, whose error message would not show the usage of the verb."""
         words = [str(word) for word in (sys.argv[1:] if args is None else args)]
         self._reject_unknown_options(words)
         known, unknown = super().parse_known_args(words, namespace)
@@ -63,8 +63,12 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(EXIT_FAILED, f"{self.prog}: {message}; see: {self.prog} --help\n")
 
     def _reject_unknown_options(self, words: Sequence[str]) -> None:
-        """Rejects an unknown option before argparse, which would take the option's value for a verb and report that
-        instead."""
+        """Ends the command if the words contain an unknown option. argparse alone would take the value of this option
+        for a verb, and its error would name that value instead of the option.
+
+        Args:
+            words: the words of the command line for this parser.
+        """
         has_verbs = any(action.nargs == argparse.PARSER for action in self._actions)
         options = [option for option in self._option_string_actions if option.startswith("--")]
         for before, word in zip(("", *words), words, strict=False):
@@ -85,7 +89,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _suggestion(word: str, words: Sequence[str]) -> str:
-    """Returns " (did you mean …?)", or "" without a similar word."""
+    """Returns " (did you mean …?)" with the most similar of `words`, or "" if none is similar to `word`."""
     similar = difflib.get_close_matches(word, words, n=1)
     return f" (did you mean {similar[0]}?)" if similar else ""
 
@@ -156,7 +160,12 @@ def add_settings_flags(parser: argparse.ArgumentParser, keys: Sequence[str]) -> 
 
 
 def settings_from(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Settings:
-    """Returns the settings for these arguments.
+    """Returns the settings of a command line: defaults, settings file, environment variables and flags, of which the
+    last one wins.
+
+    Args:
+        args: the parsed command line, of a parser with `add_settings_flags`.
+        environment: the environment variables.
 
     Raises:
         SettingsError: a setting is invalid, see `load_settings`.

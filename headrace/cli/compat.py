@@ -217,8 +217,8 @@ def run_explain(args: argparse.Namespace) -> int:
 
 
 def _with_note_on_older_files(result: CompatCheckResult) -> CompatCheckResult:
-    """Adds a note if a level without _TRANSITIVE left earlier files uncompared, which users who named several files may
-    not expect."""
+    """Returns the result, with a note if only the newest of several earlier files was compared. That is so at levels
+    without _TRANSITIVE; users who named several files may expect more."""
     for checked in result.checked[:1]:
         older = checked.version_count - len(checked.compared)
         if checked.compared and older > 0:
@@ -229,8 +229,8 @@ def _with_note_on_older_files(result: CompatCheckResult) -> CompatCheckResult:
 
 
 def _write_baseline(path: str, result: CompatCheckResult) -> int:
-    """Writes the findings to a baseline file as known findings and returns the exit code: 0, or that of schemas that
-    could not be checked."""
+    """Writes the findings of a check to a file, so that later checks with `--baseline` do not report them again.
+    Returns the exit code: 0 if all schemas could be checked, even if they are incompatible."""
     text = render_baseline(result.checked)
     try:
         Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -71,8 +71,12 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CompletionPoint:
-    """The words that may follow a command or verb. `choices` has the values of the options that permit only fixed
-    values."""
+    """The words that may follow a command or verb.
+
+    Attributes:
+        words: verbs and options.
+        choices: by option: its values, for options that permit only fixed values.
+    """
 
     words: tuple[str, ...]
     choices: Mapping[str, tuple[str, ...]]

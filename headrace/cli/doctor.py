@@ -165,7 +165,12 @@ def _java(settings: Settings) -> CheckResult:
 
 def _directory(name: str, directory: Path, key: str) -> CheckResult:
     """Checks that a directory can be written to and has free space. If it does not exist yet, checks its nearest
-    existing parent."""
+    existing parent.
+
+    Args:
+        name: name of the check in the report.
+        key: the setting that selects the directory, for the remedy.
+    """
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         return CheckResult(
@@ -223,7 +228,11 @@ def _port(key: str, listen: Address) -> CheckResult:
 
 def _services(settings: Settings, live: LiveAddresses | None) -> Iterator[CheckResult]:
     """Checks the services that the settings name or a running `headrace up` provides. If there are none, yields
-    nothing: `headrace up` would start them."""
+    nothing: `headrace up` would start them.
+
+    Args:
+        live: the addresses of the running `headrace up`; None if none runs.
+    """
     if live is not None or settings.registry.url:
         yield _check_service("registry", "registry.url", lambda: _registry(settings))
     elif settings.registry.database_url or (settings.data_dir / "registry.db").exists():

@@ -88,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show_plan(args: argparse.Namespace) -> int:
-    """Prints the statements that would update the tables, and the differences that require them as SQL comments."""
+    """Runs the verb `plan`: prints the statements that would update the tables. An SQL comment above them describes
+    each difference that they remove. Returns the exit code."""
     differences_found: DifferencesByTopic = {}
     with _printing(_print_plan, args, differences_found), _repairing(args, deep=False) as (repair, topics):
         for topic in topics:
@@ -299,8 +300,11 @@ VERBS = (
 def _repairing(args: argparse.Namespace, *, deep: bool) -> Iterator[tuple[Repair, Sequence[str]]]:
     """Opens the tables for comparison or repair. In the context, expected errors end the command with one line.
 
+    Args:
+        deep: whether to list the directories too, in search of files and partitions that no commit added.
+
     Yields:
-        The repair, and the given topics, or all loaded topics if none is given.
+        The repair, and the topics of the command line (all loaded topics if it names none).
     """
     from headrace.pipeline.load import commit_log, open_repair
 
@@ -325,7 +329,13 @@ def _printing(
     args: argparse.Namespace,
     differences_found: DifferencesByTopic,
 ) -> Iterator[None]:
-    """Shows the differences at the end of the context; after an error or Ctrl-C, those found so far."""
+    """Prints the differences at the end of the context. After an error or Ctrl-C, prints the differences found before
+    it.
+
+    Args:
+        show: prints the differences that it receives.
+        differences_found: filled by the body of the context.
+    """
     try:
         yield
     except (CommandError, KeyboardInterrupt):

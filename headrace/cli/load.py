@@ -163,7 +163,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_once(args: argparse.Namespace, settings: Settings, session: LoadSession | None = None) -> int:
-    """Runs one load and appends a line to the log of runs, also after a failure.
+    """Runs one load, prints its report, and returns the exit code. Appends a line about it to the log of runs
+    (`loader.run_log`, which `load status` shows), also after a failure.
 
     Args:
         session: the Spark session to use, shared with other loads; None if this load opens its own.
@@ -325,12 +326,12 @@ def print_report(report: RunReport) -> None:
 
 
 def _print_reasons(word: str, reasons: Iterable[tuple[str, str]]) -> None:
-    """Prints one line per reason. Topics with the same reason share a line (for example, all topics if the metastore is
-    unavailable), and so do all partitions of an unavailable broker.
+    """Prints why topics wait or have problems, one line per reason. A line names all topics or partitions with the same
+    reason, such as all topics if the metastore is unavailable.
 
     Args:
-        word: the first word of each line.
-        reasons: pairs of a topic and the reason why it, or a partition of it, is reported.
+        word: the first word of each line, such as PROBLEM.
+        reasons: pairs of a topic and a reason. A reason that concerns only some partitions begins with their numbers.
     """
     held: dict[str, list[tuple[str, str]]] = {}
     for topic, text in reasons:
@@ -345,11 +346,12 @@ def _print_reasons(word: str, reasons: Iterable[tuple[str, str]]) -> None:
 
 
 def _subject(found: Sequence[tuple[str, str]]) -> str:
-    """Returns the start of the line about a reason, up to the colon: the topics that share the reason, and the number
-    of their partitions.
+    """Returns the first part of a line of `_print_reasons`, before the reason: the topics and partitions that it
+    concerns.
 
     Args:
-        found: pairs of a topic and the beginning of its reason that names partitions, "" if the reason names none.
+        found: pairs of a topic and the text that names its partitions, such as `partition 3: `; "" if the reason
+            concerns the whole topic.
     """
     topics = list(dict.fromkeys(topic for topic, _ in found))
     named = ", ".join(topics[:TOPICS_NAMED_MAX]) + (", …" if len(topics) > TOPICS_NAMED_MAX else "")

@@ -47,7 +47,11 @@ REQUEST_BYTES_MAX: Final = 4096
 
 def serve(args: argparse.Namespace, settings: Settings, run_once: RunOnce) -> int:
     """Runs a load for each request on standard input, until the input ends or the process must be started again.
-    Returns the exit code."""
+    Returns the exit code.
+
+    Args:
+        run_once: runs one load with the given Spark session and returns the exit code of `headrace load`.
+    """
     from headrace.pipeline.load_session import LoadSession, may_outlive_load
 
     # The environment of the start: a load adds secrets for its tasks, which must not count as changed settings.

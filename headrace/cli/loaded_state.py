@@ -42,7 +42,8 @@ class LoadedState:
 
 @contextlib.contextmanager
 def open_loaded_state(args: argparse.Namespace) -> Iterator[LoadedState]:
-    """Opens the commit log without write access. In the context, expected errors end the command with one line."""
+    """Yields the commit log and the state of the loader, opened without write access. In the context, expected errors
+    end the command with one line."""
     from headrace.loader.commit.commit_log import CommitLog
     from headrace.loader.errors import LoaderError
     from headrace.pipeline.storage import check_warehouse_and_log, warehouse_storage

@@ -305,8 +305,14 @@ def _read(settings: Settings) -> tuple[CommitLog, LoaderState]:
 def _discover(
     settings: Settings, include: Iterable[str], exclude: Iterable[str], state: LoaderState
 ) -> tuple[Discovery | None, str]:
-    """Returns the offsets of the topic partitions on the brokers and of the messages loaded so far; or None and the
-    reason if the brokers are not available."""
+    """Returns the first and last offsets of all partitions on the brokers, and ""; if the brokers are not available,
+    None and the reason.
+
+    Args:
+        include: patterns of the topics to return.
+        exclude: patterns of topics to omit.
+        state: the state of the loader, which shows whether a partition's log has diverged since the last load.
+    """
     from headrace.kafka_wire.errors import KafkaError
     from headrace.loader.plan.discover import discover
     from headrace.pipeline.load import kafka_cluster

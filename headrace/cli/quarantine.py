@@ -38,7 +38,8 @@ MESSAGES_SHOWN = 20
 BYTES_SHOWN = 256  # of a key or value: a few lines of a terminal
 LIST_BYTES = 12  # of a value in the list
 REASONS = ("framing", "absent_schema", "unreadable_schema", "malformed", "unreadable", "unconvertible", "corrupt_batch")
-"""Quarantine codes, repeated here so that the help does not import the loader's libraries."""
+"""All quarantine codes, copied from `loader.project.quarantine`. Importing that module would need the loader's
+libraries just to print the help."""
 REPLAYED = ("absent_schema", "unreadable_schema", "malformed", "unreadable", "unconvertible")
 """Codes of messages that `replay` retries: those with a schema id in the message. A message without a schema id cannot
 be decoded."""
@@ -285,7 +286,12 @@ def _print_message(row: QuarantinedRow, bytes_max: int) -> None:
 
 
 def _format_bytes(data: bytes | None, bytes_max: int, *, with_length: bool = True) -> str:
-    """Formats bytes for a terminal, without control characters."""
+    """Formats bytes for a terminal: as text without control characters if they are UTF-8, otherwise in hexadecimal.
+
+    Args:
+        bytes_max: number of bytes to show; an ellipsis replaces the rest.
+        with_length: whether the total length follows the ellipsis.
+    """
     if data is None:
         return "none"
     cut = data[:bytes_max]
@@ -304,7 +310,8 @@ def _printable(text: str) -> str:
 
 
 def _complete_json(topic: str, row: QuarantinedRow) -> dict[str, Any]:
-    """Returns a complete message as JSON."""
+    """Returns a quarantined message as JSON, with its whole key, value and headers; the list has only their first
+    bytes."""
     return {
         **_json(topic, row),
         "key": _base64(row.key),
@@ -380,7 +387,8 @@ def _json(topic: str, row: QuarantinedRow) -> dict[str, Any]:
 
 
 def _time(time_ms: int) -> str:
-    """Formats the record's timestamp in UTC. A time outside of the calendar remains a number."""
+    """Formats a record's timestamp in UTC. A time outside of the years 1 to 9999 is shown as its number of
+    milliseconds."""
     try:
         return (_EPOCH + timedelta(milliseconds=time_ms)).strftime("%Y-%m-%d %H:%M:%SZ")
     except OverflowError:

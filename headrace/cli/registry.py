@@ -85,8 +85,12 @@ def serve_registry(args: argparse.Namespace) -> int:
 
 
 def _front(settings: Settings, url: str, counts: SharedCounts) -> AsgiFront:
-    """Builds the ASGI application of a worker process, which handles HTTP and passes requests to the Flask
-    application."""
+    """Builds the ASGI application of a worker process, which handles HTTP and passes requests to the Flask application.
+
+    Args:
+        url: URL of the registry's database.
+        counts: counters of requests in memory that all workers share, for /metrics.
+    """
     from headrace.registry.api.asgi_front import AsgiFront
     from headrace.registry.api.client_queues import RUNNING_MAX
     from headrace.registry.api.compute_pool import ComputePool
@@ -111,8 +115,12 @@ def _front(settings: Settings, url: str, counts: SharedCounts) -> AsgiFront:
 
 
 def _checking(settings: RegistrySettings, url: str) -> Flask:
-    """Builds the Flask application of a child process in which compatibility checks run, so that they do not delay
-    other requests."""
+    """Builds a second Flask application, for a child process that runs compatibility checks, so that they do not delay
+    other requests of the worker.
+
+    Args:
+        url: URL of the registry's database.
+    """
     from headrace.registry.storage.database import Database
 
     database = Database(url, connections=1)

@@ -114,7 +114,11 @@ def users_of(settings: RegistrySettings) -> UsersFile | None:
 
 
 def mtls_listener(settings: RegistrySettings, tls: ServerCertificate | None) -> MtlsListener | None:
-    """Returns the listener for clients with certificates, or None if it is not configured.
+    """Returns the address and files of the additional port that accepts only clients with certificates (mTLS), or None
+    if `tls_client_listen` is not set.
+
+    Args:
+        tls: the server's certificate and key.
 
     Raises:
         CommandError: a required setting is missing, or a file cannot be used.

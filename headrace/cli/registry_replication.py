@@ -86,6 +86,11 @@ def _run_rounds(replica: Replica, url: str, pause_s: float, ending: threading.Ev
     """Runs replication rounds until the process is stopped or the database is promoted. Each round copies the changes
     since the previous one.
 
+    Args:
+        url: URL of the source registry, for messages.
+        pause_s: time between two rounds.
+        ending: set by a signal that stops the process.
+
     Raises:
         RegistryError: the first round failed, or a later round failed with an error that a retry cannot fix.
     """

@@ -1,4 +1,5 @@
-"""Flags, ports and reports shared by the commands that rewrite time partitions, such as compact and expire."""
+"""Shared parts of the commands that rewrite time partitions, such as compact and expire: flags, access to the loader's
+data, and reports."""
 
 from __future__ import annotations
 
@@ -60,8 +61,8 @@ def add_rewrite_flags(parser: argparse.ArgumentParser, more: Sequence[str] = ())
 
 @contextlib.contextmanager
 def open_rewrite_load(args: argparse.Namespace) -> Iterator[tuple[Settings, Load]]:
-    """Opens what a rewrite needs from the loader: settings, storage, commit log, brokers and metastore. In the context,
-    expected errors end the command with one line."""
+    """Yields the settings, and the interfaces through which a rewrite reaches storage, commit log, brokers and
+    metastore. In the context, expected errors end the command with one line."""
     from headrace.pipeline.load import commit_log, open_load
 
     settings = settings_from(args)
@@ -85,6 +86,9 @@ def open_rewrite_ports(args: argparse.Namespace) -> Iterator[tuple[Settings, Rew
 
 def checked_topics(ports: RewritePorts, topics_given: Sequence[str]) -> list[str]:
     """Returns the given topics, or all loaded topics if none is given.
+
+    Args:
+        ports: the interfaces of a rewrite, of which the commit log is used.
 
     Raises:
         CommandError: a topic has never been loaded.

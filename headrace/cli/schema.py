@@ -177,7 +177,12 @@ def _sources(args: argparse.Namespace, settings: Settings) -> Sources:
 
 
 def _refused(result: CompatCheckResult) -> int:
-    """Prints the schemas that cannot be checked, as `compat check` does, and returns the exit code."""
+    """Prints the errors of schemas that cannot be checked, in the format of `compat check`. Returns the exit code of
+    the worst error.
+
+    Args:
+        result: a check that compared nothing, because of these errors.
+    """
     print_result(result, "text", quiet=True)
     return result.exit_code
 

@@ -103,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _query(args: argparse.Namespace) -> str | None:
-    """Returns the query of the arguments, of --file or of standard input; None if there is none, for a prompt."""
+    """Returns the text of the query: the argument, the content of --file, or standard input. Returns None if no query
+    is given and standard input is a terminal; the command then shows a prompt."""
     if args.query is not None and args.file is not None:
         raise CommandError("expected either a query or --file, found both; omit one of them")
     try:
@@ -128,8 +129,8 @@ def _run_and_print(runner: _QueryRunner, statement: str, form: str) -> None:
 
 
 class _QueryRunner:
-    """Runs queries. It uses the SQL server of a running `headrace up` that has the same metastore, else a Spark session
-    in this process, which the first query starts."""
+    """Runs queries. A running `headrace up` runs the queries in its SQL server, unless the settings of this command
+    name another metastore. Otherwise they run in a Spark session of this process, which the first query starts."""
 
     def __init__(self, settings: Settings, with_values: bool, wait_s: float | None = None) -> None:
         self._settings = settings
@@ -283,8 +284,12 @@ def _history_path(name: str) -> Path | None:
 
 @contextlib.contextmanager
 def _history(path: Path | None) -> Iterator[None]:
-    """Enables readline with a history file that only its owner can read. Without readline or a state directory the
-    prompt works without them."""
+    """Enables line editing at the prompt, with a history in a file that only its owner can read. Without the readline
+    library, the prompt works without line editing.
+
+    Args:
+        path: the history file; None disables the history.
+    """
     if path is None:
         yield
         return

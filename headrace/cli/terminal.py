@@ -40,9 +40,11 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 class StepLine(logging.Handler):
-    """A log handler for a terminal: shows the current step of a command in one line, which the next step overwrites.
-    Log lines about the start of a step are steps; other lines are shown only if they are warnings, which remain
-    visible."""
+    """A log handler for a terminal. It shows the current step of a command in one line, which the next step overwrites.
+
+    A log line `phase_started phase=…` is shown as a step. Warnings are printed above the step and remain visible. Other
+    log lines are not shown.
+    """
 
     def __init__(self, out: TextIO) -> None:
         super().__init__(logging.INFO)
@@ -78,8 +80,11 @@ def print_line(line: str, out: TextIO) -> None:
 
 @contextlib.contextmanager
 def steps_shown(out: TextIO | None = None) -> Iterator[Callable[[str], None]]:
-    """While the context is open, shows only the current step of the command, in one line, instead of all log lines, if
-    standard error is a terminal; clears the line at the end.
+    """On a terminal, shows the current step of the command in one line instead of the log lines, while the context is
+    open. Clears the line at the end. If `out` is not a terminal, the log lines remain.
+
+    Args:
+        out: the stream of the line; None means standard error.
 
     Yields:
         A function that shows a text as the current step, for steps that are not logged.

@@ -86,8 +86,12 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def ready_lines(addresses: LiveAddresses, database: str, *, on_terminal: bool) -> tuple[str, ...]:
-    """Returns the lines to print when all parts are ready: for programs one line, for a terminal one line per address
-    and a line of commands to try."""
+    """Returns the lines to print when all parts are ready: for programs one line; on a terminal one line per address,
+    and a line of commands to try.
+
+    Args:
+        database: the Hive database in the JDBC address.
+    """
     addresses_by_name = {
         name: getattr(addresses, name) for name in ("registry", "broker", "metastore", "sql", "warehouse")
     }

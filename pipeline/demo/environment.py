@@ -68,7 +68,12 @@ class DemoEnvironment(Protocol):
     def stop(self) -> None: ...
 
     def engine(self, detail: PrintDetail) -> AbstractContextManager[RunQuery]:
-        """Opens an SQL engine, in which the tables need no database name."""
+        """Opens an SQL engine. In the context, the function that it yields runs queries, in which the tables need no
+        database name.
+
+        Args:
+            detail: prints a line about the progress of the start.
+        """
         ...
 
     def next_steps(self) -> Sequence[str]:

@@ -1,7 +1,7 @@
-"""The queries of the demo on the Hive tables, each with a function that computes the expected result from the data set.
+"""The queries of the demo on the Hive tables, each with a Python function that computes the expected result.
 
-Only the CSV files are common to both: one way leads through producer, registry, broker, loader, metastore and Spark
-SQL, the other is a loop over the rows.
+The two share no code: the queries read data that went through producer, registry, broker, loader, metastore and Spark
+SQL; the functions loop over the rows of the data set's CSV files.
 """
 
 from __future__ import annotations
@@ -22,8 +22,14 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class DemoQuery:
-    """A query in the dialect of Spark and Hive, its column names, and the function that computes the expected
-    result."""
+    """A query of the demo.
+
+    Attributes:
+        title: heading of the result.
+        sql: the query, in a dialect that both Spark and Hive run.
+        columns: names of the result's columns.
+        expected: computes the expected result from the directory of the CSV files.
+    """
 
     title: str
     sql: str
@@ -46,7 +52,12 @@ def mean_delay_per_month(data: Path) -> Table:
 
 
 def delay_by_weather(data: Path) -> Table:
-    """Returns the delays by kind of weather, from flights joined with the weather of their airport and hour."""
+    """Returns the expected number of flights and mean departure delay for each kind of weather. Joins each flight with
+    the weather at its airport in its hour of departure.
+
+    Args:
+        data: directory of the CSV files.
+    """
     weather: dict[tuple[str, int], list[str]] = defaultdict(list)
     for row in read_rows(data, "weather.csv"):
         weather[row["origin"], time_ms(row["time_hour"])].append(_kind_of_weather(row))
@@ -63,8 +74,12 @@ def delay_by_weather(data: Path) -> Table:
 
 
 def evolved_columns(data: Path) -> Table:
-    """Returns results that depend on the schema change: a default, a renamed field, a widened field, an extended
-    record."""
+    """Returns the expected result of a query on columns that the schema change affects: a default, a renamed field, a
+    widened field, an extended record.
+
+    Args:
+        data: directory of the CSV files.
+    """
     rows = list(read_rows(data, "flights.csv"))
     old = sum(int(row["month"]) < MIDYEAR_MONTH for row in rows)
     return [

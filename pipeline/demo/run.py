@@ -97,6 +97,11 @@ def run_demo(settings: Settings, environment: Mapping[str, str], out: TextIO) ->
 def run_demo_in(environment: DemoEnvironment, data: Path, log_dir: Path, out: TextIO) -> DemoResult:
     """Runs the demo in the given environment, and stops the environment at the end.
 
+    Args:
+        data: directory of the data set's CSV files.
+        log_dir: directory for the logs of the commands.
+        out: stream for the progress.
+
     Raises:
         DemoError: a step failed; the message has the reason and the path of the log.
     """
@@ -270,7 +275,8 @@ class _Demo:
             raise DemoError(f"the load ended with code {run.returncode}: {_last_line(run.stderr)}")
 
     def _headrace(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command as a user would, and appends its log to the log directory."""
+        """Runs a `headrace` command in a new process, as a user would, and returns the ended process with its output.
+        Appends its standard error to a file in the log directory."""
         command = self._environment.command(*arguments)
         run = subprocess.run(
             command.words,

@@ -199,8 +199,13 @@ def disk_full_note(path: Path) -> str:
 
 
 def _before_exec(parent: int, niceness: int) -> Callable[[], None]:
-    """Returns the function that runs in the child before exec: on Linux, it requests SIGTERM for the supervisor's
-    death."""
+    """Returns a function that prepares the child process between fork and exec: it sets the niceness and, on Linux,
+    asks the kernel to send SIGTERM to the child when the supervisor dies.
+
+    Args:
+        parent: process id of the supervisor. If it is no longer the parent at that moment, the child exits.
+        niceness: as of nice(1).
+    """
     prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
     def prepare() -> None:

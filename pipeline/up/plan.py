@@ -91,7 +91,13 @@ def part_command(name: str, settings: Settings, addresses: Mapping[str, str]) ->
 def child_environment(
     environment: Mapping[str, str], flags: Mapping[str, str], config: Path | None = None
 ) -> dict[str, str]:
-    """Returns the environment of a child with the same settings: flags become variables, which override the file."""
+    """Returns the environment variables with which a child process reads the same settings as this one.
+
+    Args:
+        environment: the variables of this process.
+        flags: settings of the command line, by dotted key. They become variables, which override the settings file.
+        config: path of the settings file; None if the command line names none.
+    """
     variables = {ENVIRONMENT_PREFIX + "__".join(key.upper().split(".", 1)): value for key, value in flags.items()}
     if config is not None:
         variables[CONFIG_PATH_VARIABLE] = str(config.resolve())
@@ -99,12 +105,12 @@ def child_environment(
 
 
 def consecutive_deaths(before: int, ready_for_s: float) -> int:
-    """Returns how often in a row a part has ended within `QUICK_DEATH_S` after it was ready, including this time, which
-    always counts.
+    """Returns how many ends of a part in a row were quick, including the present end. An end is quick within
+    `QUICK_DEATH_S` after the part was ready. After a longer time the count starts again at 1.
 
     Args:
-        before: the number at its previous end.
-        ready_for_s: time since it was ready.
+        before: the count at the part's previous end.
+        ready_for_s: time from the ready line to this end.
     """
     return before + 1 if ready_for_s < QUICK_DEATH_S else 1
 

@@ -20,10 +20,11 @@ EXIT_RESTART = 75  # exit code of a process that requests a restart and a repeti
 
 
 class Schedule:
-    """Requests a load at each aligned interval, one at a time.
+    """Requests a load from the load process at each multiple of the interval since 1970, such as every ten full
+    minutes. At most one load runs at a time.
 
-    The load process is restarted whenever it ends. A load that was due before the process was ready, or that the ended
-    process left undone, is requested from the next process.
+    The load process is restarted whenever it ends. If a load was due before the process was ready, or the process ended
+    before the load was finished, the load is requested from the next process.
     """
 
     def __init__(self, command: PartCommand, interval: Duration, log_dir: Path, environment: Mapping[str, str]) -> None:
