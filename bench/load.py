@@ -4,8 +4,9 @@ bench.load`.
 Each row is a load of a topic with eight partitions and two hours of messages. The contenders run in their own
 processes, pinned to the given cores; the broker has the other cores, if there are any:
 
-- `core`: `headrace load` as installed, with compiled core, audit and hourly partitions. - `reference`: the same with
-the Python reference, on fewer messages. - `naive`: kafka-python and fastavro in a loop, on fewer messages and one core.
+- `core`: `headrace load` as installed, with compiled core, audit and hourly partitions.
+- `reference`: the same with the Python reference, on fewer messages.
+- `naive`: kafka-python and fastavro in a loop, on fewer messages and one core.
 - `spark`: Spark's Kafka source, `from_avro` and Avro sink, without times, partitions, audit and tables.
 
 Spark is warm in all of them: another topic is loaded before the measurement. With an `evolved` schema, the registry has
