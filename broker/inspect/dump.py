@@ -50,7 +50,8 @@ class DumpedBatch:
 
 @dataclass(frozen=True, slots=True)
 class DumpedDamage:
-    """Bytes of a file that are no valid batch of the log; the batch with `next_offset` is expected there."""
+    """Bytes of a file that are not a valid batch of the log. A batch that begins at offset `next_offset` is expected
+    there."""
 
     file: str
     position: int
@@ -95,7 +96,7 @@ def _dump_segment(walk: SegmentWalk, start: int, end: int | None, with_records: 
 
 def _retrying_tail(walk: SegmentWalk) -> Iterator[LocatedBatch | Damage]:
     """Yields the intact batches and the damage of the segment file that `walk` reads. If the end of the last segment
-    seems damaged, it is read a second time, since a broker may be writing it."""
+    seems damaged, reads it a second time after a delay, because a broker may have been writing a batch there."""
     for found in walk.batches():
         if not isinstance(found, Damage) or found.end < walk.size or walk.segment.end is not None:
             yield found

@@ -84,7 +84,8 @@ class _Checkpoints:
 
 @dataclass(frozen=True, slots=True)
 class _ExpectedLog:
-    """Expected bounds of a partition's log. Everything below `fsynced_to` was fsynced and must exist."""
+    """Bounds that a partition's log must have according to the checkpoint files. Everything below `fsynced_to` was
+    fsynced and must exist."""
 
     topic: Topic
     fsynced_to: int
@@ -176,7 +177,7 @@ def _check_producer_ids(path: Path, largest_id: int, directory_report: Partition
 
 
 class _PartitionCheck:
-    """Checks one partition and adds the findings to `report`."""
+    """Checks the files of one partition, and adds the findings to `report`."""
 
     def __init__(
         self, directory: Path, expected: _ExpectedLog, report: PartitionReport, progress: Callable[[str], None]
@@ -246,8 +247,13 @@ class _PartitionCheck:
                     self._add("indexes", index.path.name, fault)
 
     def _record_damage(self, segment: SegmentFile, found: Damage, size: int) -> bool:
-        """Adds the damaged bytes `found` to the report; returns whether a start would truncate the log there. `size` is
-        the size of the segment's file."""
+        """Adds a finding for damaged bytes to the report. Returns whether a start of the broker would truncate the log
+        there.
+
+        Args:
+            found: the damaged bytes.
+            size: size of the segment's file.
+        """
         where = f"{segment.path.name} position {found.position}"
         if self._expected.is_clean or found.next_offset < self._expected.fsynced_to:
             self._add(
@@ -268,10 +274,11 @@ class _PartitionCheck:
         return True
 
     def _check_end_of_segment(self, where: str, expected_offset: int, found: int) -> None:
-        """Checks that the previous segment ends where this one begins; compaction and repair preserve that.
+        """Checks that the previous segment ends where this one begins, which is always so, even after compaction and
+        repair.
 
         Args:
-            where: the place that a finding names.
+            where: the file that the finding names.
             expected_offset: offset at which the previous segment ends.
             found: offset at which this one begins.
         """
@@ -351,8 +358,8 @@ EntriesOf = Callable[[bytes], Iterator[tuple[int, int]]]
 
 
 class _IndexCheck:
-    """Compares the entries of an index file with the batches of the log. `fault` describes the first mismatch, "" if
-    all match."""
+    """Compares the entries of an index file with the batches of the log. `fault` describes the first difference, "" if
+    there is none."""
 
     def __init__(self, segment: SegmentFile, suffix: str, entry_bytes: int, entries_of: EntriesOf) -> None:
         self._base = segment.base_offset

@@ -40,7 +40,8 @@ class SegmentFile:
 
 
 class Damage(NamedTuple):
-    """Bytes [position, end) of a file that are no valid batch; the batch with `next_offset` is expected there."""
+    """Bytes [position, end) of a file that are not a valid batch. A batch that begins at offset `next_offset` is
+    expected there."""
 
     position: int
     end: int
@@ -58,7 +59,8 @@ def segment_files(directory: Path) -> list[SegmentFile]:
 
 
 class SegmentWalk:
-    """Reads the batches of one segment file, up to the file's size at the start. Use it in a `with` statement.
+    """Reads the batches of one segment file, up to the size that the file has when it is opened. Use it in a `with`
+    statement.
 
     Raises:
         OSError: the file cannot be opened or read.
@@ -84,7 +86,12 @@ class SegmentWalk:
 
     def batches(self, position: int = 0, next_offset: int | None = None) -> Iterator[LocatedBatch | Damage]:
         """Yields the intact batches and the damage between them, in the order of the file. Offsets ascend and may have
-        gaps."""
+        gaps.
+
+        Args:
+            position: file position at which to begin, by default the start.
+            next_offset: smallest offset that the first batch may have, by default the segment's base offset.
+        """
         expected_offset = self.segment.base_offset if next_offset is None else next_offset
         while position < self.size:
             found = self._read_intact_header(position, expected_offset)
@@ -101,8 +108,8 @@ class SegmentWalk:
         return os.pread(self._fd, located.header.size, located.position)
 
     def _read_intact_header(self, position: int, expected_offset: int) -> BatchHeader | str:
-        """Returns the header of the batch at a position if it is intact and continues the offsets; otherwise the reason
-        why not."""
+        """Returns the header of the batch at a file position if the batch is intact and begins at `expected_offset` or
+        later; otherwise returns the reason why it is not valid, as text."""
         header = self._header(position)
         if header is None:
             return "the header is cut off"
@@ -134,8 +141,8 @@ class SegmentWalk:
         )
 
     def _next_intact(self, position: int, expected_offset: int) -> int:
-        """Returns the position of the next intact batch that continues the offsets; the end of the file if there is
-        none."""
+        """Returns the first file position from `position` on at which an intact batch begins, with an offset of at
+        least `expected_offset`; the end of the file if there is none."""
         while position < self.size:
             chunk = self._bytes(position, CHUNK_BYTES)
             for match in PLAUSIBLE_START.finditer(chunk):
@@ -162,7 +169,8 @@ class SegmentWalk:
         return crc == header.crc
 
     def _bytes(self, position: int, count: int) -> memoryview:
-        """Returns up to `count` bytes at a position, without a read if they are in the current chunk."""
+        """Returns up to `count` bytes at a file position. Reads the file only if they are not in the chunk in
+        memory."""
         at = position - self._chunk_at
         if not (at >= 0 and at + count <= len(self._chunk)):
             self._chunk = memoryview(os.pread(self._fd, max(CHUNK_BYTES, count), position))

@@ -77,7 +77,8 @@ NewestOffsets = Mapping[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class OffsetMap:
-    """The newest offset of each key in a range of a log that ends at `end`."""
+    """The newest offset of each key, among the records of a log up to the offset `end`. Later records are not
+    compacted."""
 
     newest: NewestOffsets
     end: int
@@ -85,13 +86,13 @@ class OffsetMap:
 
 @dataclass(frozen=True, slots=True)
 class CleaningRules:
-    """Determines which records compaction retains besides the newest of each key.
+    """Determines which records and batches compaction retains besides the newest record of each key.
 
     Args:
         tombstones_until_ms: deadline given to tombstones that have none yet.
-        now_ms: tombstones with an earlier deadline are removed.
-        retained_last_offsets: last offsets of batches that stay even without records: the last batches of idempotent
-            producers.
+        now_ms: tombstones with a deadline before this time are removed.
+        retained_last_offsets: last offsets of the batches that stay even without records, because they are the last
+            batches of idempotent producers.
     """
 
     tombstones_until_ms: int
@@ -113,7 +114,8 @@ class SwapPending(OSError):
 
 
 class DutyCycle:
-    """Throttles a thread to half of the time, and ends its work once `should_continue` returns False."""
+    """Throttles a thread: after each BURST_S of work, the thread sleeps as long as it worked. Ends the work with an
+    exception once `should_continue` returns False."""
 
     def __init__(
         self,
@@ -141,8 +143,8 @@ class DutyCycle:
 def build_offset_map(
     segments: Sequence[ClosedSegment], start: int, outcomes: TransactionOutcomes, duty_cycle: DutyCycle
 ) -> OffsetMap:
-    """Finds the newest offset of each key from `start` to the end of the segments. Stops before the batch at which
-    KEYS_MAX keys are reached.
+    """Returns the newest offset of each key in the records from offset `start` to the end of the segments. Stops before
+    the batch at which KEYS_MAX keys are reached.
 
     Args:
         outcomes: the aborted transactions; their records do not count.
@@ -191,12 +193,12 @@ def write_cleaned_segment(
     outcomes: TransactionOutcomes,
     duty_cycle: DutyCycle,
 ) -> SegmentFacts | None:
-    """Writes the compacted file of a group and fsyncs it. Returns the `SegmentFacts` of the new segment, or None if
-    compaction would change nothing.
+    """Writes the compacted file of a group of segments and fsyncs it. Returns the `SegmentFacts` of the new segment, or
+    None if compaction would change nothing.
 
     Args:
-        outcomes: tells which transactions were aborted; one object for all groups of a log, which are passed in order
-            from the start of the log.
+        outcomes: the aborted transactions. All groups of a log need the same object, in order from the start of the
+        log.
 
     Raises:
         CorruptBatch: a batch cannot be decoded.
@@ -241,10 +243,11 @@ def clean_batch(
     *,
     must_retain: bool,
 ) -> bytes | None:
-    """Returns the compacted batch: the same object if nothing is removed, None if nothing remains.
+    """Removes the records of a batch that compaction does not retain. Returns the rewritten batch; the same object if
+    nothing is removed, None if nothing remains.
 
     Args:
-        must_retain: the batch stays even without records.
+        must_retain: retain the batch even without records.
 
     Raises:
         CorruptBatch: the batch cannot be decoded.
@@ -270,8 +273,8 @@ def clean_batch(
 
 
 def _cleaned_marker(batch: bytes, header: BatchHeader, rules: CleaningRules) -> bytes | None:
-    """Returns the marker of a transaction without remaining records, with a deadline like that of a tombstone; None
-    after the deadline. Until then, consumers that are still reading the transaction find the marker."""
+    """Returns the marker of a transaction of which no records remain, with a deadline like that of a tombstone; None
+    after the deadline. A consumer that is reading the transaction meanwhile still finds the marker."""
     if header.attributes & DELETE_HORIZON:
         return batch if header.base_timestamp >= rules.now_ms else None
     return rebuild_batch(header, decode_records(batch, is_own_batch=True), delete_horizon_ms=rules.tombstones_until_ms)
@@ -402,7 +405,11 @@ def _swap_path(first: ClosedSegment) -> Path:
 
 
 def _link_into_place(swap_path: Path, base: int) -> None:
-    """Gives a `.swap` file a second name, that of the group's first segment, as a hard link."""
+    """Gives a group's `.swap` file a second name, that of the group's first segment, as a hard link.
+
+    Args:
+        base: base offset of the first segment.
+    """
     path = segment_path(swap_path.parent, base, LOG)
     link = path.with_name(path.name + ".tmp")
     link.unlink(missing_ok=True)

@@ -7,11 +7,10 @@ from pathlib import Path
 
 
 class DirtyFiles:
-    """The dirty files of a log, each with the number of its last change. The directory counts as dirty while names of
-    new files in it are not durable.
+    """The dirty files of a log. The directory counts as dirty while names of new files in it are not durable.
 
-    `changes` counts all changes. If a file is changed during its fsync, its number shows that it is still dirty
-    afterwards.
+    `changes` counts all changes, and each file has the number of its last change. If a file is changed during its
+    fsync, that number shows that it is still dirty afterwards.
     """
 
     __slots__ = ("_at", "changes")
@@ -33,8 +32,8 @@ class DirtyFiles:
         self._at.update(dict.fromkeys(paths, self.changes))
 
     def mark_fsynced(self, changes: int) -> None:
-        """Records that all files were fsynced in their state after the first `changes` changes; files changed later
-        stay dirty."""
+        """Records that all files were fsynced when `changes` had this value; files that were changed later remain
+        dirty."""
         # Compared by change number, not by name: the active segment may have been appended to and closed meanwhile.
         self._at = {path: change for path, change in self._at.items() if change > changes}
 

@@ -96,7 +96,7 @@ class OpenFile:
 
 
 class _SharedFile:
-    """An open file, shared by all its unsent slices. The file stays open as long as one of them exists."""
+    """An open file that the unsent slices of this file share. It stays open as long as one of them exists."""
 
     __slots__ = ("__weakref__", "file")
 
@@ -151,10 +151,10 @@ def nonblocking_reads(enabled: bool = True) -> Iterator[None]:
 
 
 def read_at(fd: int, size: int, position: int) -> bytes:
-    """Reads `size` bytes at `position`; fewer if the file ends before.
+    """Reads `size` bytes of a file at `position`; fewer if the file ends before.
 
     Raises:
-        NotCached: only inside `nonblocking_reads`: the bytes must be read from disk.
+        NotCached: inside `nonblocking_reads`, if the bytes are not in the page cache.
     """
     if not _reads_are_nonblocking.get():
         return os.pread(fd, size, position)
@@ -206,8 +206,8 @@ class FileSlice:
     def is_cached(self, byte_count: int) -> bool:
         """Returns whether the first `byte_count` bytes can be read without blocking on the disk.
 
-        It reads one byte of each read-ahead window, and never tests a window twice. After False, call `read_ahead`: a
-        second call of this method would return True.
+        Each read-ahead window (READ_AHEAD_BYTES) is tested only once, by reading one byte of it. After a result of
+        False, call `read_ahead` instead of testing again: a second test would return True without reading anything.
         """
         end = self.position + min(byte_count, self.size)
         while self._probed_to < end:
@@ -268,8 +268,8 @@ class OpenFiles:
         return self._open(path).fd
 
     def slice(self, path: Path, position: int, size: int) -> FileSlice | bytes:
-        """Returns a slice of the file; or the bytes themselves if they are few, or if slices already hold too many
-        files."""
+        """Returns a range of a file as a `FileSlice`, or as bytes if the range is small or slices already hold too many
+        files open."""
         file = self._open(path)
         if size < SLICE_BYTES_MIN:
             return read_at(file.fd, size, position)

@@ -29,7 +29,11 @@ SYNC_THREADS = 8
 
 
 class Flusher:
-    """Fsyncs the logs that have dirty files. `seconds` is a histogram of fsync durations."""
+    """Fsyncs the logs that have dirty files. `seconds` is a histogram of fsync durations.
+
+    Args:
+        on_failure: called when an fsync has failed; it must stop the broker.
+    """
 
     def __init__(self, executor: Executor, on_failure: Callable[[OSError], None]) -> None:
         self._executor = executor
@@ -45,11 +49,13 @@ class Flusher:
         self._dirty.add(log)
 
     def discard(self, log: PartitionLog) -> None:
-        """Forgets a log that is being deleted. Requests that wait for its fsync complete in the next round."""
+        """Removes a log that is being deleted from the next periodic flush. Requests that wait for its fsync still
+        complete in the next round."""
         self._dirty.discard(log)
 
     def flush(self, log: PartitionLog) -> asyncio.Future[None]:
-        """Returns a future that completes when all batches appended to the log before this call are durable."""
+        """Returns a future that completes when all batches that were appended to the log before this call are
+        durable."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._failed:
             waiter.set_exception(RequestRefused(ErrorCode.STORAGE_ERROR, "the disk has failed"))
@@ -130,7 +136,7 @@ class Flusher:
             raise
 
     async def sync(self, paths: Sequence[Path]) -> None:
-        """Fsyncs files in several threads: a file system commits concurrent fsyncs together.
+        """Fsyncs files in several threads, because a file system can commit concurrent fsyncs together.
 
         Raises:
             OSError: one of the fsyncs failed.

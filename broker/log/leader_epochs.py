@@ -39,8 +39,8 @@ class LeaderEpochs:
         return self._starts[-1][1] if self._starts else 0
 
     def at(self, offset: int) -> int:
-        """Returns the epoch of an offset; -1 if no epoch is known. Offsets before the first epoch belong to the
-        first."""
+        """Returns the leader epoch of an offset; -1 if no epoch is known. Offsets before the start of the first known
+        epoch belong to that epoch."""
         if not self._starts:
             return -1
         return self._starts[max(bisect_right(self._starts, offset, key=lambda one: one[1]) - 1, 0)][0]
@@ -49,14 +49,16 @@ class LeaderEpochs:
         self._starts.append((epoch, offset))
 
     def trim(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Removes epochs without offsets in [log_start_offset, log_end_offset), after truncation or retention."""
+        """Removes the epochs that have no offsets in [log_start_offset, log_end_offset); called after truncation or
+        retention."""
         starts = [one for one in self._starts if one[1] < log_end_offset]
         expired = max(sum(start <= log_start_offset for _, start in starts) - 1, 0)
         self._starts = starts[expired:]
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
-        """Returns the newest epoch not above `epoch`, and its end offset. If all known epochs are newer, it returns
-        `epoch` itself and the offset at which the oldest known one begins. None if no epoch is known."""
+        """Returns the newest known epoch up to `epoch`, and the offset at which it ends. If all known epochs are newer
+        than `epoch`, returns `epoch` itself and the offset at which the oldest known one begins. None if no epoch is
+        known."""
         following = [start for one, start in self._starts if one > epoch]
         found = [one for one, _ in self._starts if one <= epoch]
         if found:

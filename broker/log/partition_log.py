@@ -58,8 +58,8 @@ SNAPSHOTS_MAX = 2
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
-    """Limits of one log. A segment is closed when it has `segment_bytes_max` bytes or is older than `segment_ms_max`.
-    `fsynced_reads_only` hides batches from consumers until they are fsynced."""
+    """Limits of one log. The active segment is closed when it has `segment_bytes_max` bytes or is older than
+    `segment_ms_max`. With `fsynced_reads_only`, consumers read only fsynced batches."""
 
     segment_bytes_max: int = 1 << 30
     segment_ms_max: int = 7 * 86_400_000
@@ -68,10 +68,11 @@ class LogLimits:
 
 @dataclass(frozen=True, slots=True)
 class FlushJob:
-    """The files of a log to fsync. When that is done, call `PartitionLog.flushed(job)`.
+    """A list of files of one log that must be fsynced, and the log's state when the list was made. After the fsyncs,
+    call `PartitionLog.flushed(job)`.
 
     Attributes:
-        next_offset: everything below this offset is durable after the fsync.
+        next_offset: everything below this offset is durable after the fsyncs.
         base_offset: base offset of the segment that contains `next_offset`.
         position: number of bytes of that segment that lie below `next_offset`.
         changes: number of file changes when the job was created (see `DirtyFiles`).
@@ -86,7 +87,7 @@ class FlushJob:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredLog:
-    """The state of a log after its directory has been read.
+    """The state of a log that recovery has read from its directory; the argument of `PartitionLog`.
 
     Attributes:
         leader_epoch: leader epoch of the batches that will be appended.
@@ -188,7 +189,11 @@ class PartitionLog:
     def append(self, batch: memoryview | bytes, header: BatchHeader, now_ms: int) -> int:
         """Appends a validated batch and returns its base offset.
 
-        A retry of one of the producer's last batches is not stored again; its original base offset is returned.
+        If the batch is a retry of one of the producer's last five batches, it is not stored again, and the base offset
+        of the stored batch is returned.
+
+        Args:
+            header: the header of `batch`, already parsed.
 
         Raises:
             RequestRefused: an idempotence check or the disk rejected the batch; the log is unchanged.
@@ -221,7 +226,11 @@ class PartitionLog:
         return True
 
     def append_unchecked(self, batch: memoryview | bytes, header: BatchHeader, now_ms: int) -> int:
-        """Appends a batch without checking its producer's sequence numbers, and returns its base offset.
+        """Appends a batch without checking its producer's sequence numbers, and returns its base offset. Batches that
+        the broker itself writes, such as transaction markers, have no sequence numbers.
+
+        Args:
+            header: the header of `batch`, already parsed.
 
         Raises:
             RequestRefused: the disk rejected the write; the log is unchanged.
@@ -258,8 +267,8 @@ class PartitionLog:
         return base_offset
 
     def _begin_epoch(self, offset: int) -> None:
-        """Writes the start of the current leader epoch to the epoch file, before the first batch of the epoch is
-        appended."""
+        """Adds the broker's leader epoch, which begins at `offset`, to the epoch file. Called before the first batch of
+        the epoch is appended at that offset."""
         begun = LeaderEpochs(self.epochs)
         begun.trim(self.log_start_offset, offset)
         begun.begin(self.leader_epoch, offset)
@@ -288,7 +297,7 @@ class PartitionLog:
             self._visible_base, self._visible_position = base_offset, position
 
     def notify_waiters(self, byte_count: int) -> None:
-        """Notifies waiting fetches that `byte_count` more bytes are readable."""
+        """Notifies the waiting fetch requests that `byte_count` more bytes are readable."""
         for waiter in tuple(self.waiters):
             waiter(byte_count)
 
@@ -331,10 +340,11 @@ class PartitionLog:
         return bool(self._dirty_files)
 
     def flush_job(self, *, closed_only: bool = False) -> FlushJob:
-        """Returns the files to fsync.
+        """Returns a job for the files of this log that must be fsynced.
 
         Args:
-            closed_only: only the files of closed segments; otherwise everything appended so far becomes durable.
+            closed_only: include only the files of closed segments; by default, everything appended so far becomes
+            durable.
         """
         active = self.active
         paths, changes = self._dirty_files.paths, self._dirty_files.changes
@@ -345,7 +355,7 @@ class PartitionLog:
         return FlushJob(paths, active.next_offset, active.base_offset, active.size, changes)
 
     def flushed(self, job: FlushJob) -> None:
-        """Records that the files of `job` were fsynced, in their state when the job was created."""
+        """Records that the files of `job` were fsynced. Writes after the creation of the job remain dirty."""
         self._dirty_files.mark_fsynced(job.changes)
         self.recovery_point = max(self.recovery_point, job.next_offset)
         if self.limits.fsynced_reads_only and job.next_offset > self.high_watermark:
@@ -354,8 +364,8 @@ class PartitionLog:
             self.notify_waiters(before - self.segments.bytes_behind(self._visible))
 
     def close(self) -> list[Path]:
-        """Writes the indexes and the snapshot, with which the next start need not scan the log. Returns the files that
-        are still to be fsynced."""
+        """Closes the log. Writes its indexes and the snapshot of the idempotent producers, so that the next start need
+        not scan the log, and returns the files that the caller must still fsync."""
         dirty_paths = list(self.flush_job().paths) if self.needs_flush else []
         if self.log_end_offset and not self._is_state_saved:
             if self.active.size:
@@ -400,8 +410,8 @@ class PartitionLog:
     def _read(
         self, offset: int, bytes_max: int, min_one_batch: bool, bound: ReadBound
     ) -> tuple[bytes | FileSlice, int, int]:
-        """Returns batches like `read`, but only up to `bound`, and where they end: the base offset of the segment and
-        the position in it."""
+        """Returns batches like `read`, but only up to `bound`. The second and third values are the place where the
+        returned bytes end: the base offset of the segment and the position in its file."""
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise RequestRefused(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -426,23 +436,25 @@ class PartitionLog:
         return self.segments.aborted(start, end)
 
     def is_in_last_segment(self, offset: int) -> bool:
-        """Whether everything readable from `offset` on is in the last segment. A read never crosses the end of a
-        segment, so only then one read can return everything."""
+        """Returns whether all readable batches from `offset` on are in the last segment. Only then can one `read`
+        return all of them, because a read never crosses the end of a segment."""
         return offset >= self._visible_base
 
     def batches(self, offset: int) -> Iterator[tuple[LocatedBatch, bytes]]:
-        """Yields the location and the bytes of every readable batch, starting with the batch that contains `offset`."""
+        """Yields each readable batch, starting with the one that contains `offset`: its header with its file position,
+        and its bytes."""
         for base, located in self.located_batches(offset):
             yield located, self.segments.bytes_of(base, located)
 
     def located_batches(self, offset: int) -> Iterator[tuple[int, LocatedBatch]]:
-        """Yields the base offset of the segment and the location of every readable batch, starting with the batch that
-        contains `offset`. The log must not change during iteration."""
+        """Yields the header and the file position of each readable batch, starting with the one that contains `offset`,
+        and before them the base offset of the segment that contains the batch. The log must not change during
+        iteration."""
         return self.segments.located_batches(offset, self._visible)
 
     def epoch_end(self, epoch: int) -> tuple[int, int] | None:
-        """Returns the newest leader epoch not above `epoch`, and the offset after its last batch; None if `epoch` is
-        newer than the current leader epoch, or if no epoch is known. See `LeaderEpochs.end_of`."""
+        """Returns the newest leader epoch of the log up to `epoch`, and the offset after that epoch's last batch; None
+        if `epoch` is newer than the current leader epoch, or if no epoch is known. See `LeaderEpochs.end_of`."""
         if epoch == self.leader_epoch:
             return epoch, self.high_watermark
         if epoch > self.leader_epoch:
@@ -454,9 +466,12 @@ class PartitionLog:
         return found
 
     def _is_epoch_end(self, requested: int, epoch: int, end: int) -> bool:
-        """Returns whether the batches confirm what the epoch file says: that `epoch` is the newest epoch not above
-        `requested`, and ends at offset `end`. The batch before `end` must have at most the epoch `epoch`, and the batch
-        after it a newer epoch than `requested`. The epoch file has no checksum, so its content must be verified."""
+        """Verifies a result of the epoch file, which has no checksum, with the batches in the log: returns whether
+        `epoch` is the newest epoch up to `requested`, and its batches end at offset `end`.
+
+        This is true if the batch before `end` has at most the epoch `epoch`, and the batch at `end` a newer epoch than
+        `requested`.
+        """
         before = self.segments.batch_at(max(end - 1, self.log_start_offset), self._visible)
         behind = self.segments.batch_at(end, self._visible)
         return (before is None or before.base_offset >= end or before.leader_epoch <= epoch) and (
@@ -464,7 +479,8 @@ class PartitionLog:
         )
 
     def _rebuild_epochs(self) -> None:
-        """Rebuilds the epochs from the batches. If the disk is full, the file stays wrong until the next rebuild."""
+        """Rebuilds the leader epochs in memory and in their file from the batches. If the disk is full, the file
+        remains wrong until the next rebuild."""
         self.epochs = LeaderEpochs(self.segments.epochs(self.log_start_offset, self._visible))
         with contextlib.suppress(OSError):
             self._dirty_files.mark_dirty(self.epochs.write(self.directory), self.directory)
@@ -473,7 +489,8 @@ class PartitionLog:
     # Compaction
 
     def roll_if_older(self, since_ms: int, now_ms: int) -> None:
-        """Closes the active segment if its first batch is older than `since_ms`.
+        """Closes the active segment if its first batch was appended before the time `since_ms`, so that compaction can
+        process the segment.
 
         Raises:
             OSError: the segment could not be closed and stays active.
@@ -482,10 +499,14 @@ class PartitionLog:
             self.roll(now_ms)
 
     def replace_segments(self, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
-        """Replaces the adjacent closed segments of a group by the file that compaction wrote. `facts` are the index
-        content and the bounds of that file.
+        """Replaces adjacent closed segments by the file that compaction has merged them into: a swap (see
+        `compaction`).
 
         The swap is not durable until `compaction.complete_swap` has returned.
+
+        Args:
+            group: the segments to replace.
+            facts: describes the file that replaces them.
 
         Raises:
             NoSpaceForSwap: the disk is full; the log is unchanged.
@@ -513,7 +534,7 @@ class PartitionLog:
 
     def drop_segments(self, count: int) -> list[Path]:
         """Removes the oldest `count` closed segments from the log and renames their files to `.deleted`. Returns the
-        new names; the caller deletes the files.
+        new paths of the files, which the caller must delete.
 
         Raises:
             OSError: a segment could not be removed; this one and later ones are unchanged.

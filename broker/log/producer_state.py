@@ -2,7 +2,8 @@
 
 The last five batches of a producer are known, as many as a client may have in flight, so a retry of any of them gets
 its original offset. A retry of an earlier batch gets DUPLICATE_SEQUENCE_NUMBER, which clients treat as stored. The
-broker gives that response only for sequence numbers that it has certainly stored: for the last `run` ones.
+broker gives that response only for sequence numbers that it has certainly stored. Those are the last `run` sequence
+numbers of the producer, which were stored without a gap.
 
 The partition's open transactions are tracked too. A transaction begins with its first batch in the partition and ends
 with its marker. A producer with an open transaction does not expire.
@@ -33,8 +34,8 @@ EXPIRATION_MS = 86_400_000
 SEQUENCE_MODULUS = 1 << 31
 
 RUN_MAX = SEQUENCE_MODULUS // 2
-"""Upper limit of `ProducerState.run`: half of the sequence numbers, so that a number ahead of the last one can be
-distinguished from one behind it."""
+"""Upper limit of `ProducerState.run`: half of all sequence numbers. Sequence numbers wrap around, and with this limit a
+number before the last one can be distinguished from one after it."""
 
 _START = struct.Struct(">hIi")
 _PRODUCER = struct.Struct(">qhqib")
@@ -52,8 +53,8 @@ class AppendedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerState:
-    """State of one producer: its last batches, and `run`, the count of sequence numbers up to the last one that were
-    stored without a gap."""
+    """State of one producer: its epoch and its last five batches. The last `run` sequence numbers up to its newest
+    batch were stored without a gap."""
 
     epoch: int
     seen_at_ms: int
@@ -78,8 +79,8 @@ def last_sequence(header: BatchHeader) -> int:
 
 
 class ProducerStates:
-    """The producers that wrote to one partition, by id. `open` holds the open transactions by producer id, in the order
-    of their first offsets."""
+    """The idempotent producers that wrote to one partition, by id. `open` contains the open transactions by producer
+    id, in the order of their first offsets."""
 
     __slots__ = ("_producers", "open")
 
@@ -104,14 +105,16 @@ class ProducerStates:
         return len(self._producers)
 
     def duplicate_of(self, header: BatchHeader) -> int | None:
-        """Checks the sequence numbers of a batch that is about to be appended.
+        """Checks the sequence numbers of a batch that is about to be appended, and returns whether it is a duplicate.
 
         Returns:
-            The original base offset if the batch is a retry, None if it is to be appended.
+            The original base offset if the batch is a retry of one of the producer's last five batches; None if it must
+            be appended.
 
         Raises:
-            RequestRefused: the producer is fenced, the sequence has a gap, or the batch was stored before the
-                producer's last five.
+            RequestRefused: the producer is fenced, the sequence has a gap, or the batch is a retry of an older batch
+            than
+                the last five.
         """
         if header.producer_id < 0:
             return None
@@ -182,7 +185,7 @@ class ProducerStates:
         yield from self.open
 
     def last_offsets(self) -> frozenset[int]:
-        """Returns the last offsets of all known batches. At most WINDOW_BATCHES batches of each producer are known."""
+        """Returns the last offset of each known batch. At most WINDOW_BATCHES batches of each producer are known."""
         return frozenset(batch.last_offset for producer in self._producers.values() for batch in producer.batches)
 
     def expire(self, now_ms: int) -> None:
@@ -206,7 +209,7 @@ class ProducerStates:
 
     @classmethod
     def from_snapshot(cls, content: bytes) -> ProducerStates | None:
-        """Parses a snapshot; None if it is corrupt, so that the caller uses an older one or the log."""
+        """Parses a snapshot; None if it is corrupt. The caller then uses an older snapshot, or reads the log."""
         if len(content) < _START.size:
             return None
         version, crc, count = _START.unpack_from(content)

@@ -143,7 +143,7 @@ def open_log(
 
 @dataclass(slots=True)
 class _LogReader:
-    """Reads the segments of a log that must be scanned. `fsynced_to` is the recovery point, 0 if that is unknown.
+    """Scans and repairs the segments of one log. `fsynced_to` is the recovery point, 0 if that is unknown.
     `dirty_paths` are files that may not be durable yet."""
 
     directory: Path
@@ -161,9 +161,12 @@ class _LogReader:
         return self.recovery_point or 0
 
     def read(self, base: int, later: list[int]) -> SegmentFacts:
-        """Scans the segment with the base offset `base`, truncates the log at a fault or repairs the segment, and
-        rebuilds the indexes. Returns the index content and bounds of the segment. `later` are the base offsets of the
-        segments that follow.
+        """Scans one segment and returns the facts about it. Truncates the log at a fault, or repairs the segment if the
+        fault is below the recovery point, and rebuilds the indexes.
+
+        Args:
+            base: base offset of the segment.
+            later: base offsets of the segments that follow.
 
         Raises:
             LogDamaged: the segment is corrupt below the recovery point, and a repair is not allowed.
@@ -211,8 +214,8 @@ class _LogReader:
         return scan
 
     def check_end(self, segments: list[SegmentFacts]) -> None:
-        """Ensures that no fsynced offset is assigned again: if the log ends before the recovery point, appends continue
-        at the recovery point.
+        """Ensures that no fsynced offset is assigned a second time: if the log ends before the recovery point, starts a
+        new segment at the recovery point and appends it to `segments`.
 
         Raises:
             LogDamaged: the log ends before the recovery point, and the operator has not allowed a repair.
@@ -247,8 +250,11 @@ def _remove_leftovers(directory: Path) -> None:
 
 
 def _check_writable(directory: Path, bases: list[int]) -> None:
-    """Checks at the start that the files are writable. A copy restored by another user is often only readable, and
-    would fail at the first append.
+    """Checks at the broker's start that the log's directory and files are writable. A copy that another user restored
+    is often read-only, and would otherwise fail at the first append.
+
+    Args:
+        bases: base offsets of the log's segments.
 
     Raises:
         PermissionError: a file or the directory is not writable.
@@ -270,8 +276,8 @@ def _scan(path: Path, base_offset: int, expected: ScanExpectations) -> ScanResul
 
 
 def _passes_crc(path: Path) -> bool:
-    """Returns whether every batch of a file passes its CRC. Stops at the first bytes that are not a batch, which
-    recovery handles."""
+    """Returns whether every batch of a file passes its CRC. Reads up to the first bytes that are not a batch; a scan of
+    the segment detects those."""
     if not path.exists() or path.stat().st_size == 0:
         return True
     with (
@@ -283,9 +289,11 @@ def _passes_crc(path: Path) -> bool:
 
 
 def _facts_from_indexes(directory: Path, base: int, following: int | None = None) -> SegmentFacts | None:
-    """Reads what recovery needs to know of a segment from its indexes, without a scan; None if they do not match it.
+    """Returns the facts about a segment from its indexes, without reading all of its batches; None if the indexes do
+    not match the segment, so that it must be scanned.
 
     Args:
+        base: base offset of the segment.
         following: base offset of the next segment, None for the last one.
     """
     path = segment_path(directory, base, LOG)
@@ -296,8 +304,8 @@ def _facts_from_indexes(directory: Path, base: int, following: int | None = None
 
 
 def _closed_facts(directory: Path, base: int, size: int, following: int) -> SegmentFacts | None:
-    """Like `_facts_from_indexes`, for a closed segment. The result has empty offset and time indexes, since those of
-    closed segments are searched on disk."""
+    """Like `_facts_from_indexes`, for a closed segment of `size` bytes. The offset and time indexes in the result are
+    empty, because those of closed segments are searched on disk."""
     index = segment_path(directory, base, INDEX)
     for path, entry_bytes in (
         (index, OFFSET_ENTRY_BYTES),
@@ -315,8 +323,8 @@ def _closed_facts(directory: Path, base: int, size: int, following: int) -> Segm
 
 
 def _active_facts(directory: Path, base: int, size: int) -> SegmentFacts | None:
-    """Like `_facts_from_indexes`, for the last segment: loads its indexes, and reads the headers of the batches after
-    their last entry."""
+    """Like `_facts_from_indexes`, for the last segment, of `size` bytes: loads its indexes, and reads the batch headers
+    after the last index entry."""
     if size == 0:
         return SegmentFacts(base, base)
     try:
@@ -358,8 +366,8 @@ def _active_since_ms(directory: Path, active: SegmentFacts, now_ms: int) -> int:
 
 
 def _producer_states(directory: Path, closed: list[ClosedSegment], active: SegmentFacts, now_ms: int) -> ProducerStates:
-    """Restores the state of the idempotent producers: loads the newest intact snapshot that does not lie beyond the end
-    of the log, and replays the batches after it. Deletes the snapshots that cannot be used."""
+    """Returns the state of the idempotent producers: loads the newest intact snapshot that does not lie beyond the end
+    of the log, and adds the batches after it. Deletes the snapshots that cannot be used."""
     states, covered = ProducerStates(), 0
     for offset in reversed(base_offsets(directory, SNAPSHOT)):
         path = segment_path(directory, offset, SNAPSHOT)

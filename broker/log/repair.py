@@ -29,7 +29,7 @@ NO_TIMESTAMP = NO_PRODUCER = -1
 
 
 def remove_expired_corrupt_files(directory: Path, log_start_offset: int) -> None:
-    """Deletes the `.corrupt` files with offsets below the log start offset."""
+    """Deletes the `.corrupt` files whose first offset is below the log start offset."""
     for path in directory.iterdir():
         number = path.name[:20]
         if CORRUPT in path.suffixes[-1:] and number.isascii() and number.isdigit() and int(number) < log_start_offset:
@@ -37,8 +37,13 @@ def remove_expired_corrupt_files(directory: Path, log_start_offset: int) -> None
 
 
 def truncate_log(directory: Path, base: int, scan: ScanResult, later: list[int]) -> int:
-    """Truncates a segment after its last intact batch and removes the segments `later`, which follow it, from the log.
-    `scan` is the result of the segment's scan, and tells where the intact part ends.
+    """Truncates a log at a fault: removes the bytes of a segment after its last intact batch, and the segments after
+    it.
+
+    Args:
+        base: base offset of the segment.
+        scan: result of the segment's scan, which contains the end of the intact batches.
+        later: base offsets of the segments that follow.
 
     Returns:
         The number of bytes removed.
@@ -78,8 +83,8 @@ def _drop_segment(directory: Path, base: int) -> int:
 
 
 def padding_batch(offset: int, epoch: int) -> bytes:
-    """Returns a batch without records that occupies one offset. The offsets before it then count as compacted, not as
-    lost."""
+    """Returns a batch without records at `offset`. Readers then treat the missing offsets before it as compacted, and
+    not as lost."""
     header = BatchHeader(
         base_offset=offset,
         batch_length=0,
@@ -190,8 +195,8 @@ def _unused_path(path: Path) -> Path:
 
 
 def _copy(path: Path, position: int, target: Path) -> Path | None:
-    """Copies the bytes of a file from `position` on to `target`, unless they are all zeros, as some disks leave them
-    after a torn write."""
+    """Copies the bytes of a file from `position` on to the file `target`, and returns its path. If all bytes are zero,
+    as some disks leave them after a torn write, copies nothing and returns None."""
     source = os.open(path, os.O_RDONLY)
     fd = -1
     try:

@@ -25,10 +25,10 @@ def expired_segments(
     conditions is true:
 
     - its largest timestamp is older than `retention_ms`,
-    - the log has at least `retention_bytes` without it,
+    - the log, which has `total_bytes`, has at least `retention_bytes` without it,
     - it lies completely below the log start offset.
 
-    UNLIMITED disables a limit.
+    The value UNLIMITED disables `retention_ms` or `retention_bytes`.
     """
     count = 0
     for segment in closed:

@@ -30,12 +30,13 @@ class LocatedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class SegmentFacts:
-    """The index content and the bounds of a segment, updated with every batch.
+    """What is known about a segment: its offsets, its size and the content of its indexes. Updated with every batch.
 
     Attributes:
         next_offset: the offset after the last record.
         size: size of all batches in bytes.
         largest: the largest timestamp, and the last offset of the first batch that has it; None for an empty segment.
+        index: the offset index.
         aborted: the transactions that end with an abort marker in the segment, in order.
     """
 
@@ -49,14 +50,15 @@ class SegmentFacts:
     _unindexed_bytes: int = 0
 
     def add(self, header: BatchHeader, batch: bytes | memoryview) -> None:
-        """Adds the batch that begins at position `size`. Its bytes are used only if it is a transaction marker."""
+        """Adds the next batch, which begins at position `size`. The bytes in `batch` are used only if it is a control
+        batch."""
         aborted = aborted_by(header, batch)
         if aborted is not None:
             self.aborted.append(aborted)
         self.add_plain(header.last_offset, header.max_timestamp, header.size)
 
     def add_plain(self, last_offset: int, max_timestamp_ms: int, size: int) -> None:
-        """Adds a batch that is not a transaction marker, from three values of its header."""
+        """Adds the next batch, which is not an abort marker, from three values of its header."""
         last = last_offset - self.base_offset
         if self.largest is None or max_timestamp_ms > self.largest.timestamp_ms:
             self.largest = TimeEntry(max_timestamp_ms, last)
@@ -79,12 +81,11 @@ class ScanExpectations:
     """Assumptions that a scan makes about a segment.
 
     Args:
-        epochs: the log's epochs as read from the epoch file; a scan adds those that the file lacks after a crash.
-        newest_epoch: no batch can have a newer epoch.
-        fsynced_to: batches below this offset were fsynced, so the sizes in their headers are trusted.
-        end: base offset of the next segment, None for the last one.
-        may_have_holes: offsets may be missing above `fsynced_to` too. Compaction leaves gaps only below it; elsewhere a
-            gap means data loss, or a wrong base offset, which the CRC does not cover.
+        epochs: the log's leader epochs as read from the epoch file; a scan adds those that the file lacks after a
+        crash. newest_epoch: no batch can have a newer epoch. fsynced_to: batches below this offset were fsynced, so the
+        sizes in their headers are trusted. end: base offset of the next segment, None for the last one. may_have_holes:
+        offsets may be missing above `fsynced_to` too. If it is False, a gap there means data loss or a
+            wrong base offset, which the CRC does not cover; compaction leaves gaps only below `fsynced_to`.
         verifies_fsynced: batches below `fsynced_to` must pass their CRC too.
     """
 
@@ -98,16 +99,20 @@ class ScanExpectations:
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """Result of `scan_segment`: `facts` are the index content and bounds of the segment's valid prefix. `fault` is the
-    reason why the prefix ends there; "" if the whole file is valid."""
+    """Result of `scan_segment`. `facts` describe the valid batches at the start of the segment. `fault` is the reason
+    why the bytes after them are not valid; "" if the whole file is valid."""
 
     facts: SegmentFacts
     fault: str
 
 
 def scan_segment(view: memoryview, base_offset: int, expected: ScanExpectations) -> ScanResult:
-    """Reads batches from the start of a segment until one is incomplete, corrupt or does not continue the offsets.
-    Returns the index content and bounds of the batches before that one, and the reason why reading ended."""
+    """Reads batches from the start of a segment, up to the first one that is incomplete, corrupt or does not continue
+    the offsets. Returns the facts about the batches before that one, and what is wrong with it.
+
+    Args:
+        view: the content of the segment's file.
+    """
     facts = SegmentFacts(base_offset, base_offset)
     while facts.size < len(view):
         fault = _find_fault(view, facts.size, facts.next_offset, expected)
@@ -120,8 +125,9 @@ def scan_segment(view: memoryview, base_offset: int, expected: ScanExpectations)
 
 
 def note_epoch(header: BatchHeader, expected: ScanExpectations) -> None:
-    """Adds the batch's leader epoch to the log's epochs if it is new. The CRC does not cover the epoch, so an
-    implausible one is ignored and the batch stays valid."""
+    """Adds the batch's leader epoch to `expected.epochs` if it begins with this batch. The CRC does not cover the
+    epoch, so an epoch that is older than the one before, or newer than the broker's, is ignored and the batch stays
+    valid."""
     epochs, epoch = expected.epochs, header.leader_epoch
     is_newer = epochs.at(header.base_offset) < epoch <= expected.newest_epoch
     if is_newer and header.base_offset >= epochs.latest_start:
@@ -152,7 +158,8 @@ def _find_fault(view: memoryview, at: int, next_offset: int, expected: ScanExpec
 
 
 def intact_batches(view: memoryview, next_offset: int, end: int | None) -> Iterator[LocatedBatch]:
-    """Yields every intact batch in damaged bytes with offsets in [next_offset, end), if they ascend."""
+    """Yields the position and header of each intact batch in damaged bytes, skipping the damage. Only batches with
+    offsets in [next_offset, end) that continue the ascending offsets count."""
     position = 0
     while position + HEADER_BYTES <= len(view):
         header = read_batch_header(view, position)
@@ -176,8 +183,8 @@ def intact_batches(view: memoryview, next_offset: int, end: int | None) -> Itera
 
 
 def _is_misplaced(view: memoryview, position: int, header: BatchHeader) -> bool:
-    """Returns whether this batch's base offset is wrong: an intact batch follows with a base offset below this batch's
-    end. Of the two the following one is trusted."""
+    """Returns whether this batch's base offset, which the CRC does not cover, is probably wrong: the intact batch after
+    it begins at an offset that this batch would contain too. The offset of the later batch is trusted."""
     at = position + header.size
     if at + HEADER_BYTES > len(view):
         return False

@@ -59,7 +59,8 @@ def base_offsets(directory: Path, suffix: str = LOG) -> list[int]:
 class ClosedSegment:
     """A segment that is no longer appended to, with offsets [base_offset, next_offset) and `size` bytes.
 
-    `aborted` summarizes its `.txnindex` file, so that readers load only the parts that they need.
+    `largest` is the time index entry with its largest timestamp. `aborted` summarizes the blocks of its `.txnindex`
+    file, so that readers load only the blocks that they need.
     """
 
     directory: Path
@@ -71,8 +72,8 @@ class ClosedSegment:
 
     @classmethod
     def of(cls, directory: Path, facts: SegmentFacts, next_offset: int | None = None) -> ClosedSegment:
-        """Creates a closed segment from its `SegmentFacts`. It ends at `next_offset`, by default after its last
-        batch."""
+        """Creates a closed segment from the facts that a scan or recovery found about it. Its offsets end at
+        `next_offset`, by default after its last batch."""
         end = facts.next_offset if next_offset is None else next_offset
         return cls(directory, facts.base_offset, end, facts.size, facts.largest, blocks_of(facts.aborted))
 
@@ -116,7 +117,12 @@ def write_indexes(directory: Path, facts: SegmentFacts) -> None:
 
 
 def read_facts(directory: Path, base_offset: int, size: int) -> SegmentFacts:
-    """Builds the index content and bounds of a segment by reading its batch headers. Safe to call in a thread."""
+    """Builds the `SegmentFacts` of a segment, such as the content of its indexes, from its batch headers. Safe to call
+    in a thread.
+
+    Args:
+        size: number of bytes to read from the segment's file.
+    """
     facts = SegmentFacts(base_offset, base_offset)
     fd = os.open(segment_path(directory, base_offset, LOG), os.O_RDONLY)
     try:
@@ -128,7 +134,7 @@ def read_facts(directory: Path, base_offset: int, size: int) -> SegmentFacts:
 
 
 def _marker_bytes(fd: int, located: LocatedBatch) -> bytes:
-    """Returns the bytes of a control batch; empty bytes for a data batch."""
+    """Returns the bytes of a batch if it is a control batch, and empty bytes if it is a data batch."""
     return read_at(fd, located.header.size, located.position) if located.header.attributes & CONTROL else b""
 
 
@@ -178,15 +184,20 @@ def _aborted_by_markers(directory: Path, base_offset: int, size: int) -> list[Ab
 
 
 def header_at(fd: int, position: int, size: int) -> BatchHeader | None:
-    """Reads the header at a position of a log file of `size` bytes; None if no header fits there."""
+    """Reads the batch header at a position of a log file of `size` bytes; None if fewer bytes than a header follow."""
     if not 0 <= position <= size - HEADER_BYTES:
         return None
     return read_batch_header(read_at(fd, HEADER_BYTES, position))
 
 
 def is_in_log(path: Path, base_offset: int, size: int, position: int, entry: TimeEntry) -> bool:
-    """Returns whether a time index entry is true: a batch at or after `position` ends at its offset and has its
-    timestamp."""
+    """Returns whether an entry of a segment's time index agrees with the log: the batch that ends at the entry's offset
+    exists and has the entry's timestamp as its largest one.
+
+    Args:
+        path: the segment's log file, with `size` bytes.
+        position: file position at which to begin the search for the batch.
+    """
     if not 0 <= position < size:
         return False
     fd = os.open(path, os.O_RDONLY)
@@ -201,8 +212,14 @@ def is_in_log(path: Path, base_offset: int, size: int, position: int, entry: Tim
 
 
 def ends_with(path: Path, size: int, position: int, next_offset: int, largest: TimeEntry) -> bool:
-    """Returns whether a closed segment ends with a complete batch just before `next_offset`, and no batch from
-    `position` on has a later timestamp than the entry `largest`."""
+    """Returns whether a closed segment is complete according to its indexes: its file ends with a complete batch whose
+    last offset is `next_offset` - 1, and no batch from `position` on has a later timestamp than `largest`.
+
+    Args:
+        path: the segment's log file, with `size` bytes.
+        position: file position from which the batches are read.
+        largest: the last entry of the segment's time index.
+    """
     fd = os.open(path, os.O_RDONLY)
     try:
         last = None
@@ -215,7 +232,8 @@ def ends_with(path: Path, size: int, position: int, next_offset: int, largest: T
 
 
 def walk_file(fd: int, position: int, end: int) -> Iterator[LocatedBatch]:
-    """Yields the batches of an open log file from `position` to `end`. Only headers are read, in chunks.
+    """Yields the header and the position of each batch between two positions of an open log file. Reads the file in
+    chunks.
 
     The first chunk is small, since callers often need only one batch.
     """

@@ -1,7 +1,7 @@
 """The segments of one log, and the file positions of its offsets. The last segment is the active one.
 
-Segments are contiguous or ascend with gaps, and never overlap. Each index entry is compared with the batch it points
-to, and a wrong index is rebuilt.
+The segments ascend by offset and never overlap; there may be gaps between them. Each index entry is compared with the
+batch it points to, and a wrong index is rebuilt.
 
 Not thread-safe.
 """
@@ -44,11 +44,11 @@ logger = logging.getLogger(__name__)
 
 
 class ReadBound(NamedTuple):
-    """The end of the readable log: consumers read up to `offset`, at `position` in the segment with base offset
-    `base_offset`.
+    """The end of the readable log: consumers read the batches before `offset`. These end at `position` in the segment
+    with base offset `base_offset`.
 
-    The bound stays valid if compaction or retention has since replaced or deleted that segment: all of its batches were
-    readable.
+    A bound stays valid after compaction or retention has replaced or deleted this segment: all segments up to it were
+    readable, so their replacement is, too.
     """
 
     offset: int
@@ -101,8 +101,9 @@ class Segments:
     def read(
         self, offset: int, bytes_max: int, bound: ReadBound, *, min_one_batch: bool
     ) -> tuple[bytes | FileSlice, int, int]:
-        """Returns up to `bytes_max` bytes of batches before `bound`, starting with the batch that contains `offset`;
-        and the segment and position where they end.
+        """Returns up to `bytes_max` bytes of the batches before `bound`, starting with the batch that contains
+        `offset`. The second and third values are the place where the returned bytes end: the base offset of the segment
+        and the position in its file.
 
         See `PartitionLog.read` for `min_one_batch`.
         """
@@ -120,14 +121,15 @@ class Segments:
         return b"", 0, 0
 
     def position_of(self, offset: int, bound: ReadBound) -> tuple[int, int]:
-        """Returns the segment and position of the batch that contains an offset; the end of the readable log for later
-        offsets."""
+        """Returns where the batch begins that contains `offset`: the base offset of its segment and its position in the
+        file. If `offset` is not before `bound`, returns the place of the bound."""
         for base, located in self.located_batches(offset, bound):
             return base, located.position
         return bound.base_offset, bound.position
 
     def located_batches(self, offset: int, bound: ReadBound) -> Iterator[tuple[int, LocatedBatch]]:
-        """Yields the segment and location of each readable batch, starting with the one that contains `offset`.
+        """Yields the base offset of the segment, and the header and file position, of each batch before `bound`,
+        starting with the batch that contains `offset`.
 
         The log must not change during iteration.
         """
@@ -137,13 +139,13 @@ class Segments:
                     yield base, located
 
     def batch_at(self, offset: int, bound: ReadBound) -> BatchHeader | None:
-        """Returns the header of the batch that contains an offset, or of the first one after it; None if there is
-        neither."""
+        """Returns the header of the batch that contains `offset`, or else of the first batch after it; None if no
+        readable batch follows."""
         return next((located.header for _, located in self.located_batches(offset, bound)), None)
 
     def epochs(self, start: int, bound: ReadBound) -> Iterator[tuple[int, int]]:
-        """Yields each leader epoch of the readable batches from offset `start` on, with the offset at which it begins.
-        Both ascend."""
+        """Yields each leader epoch of the batches from offset `start` to `bound`, with the offset at which it begins.
+        Epochs and offsets ascend."""
         first = self.batch_at(start, bound)
         while first is not None:
             epoch = first.leader_epoch
@@ -157,16 +159,25 @@ class Segments:
         return header is None or header.leader_epoch > epoch
 
     def content(self, base: int, located: LocatedBatch) -> bytes | FileSlice:
-        """Returns the bytes of the batch at the location `located` in the segment with base offset `base`, or a slice
-        of the file that stays readable even if the segment is deleted."""
+        """Returns the content of one batch: its bytes, or for a large batch a slice of the file, which stays readable
+        even if the segment is deleted.
+
+        Args:
+            base: base offset of the segment that contains the batch.
+            located: header and file position of the batch.
+        """
         return self._files.slice(self.log_path(base), located.position, located.header.size)
 
     def bytes_of(self, base: int, located: LocatedBatch) -> bytes:
         return read_at(self.log_fd(base), located.header.size, located.position)
 
     def offset_at(self, base: int, position: int) -> int:
-        """Returns an offset that is not below the last offset of any batch before a file position. It costs one index
-        lookup; the exact last offset would need a scan."""
+        """Returns an upper bound for the offsets of all batches before a file position in a segment. It costs one index
+        lookup; the largest offset itself would need a scan.
+
+        Args:
+            base: base offset of the segment.
+        """
         if base == self.active.base_offset:
             entry, size, end = self.active.index.first_from(position), self.active.size, self.active.next_offset
         else:
@@ -192,13 +203,13 @@ class Segments:
         return found
 
     def _closed_index(self, offset: int) -> int:
-        """Returns the index in `closed` of the last segment with a base offset up to `offset`; -1 if all begin
-        later."""
+        """Returns the index in the list `closed` of the last segment with a base offset of at most `offset`; -1 if all
+        segments begin after `offset`."""
         return bisect_right(self.closed, offset, key=lambda segment: segment.base_offset) - 1
 
     def _read_ranges(self, offset: int, bound: ReadBound) -> Iterator[tuple[int, int, int]]:
-        """Yields (base offset, readable bytes, start position) of each segment that may contain `offset` or later
-        offsets."""
+        """Yields the part to read of each segment that may contain offsets from `offset` on: the segment's base offset,
+        the end of its readable bytes, and the position at which to begin reading."""
         for segment in self.closed[max(self._closed_index(offset), 0) :]:
             if segment.next_offset > offset:
                 position = self._position(segment, max(offset - segment.base_offset, 0))
@@ -210,8 +221,12 @@ class Segments:
     # Indexes
 
     def _position(self, segment: ClosedSegment, relative: int) -> int:
-        """Returns the position in a closed segment at which to begin reading to find an offset. `relative` is the
-        offset minus the segment's base offset."""
+        """Returns the file position in a closed segment from which to search for an offset, found with the segment's
+        index.
+
+        Args:
+            relative: the offset minus the segment's base offset.
+        """
         entry = floor_entry_in_file(segment.path(INDEX), relative)
         if entry is None:
             return 0
@@ -221,9 +236,12 @@ class Segments:
         return floor_position_in_file(segment.path(INDEX), relative)
 
     def position_in_active(self, relative: int) -> int:
-        """Returns the position in the active segment at which to begin reading to find an offset. `relative` is the
-        offset minus the segment's base offset. The indexes were loaded from files, so they may be wrong and are
-        verified."""
+        """Returns the file position in the active segment from which to search for an offset. Verifies the index entry
+        that it uses, because after a start the indexes come from files and may be wrong.
+
+        Args:
+            relative: the offset minus the segment's base offset.
+        """
         entry = self.active.index.floor(relative)
         if entry is not None and not self._entry_matches(self.active.base_offset, self.active.size, entry):
             self.rebuild_active_indexes()
@@ -231,7 +249,13 @@ class Segments:
         return entry.position if entry is not None else 0
 
     def _entry_matches(self, base: int, size: int, entry: OffsetEntry) -> bool:
-        """Returns whether the batch of an index entry begins at its position and ends with its offset."""
+        """Returns whether an offset index entry agrees with the log: a batch begins at the entry's position, and its
+        last offset is the entry's offset.
+
+        Args:
+            base: base offset of the segment.
+            size: number of bytes in the segment's file.
+        """
         found = header_at(self.log_fd(base), entry.position, size)
         return found is not None and found.magic == MAGIC and found.last_offset - base == entry.offset
 
@@ -270,15 +294,19 @@ class Segments:
         self.active = SegmentFacts(active.next_offset, active.next_offset)
 
     def replace_segments(self, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
-        """Replaces adjacent closed segments by the one that compaction has installed on disk. `facts` are the index
-        content and the bounds of the new one."""
+        """Replaces adjacent closed segments in memory, after compaction has replaced their files.
+
+        Args:
+            group: the segments to replace.
+            facts: describes the file that replaces them.
+        """
         # Search by base offset: a reader may have rebuilt the segment's indexes and replaced the object.
         at = self._closed_index(group[0].base_offset)
         self.closed[at : at + len(group)] = [ClosedSegment.of(self.directory, facts, group[-1].next_offset)]
 
     def drop_oldest(self, count: int) -> list[Path]:
-        """Removes the oldest closed segments and renames their files to `.deleted`. Returns the new names; the caller
-        deletes the files.
+        """Removes the oldest `count` closed segments and renames their files to `.deleted`. Returns the new paths of
+        the files, which the caller must delete.
 
         Raises:
             OSError: a segment could be neither renamed nor deleted; this one and later ones are unchanged.
@@ -307,7 +335,7 @@ class Segments:
 
 
 def _readable_bytes(base_offset: int, size: int, bound: ReadBound) -> int:
-    """Returns how many bytes of a segment lie before a bound."""
+    """Returns how many bytes of a segment with `size` bytes lie before a bound."""
     if base_offset == bound.base_offset:
         return min(bound.position, size)
     return size if base_offset < bound.base_offset else 0

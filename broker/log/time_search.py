@@ -42,8 +42,8 @@ class TimestampOffset:
 
 @dataclass(frozen=True, slots=True)
 class CandidateBatch:
-    """A batch that may contain the result of a search: the first record with offset `start` or above and a timestamp of
-    at least `timestamp_ms`."""
+    """A batch that may contain the record that a search looks for: the first one with an offset of at least `start` and
+    a timestamp of at least `timestamp_ms`."""
 
     header: BatchHeader
     content: bytes | FileSlice
@@ -51,8 +51,12 @@ class CandidateBatch:
     start: int
 
     def first_record(self, pause: Callable[[], None] = lambda: None) -> TimestampOffset | None:
-        """Decodes the batch and returns the first matching record, None if there is none. `pause` is called every few
-        records."""
+        """Decodes the batch and returns its first record that matches the search; None if there is none. If the batch
+        cannot be decoded, returns the result of `first_offset`.
+
+        Args:
+            pause: called after each RECORDS_PER_PAUSE records.
+        """
         try:
             found = decode_records(bytes(self.content), record_parser=partial(self._first_of, pause))
         except CorruptBatch:
@@ -65,8 +69,8 @@ class CandidateBatch:
         return self.first_record(DutyCycle().pause_if_due)
 
     def first_offset(self) -> TimestampOffset:
-        """Returns the result for a batch that cannot be decoded: its first offset, so that a consumer that starts there
-        misses nothing."""
+        """Returns the search result for a batch that cannot be decoded: its first offset, so that a consumer that
+        starts there skips no record."""
         return TimestampOffset(self.header.max_timestamp, max(self.header.base_offset, self.start))
 
     def _first_of(
@@ -87,10 +91,10 @@ class CandidateBatch:
 
 
 class TimeSearch:
-    """Searches a log for the first record at or above a timestamp.
+    """Searches a log for the first record with a timestamp of at least `timestamp_ms`.
 
-    When `is_done` is True, `found` is the result; None means that there is no such record. Offsets below `searched_to`
-    are known not to contain it.
+    When `is_done` is True, `found` is the result; None means that there is no such record. All offsets below
+    `searched_to` have been searched without a result.
     """
 
     def __init__(self, log: PartitionLog, timestamp_ms: int) -> None:
@@ -106,7 +110,8 @@ class TimeSearch:
         pass the result to `record_result` before the next step.
 
         Raises:
-            NotCached: only inside `nonblocking_reads`; the next step resumes at the same offset.
+            NotCached: inside `nonblocking_reads`, if bytes are not in the page cache; the next step resumes at the same
+            offset.
         """
         log, headers_left = self.log, HEADERS_PER_STEP
         for end, largest, start in _segments(log, self._timestamp_ms):
@@ -137,8 +142,11 @@ class TimeSearch:
         return None
 
     def record_result(self, batch: CandidateBatch, found: TimestampOffset | None) -> None:
-        """Continues the search with the record found in the batch that `step` returned; None if the batch contains no
-        match."""
+        """Continues the search after `batch`, which `step` returned, was decoded.
+
+        Args:
+            found: the matching record of the batch, or None.
+        """
         if found is None:
             self.searched_to = batch.header.last_offset + 1
         elif found.offset >= self.log.log_start_offset:
@@ -161,7 +169,7 @@ def largest_timestamp_ms(log: PartitionLog) -> int:
 
 def _segments(log: PartitionLog, timestamp_ms: int) -> Iterator[tuple[int, TimeEntry | None, Callable[[], int]]]:
     """Yields three values for each segment of the log: its end offset, its largest timestamp with its offset, and a
-    function that returns the offset from which to read in search of `timestamp_ms`."""
+    function that returns the offset at which to begin the search for `timestamp_ms` in the segment."""
     for segment in tuple(log.closed):
         yield segment.next_offset, segment.largest, partial(_start_in_closed, log, segment, timestamp_ms)
     active = log.active

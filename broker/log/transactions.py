@@ -55,11 +55,12 @@ class OpenTransaction(NamedTuple):
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction that was aborted: the producer's batches in offsets [first_offset, last_offset]. The last one is
-    the marker.
+    """An aborted transaction: the producer's batches in offsets [first_offset, last_offset]. The last one is the
+    marker.
 
-    When it ended, all transactions before `last_stable_offset` had ended. So entries that follow it in the index begin
-    at or after that offset.
+    `last_stable_offset` is the log's last stable offset after the marker. All later entries of the index have at least
+    that `first_offset`, so a search for an offset range can stop at an entry whose `last_stable_offset` is beyond the
+    range.
     """
 
     producer_id: int
@@ -69,10 +70,10 @@ class AbortedTransaction(NamedTuple):
 
 
 class AbortedBlock(NamedTuple):
-    """Summary of a block of consecutive `.txnindex` entries.
+    """Summary of a block: up to BLOCK_ENTRIES consecutive entries of a `.txnindex` file.
 
     All its transactions lie in [first_offset, last_offset]. `last_stable_offset` and `last_offset` are those of the
-    last entry. `crc` covers the bytes of the entries.
+    last entry. `crc` is the checksum of the entries' bytes.
     """
 
     entries: int
@@ -85,7 +86,14 @@ class AbortedBlock(NamedTuple):
 def end_marker(
     producer_id: int, epoch: int, *, is_commit: bool, first_offset: int, last_stable_offset: int, now_ms: int
 ) -> bytes:
-    """Returns the control batch that ends a transaction, with base offset 0."""
+    """Returns the marker (a control batch) that ends a transaction. Its base offset is 0; the append sets the actual
+    one.
+
+    Args:
+        epoch: the producer's epoch.
+        first_offset: offset of the transaction's first batch in the partition.
+        last_stable_offset: the log's last stable offset after the transaction ends.
+    """
     offsets = _OFFSETS.pack(first_offset, last_stable_offset)
     name = _OFFSETS_NAME.encode()
     # Counts and lengths are zigzag varints: below 64, one byte that is twice the number.
@@ -110,8 +118,8 @@ def end_marker(
 
 
 def is_commit(batch: bytes) -> bool:
-    """Returns whether a transaction marker is a commit; False also for a marker of unknown type, which this broker
-    never writes."""
+    """Returns whether a transaction marker commits its transaction; False for an abort marker, and for a marker of
+    unknown type, which this broker never writes."""
     return _type_of(batch) == COMMIT
 
 
@@ -159,7 +167,8 @@ def _unpacked(content: bytes | memoryview) -> list[AbortedTransaction]:
 
 
 def from_index(content: bytes, log_bytes: int) -> list[AbortedTransaction] | None:
-    """Parses the content of a `.txnindex` file; None if it is corrupt or was written for a log of another size."""
+    """Returns the entries in the content of a `.txnindex` file; None if it is corrupt or was written for a log of
+    another size than `log_bytes`."""
     entries_end = len(content) - _LOG_BYTES.size - _CRC.size
     if entries_end < 0 or entries_end % _ENTRY.size:
         return None
@@ -170,8 +179,11 @@ def from_index(content: bytes, log_bytes: int) -> list[AbortedTransaction] | Non
 
 
 def blocks_of(entries: Sequence[AbortedTransaction]) -> tuple[AbortedBlock, ...]:
-    """Divides the entries of a `.txnindex` into the file's blocks, and returns a summary of each block. `entries` must
-    be in the order of their markers."""
+    """Returns a summary of each block of a `.txnindex` file.
+
+    Args:
+        entries: all entries of the file, in the order of their markers.
+    """
     blocks = []
     for at in range(0, len(entries), BLOCK_ENTRIES):
         some = entries[at : at + BLOCK_ENTRIES]
@@ -185,8 +197,8 @@ def blocks_of(entries: Sequence[AbortedTransaction]) -> tuple[AbortedBlock, ...]
 def aborted_between(
     blocks: Sequence[AbortedBlock], start: int, end: int, read: Callable[[int, int], bytes]
 ) -> list[AbortedTransaction] | None:
-    """Returns the transactions of a `.txnindex` that overlap [start, end); None if the file no longer matches its
-    blocks.
+    """Returns the transactions of a `.txnindex` file that overlap offsets [start, end); None if a block of the file no
+    longer has the checksum in its summary.
 
     Args:
         blocks: summaries of the file's blocks.
@@ -215,8 +227,9 @@ def overlapping(entries: Sequence[AbortedTransaction], start: int, end: int) -> 
 
 
 class TransactionOutcomes:
-    """Determines which transactions of a log were aborted, and which markers compaction must retain: those of
-    transactions with retained batches. Compaction passes the batches in order, from the start of the log.
+    """Determines for compaction which transactions of a log were aborted, and which markers must be retained: the
+    markers of transactions of which a batch is retained. The batches must be passed in order, from the start of the
+    log.
 
     Args:
         aborted: the aborted transactions that overlap the compacted range, which contains no open transaction.
@@ -237,14 +250,14 @@ class TransactionOutcomes:
         return at < len(ends) and ends[at].first_offset <= header.base_offset
 
     def note_retained(self, header: BatchHeader) -> None:
-        """Records that compaction retains a batch, even one without records: the marker of its transaction must then
-        stay."""
+        """Records that compaction retains a batch, possibly without records. The marker of its transaction must then be
+        retained, too."""
         if header.attributes & TRANSACTIONAL and not header.attributes & CONTROL:
             self._with_data.add(header.producer_id)
 
     def needs_marker(self, marker: BatchHeader) -> bool:
-        """Returns whether compaction has retained a batch of the transaction that this marker ends. Call it once per
-        marker, in order."""
+        """Returns whether a marker must be retained, because compaction has retained a batch of the transaction that it
+        ends. Call it once per marker, in order."""
         if marker.producer_id not in self._with_data:
             return False
         self._with_data.discard(marker.producer_id)
