@@ -198,7 +198,7 @@ def write_cleaned_segment(
 
     Args:
         outcomes: the aborted transactions. All groups of a log need the same object, in order from the start of the
-        log.
+            log.
 
     Raises:
         CorruptBatch: a batch cannot be decoded.

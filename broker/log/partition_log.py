@@ -344,7 +344,7 @@ class PartitionLog:
 
         Args:
             closed_only: include only the files of closed segments; by default, everything appended so far becomes
-            durable.
+                durable.
         """
         active = self.active
         paths, changes = self._dirty_files.paths, self._dirty_files.changes

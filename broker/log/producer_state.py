@@ -113,8 +113,7 @@ class ProducerStates:
 
         Raises:
             RequestRefused: the producer is fenced, the sequence has a gap, or the batch is a retry of an older batch
-            than
-                the last five.
+                than the last five.
         """
         if header.producer_id < 0:
             return None

@@ -82,9 +82,11 @@ class ScanExpectations:
 
     Args:
         epochs: the log's leader epochs as read from the epoch file; a scan adds those that the file lacks after a
-        crash. newest_epoch: no batch can have a newer epoch. fsynced_to: batches below this offset were fsynced, so the
-        sizes in their headers are trusted. end: base offset of the next segment, None for the last one. may_have_holes:
-        offsets may be missing above `fsynced_to` too. If it is False, a gap there means data loss or a
+            crash.
+        newest_epoch: no batch can have a newer epoch.
+        fsynced_to: batches below this offset were fsynced, so the sizes in their headers are trusted.
+        end: base offset of the next segment, None for the last one.
+        may_have_holes: offsets may be missing above `fsynced_to` too. If it is False, a gap there means data loss or a
             wrong base offset, which the CRC does not cover; compaction leaves gaps only below `fsynced_to`.
         verifies_fsynced: batches below `fsynced_to` must pass their CRC too.
     """
@@ -158,8 +160,8 @@ def _find_fault(view: memoryview, at: int, next_offset: int, expected: ScanExpec
 
 
 def intact_batches(view: memoryview, next_offset: int, end: int | None) -> Iterator[LocatedBatch]:
-    """Yields the position and header of each intact batch in damaged bytes, skipping the damage. Only batches with
-    offsets in [next_offset, end) that continue the ascending offsets count."""
+    """Yields the position and header of each intact batch in damaged bytes, skipping the damage. A batch is intact only
+    if its offsets are in [next_offset, end) and after those of the batch before it."""
     position = 0
     while position + HEADER_BYTES <= len(view):
         header = read_batch_header(view, position)

@@ -111,7 +111,7 @@ class TimeSearch:
 
         Raises:
             NotCached: inside `nonblocking_reads`, if bytes are not in the page cache; the next step resumes at the same
-            offset.
+                offset.
         """
         log, headers_left = self.log, HEADERS_PER_STEP
         for end, largest, start in _segments(log, self._timestamp_ms):
