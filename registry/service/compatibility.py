@@ -36,8 +36,8 @@ CHECK_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class CompatibilityVerdict:
-    """The result of a check, with one message per incompatibility. After a timeout `is_final` is False: a later check
-    may have another verdict."""
+    """The result of a check, with one message per incompatibility. `is_final` is False if the check stopped at its time
+    limit: a later check may have another verdict."""
 
     is_compatible: bool
     messages: tuple[str, ...] = ()
@@ -46,11 +46,12 @@ class CompatibilityVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything that determines a verdict, as values that another process with the same database can use.
+    """The inputs of one compatibility check of a schema for a subject. Another process with the same database can
+    repeat the check from them, because they are plain values.
 
-    `versions` are the subject's versions to compare with: their numbers, and hashes of their schemas with all
-    referenced schemas (`SchemaParser.closure_key`). `config` is the subject's effective configuration. `content`,
-    `text` and `targets` are those of the `Candidate`.
+    `config` is the subject's effective configuration. `content`, `text` and `targets` are those of the `Candidate` to
+    check. `versions` are the subject's versions to compare it with: each version number, and a hash of its schema and
+    of all schemas that this refers to (`SchemaParser.closure_key`).
     """
 
     subject: str
@@ -69,8 +70,11 @@ class ComparisonResult:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonOffload:
-    """Makes the service raise `ComparisonDeferred` for slow comparisons. `comparison_result` is the result of a
-    comparison that was deferred earlier."""
+    """An argument of callers that let another process run slow comparisons: with it the service raises
+    `ComparisonDeferred` instead of running a slow comparison itself.
+
+    `comparison_result` is the result of a comparison that an earlier call deferred; None in the first call.
+    """
 
     comparison_result: ComparisonResult | None = None
 
@@ -119,11 +123,17 @@ class Compatibility:
     def check_or_defer(
         self, repository: Repository, settings: SubjectSettings, candidate: Candidate, offload: ComparisonOffload
     ) -> CompatibilityVerdict:
-        """Returns the verdict of `check` if `offload` already has it or the comparison is fast.
+        """Returns the verdict of `check`, but does not run a slow comparison.
+
+        Args:
+            repository: contains the subject.
+            settings: the subject and its effective level.
+            candidate: the parsed schema of the request.
+            offload: may have the result of this comparison from an earlier call; the verdict is then taken from it.
 
         Raises:
             ComparisonDeferred: the comparison is slow. The caller lets another process run it and calls again with its
-            result.
+                result.
         """
         history = _compared_with(repository, settings)
         known = offload.comparison_result
@@ -171,10 +181,16 @@ class Compatibility:
     def check_subject(
         self, subject: str, request: SchemaRequest, *, normalize: bool, verbose: bool
     ) -> CompatibilityVerdict:
-        """Checks a request's schema as its registration would, without registering it.
+        """Checks a request's schema like a registration under the subject, without registering it.
+
+        Args:
+            subject: the subject; an alias is resolved.
+            request: the schema.
+            normalize: normalizes the schema's text first.
+            verbose: returns a malformed schema as an incompatible verdict instead of raising an error.
 
         Raises:
-            InvalidSchema: the schema is malformed. With `verbose` this error is returned as a verdict instead.
+            InvalidSchema: the schema is malformed, and `verbose` is not set.
         """
         return self._database.read(
             lambda repository: self._checked(repository, subject, None, request, normalize, verbose)
@@ -183,11 +199,17 @@ class Compatibility:
     def check_version(
         self, subject: str, version: int, request: SchemaRequest, *, normalize: bool, verbose: bool
     ) -> CompatibilityVerdict:
-        """Checks a schema against one version only, even at a transitive level. If the subject has no version, the
-        schema is compatible with `LATEST`.
+        """Checks a request's schema against one version of a subject only, even at a transitive level.
+
+        Args:
+            subject: the subject; an alias is resolved.
+            version: the version number. `LATEST` is the newest version; if there is none, the schema is compatible.
+            request: the schema.
+            normalize: normalizes the schema's text first.
+            verbose: returns a malformed schema as an incompatible verdict instead of raising an error.
 
         Raises:
-            InvalidSchema: the schema is malformed. With `verbose` this error is returned as a verdict instead.
+            InvalidSchema: the schema is malformed, and `verbose` is not set.
             VersionNotFound: the version does not exist or is deleted.
         """
         return self._database.read(
@@ -265,8 +287,8 @@ def _compared_with(repository: Repository, settings: SubjectSettings) -> list[St
 
 
 def _logical_problems(report: Report) -> list[str]:
-    """Compares the logical types with those of each version, the newest first. Returns the messages about the first
-    version that is incompatible."""
+    """Compares the logical types of a candidate with those of each version in the report, the newest version first.
+    Returns the messages about the first version that is incompatible."""
     for earlier in report.compared:
         problems: list[str] = []
         for direction in LEVELS[report.level].directions:
@@ -288,8 +310,9 @@ def _metadata(stored: StoredVersion) -> Metadata | None:
 
 
 def _reserved_problems(candidate: Candidate, before: StoredVersion | None) -> list[str]:
-    """Returns messages about reserved field names: about those that `before` reserves and the candidate does not, and
-    about top-level fields of the candidate with a name that it reserves.
+    """Checks the field names that the metadata of schemas reserve. Returns a message for each name that `before`
+    reserves and the candidate no longer reserves, and for each top-level field of the candidate that has a name
+    reserved by the candidate itself.
 
     Args:
         candidate: the schema to check.

@@ -42,10 +42,10 @@ class SubjectSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanged:
-    """A change of a configuration, with the level in canonical spelling, and the whole configuration that the scope
-    then has.
+    """The result of a change of a scope's configuration.
 
-    `is_new` is False when the configuration was the same before.
+    `change` is the requested change, with the level in canonical spelling. `entry` is the whole configuration of the
+    scope after it. `is_new` is False if the scope already had this configuration.
     """
 
     change: ConfigChange
@@ -55,8 +55,8 @@ class ConfigChanged:
 
 @dataclass(frozen=True, slots=True)
 class ConfigRemoved:
-    """The removed configuration of a scope. If none was set, `was_set` is False and `entry` is the effective
-    configuration."""
+    """The result of removing the configuration of a scope. `entry` is the removed configuration; if none was set,
+    `was_set` is False and `entry` is the effective configuration."""
 
     entry: ConfigEntry
     was_set: bool
@@ -78,9 +78,10 @@ def effective_config(entries: Sequence[ConfigEntry | None], default_level: str) 
     """The effective configuration of a scope.
 
     Args:
-        entries: what is set on the scope itself, then on each of its enclosing scopes, from the inside out; None where
-            nothing is set.
-        default_level: the level if the first entry that is not None has none.
+        entries: the configurations that are set on the scope itself and on its enclosing scopes, the innermost first.
+        None
+            stands for a scope without one.
+        default_level: the level if the innermost configuration has none, or if there is no configuration.
     """
     present = [entry for entry in entries if entry is not None]
     nearest = present[0] if present else ConfigEntry()

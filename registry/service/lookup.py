@@ -77,7 +77,13 @@ class Lookup:
     def versions(
         self, subject: str, *, deleted: bool, deleted_only: bool, deleted_as_negative: bool = False
     ) -> list[int]:
-        """Version numbers, ascending; with `deleted_as_negative` all of them, negative for soft-deleted versions.
+        """Version numbers of a subject, ascending. Without further arguments only those of live versions.
+
+        Args:
+            subject: the subject; an alias is resolved.
+            deleted: includes soft-deleted versions.
+            deleted_only: returns soft-deleted versions only.
+            deleted_as_negative: returns all versions, soft-deleted ones with a minus sign.
 
         Raises:
             SubjectNotFound: the subject does not exist, or has soft-deleted versions only and these were not requested.
@@ -98,8 +104,13 @@ class Lookup:
         return self._database.read(read)
 
     def version(self, subject: str, version: int, *, deleted: bool, other_contexts: bool = True) -> StoredVersion:
-        """One version, or the newest live one for `LATEST`. With `other_contexts` an unqualified subject is searched in
-        other contexts too.
+        """One version, or the newest live one for `LATEST`.
+
+        Args:
+            subject: the subject; an alias is resolved.
+            version: the version number or `LATEST`.
+            deleted: finds the version even if it is soft-deleted.
+            other_contexts: searches an unqualified subject in other contexts too.
 
         Raises:
             SubjectNotFound: the subject has no visible version.
@@ -120,7 +131,8 @@ class Lookup:
         return self._database.read(read)
 
     def latest_with_metadata(self, subject: str, properties: Mapping[str, str], *, deleted: bool) -> StoredVersion:
-        """The newest version with all these properties in its metadata.
+        """The newest version with all these properties in its metadata; with `deleted` soft-deleted versions are
+        searched too.
 
         Raises:
             SubjectNotFound: the subject has no visible version.
@@ -185,6 +197,12 @@ class Lookup:
 
     def find_version(self, subject: str, request: SchemaRequest, *, normalize: bool, deleted: bool) -> StoredVersion:
         """The version of a subject that has the request's schema.
+
+        Args:
+            subject: the subject; an alias is resolved.
+            request: the schema.
+            normalize: normalizes the schema's text first.
+            deleted: searches soft-deleted versions too.
 
         Raises:
             InvalidSchema: the request's schema is malformed.
@@ -299,7 +317,8 @@ class Lookup:
         return sorted((stored.context, stored.schema_id) for stored in found)
 
     def versions_using(self, schema_id: int, *, subject: str | None, deleted: bool) -> list[SubjectVersion]:
-        """The versions that use a schema; none if all are soft-deleted. The id belongs to the context of `subject`.
+        """The versions that use a schema; without `deleted` only live ones, so the list may be empty. The id belongs to
+        the context of `subject`.
 
         Raises:
             SchemaNotFound: no schema has the id.
@@ -335,7 +354,8 @@ class Lookup:
         return True
 
     def _first_in_contexts(self, repository: Repository, subject: str, find: Callable[[str], T | None]) -> T | None:
-        """The result of `find` for a subject, else for a subject of that name in another context."""
+        """Calls `find`, which searches one subject, with the subject and then with the subjects of the same name in
+        other contexts. Returns the first result that is not None."""
         found = find(subject)
         if found is not None:
             return found

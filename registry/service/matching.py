@@ -64,7 +64,8 @@ def complete_request(
         request: the request.
         config: the subject's effective configuration.
         latest: the subject's latest version; None if it has none.
-        version: the number of the new version, for metadata that contains it; None leaves metadata unchanged.
+        version: the number of the new version. It is written into metadata that contain a version number, or into any
+            metadata if the request has a version; None leaves the metadata unchanged.
 
     Raises:
         InvalidSchema: the request has no schema and there is no latest version.
@@ -101,8 +102,9 @@ def _has_equivalent_content(requested: SchemaContent, stored: StoredVersion) -> 
 
 
 def _matches_references(requested: tuple[SchemaReference, ...], stored: tuple[SchemaReference, ...]) -> bool:
-    """Whether the references permit the schemas to be equal.
+    """Whether a requested and a stored schema may be equal, as far as their lists of references show.
 
-    A requested schema without references may equal a stored schema that was split with references, but not vice versa.
+    They may be equal if the lists are equal. A request without references may also equal a stored schema that is split
+    into several by references; the reverse is not allowed.
     """
     return not requested or sorted(requested) == sorted(stored)

@@ -68,15 +68,20 @@ class Modes:
         return self._database.read(read)
 
     def change(self, scope: str | None, mode: Mode | None, *, force: bool) -> bool:
-        """Sets the mode of a scope; None removes it.
+        """Sets the mode of a scope. Returns whether anything changed.
 
-        Returns:
-            Whether anything changed.
+        Setting IMPORT without `force` permanently deletes the soft-deleted versions of the scope, so that the import
+        can use their ids and version numbers.
+
+        Args:
+            scope: a subject, a context, or None for the default context.
+            mode: the mode; None removes the scope's own mode.
+            force: sets IMPORT even if the scope has versions, and deletes none.
 
         Raises:
-            InvalidMode: FORWARD is set on a scope other than all contexts.
-            OperationNotPermitted: modes cannot be changed, or IMPORT without `force` is set for a scope with schemas.
-            ReferenceExists: a schema outside the scope refers to a soft-deleted version in it.
+            InvalidMode: FORWARD is set on a scope other than all contexts. OperationNotPermitted: modes cannot be
+            changed, or IMPORT without `force` is set for a scope with live versions. ReferenceExists: a version cannot
+            be deleted for IMPORT, because a schema outside the scope refers to it.
         """
         self._require_mutable()
         if mode is Mode.FORWARD and scope != ALL_CONTEXTS_SCOPE:

@@ -207,9 +207,9 @@ class Registration:
         another one.
 
         Args:
-            subject: the subject.
-            decide: returns an existing version with the schema, or the plan of a new one.
-            stripe: the lock that this thread holds, and the conflicts of earlier attempts.
+            subject: the subject. decide: returns an existing version with the schema, or the plan of a new one. stripe:
+            the subject's lock, which this thread holds. It records conflicts; after the second one, attempts also
+                take the database's lock.
         """
         try:
             if stripe.serialized_attempts_left:
@@ -405,7 +405,16 @@ def _decide_import(
     request: SchemaRequest,
 ) -> _RegistrationPlan:
     """Decides which version an import adds. The schema keeps the id, the version and the content that it has in its
-    source registry."""
+    source registry.
+
+    Args:
+        repository: contains the subject.
+        subject: the resolved subject.
+        view: the subject's versions.
+        expected: the revisions at which the subject and the settings were read; the write verifies them.
+        candidate: the parsed schema of the request; None if the request has none, which is an error.
+        request: has the id, and the version number or none for the next one.
+    """
     if candidate is None:
         raise InvalidSchema("Empty schema")
     assert request.schema_id is not None

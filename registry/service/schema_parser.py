@@ -41,8 +41,9 @@ SHOWN_TEXT_MAX = 500  # characters of an invalid schema that its error repeats
 class Candidate:
     """A parsed schema of a request. `lookup_key` is the same for schemas that differ only in spelling.
 
+    `content` is what a registration stores: the text, normalized on request, with references, metadata and rules.
     `text` is the request's own text. `targets` are hashes of the referenced schemas (see `SchemaParser.closure_key`).
-    Together they determine `schema`.
+    `text` and `targets` together determine `schema`.
     """
 
     content: SchemaContent
@@ -56,8 +57,8 @@ class Candidate:
 class _ParsedSchema:
     """A stored schema, parsed.
 
-    `row_keys` has the primary keys of its database row and of those of all schemas that it refers to, directly or
-    indirectly. `closure_key` is a hash of these schemas and of how they refer to each other. Both are valid at
+    `row_keys` are the primary keys of the database rows of this schema and of all schemas that it refers to, directly
+    or indirectly. `closure_key` is a hash of these schemas and of how they refer to each other. Both are valid at
     `revision`, because an import may give a referenced version another schema.
     """
 
@@ -172,7 +173,8 @@ class SchemaParser:
     def apply_tags(
         self, repository: Repository, subject: str, request: SchemaRequest, latest: StoredVersion | None
     ) -> SchemaRequest:
-        """Returns the request with changed tags in its text: propagated from the latest version, added and removed.
+        """Returns the request with changed tags in its schema's text. Adds and removes the tags that the request lists;
+        if the request propagates tags, also adds those of the latest version.
 
         Raises:
             InvalidSchema: the text is not an Avro schema, a reference does not exist, or a tagged record or field does

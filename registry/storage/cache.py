@@ -62,7 +62,8 @@ class SubjectView:
         return bool(self.entries) and self.entry(LATEST, deleted=False) is None
 
     def entry(self, version: int, *, deleted: bool) -> VersionEntry | None:
-        """Returns the version with this number, or the newest one for `LATEST`."""
+        """Returns the version with this number, or the newest one for `LATEST`; None if there is none. Soft-deleted
+        versions are found only with `deleted`."""
         newest_first = (entry for entry in reversed(self.entries) if deleted or not entry.deleted)
         return next((entry for entry in newest_first if version in (LATEST, entry.version)), None)
 

@@ -114,9 +114,9 @@ class Database:
         """Runs `work` on one consistent snapshot, and again on a new snapshot when the connection broke.
 
         Args:
-            work: reads from the repository.
-            in_one_snapshot: False for the decision of a change that is verified when it is written. On PostgreSQL each
-                statement then sees the newest state, which saves the begin and the end of a transaction.
+            work: reads from the repository. in_one_snapshot: if False, each statement on PostgreSQL sees the newest
+            state, which saves the begin and the end of
+                a transaction. A change may be decided this way if its write verifies the data that it was decided on.
 
         Raises:
             StoreError: the database failed.
@@ -198,7 +198,8 @@ class Database:
         return result
 
     def wait_for_change_in_effect(self) -> None:
-        """Waits until a change of settings that was already made is in effect in all processes.
+        """Waits until a change of configuration or modes that was already written applies in all processes:
+        registrations that were decided before it have ended, and no process serves a cached response from before it.
 
         Raises:
             StoreError: the database failed, or a writer has not ended in time.
@@ -207,10 +208,11 @@ class Database:
         wait_out_leases(self._lease_s)
 
     def wait_out_leases_of_new_revision(self) -> None:
-        """Waits until no process serves a cached response that is older than the versions which this process has read.
+        """Waits until no process serves a cached response from before the registry's newest revision that this process
+        has read.
 
-        The request that created the current revision may still be waiting for leases to expire. Once this process has
-        known the revision for the duration of a lease, all leases of older revisions have expired.
+        The request that created the revision may still be waiting for leases to expire. Once this process has known the
+        revision for the duration of a lease, all leases of older revisions have expired.
         """
         if self._cache.newest.age_s() < self._lease_s * LEASE_MARGIN:
             wait_out_leases(self._lease_s)
@@ -463,7 +465,8 @@ def _serves_from(script: ScriptDirectory) -> str:
 
 
 def _migrations() -> ScriptDirectory:
-    """The migrations: in this package in an installed wheel, in the top-level directory `alembic` of a checkout.
+    """The directory with the migrations: in this package in an installed wheel, or the top-level directory `alembic` of
+    a checkout.
 
     The editable install of a checkout only finds packages, and `alembic` is a plain directory.
     """

@@ -224,8 +224,8 @@ R = TypeVar("R", bound=RevisionedWrite)
 
 
 class WriteObserver:
-    """Remembers whether the last attempt of a write increased the registry's revision, even if the attempt failed: the
-    database may have committed it before the connection broke."""
+    """Detects whether a write increased the registry's revision, in the last attempt of several. A failed attempt
+    counts too, because the database may have committed it before the connection broke."""
 
     def __init__(self) -> None:
         self.has_bumped_revision = False
@@ -250,7 +250,7 @@ def waiting_out_leases(lease_s: float) -> Iterator[WriteObserver]:
     """Context manager for a write. Makes its response uncacheable. If the write increased the registry's revision, the
     exit waits until all leases have expired.
 
-    The caller passes the write through the yielded observer.
+    The caller wraps the function that writes with `observe` of the yielded observer and runs the result.
     """
     recorder = _recorder.get()
     if recorder is not None:
@@ -265,6 +265,7 @@ def waiting_out_leases(lease_s: float) -> Iterator[WriteObserver]:
 
 
 def wait_out_leases(lease_s: float) -> None:
-    """Waits until no process serves a response that depends on an earlier revision of the registry alone."""
+    """Waits until all leases that are valid now have expired. Then no process serves a response from before the
+    registry's current revision."""
     if lease_s:
         time.sleep(lease_s * LEASE_MARGIN)

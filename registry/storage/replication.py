@@ -48,7 +48,7 @@ class ReplicatedVersion:
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedSubject:
-    """A subject in one state, with all versions of that state, ascending."""
+    """A subject at one revision (`state`), with all versions that it has then, ascending."""
 
     state: SubjectState
     versions: tuple[ReplicatedVersion, ...]
@@ -81,7 +81,7 @@ class ReplicationTables:
 
     def changes(self) -> int:
         """Returns the sum of all subjects' revisions. While the registry's revision is unchanged, the sum grows with
-        every added version."""
+        every added version, so a replica that has the same two numbers has all versions."""
         return int(self._connection.scalar(sa.select(sa.func.sum(SubjectRow.revision))) or 0)
 
     def subject_states(self) -> dict[str, SubjectState]:

@@ -182,11 +182,14 @@ class Repository:
         return self._results.get(key)
 
     def bump_revision(self, *, of_settings: bool = False) -> None:
-        """Increases the registry's revision, before the transaction takes any other lock.
+        """Increases the registry's revision, before the transaction takes any other lock. Transactions that do this
+        queue here and cannot deadlock.
 
-        Transactions that do this queue here and cannot deadlock. `of_settings` marks changes of configuration and
-        modes: a registration that was decided before such a change and is written after it detects that the settings
-        have changed, and `wait_for_writers` waits for the registrations that are being written at the same time.
+        Args:
+            of_settings: marks a change of configuration or modes. A registration that was decided before the change and
+            is
+                written after it then detects the change. `wait_for_writers` waits for registrations that are being
+                written at the same time.
         """
         values = {"revision": StateRow.revision + 1}
         if of_settings:
@@ -220,9 +223,9 @@ class Repository:
             writing &= self._writing()
 
     def _writing(self) -> set[tuple[int, str]]:
-        """The transactions that are writing versions, recognized by their locks.
+        """The transactions that are writing versions now, as (process id, transaction id). Their locks show them.
 
-        A transaction that has no such lock yet has not read anything yet, because a statement takes its locks before it
+        A transaction without such a lock has not read anything so far, because a statement takes its locks before it
         reads.
         """
         return {(row.pid, row.virtualtransaction) for row in self._connection.execute(statements.WRITERS)}
@@ -297,8 +300,8 @@ class Repository:
         return self._connection.execute(listed.values(listed=False)).rowcount > 0
 
     def take_next_id(self, context: str) -> SchemaId:
-        """Returns the id that was reserved in a context; without a reservation, the next id, and increases the
-        counter."""
+        """Returns the id that was reserved in a context. Without a reservation, returns the context's next id and
+        increases its counter."""
         if context in self._reserved:
             return self._reserved.pop(context)
         taken = (
@@ -438,10 +441,8 @@ class Repository:
         return self._connection.scalar(statements.LOCK_SCHEMA, {"row_key": row_key}) is not None
 
     def is_soft_deleted_for(self, row_key: int, subject: str) -> bool:
-        """Whether a new version under the subject would make a schema or version visible again.
-
-        That is the case if all versions of the schema are soft-deleted, or one of them under the subject is.
-        """
+        """Whether all versions of a schema are soft-deleted, or at least one of its versions under the subject is. A
+        new version of the schema under the subject then makes deleted data visible again."""
         of_subject = sa.select(SubjectRow.id).where(SubjectRow.name == subject).scalar_subquery()
         live = sa.func.max(sa.case((VersionRow.deleted, 0), else_=1))
         deleted_here = sa.func.max(
@@ -530,7 +531,7 @@ class Repository:
         return sorted((target, SubjectVersion(name, version)) for target, name, version in rows)
 
     def versions_using(self, schema: StoredSchema, *, deleted: bool) -> list[SubjectVersion]:
-        """The versions that use a schema, sorted."""
+        """The versions that use a schema, sorted; with `deleted` also soft-deleted ones."""
         query = (
             sa.select(SubjectRow.name, VersionRow.version)
             .join(VersionRow, VersionRow.subject_id == SubjectRow.id)
@@ -695,7 +696,14 @@ class Repository:
         schema_key: int | None = None,
         deleted: bool = False,
     ) -> list[StoredVersion]:
-        """Versions that match all arguments, ordered by subject and version."""
+        """Versions with their schemas, ordered by subject and version.
+
+        Args:
+            subject: only versions of this subject.
+            subject_filter: only versions of matching subjects.
+            schema_key: only versions of the schema with this row key.
+            deleted: includes soft-deleted versions.
+        """
         if not (is_storable(subject or "") and subject_filter.is_storable):
             return []
         query = statements.VERSIONS.where(*_matching(subject_filter))
@@ -708,7 +716,8 @@ class Repository:
         return sorted(self._stored_versions(query), key=lambda found: (found.subject, found.version))
 
     def listed_versions(self, subject_filter: SubjectFilter, *, deleted: bool = False) -> list[SubjectVersion]:
-        """The versions of the matching subjects, unordered."""
+        """The (subject, version) pairs of the matching subjects, unordered; with `deleted` also those of soft-deleted
+        versions."""
         if not subject_filter.is_storable:
             return []
         query = (
@@ -749,7 +758,8 @@ class Repository:
 
     @depends_on(version_revision, uncacheable_if_none=True)
     def version(self, subject: str, version: int, *, deleted: bool = False) -> StoredVersion | None:
-        """One version, or the newest live one for `LATEST`."""
+        """One version, or the newest one for `LATEST`; None if there is none. Soft-deleted versions are found only with
+        `deleted`."""
         if not is_storable(subject):
             return None
         view = cast("SubjectView | None", self._cached_result(("view", subject)))

@@ -1,8 +1,9 @@
-"""Detects that the database has returned to an earlier state: its history then has another number.
+"""Detects that the database has returned to an earlier state, by a number of the database's current history.
 
-A failover to a lagging standby, a point-in-time recovery and a restored snapshot or dump all assign revisions, row
-keys, ids and version numbers a second time, to other data. The tables cannot show it, because they are restored as
-well. The history number is therefore derived from:
+A history is a period in which no committed change was lost. A failover to a lagging standby, a point-in-time recovery
+and a restored snapshot or dump begin a new one: they all assign revisions, row keys, ids and version numbers a second
+time, to other data. The tables cannot show it, because they are restored as well. The history number is therefore
+derived from:
 
 - PostgreSQL: the start time of the server, the file path of the table `registry_identity` (which also identifies the
   database) and the transaction that wrote its only row, which is never updated. Every start of the server begins a new
@@ -29,7 +30,8 @@ POSTGRES: Final = (
 
 
 class Revision(NamedTuple):
-    """The registry's revision: a history of the database and a number that grows within it.
+    """The registry's revision: the number of the database's history (see the module), and a number that grows within
+    it.
 
     While both are unchanged, all data that depends on the registry's revision alone is unchanged. A tuple, because two
     revisions are compared for each cached response.

@@ -65,7 +65,8 @@ def scope_of(key: str) -> str | None:
 
 
 def scope_keys(scopes: Iterable[str | None]) -> list[str]:
-    """The keys of those scopes that the database can store."""
+    """The `scope_key` of each scope, except for scopes with characters that not every database can store
+    (`is_storable`): no row has these."""
     return [scope_key(scope) for scope in scopes if is_storable(scope or "")]
 
 

@@ -164,6 +164,9 @@ def add_version_with_schema(*, new_subject: bool) -> Any:
 
     A part that finds a concurrent change returns no row. Then a key of the new version is null, which violates its
     constraint, and the whole statement is undone.
+
+    Args:
+        new_subject: adds the subject too; otherwise the subject must exist, and its revision increases.
     """
     are_settings_unchanged = sa.and_(
         StateRow.id == STATE_ID,

@@ -60,10 +60,13 @@ def read_registry(remote: RemoteRegistry, selection: Selection, steps: ProgressC
 def _nonempty_contexts(
     contexts: Iterable[str], versions: Iterable[ExportedVersion], scopes: Collection[str]
 ) -> Iterator[str]:
-    """Yields those of `contexts` that have a version, or a configuration or mode of their own (`scopes` lists these).
+    """Yields the contexts that have a version or settings of their own. Empty contexts are omitted, because the API
+    cannot create them. The default context and `GLOBAL_CONTEXT` always remain.
 
-    Empty contexts are omitted, because the API cannot create them. The default context and `GLOBAL_CONTEXT` always
-    remain.
+    Args:
+        contexts: the contexts to choose from.
+        versions: all versions of the export.
+        scopes: the scopes that have their own configuration or mode.
     """
     held = {version.context for version in versions}
     for context in contexts:

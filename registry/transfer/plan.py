@@ -46,7 +46,8 @@ PUT_KEY_NAMES: Final[Mapping[str, str]] = {"compatibilityLevel": "compatibility"
 class TargetContent:
     """The target's content in the contexts and scopes of a snapshot.
 
-    `modes` also has those of contexts without a line in the snapshot, because they apply to its subjects.
+    `modes` also has the modes of contexts whose own mode the snapshot does not contain, because they apply to the
+    subjects in them.
     """
 
     versions: Mapping[SubjectVersion, ExportedVersion] = field(default_factory=dict)
@@ -117,7 +118,8 @@ ImportAction = SetMode | SetConfig | RegisterVersion | SoftDeleteVersion
 
 @dataclass(frozen=True, slots=True)
 class ImportProblem:
-    """A problem that prevents the import. `key` is the version, if the problem concerns only one."""
+    """A problem that prevents the import. `key` is the version, if the problem concerns only one. `can_be_skipped` is
+    True if an import without this version is possible."""
 
     sentence: str
     key: SubjectVersion | None = None

@@ -108,13 +108,13 @@ class RemoteRegistry:
             progress(len(found) - count)
 
     def config(self, scope: str) -> str | None:
-        """The scope's own configuration as JSON text."""
+        """The scope's own configuration as JSON text; None if the scope has none."""
         value = self._read_own("config", scope)
         with self._checking_response("/config"):
             return None if value is None else json_text(dict(value)) or "{}"
 
     def mode(self, scope: str) -> str | None:
-        """The scope's own mode."""
+        """The scope's own mode; None if the scope has none."""
         value = self._read_own("mode", scope)
         with self._checking_response("/mode"):
             return None if value is None else str(value["mode"])
@@ -142,7 +142,7 @@ class RemoteRegistry:
             self._client.call("DELETE", _path("config", scope))
 
     def set_mode(self, scope: str, mode: str | None, *, force: bool = False) -> None:
-        """Sets a mode; None removes it."""
+        """Sets a mode; None removes it. `force` permits IMPORT mode for a scope with versions."""
         if mode is not None:
             query = {"force": "true"} if force else {}
             self._client.call("PUT", _path("mode", scope), query=query, body={"mode": mode})
