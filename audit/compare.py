@@ -11,7 +11,7 @@ from headrace.audit.verdict import SEVERITY, UNKNOWN_TOPIC, AuditVerdict, TopicC
 from headrace.audit.window import count_text
 
 COMPLETE_SHARE: Final = (999, 1000)
-"""Latency ends when this fraction of a window's messages is loaded."""
+"""The fraction 999/1000 of a window's messages. The latency of a window is the time until this fraction is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +165,13 @@ def _expected_by_ms(facts: WindowFacts, step: TierComparison) -> int:
 
 
 def _is_overdue(facts: WindowFacts, step: TierComparison, before_ms: int) -> bool:
-    """Returns whether a special window, which has no end, lacks messages that were acknowledged until `before_ms`.
+    """Returns whether a special window, which has no end, lacks more messages than producers counted after `before_ms`.
+    Older messages should have arrived by now.
 
     Args:
+        facts: the counts of the window.
         step: the comparison of the window's producer and log counts.
+        before_ms: the current time minus the grace period.
     """
     return (
         not facts.has_end

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OffsetCheck:
-    """Half-open offset ranges `(partition, start, end)` of one topic.
+    """Results of a check of one topic's counted offsets, as half-open offset ranges `(partition, start, end)`.
 
     Attributes:
         holes: ranges that no counted range contains. A hole does not prove a loss: transaction markers, tombstones and
             deleted messages are not counted.
         overlaps: ranges that two counted ranges contain. A topic that was deleted and created again causes overlaps.
-        skipped: ranges that a commit skipped; no row contains their messages.
+        skipped: ranges that a commit of the loader skipped, such as a corrupt batch; no row contains their messages.
     """
 
     holes: tuple[tuple[int, int, int], ...] = ()

@@ -1,7 +1,8 @@
 """Counts the messages of a producer, with any Kafka client: those handed to the client and those acknowledged.
 
-The difference is an upper bound of the messages that a crash loses. Open rows are stored in the spool of the process,
-where a later process finds them after a crash. With confluent-kafka:
+The difference is an upper bound of the messages that a crash loses. The running counts of a process are its open rows,
+one per topic and window. They are stored in its spool file (`spool`), where a later process finds them after a crash.
+With confluent-kafka:
 
     counter = ProducerCounter("shop", spool_dir=Path("/var/lib/shop/audit"))
     counter.count_sent(topic, time_ms, key, value)
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class RowSelection(Enum):
-    """The rows that `take_rows` returns."""
+    """Selects the open rows that `take_rows` ends and returns for publication."""
 
     UNCHANGED = "unchanged"  # rows of ended windows that did not change since the last call; for periodic calls
     ENDED = "ended"  # rows of ended windows; for calls after a flush
@@ -42,15 +43,19 @@ class RowSelection(Enum):
 
 
 OPEN_ROWS_MAX: Final = SLOTS // 2
-"""With this many open rows, `take_rows` returns all of them, so that free slots remain during publication."""
+"""With this many open rows, `take_rows` returns all of them. The spool has twice as many slots, so that rows which are
+being published and new rows all have a slot."""
 
 WINDOWS_RETENTION_MS: Final = 3_600_000
-"""How long a window counts towards `WINDOWS_MAX` after its rows were published. An hour of random message times then
-creates as many rows as a year of events, and not one row per message."""
+"""Interval at which windows without an open row stop counting towards `WINDOWS_MAX`.
+
+Random message times therefore open at most `WINDOWS_MAX` windows of a topic per hour, about as many as a year of events
+has. Without the limit each message would open one.
+"""
 
 
 class OpenRow:
-    """The running count of one topic and window, until `take_rows` returns it."""
+    """The running count of one topic and window. `take_rows` turns it into an audit row and ends it."""
 
     __slots__ = (
         "bytes",
@@ -149,7 +154,8 @@ class ProducerCounter:
     def withdraw(self, ticket: Ticket) -> None:
         """Uncounts a message that the Kafka client did not accept.
 
-        A message whose row was already taken stays counted as sent, which widens the audit's bounds for that window.
+        If `take_rows` has already returned its row, the message stays counted as sent. The audit then treats it as one
+        that may or may not be in the log.
         """
         row = ticket[0]
         with self._lock:
@@ -251,8 +257,8 @@ class ProducerCounter:
         return start_ms
 
     def _forget_windows(self, now_ms: int) -> None:
-        """Discards the starts of windows without open rows, which count towards `WINDOWS_MAX`; once per
-        `WINDOWS_RETENTION_MS`."""
+        """Stops counting windows without an open row towards `WINDOWS_MAX`. Does nothing if the last call that did so
+        was less than `WINDOWS_RETENTION_MS` ago."""
         since_ms = self._windows_since_ms
         if since_ms is not None and 0 <= now_ms - since_ms < WINDOWS_RETENTION_MS:
             return

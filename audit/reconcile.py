@@ -134,11 +134,12 @@ def reconcile_topic(
 
 
 def _explain_by_skipped_offsets(windows: tuple[WindowResult, ...], context: TopicContext) -> tuple[WindowResult, ...]:
-    """Changes `missing` to `skipped` if the offsets that commits skipped explain all missing messages of the topic.
+    """Changes the verdict `missing` to `skipped` in all windows of a topic, if the offsets that commits skipped can
+    explain all of its missing messages.
 
-    The windows of skipped offsets, such as those of a corrupt batch, are unknown. So all missing windows of the topic
-    change together: if their missing messages are not more than the skipped offsets. Only messages that are missing in
-    the log count, because every message that was read must be in a row.
+    The windows of the messages at skipped offsets, such as those of a corrupt batch, are unknown. The explanation
+    therefore holds for all windows or for none: it holds if no more messages are missing than offsets were skipped.
+    Only messages that are missing in the log count, because every message that was read must be in a row.
     """
     offsets = context.offsets
     incomplete = [
@@ -186,11 +187,12 @@ def _untracked_count(windows: Sequence[WindowResult]) -> int:
 def _split_scattered(
     facts: Sequence[WindowFacts], before_ms: int
 ) -> tuple[tuple[WindowFacts, ...], tuple[WindowFacts, ...]]:
-    """Splits windows into those that must be added up with the window of scattered times before comparison, and the
-    others.
+    """Splits windows into two groups: those that are added up and compared as a sum, and those that are compared one by
+    one.
 
-    The first group is empty unless there is a window of scattered times. A window that was counted after `before_ms`
-    belongs to the second group, because it would make the verdict of the sum pending.
+    The first group consists of the window of scattered times and of windows whose producer and log counts differ. It is
+    empty without a window of scattered times. A window with a count that was made after `before_ms` belongs to the
+    second group, because it would make the verdict of the sum pending.
     """
     scattered = [window for window in facts if window.window_start_ms == SCATTERED_MS]
     if not scattered or all(window.acknowledged is None for window in facts):
@@ -218,11 +220,16 @@ def _reconcile_pooled(
     now_ms: int,
     grace_ms: int,
 ) -> WindowResult:
-    """Adds up the counts of these windows, and returns the verdict of the sum as that of the window of scattered times.
+    """Adds up the counts of several windows, and returns the verdict of the sum as that of the window of scattered
+    times.
 
     Args:
-        separate: windows that are not part of the sum; if their counts differ, they may contain the messages that are
-            missing here.
+        facts: the windows to add up; one of them is the window of scattered times.
+        separate: the topic's other windows, which are compared one by one. If their counts differ, they may contain the
+            messages that are missing in the sum.
+        context: properties of the topic.
+        now_ms: the current time.
+        grace_ms: time after the end of a window, or after its last count, in which a difference is `pending`.
     """
     total = merge_windows(facts, SCATTERED_MS)
     result = reconcile_window(total, context, now_ms=now_ms, grace_ms=grace_ms)
@@ -238,12 +245,13 @@ def _reconcile_pooled(
 
 
 def _is_under_way(total: WindowFacts, result: WindowResult, separate: Sequence[WindowFacts], before_ms: int) -> bool:
-    """Returns whether the differences of other windows may explain the difference of the sum, once their counts are
-    complete.
+    """Returns whether the difference of a sum of windows may disappear once all counts have arrived: messages may be in
+    flight, and messages that are missing in the sum may be counted as extra in other windows, or the reverse.
 
     Args:
-        total, result: the sum of the windows, and its verdict.
-        separate: the windows that are not part of the sum.
+        total: the sum of the windows.
+        result: the verdict of the sum.
+        separate: the topic's windows that are not part of the sum.
         before_ms: messages that producers counted after this time may still arrive in the log.
     """
     more = [_excess_in_log(window) for window in separate if window.has_end]
@@ -265,8 +273,13 @@ def _override(result: WindowResult, verdict: AuditVerdict, why: str) -> WindowRe
 
 
 def _percentile(ordered: Sequence[int], percent: int) -> int | None:
-    """Returns the smallest of the ascending values that at least `percent` percent of them do not exceed; None without
-    values."""
+    """Returns the smallest value such that at least `percent` percent of the values are not greater; None without
+    values.
+
+    Args:
+        ordered: the values, ascending.
+        percent: the percentage, such as 95.
+    """
     return ordered[(len(ordered) * percent + 99) // 100 - 1] if ordered else None
 
 

@@ -94,7 +94,12 @@ def not_complete(result: TopicResult) -> list[WindowResult]:
 
 
 def as_json(results: Sequence[TopicResult], bad_messages: int) -> dict[str, Any]:
-    """Returns the report as JSON values. Complete windows are counted, but not listed."""
+    """Returns the report as JSON values. Complete windows are counted, but not listed.
+
+    Args:
+        results: the results of the topics.
+        bad_messages: number of messages of the audit topic that are not audit rows.
+    """
     return {
         "verdict": worst_verdict(results).value,
         "unreadable_audit_messages": bad_messages,

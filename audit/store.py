@@ -135,10 +135,17 @@ class AuditStore:
             return added
 
     def add_committed(self, topic: str, since: int, upto: CountedCommit, rows: Iterable[AuditRow]) -> int:
-        """Adds the rows of a topic's commits and records, in the same transaction, that all up to `upto` are stored.
+        """Adds the audit rows of a topic's commits. Records in the same transaction that the counts of all commits up
+        to `upto` are stored. Returns the number of new rows.
 
-        The record changes only if the stored commit number is still `since` (0: none), after which the rows begin. So a
-        process that is slower than another one, or than `reset_counted_commits`, does not move the record back.
+        The record changes only if the recorded commit number is still `since`. So a process that is slower than another
+        one, or than `reset_counted_commits`, does not move the record back.
+
+        Args:
+            topic: the topic.
+            since: the recorded commit number when the rows were read; 0 if there was none.
+            upto: the newest commit in `rows`.
+            rows: the rows of the commits after `since`, up to `upto`.
         """
         with self._transaction() as connection:
             added = _insert(connection, rows)

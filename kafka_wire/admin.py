@@ -56,7 +56,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A consumer group. `committed` are next offsets; `error` is "" or the reason why details are missing."""
+    """A consumer group. `committed` are the offsets at which the group continues to read. `error` is "" or the reason
+    why details are missing."""
 
     group_id: str
     state: str
@@ -215,7 +216,7 @@ def topic_configs(connection: Connection, topics: Sequence[str]) -> dict[str, di
 
 
 def log_sizes(connection: Connection) -> dict[TopicPartition, int]:
-    """Returns the sizes in bytes of all logs of a broker, as leader or follower.
+    """Returns the size in bytes of each log on a broker, of partitions that it leads and of those that it follows.
 
     Raises:
         ErrorResponse: the broker rejected the request.

@@ -20,7 +20,8 @@ XERIAL_BLOCK_BYTES = 32 * 1024
 XERIAL_HEADER_BYTES = 16  # magic, version, least compatible version
 
 PIECE_BYTES = 256
-"""Size of the first piece for each gzip member or lz4 frame after the first one of a batch."""
+"""Compressed bytes that a decoder gets at first, for each gzip member or lz4 frame of a batch except the first one; see
+`_decompress_members`."""
 
 
 class DecompressionError(Exception):
@@ -115,10 +116,13 @@ class _Decoder(Protocol):
 def _decompress_members(data: memoryview, bytes_max: int, decoder: Callable[[], _Decoder], truncated: str) -> bytes:
     """Decompresses consecutive gzip members or lz4 frames, up to one byte more than `bytes_max`.
 
-    A decoder copies the input after its end. So only the first one, which is usually the only one, gets all data. Each
-    further one gets pieces of doubling size, so that thousands of members take linear time.
+    The first decoder gets all data, because there is usually one member only. A decoder copies the input after the end
+    of its member, so thousands of members would take quadratic time. Each further decoder therefore gets its input in
+    pieces of doubling size.
 
     Args:
+        data: the members or frames.
+        bytes_max: size limit of the decompressed data.
         decoder: creates the decoder of one member or frame.
         truncated: message of the error for data that ends inside a member or frame.
     """

@@ -66,7 +66,8 @@ def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
 
 
 class ReceiveBuffers:
-    """A pool of receive buffers, because zeroing megabytes per response would cost a task as much as checksums.
+    """A pool of receive buffers. Without it, each response of megabytes needs a new zeroed buffer, and zeroing takes a
+    loader task as much time as checking the checksums.
 
     A buffer is reused when no view of it exists any more. Not thread-safe.
     """
@@ -192,6 +193,9 @@ class Connection:
         """Sends one request, unless it was sent early, and returns its decoded response.
 
         Args:
+            request: an object of a request class of kafka-python.
+            response: the class of the response.
+            version: the version of the request, which is also that of the response.
             extra_wait_s: time that the broker may wait for data, in addition to the timeout.
             decode: replaces the decoder of the response class; called with the bytes after the header and the version.
         """

@@ -32,9 +32,10 @@ T = TypeVar("T")
 
 
 class PartitionRecords(NamedTuple):
-    """The records of one partition.
+    """The records of one partition in a Fetch response.
 
-    `log_start_offset` is -1 in versions without it; `aborted` are (producer id, first offset).
+    `log_start_offset` is -1 in versions without it. `aborted` has the (producer id, first offset) of each aborted
+    transaction.
     """
 
     partition: int
@@ -53,7 +54,7 @@ class ParsedFetchResponse(NamedTuple):
 
 
 def read_fetch_response(frame: memoryview, version: int) -> ParsedFetchResponse:
-    """Parses the response in a frame, without its header.
+    """Parses a Fetch response. `frame` has its bytes after the response header.
 
     Raises:
         ValueError, struct.error: it is truncated or invalid.
@@ -108,8 +109,8 @@ class _Reader:
         return tuple(read() for _ in range(self._size(_INT32)))
 
     def _size(self, fixed: struct.Struct) -> int:
-        """Reads the length of bytes or the number of items; null is 0. In versions that are not flexible, `fixed` is
-        its format."""
+        """Reads the length of bytes or the number of items of an array; null is 0. It is a varint in flexible versions,
+        and a number of the format `fixed` in others."""
         size = self._varint() - 1 if self._is_flexible else self._numbers(fixed)[0]
         return max(size, 0)
 

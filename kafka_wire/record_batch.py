@@ -43,7 +43,7 @@ Record = tuple[int, int, bytes | None, bytes | None, bytes]
 NO_HEADERS = b"\x00"
 
 RecordParser = Callable[[bytes | memoryview, int, int, int, int | None], Sequence[Record]]
-"""A function with the arguments and the result of `parse_records`, such as a faster one."""
+"""A function that can replace `parse_records`: it has the same arguments and the same result."""
 
 SAFE_MS = 1 << 62
 """The sum of two numbers below this fits into 64 bits."""
@@ -210,14 +210,16 @@ def _old_format_error(at: str, magic: int) -> CorruptBatch:
 
 
 def offset_after(data: bytes | memoryview, frame: BatchFrame) -> int | None:
-    """Returns the offset after a corrupt batch: the base offset of the following batch, or None if that is unreliable.
+    """Returns the offset after a corrupt batch, at which reading continues: the base offset of the following batch, or
+    None if that is unreliable, because no checksum covers base offsets.
 
-    The base offset is reliable if the following batch has a valid checksum, or if the lengths of the batches in between
-    lead to one that has. It is unreliable if the batch after the valid one contradicts it, because no checksum covers
-    it.
+    The base offset is reliable if two conditions are met. A batch with a valid checksum follows: at once, or after
+    batches with plausible lengths and growing base offsets. And the batch after that one, if the response contains its
+    base offset, does not overlap with it.
 
     Args:
         data: the fetch response that contains the frame.
+        frame: the corrupt batch.
     """
     view = memoryview(data)
     position, before, found = frame.end, frame.base_offset, None
@@ -263,10 +265,14 @@ def decode_batch(
 def parse_records(
     payload: bytes | memoryview, count: int, base_offset: int, base_time: int, fixed_time: int | None
 ) -> list[Record]:
-    """Parses the records of a batch. One-byte varints, by far the most frequent, are read inline.
+    """Returns the records of a batch. One-byte varints, by far the most frequent, are read inline.
 
     Args:
-        fixed_time: the time of all records when the broker stamped them (log append time).
+        payload: the decompressed records.
+        count: their number, from the batch header.
+        base_offset: offset of the batch, to which each record adds its delta.
+        base_time: base timestamp of the batch in ms, to which each record adds its delta.
+        fixed_time: the time of all records when the broker stamped them (log append time); else None.
 
     Raises:
         ValueError: wrong lengths, offsets that do not increase, or additional bytes.

@@ -65,7 +65,8 @@ class KafkaSecurity:
         return self.protocol in (SASL_PLAINTEXT, SASL_SSL)
 
     def without_secrets(self) -> KafkaSecurity:
-        """Returns a copy without secrets; its user reads them from files or the environment."""
+        """Returns a copy without secrets. The process that uses the copy reads them from the files or from its
+        environment."""
         return dataclasses.replace(self, password="", key_password="")
 
     def context(self) -> ssl.SSLContext:
