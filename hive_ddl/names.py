@@ -67,10 +67,11 @@ def table_name(topic: str, taken: Collection[str] = ()) -> str:
 
 
 def directory_name(topic: str) -> str:
-    """Returns the directory of a topic in the warehouse: all except letters, digits, `.`, `-` and inner `_`
-    percent-encoded.
+    """Returns the directory of a topic in the warehouse: the topic's name with all other characters than letters,
+    digits, `.`, `-` and `_` percent-encoded.
 
-    Hadoop readers ignore directories that start with `_` or `.`. Different topics get different directories.
+    A `.` or `_` at the start is encoded too, because Hadoop readers ignore such directories, and a `_` at the end.
+    Different topics get different directories.
     """
     encoded = _NOT_DIRECTORY.sub(lambda match: _percent(match[0]), topic)
     encoded = re.sub(r"^[._]", lambda match: _percent(match[0]), encoded)

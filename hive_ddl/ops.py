@@ -29,7 +29,8 @@ class ColumnChange:
 
 @dataclass(frozen=True, slots=True)
 class PublishSchema:
-    """Writes the schema text to a URL that has no file or the same text; `avro.schema.url` is set only afterwards."""
+    """Writes the schema text to the file at `url`, before another operation sets `avro.schema.url` to it. The file is
+    missing or has the same text, because its name is the hash of the text."""
 
     url: str
     text: str

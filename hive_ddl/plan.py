@@ -54,9 +54,11 @@ SCHEMA_PROPERTIES = (SCHEMA_LITERAL, SCHEMA_URL)
 
 
 def plan_table(current: TableState | None, desired: TableState) -> tuple[Op, ...]:
-    """Returns the operations, in order, that change `current` to `desired`; empty if they are equal.
+    """Returns the operations, in order, that change `current` to `desired`; empty if they are equal, apart from the
+    revision.
 
-    Other properties of the table are not changed, except that it has either a schema literal or a schema URL.
+    Properties that only `current` has are not changed, except for the schema: the table has either a schema literal or
+    a schema URL, so the other one is removed.
 
     Raises:
         ForeignTable: the table belongs to another topic, warehouse or partitioning.

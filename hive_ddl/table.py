@@ -109,10 +109,10 @@ def desired_table(
     """Returns the table that a topic's load schema requires.
 
     Args:
-        location: the topic's directory, see `local_location`.
-        version: newest version of the subject in the load schema.
-        schema_text: the load schema with all named types included.
-        revision: changes with every change of the table; a different revision alone is not a difference.
+        location: the topic's directory, see `local_location`. version: newest version of the subject in the load
+        schema. schema_text: the load schema with all named types included. revision: value of the property
+        `headrace.revision`, a new one for each change. A table that differs from this one
+            in nothing else counts as equal.
         complete_until: time up to which the table is complete; None to keep the table's value.
         properties: further properties to set.
         literal_chars_max: a longer schema text is stored in a file next to the data, named by `avro.schema.url`.
@@ -174,8 +174,8 @@ def is_same_location(one: str, other: str) -> bool:
 
 
 def _checked_url(url: str, schema_chars: int) -> str:
-    """Returns the URL for `avro.schema.url`, after checking that it is the same as a URI and as an undecoded path,
-    because Hive uses it as both.
+    """Returns the URL unchanged, after checking that Hive can open a file with it. Hive uses the value of
+    `avro.schema.url` both as a URI and as a plain path, so it must have no character that differs between the two.
 
     Args:
         schema_chars: length of the schema, for the message.

@@ -217,8 +217,13 @@ class HiveServerExecutor:
     def _listed(
         self, database: str, name: str, selected: Collection[PartitionValues] | None
     ) -> Iterator[tuple[tuple[str, ...], PartitionValues]]:
-        """Lists existing partitions: yields the names of the partition columns, and the values of a partition. Yields
-        at least the partitions of the days in `selected`, or all if it is None."""
+        """Yields, for each existing partition, the names of the partition columns and the partition's values.
+
+        Args:
+            selected: limits this to the days of these partitions, or None for all. For more than `LISTINGS_MAX` days,
+            all
+                partitions are listed anyway, because that is faster.
+        """
         table = qualified_name(database, name)
         days = None if selected is None else sorted({values[0] for values in selected})
         specs = [""]

@@ -18,7 +18,8 @@ JavaObject = Any
 """An object in the JVM behind py4j; its members are resolved at run time."""
 
 CHARS_PER_CALL_MAX: Final = 1_000_000
-"""Limit for JSON. Each partition repeats the columns of its table, which may be thousands."""
+"""Maximum size of the JSON text in one call. Partitions are passed in several calls, because the text of each repeats
+the columns of its table, which may be thousands."""
 
 # Field numbers of hive_metastore.thrift, the same in all its versions.
 LOCATION: Final = "2"  # of StorageDescriptor
@@ -86,7 +87,13 @@ class ThriftValues:
     def partitions(
         self, table: JavaObject, partitions: Sequence[tuple[Sequence[str], str]], created_s: int
     ) -> JavaObject:
-        """Returns a Java list of a table's partitions, created from values and locations."""
+        """Returns a Java list of new partitions of a table.
+
+        Args:
+            table: the metastore's Thrift value of the table.
+            partitions: the values and the location of each.
+            created_s: their time of creation, in seconds since 1970.
+        """
         descriptor = self._numbered.toString(table.getSd())
         known = {
             DATABASE: {"str": table.getDbName()},

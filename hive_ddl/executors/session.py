@@ -101,9 +101,9 @@ LONG_LIVED_JAVA_OPTIONS = (
     "-XX:Tier4CompileThreshold=150000",
     "-XX:Tier3DelayOn=0",
 )
-"""Java options for a long session that make the start faster. The second compiler takes half of the processor time of a
-start, so its thresholds are ten times higher, and methods that wait for it are no longer profiled. The threshold for
-loops is unchanged."""
+"""Java options for a long session that make the start faster. Half of a start's processor time is spent in the JVM's
+second compiler (C2). Its thresholds for calls are therefore ten times higher than the default, and methods that wait
+for it are no longer profiled. The threshold for loops is unchanged."""
 
 
 def open_session(

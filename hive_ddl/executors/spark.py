@@ -1,17 +1,17 @@
 """Runs operations through the metastore client in the Spark session's JVM.
 
-Spark SQL is not used for tables, for three reasons. Spark's `ALTER TABLE` writes stored columns that are one change
-behind, and the metastore then refuses all later changes. Values that are not parsed as SQL need no quoting. And `SHOW
-TBLPROPERTIES` redacts a schema that contains the word "url".
+Spark SQL is not used for tables, for three reasons. Spark's `ALTER TABLE` also stores columns, those of the schema
+before the change, and the metastore then refuses all later changes. Values that are not parsed as SQL need no quoting.
+And `SHOW TBLPROPERTIES` redacts a schema that contains the word "url".
 
 A table change is a compare-and-set on its property `headrace.revision`. A metastore without support for that condition
 ignores it silently. Before the first change, a probe view is therefore changed with a wrong expected revision. If that
 is not refused, or the result is unknown, one log line reports that compare-and-set is unavailable; the condition is
 sent anyway.
 
-On Derby, where rows are locked one by one, reading a table during a change may return some old properties and the new
-revision. The condition is exact there too, because the database compares it. A change planned on such a read is planned
-again by the next load.
+Derby locks single rows, so a read of a table during a change may return the new revision with some old properties. The
+condition is exact there too, because the database compares it. A change planned on such a read is planned again by the
+next load.
 
 A broken connection is not used again, because further requests would wait for the response to the failed one.
 """
@@ -63,7 +63,8 @@ PARTITIONS_PER_READ_MAX = 1000  # each result is one string through the gateway,
 TABLES_CACHED_MAX = 1000  # JVM objects, each with its columns and schema
 
 PLAIN_VALUE = re.compile(r"[0-9A-Za-z_-]+")
-"""Values that Hive does not escape in partition names; for other values the name is built by Hive, one call each."""
+"""Partition values that appear unescaped in a partition's name. For other values Hive builds the name, which takes one
+call per partition."""
 
 UNREACHABLE = frozenset({"TTransportException", "SocketException", "ConnectException", "SocketTimeoutException"})
 """Exceptions after which the effect of a call is unknown; the same applies if the JVM has ended."""
@@ -205,7 +206,8 @@ class SparkExecutor:
     def _visible_columns(
         self, facts: Mapping[str, Any], properties: Mapping[str, str], partition_columns: Sequence[str]
     ) -> tuple[Column, ...]:
-        """Returns the columns that readers see: those of the schema, or the stored ones if no schema is readable.
+        """Returns the columns that readers of the table see: those of the schema in its properties; without one, those
+        that the metastore reads from `avro.schema.url`; if that fails, the stored columns.
 
         Args:
             facts: the metastore's Thrift value of the table, as nested dicts.

@@ -19,17 +19,18 @@ if TYPE_CHECKING:
     from headrace.kafka_wire.cluster import ClusterMetadata, EpochEndLookup, EpochQuery, OffsetLookup, TopicMetadata
 
 NEVER_LOADED = re.compile(r"__.*|_schemas")
-"""Internal topics of Kafka and of a Confluent registry."""
+"""Names of topics that are never loaded: internal topics of Kafka, and the topic in which a Confluent registry stores
+its schemas."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """Offsets `[start, end)` that the log of a partition holds; `end` is the last stable offset, so no transaction in
-    this range is open.
+    """The offsets `[start, end)` of a partition that can be read now. `end` is the last stable offset, so no
+    transaction in this range is open.
 
-    `high_watermark` was read a moment earlier: if it is beyond `end`, an open transaction holds the offsets between
-    them back. `shared_end` is the offset up to which the log equals the log that was loaded; None if it was not checked
-    or is unknown.
+    Offsets from `end` to `high_watermark` belong to an open transaction or come after its start, and cannot be read
+    yet. `high_watermark` is requested before `end`. `shared_end` is the offset up to which the partition's log still
+    has the batches that were loaded; None if this was not checked or is unknown.
     """
 
     partition: int
@@ -47,8 +48,8 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredTopic:
-    """A topic on the brokers. `topic_id` is "" if the broker reports none; `errors` are the partitions whose offsets
-    could not be fetched, with the reasons."""
+    """A topic on the brokers. `topic_id` is "" if the broker reports none. `errors` has, by partition, the reason why
+    its offsets could not be fetched."""
 
     topic: str
     topic_id: str
@@ -67,7 +68,7 @@ class Discovery:
 
 
 class Cluster(Protocol):
-    """The Kafka requests of the driver."""
+    """The requests that the driver sends to the Kafka cluster; implemented by `kafka_wire.cluster`."""
 
     def metadata(self, topics: Sequence[str] | None = None) -> ClusterMetadata: ...
 
@@ -86,7 +87,12 @@ class Cluster(Protocol):
 
 
 def is_wanted(topic: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    """Whether a topic of this name is to be loaded. The patterns match whole names."""
+    """Whether the loader should load a topic of this name.
+
+    Args:
+        include: regular expressions; the whole name must match one of them.
+        exclude: regular expressions; the whole name must match none of them.
+    """
     if NEVER_LOADED.fullmatch(topic):
         return False
     return any(re.fullmatch(p, topic) for p in include) and not any(re.fullmatch(p, topic) for p in exclude)
@@ -96,6 +102,7 @@ def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], s
     """Fetches the topics of the cluster, and the offsets of the topics to be loaded.
 
     Args:
+        include, exclude: patterns of topic names, see `is_wanted`.
         state: state of the commit log; used to detect logs that have diverged.
 
     Raises:

@@ -1,10 +1,10 @@
-"""Finds the offset up to which a log still has the batches that were read.
+"""Finds the offset up to which a log still has the batches that the loader has read.
 
 After an unclean election, or when a broker's disk was restored from an older copy, a log ends before the offsets that
 were read and then grows again: the same offsets, other messages. The leader epoch differs then, and comparing the
 epochs in the log gives the offset at which it diverged (KIP-101, KIP-279). Without epochs (brokers before Kafka 0.11),
-only a log that ends too early is detected. If topics have no ids, a topic with leader epochs that began again was
-re-created.
+only a log that ends too early is detected. Brokers without topic ids do not report that a topic was re-created; it is
+recognized by a leader epoch that is lower than at the last load.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ class EpochSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SuspectPartition:
-    """A partition with a log that may have diverged. `leader_epoch` is the present leader's.
+    """A partition with a log that may have diverged from the log that was loaded.
 
-    `has_topic_id` means that the topic id proves that the topic is the same. `is_of_new_topic` means that another
-    partition of the topic shows that the topic was re-created.
+    `known` is the partition's state after the last load, `leader_epoch` the present leader's epoch. If `has_topic_id`,
+    the topic id has not changed, so the topic was not re-created. If `is_of_new_topic`, the topic was re-created, as
+    another of its partitions shows; then no loaded offset is in the log.
     """
 
     known: PartitionState
@@ -45,18 +46,20 @@ class SuspectPartition:
 
 @dataclass(frozen=True, slots=True)
 class SharedEnds:
-    """The result of `shared_ends`. `offsets` has, by partition, the offset up to which the log is the same as the one
-    that was read; partitions for which it is unknown are missing. `errors` are the reasons for failed requests, by
-    partition."""
+    """The result of `shared_ends`. `offsets` has, by partition, the offset up to which the log still has the batches
+    that the loader has read; a partition is missing if the offset is unknown. `errors` has, by partition, the reason
+    why a request failed."""
 
     offsets: Mapping[TopicPartition, int]
     errors: Mapping[TopicPartition, str]
 
 
 def is_suspect(known: PartitionState, leader_epoch: int, start: int, end: int) -> bool:
-    """Whether a log may differ from the one that was read. A log is only truncated under a new leader epoch, so
-    partitions without an election need no request. If all loaded offsets have been deleted from the log, there is
-    nothing to compare.
+    """Whether a partition's log may have diverged from the log that was loaded, so that the brokers must be asked for
+    leader epochs.
+
+    A log is only truncated under a new leader epoch, so a partition without an election is not suspect. Neither is a
+    partition of which all loaded offsets have been deleted, because nothing is left to compare.
 
     Args:
         known: the partition's state after the last load.
@@ -68,8 +71,8 @@ def is_suspect(known: PartitionState, leader_epoch: int, start: int, end: int) -
 
 
 def shared_ends(source: EpochSource, doubts: Mapping[TopicPartition, SuspectPartition]) -> SharedEnds:
-    """Determines, for each suspect partition, the offset up to which its log is the same as the one that was read.
-    Sends one request per broker, and further ones only for diverged partitions.
+    """Determines, for each suspect partition, the offset up to which its log still has the batches that the loader has
+    read. Sends one request per broker, and further ones only for diverged partitions.
 
     Args:
         source: requests the end offsets of leader epochs from the brokers.
@@ -100,12 +103,13 @@ def shared_ends(source: EpochSource, doubts: Mapping[TopicPartition, SuspectPart
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The state of the search in one log for the offset up to which it is the same as the one that was read. `epoch` is
-    the next epoch to request. Offsets from `up_to` on are known to differ or to be new.
+    """The state of the search, in one partition's log, for the offset up to which it still has the batches that were
+    read. The search asks the broker where one leader epoch ends, and continues with the next older epoch if the log
+    lacks it.
 
-    `older` are the earlier epochs in the batches that were read, newest first, each with its end offset. `is_read`
-    means that batches of `epoch` were read; otherwise it is the leader's epoch at the last commit, and no batch of it
-    was read.
+    `epoch` is the epoch of the next request. The result is at most `up_to`. `older` are the epochs to request after it,
+    newest first, each with its end offset in the log that was read. `is_read` is False for an epoch from which no batch
+    was read: the leader's epoch at the last commit.
     """
 
     epoch: int
@@ -115,7 +119,7 @@ class _Search:
 
 
 def _first(known: PartitionState) -> _Search | None:
-    """Returns the search before its first request, None if no epoch of the partition is known.
+    """Returns the state with which the search in a partition's log begins; None if no epoch of the partition is known.
 
     Args:
         known: the partition's state after the last load.
@@ -127,8 +131,8 @@ def _first(known: PartitionState) -> _Search | None:
 
 
 def _after(search: _Search, answer: EpochEnd, known: PartitionState) -> _Search | int:
-    """Evaluates the response to a search's request. Returns the search with its next request, or the offset that was
-    searched for. Pure.
+    """Evaluates the broker's response to the request for `search.epoch`. Returns the offset up to which the log is the
+    same if the response decides it, otherwise the state for the next request. Pure.
 
     Args:
         answer: the newest epoch of the log that is not above the requested one, and the offset at which it ends.

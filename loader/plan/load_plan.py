@@ -57,7 +57,7 @@ class TopicWork:
 
     @property
     def texts_known(self) -> frozenset[int]:
-        """The schema ids with a known schema; their messages can be loaded."""
+        """The schema ids whose schema is in the plan; messages with these ids can be loaded."""
         return frozenset(self.schemas.writer_schemas)
 
     @property
@@ -82,8 +82,11 @@ class TopicWork:
 class LoadPlan:
     """The plan of one run.
 
-    `commit_number` is the newest commit at planning. `waiting`, `problems`, `notes` and `registry_outage` are as in
-    `RunReport`. `discovered` are the topics on the brokers, fetched after the time `asked_ms`.
+    `commit_number` is the newest commit at planning. `units` are the inputs of the tasks; `imbalance` is the weight of
+    the heaviest task divided by the mean. `waiting` are topics that cannot be loaded yet although nothing is wrong,
+    with the reason. `problems` are sentences by topic that need action, `notes` are sentences that need none.
+    `registry_outage` is the reason why the registry is unavailable, or "". `discovered` are the topics on the brokers,
+    fetched after the time `asked_ms`.
     """
 
     run_id: str
@@ -114,12 +117,16 @@ def make_plan(
     task_settings: TaskSettings,
     only: Collection[str] = (),
 ) -> LoadPlan:
-    """Plans the reading of the offsets that have arrived since `state`.
+    """Plans a run that loads, for every discovered topic, the offsets after those in the commit log.
 
     Args:
-        only: names of the topics to plan, empty for all.
-        asked_ms: a time before the offsets were fetched.
-        discovery: topics and offsets. Fetch it before this call, because the schemas must be newer than the offsets.
+        state: state of the commit log. discovery: the topics to load with their offsets. Fetch it before this call,
+        because the schemas must be newer than
+            the offsets.
+        schemas: fetches the topics' schemas. asked_ms: a time before the offsets were fetched. task_settings: the
+        settings that every task receives. only: names of the topics to which the command was limited, empty for all. A
+        topic with a table that is not on the
+            brokers gets a note only if it is one of them.
     """
     waiting: dict[str, str] = {}
     problems: dict[str, tuple[str, ...]] = {
@@ -199,8 +206,8 @@ def _topic_work(
 
 
 def _kept_notes(topic_work: Iterable[TopicWork], settings: PlanSettings) -> Iterator[str]:
-    """Yields notes on existing tables that keep another layout than the settings demand: one sentence per setting,
-    which names some of the topics."""
+    """Yields notes about existing tables whose layout differs from the settings, which apply to new tables only. There
+    is one sentence per setting and value; it names at most `TOPICS_NAMED_MAX` topics."""
     kept: dict[str, list[str]] = defaultdict(list)
     for work in topic_work:
         wanted, has = settings.policy_of(work.topic), work.policy

@@ -79,11 +79,12 @@ def split(offsets: OffsetRange, bytes_max: int) -> list[OffsetRange]:
 
 
 def _group_limits(bound: float, file_bytes_target: int, lightest: int) -> Iterable[float]:
-    """Yields the limits to try for the weight of a group of ranges, in this order: the weight of a full file, `bound`,
-    half of it, a quarter, and so on, down to the lightest range.
+    """Yields limits for the weight of a group of ranges (`_by_topic`), from large to small: smaller groups balance the
+    tasks better, but more tasks then read the same topic. The first limit is the weight of a full file, the second is
+    `bound` if that is smaller, and each further one is half of the limit before it, down to the lightest range.
 
     Args:
-        bound: the weight that the heaviest task must have at least.
+        bound: a lower bound for the weight of the heaviest task, however the ranges are distributed.
         lightest: weight of the lightest range.
     """
     yield float(file_bytes_target)
@@ -94,8 +95,13 @@ def _group_limits(bound: float, file_bytes_target: int, lightest: int) -> Iterab
 
 
 def _by_topic(pieces: Sequence[OffsetRange], limit: float) -> list[list[OffsetRange]]:
-    """Returns groups of ranges that stay in one task. A topic gets as few groups as `limit` allows, so that only heavy
-    topics are spread over several tasks."""
+    """Divides the ranges into groups; a group stays in one task and has ranges of one topic. A topic gets as few groups
+    as the limit allows, so that only heavy topics are spread over several tasks.
+
+    Args:
+        pieces: the ranges to distribute, after the split of large ones.
+        limit: approximate maximum weight of a group.
+    """
     topics: dict[str, list[OffsetRange]] = defaultdict(list)
     for piece in pieces:
         topics[piece.topic_partition.topic].append(piece)

@@ -16,15 +16,19 @@ from headrace.loader.work_unit import OffsetRange
 TRIED_AGAIN = "check that its brokers are up; the next load continues"
 
 HELD_BACK_MAX = 1_000_000
-"""If an open transaction makes more offsets than this unreadable, the report has a note. This number is some minutes of
-a busy partition, while transactions usually end within one. If nothing else can be read, one such offset causes a note,
-because the transaction has been open since the last run."""
+"""Number of unreadable offsets after the start of an open transaction, above which the report has a note. A busy
+partition gets this many offsets in some minutes, and transactions usually end within one minute. If the partition has
+nothing else to read, a single such offset causes the note: the transaction has then been open since the last run."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
-    """The offsets `[start, end)` of a partition that this run reads. `previous`, `diverged_at` and `incarnation` are as
-    in `CommittedRange`."""
+    """The offsets `[start, end)` of a partition that this run reads.
+
+    `previous` is the offset from which reading was to continue, None to read from the log start offset. `start` differs
+    from it if offsets were deleted or if the log has diverged. `diverged_at` is the offset at which the log diverged
+    from the log that was loaded, None if it did not; `incarnation` counts such divergences of the partition.
+    """
 
     partition: int
     previous: int | None
@@ -43,10 +47,12 @@ class PlannedRange:
 
 @dataclass(frozen=True, slots=True)
 class TopicRanges:
-    """The ranges of one topic. `problems` are sentences about lost offsets that the policy forbids to skip.
+    """The ranges of one topic. `problems` are sentences about partitions that are not read, because their offsets could
+    not be fetched, or because offsets are lost and the policy forbids to skip them.
 
-    `topic_id` is the id to commit. `starts_again` means that the topic was re-created, `continues` that it is the same
-    topic although the id changed, because brokers begin or cease to report ids.
+    `topic_id` is the id to commit. `starts_again` means that the topic was re-created, so its log is read from the
+    start. `continues` means that the topic is the same although `topic_id` differs from the committed one: the brokers
+    have begun or ceased to report topic ids.
     """
 
     topic_id: str
@@ -108,8 +114,8 @@ def topic_ranges(
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """A loss of offsets of a partition, which cannot be loaded any more. `what` describes the loss, `remedy` states
-    what `on_data_loss=skip` would do, and `done` is the note for the report if `skip` is set."""
+    """Offsets of a partition that can no longer be loaded. `what` describes the loss, `remedy` states what
+    `on_data_loss=skip` would do, and `done` is the note for the report if `skip` is set."""
 
     what: str
     remedy: str
@@ -161,9 +167,10 @@ def _planned(
 
 
 def same_log_end(offsets: PartitionOffsets, known: PartitionState) -> int:
-    """Returns the offset up to which the log is the same as at the last load; at most the next offset to load.
+    """Returns the offset up to which the log still has the batches of the last load; at most the next offset to load.
 
-    If the brokers were not asked for it (`shared_end` is None), the whole log counts as the same.
+    If `offsets.shared_end` is None, because the log was not suspect or the brokers could not tell, the log counts as
+    unchanged up to its end.
 
     Args:
         offsets: the partition's offsets on the brokers.

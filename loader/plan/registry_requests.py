@@ -47,7 +47,8 @@ class RegistryRequest(Protocol[T_co]):
 
 
 class IdentityRequest(NamedTuple):
-    """Requests the identity of the registry, "" if it has none."""
+    """Requests the identity of the registry, an id that shows whether it is the registry of the last run. The response
+    is "" if the registry has no identity."""
 
     def ask(self, registry: Registry) -> str:
         return registry.identity()

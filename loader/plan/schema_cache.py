@@ -1,11 +1,12 @@
 """Caches writer schemas in the directory of the commit log, with the identity of their registry.
 
     schemas/<id>.avsc       self-contained text, written by put-if-absent and never changed
-    schemas/registry.json   hint: the registry's identity, and the ids of texts compared with it
+    schemas/registry.json   the registry's identity, and the ids of texts compared with it; may be lost or old
 
-A registry never assigns an id to a second schema, so a cached text needs no request. But a registry that was created
-again or restored from an older copy does, and then it is unknown which of the two schemas a message has. Each cached
-text is therefore compared with the registry once per registry identity, and a topic that uses a changed id is stopped.
+The identity is an id that shows whether the registry is that of the last run. A registry never assigns an id to a
+second schema, so a cached text needs no request. But a registry that was created again or restored from an older copy
+may do so, and then it is unknown which of the two schemas a message has. Each cached text is therefore compared with
+the registry once per registry identity, and a topic that uses a changed id is stopped.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class SchemaCache:
         self._compared.add(schema_id)
 
     def missed(self, schema_id: int) -> None:
-        """Marks a cached id as compared, although the registry does not have it, so that it is not requested again. The
-        cached text remains valid."""
+        """Marks a cached id as compared although the registry does not have it, so that later runs do not request it.
+        The cached text remains valid."""
         self._compared.add(schema_id)
 
     def replaced(self, schema_id: int) -> SchemaReplaced:

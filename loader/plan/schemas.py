@@ -74,20 +74,21 @@ class FetchedIds:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A topic that cannot be loaded yet; no action is needed."""
+    """The result for a topic that cannot be loaded yet, with the reason; no action is needed."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaProblem:
-    """A topic that cannot be loaded until an operator acts."""
+    """The result for a topic that cannot be loaded until an operator acts, with the reason."""
 
     reason: str
 
 
 class WriterSchemas:
-    """The schemas of one run. After the first registry request without a response, no more are sent.
+    """Provides the schemas of all topics for one run, from the registry and the cache. After the first registry request
+    without a response, no more are sent.
 
     Args:
         subject_of: returns the subject of a topic's values.
@@ -123,9 +124,11 @@ class WriterSchemas:
         )
 
     def _questions(self, topic: str, known: TopicState | None) -> Iterator[RegistryRequest[object]]:
-        """Yields the schema requests that a topic needs: for versions of its subject that are not folded in yet, for
-        the newest version if the topic has ids of no version, and for ids in its state that were not compared with this
-        registry.
+        """Yields the schema requests that a topic needs.
+
+        These are the versions of its subject that are not folded in yet, and the schemas in its state that were not
+        compared with this registry. If the topic's messages have ids that belong to no known version of the subject,
+        the newest version is requested too, for `_is_registered_anew`.
 
         Args:
             known: the topic's state, None if it has no commit.
@@ -180,15 +183,15 @@ class WriterSchemas:
         return TopicSchemas(load_schema, changed, texts, frozenset(absent), self._folded(load_schema).routes)
 
     def replaced(self, ids: Mapping[str, Collection[int]], turn: int) -> Mapping[str, SchemaProblem]:
-        """Returns the topics that use an id which the registry has assigned to another schema, each with the problem.
+        """Returns the topics that use a schema id which now has another schema in the registry, each with the problem.
 
-        Call it after `of_topic` was called for all topics. Schemas that were compared once are not all compared again
-        in every run: only each topic's newest id, because a restored registry lacks the newest ids, and one other id in
-        turn. If any differs, all are compared.
+        Call it after `of_topic` was called for all topics. A schema that was compared once is not compared in every
+        run. Each run compares two ids per topic: the newest, because a restored registry lacks the newest ids, and one
+        that changes from run to run. If any of them differs, all ids are compared.
 
         Args:
-            ids: by topic with something to read, the ids of its cached schemas.
-            turn: a number that differs between runs.
+            ids: the ids of cached schemas, by topic; only topics with something to read.
+            turn: a number that differs between runs; chooses the second id.
         """
         self._compare({one for known in ids.values() for one in _watched(sorted(known), turn)})
         if self._replaced:
@@ -207,7 +210,8 @@ class WriterSchemas:
                 self._asked_text(schema_id, set())
 
     def ask(self, schema_ids: Iterable[int]) -> FetchedIds:
-        """Looks up schemas by id in the registry, including ids of other topics, and caches those that exist."""
+        """Looks up schemas by id in the registry, even if they are cached, and caches those that exist. The ids may
+        come from messages of several topics."""
         schema_ids = tuple(schema_ids)
         registered: set[int] = set()
         absent: set[int] = set()
@@ -264,11 +268,10 @@ class WriterSchemas:
         return folded
 
     def _is_registered_anew(self, subject: str, versions: Sequence[int], topic: TopicState) -> bool:
-        """Whether the subject was permanently deleted and registered again, so that known version numbers now belong to
-        other versions.
+        """Whether the subject seems to have been permanently deleted and registered again: the schema of its newest
+        version is not in the topic's load schema. Known version numbers then belong to other schemas.
 
-        Checked only for topics that have messages with ids of none of the versions, so that other topics cost no
-        request.
+        Always False, without a request, for a topic whose messages have only ids of known versions.
         """
         if not versions or not _foreign_ids(topic):
             return False
@@ -338,7 +341,8 @@ class WriterSchemas:
         return error
 
     def _folded(self, load_schema: LoadSchema) -> LoadState:
-        """Parses the state of the fold in a load schema. Cached for the run, because parsing a large one takes long."""
+        """Returns the state of a load schema's fold (the merge of the subject's versions), to which further versions
+        can be added. The result is cached for the run, because parsing a large one takes long."""
         if load_schema.fold not in self._folds:
             self._folds[load_schema.fold] = LoadState.from_json(json.loads(load_schema.fold))
         return self._folds[load_schema.fold]
@@ -358,7 +362,7 @@ def _whole_text(schema: Schema) -> str:
 
 
 def _foreign_ids(topic: TopicState) -> frozenset[int]:
-    """Returns the schema ids in a topic's messages that belong to no version of its subject."""
+    """Returns the schema ids in a topic's messages that belong to no known version of its subject."""
     return topic.foreign_ids - topic.load_schema.writer_ids
 
 

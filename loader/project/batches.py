@@ -118,11 +118,12 @@ class RowRun:
 
 @dataclass(frozen=True, slots=True)
 class WindowCount:
-    """Number, bytes and fingerprint of converted messages of one audit window. A window may have several counts, which
-    the caller adds.
+    """Number, bytes and fingerprint of converted messages of one audit window, which begins at `start_ms`. A window may
+    have several counts, which the caller adds.
 
-    `value` and `time_ms` are of the first message: the value of the time source, and the message time derived from it.
-    `program` and `source` identify that source.
+    `value` and `time_ms` belong to the first message: the number in its time field (or its record timestamp, if it has
+    none), and the message time derived from it. `program` is the position of that message's schema id in
+    `RowsOfBatches.schema_ids`; `source` is the core's number for where the time came from.
     """
 
     start_ms: int
@@ -139,8 +140,9 @@ class WindowCount:
 class Taken:
     """The result of `RowsOfBatches.take`.
 
-    `next` is the first record that was not converted; `is_refused` means that Python must convert it. `sources` count
-    the messages by program and by where their message time comes from (a field or the record timestamp).
+    `next` is the first record that was not converted; `is_refused` means that Python must convert it. `runs` are the
+    rows, `windows` the audit counts. `sources` are numbers of messages: for each schema id in turn, one number for each
+    place from which a message time may come (the time field, the record timestamp, the arrival).
     """
 
     next: int

@@ -1,9 +1,9 @@
 """Encodes the values of the `kafka` column, which states the partition, offset and timestamp of a row's message.
 `load_schema_with_kafka` declares the column.
 
-`kafka {partition, offset, timestamp}`, with `key` and `headers` if the whole message is to be stored. The column comes
-last, so a body that is already in the load schema is the prefix of its row. `timestamp` is the record's own; it is null
-if the record has none or it lies outside the years 1 to 9999, which fail readers of timestamps.
+`kafka {partition, offset, timestamp}`, with `key` and `headers` if the whole message is to be stored. The column is the
+last one: if a body needs no conversion, the row is the body followed by this column. `timestamp` is the record's own.
+It is null if the record has none, or if it is outside the years 1970 to 9999, because queries fail on such timestamps.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ Suffix = Callable[[int, int, bytes | None, bytes], bytes]
 def compile_suffix(mode: str, partition: int) -> Suffix:
     """Returns the encoder of the column for one partition.
 
-    Offsets and times of consecutive messages share their upper bits, so these are encoded once and cached: a varint
-    begins with its lower bits, here two bytes from a table.
+    A varint begins with the lower bits of its number. The upper bits of offsets and times are equal in consecutive
+    messages, so their bytes are encoded once and cached; the first two bytes come from a table.
+
+    Args:
+        mode: the setting `loader.kafka_column`: `none`, `position` or `full`.
     """
     if mode == "none":
         return lambda offset, timestamp, key, headers: b""
@@ -57,8 +60,8 @@ def compile_suffix(mode: str, partition: int) -> Suffix:
 
 @cache
 def _low_bytes() -> list[bytes]:
-    """Returns the first two bytes of zigzag varints of more than two bytes, indexed by the lowest 13 bits of the
-    number."""
+    """Returns the first two bytes of the varint of a number, for each value of the number's lowest 13 bits. Valid for
+    numbers that are not negative and have varints of more than two bytes."""
     return [bytes((n << 1 & 127 | 128, n >> 6 | 128)) for n in range(8192)]
 
 

@@ -46,7 +46,8 @@ indexes of the three counts."""
 AUDIT_KINDS = ((BROKER, "broker", ""), (WRITTEN, "loader", "written"), (QUARANTINED, "loader", "quarantined"))
 
 AddRow = Callable[[FileKind, str, int, bytes], None]
-"""Receives kind, time partition, offset and encoded row. Offsets of one kind and time partition increase."""
+"""Receives a row: kind (table or quarantine), time partition, offset and encoded row. Offsets of one kind and time
+partition increase."""
 
 
 class StopBeforeUnknownSchema(StopBefore):
@@ -86,10 +87,10 @@ class ThroughCore:
 
 
 def _source_of(writer: WriterProjection, source: int) -> str:
-    """Returns the name under which messages are counted by the source of their time.
+    """Returns the name of the place from which a message time came, such as the time field; messages are counted by it.
 
     Args:
-        source: the core's number for the source.
+        source: the core's number for the place.
     """
     return (writer.time_source, NULL_TIME, FUTURE_TIME)[source]
 
@@ -165,7 +166,8 @@ class RangeMessages:
         """Adds the counts in `taken`, the result of a conversion by the core, to the counts of the range.
 
         Args:
-            rows: the conversion, whose programs are numbered in the order of its schema ids.
+            rows: the conversion that returned `taken`; its `schema_ids` give the meaning of the program numbers in
+            `taken`.
         """
         writers = [self._writers[schema_id] for schema_id in rows.schema_ids]
         self.tombstones += taken.tombstones
@@ -251,11 +253,13 @@ class RangeMessages:
                 counted[8] += fingerprint
 
     def _open_window(self, time_ms: int, writer: WriterProjection, source: str, value: int) -> list[int]:
-        """Returns the counters for a time that has none yet: counters of a new window, or of a special window for
-        implausible times.
+        """Returns the counters for a time whose window has none yet: new ones, or those of a special window if the time
+        is implausible.
 
         Args:
-            value: the number in the time source, before conversion to milliseconds.
+            writer: the conversion of the message.
+            source: the name of the place from which the time came.
+            value: the number in that place, before conversion to milliseconds.
         """
         start_ms = counted_window(time_ms, self._opened)
         if source is not RECORD_TIME and source is not NULL_TIME:
@@ -286,11 +290,15 @@ class RangeMessages:
         return writer, body
 
     def skip_corrupt(self, fate: str, span: CorruptSpan) -> SkippedOffsets:
-        """Skips a corrupt batch. If `fate` is `quarantine`, writes its bytes to the quarantine.
+        """Skips a corrupt batch, and returns its offsets for the commit.
 
-        The row stands for the whole batch, at the batch's first offset in the range, in the time partition of the
-        timestamp in the batch's header if that is plausible. Its messages are unknown, so the audit does not count
-        them.
+        With `quarantine`, one quarantine row with the bytes of the whole batch is written. It has the batch's first
+        offset in the range, and is in the time partition of the timestamp in the batch's header if that is plausible.
+        The messages of the batch are unknown, so the audit does not count them.
+
+        Args:
+            fate: the setting `loader.corrupt_batches`: `quarantine` or `skip`.
+            span: the batch.
         """
         is_kept = fate == QUARANTINE
         if is_kept:

@@ -53,8 +53,10 @@ class OddTimeNotes:
             self._suspect_windows[start_ms] = (TimeOddity.WRONG_UNIT, source, unit), value
 
     def found(self, windows: Mapping[int, Sequence[int]]) -> tuple[OddTimes, ...]:
-        """Returns the implausible times, after all messages. All messages of a suspect window are attributed to the
-        time source of its first message.
+        """Returns the implausible times, after all messages of the range.
+
+        If the first message of a window has a number that is plausible only in another unit, all messages of that
+        window count as having this time source and unit.
 
         Args:
             windows: counters by window start; the first is the number of messages.

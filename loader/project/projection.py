@@ -5,8 +5,9 @@ decimals, timestamps, repeated map keys and union branches survive exactly. If b
 validated by `avro_codec.walk`, which defines whether bytes are a value of a schema, and copied. The tests compare the
 result with fastavro and Avro Java.
 
-`loader.load_schema` decides which column takes which field, and which member which branch. A stored route is used for
-the nodes it covers; without one (None), columns are matched by name and type.
+`loader.load_schema` decides which field goes into which column. A union with several types has a column that is a
+record with one field per type, called members; `loader.load_schema` also decides which branch goes into which member. A
+stored route is used for the nodes it covers; without one (None), columns are matched by name and type.
 """
 
 from __future__ import annotations
@@ -368,8 +369,8 @@ class _Compiler:
         return Plan(skip, convert, False, None)
 
     def _members(self, writer: Type, load: Record, where: str, enclosing: Enclosing, kept: StoredRoute | None) -> Plan:
-        """Returns the plan that converts a writer's branch, or a type that is no union, to a record of members: its
-        member has the value, the others are null."""
+        """Returns the plan that converts a writer's branch, or a type that is no union, to a record of members (one
+        nullable field per type): the member for this type gets the value, the others are null."""
         inside: StoredRoute | None = None
         if kept is not None:
             member, inside = member_of(load, kept)
@@ -403,7 +404,8 @@ class _Compiler:
         return is_number and bool(where) and tuple(where.split(".")) == self._time_path
 
     def _template(self, columns: Sequence[RoutedColumn]) -> list[bytes]:
-        """Returns, by column, the bytes of its null or default if no writer field feeds it, else no bytes."""
+        """Returns one item per column. If no writer field is converted to the column, the item is the encoded null or
+        default that every row gets, otherwise it is empty."""
         return [
             encode_default(self.load, routed.column.type, routed.absent) if routed.source is None else b""
             for routed in columns

@@ -100,7 +100,7 @@ def encode_row(
 
 
 def encode_optional(data: bytes | None) -> bytes:
-    """Encodes `["null", "bytes"]`."""
+    """Encodes bytes or None as a value of the Avro union `["null", "bytes"]`."""
     return b"\x00" if data is None else b"\x02" + encode_bytes(data)
 
 

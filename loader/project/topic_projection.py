@@ -27,12 +27,13 @@ from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.work_unit import TopicPlan
 
 RECORD_TIME = "record"
-"""Time source: the record's own timestamp, because the writer schema has no time field."""
+"""Name of a time source, by which messages are counted: the record's timestamp, because the writer schema has no time
+field."""
 ABSURD_TIME = "record (absurd field)"
-"""Time source: the record's own timestamp, because the time in the field is before 1970 or after 9999."""
+"""Name of a time source: the record's timestamp, because the time in the field is before 1970 or after 9999."""
 NULL_TIME = "record (null field)"
 FUTURE_TIME = "arrival (future time)"
-"""Time source: the time of arrival, because the message's own time is later than the policy allows."""
+"""Name of a time source: the time of arrival, because the message's own time is later than the policy allows."""
 
 
 class UnknownSchema(Exception):

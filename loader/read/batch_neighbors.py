@@ -107,11 +107,16 @@ class BatchNeighbors:
         return ""
 
     def _leads_to(self, position: int, frame: BatchFrame, next_offset: int) -> bool:
-        """Whether a batch that ends before the expected offset is followed, in the same response and in order, by a
-        batch that contains the expected offset.
+        """Whether a batch that ends before the expected offset belongs at its place. This is so if the batches after it
+        in the response are in order and lead to one that contains the expected offset.
 
-        This is so with brokers whose responses begin with batches before the requested offset. After a batch with a
-        wrong base offset, the following batches do not contain the expected offset.
+        Some brokers begin a response with batches before the requested offset; these pass the test. A batch with a
+        wrong base offset fails it, because the batches after it are beyond the expected offset.
+
+        Args:
+            position: the next expected offset.
+            frame: the batch.
+            next_offset: the offset after the batch.
         """
         data, at, reached = self._piece.records, frame.end, next_offset
         while len(data) - at >= HEADER_BYTES:
@@ -167,6 +172,12 @@ def _first_offset(piece: FetchSlice) -> int:
 
 
 def _is_next_after(piece: FetchSlice, first: int) -> bool:
-    """Whether the next batch after the offset `first - 1` begins at `first`. `piece` is the response for that offset.
-    If it is empty because the broker throttled the request, nothing contradicts this, so the result is true."""
+    """Whether the log has a batch that begins at `first` and none that contains `first - 1`.
+
+    Args:
+        piece: the response to a fetch from the offset `first - 1`. If the broker throttled it and sent no batch, the
+        result
+            is true, because nothing contradicts it.
+        first: the base offset of a batch.
+    """
     return _first_offset(piece) == first or bool(piece.throttle_ms and not piece.records)

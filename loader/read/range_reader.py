@@ -50,7 +50,7 @@ class Tally:
 
     `gap_offsets` counts all offsets that the log no longer holds. `gaps` lists only the first `GAPS_LISTED_MAX` ranges
     of them, since a compacted topic may have a gap after every other record. `epochs` are the leader epochs of the
-    batches. The last data records are referenced only until the caller has processed them.
+    batches. The records of the newest batch are referenced until the next batch, for `cut_to`.
     """
 
     position: int
@@ -288,23 +288,29 @@ def _skip_corrupt(
 
 
 def _says_nothing_is_left(piece: FetchSlice, end: int) -> bool:
-    """Whether a response shows that the log is readable up to `end` but has no more batches before it, because
-    compaction removed them.
+    """Whether a response shows that the log has no more batches before `end`, because compaction removed them: the
+    response is empty, although the log is readable up to `end`.
 
-    A throttled response is empty in any case, and a log that ends before `end` may have lost records.
+    Two kinds of empty responses do not show this: a throttled one, and one from a log that ends before `end` and may
+    have lost records.
     """
     return not piece.records and not piece.throttle_ms and min(piece.last_stable_offset, piece.high_watermark) >= end
 
 
 def _marker_type(batch: Batch) -> int:
-    """Returns the type of a transaction marker: 0 for abort, 1 for commit. Other markers, and markers without content
-    after compaction, do not end an aborted transaction."""
+    """Returns the type of a transaction marker: 0 for abort, 1 for commit, -1 if compaction removed its content. Only
+    an abort marker ends an aborted transaction."""
     key = batch.records[0][2] if batch.records else None
     return struct.unpack_from(">hh", key)[1] if key is not None and len(key) >= 4 else -1
 
 
 def _book(batch: Batch, kind: BatchKind, end: int, tally: Tally) -> Sequence[Record]:
-    """Counts the part of one batch inside `[tally.position, end)`, and returns its data records."""
+    """Counts the part of one batch inside `[tally.position, end)`, and returns its data records.
+
+    Args:
+        kind: the kind of the batch; only a batch of data has data records.
+        end: the end offset of the range.
+    """
     start = tally.position
     records = batch.records
     if records and (records[0][0] < start or records[-1][0] >= end):

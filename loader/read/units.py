@@ -1,9 +1,11 @@
-"""Runs the units of a plan, and continues after messages with unregistered schema ids.
+"""Runs the units of a plan (a unit is the input of one task), and continues after messages with unregistered schema
+ids.
 
-A range stops before the first message with a schema id that the plan does not know, and returns further unknown ids.
-These ids are then looked up in the registry. Because this happens after the offsets were read, an id that the registry
-lacks was not registered when its message was written: the message is bad, and the rest of the range is read as a
-further unit, in which the id is marked as absent. Absent ids are not stored, because they may be registered later.
+A range stops before the first message with a schema id that the plan does not know, and returns this id with the
+unknown ids that follow. These ids are then looked up in the registry. Because this happens after the offsets were read,
+an id that the registry lacks was not registered when its message was written: the message is bad, and the rest of the
+range is read as a further unit, in which the id is marked as absent. Absent ids are not stored, because they may be
+registered later.
 
 An id that the registry has ends the range for this run. It may belong to a new version of the topic's subject, which
 must be folded into the load schema first; the next plan does that. An id without a response, because the registry is
@@ -29,11 +31,13 @@ ABSENT_IDS_MAX = 10_000  # looked up per run: a topic of random bytes must not d
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The result of a plan's units.
+    """The result of running a plan's units.
 
-    `units` are the units of the plan and the further units. A range that a further unit continued is cut there.
-    `registered_ids` are, by topic, ids that the plan did not know and the registry has; `problems` are sentences by
-    topic, `notes` are complete sentences. `read_ms` is the time of the slowest task, summed over the rounds.
+    `units` are the units of the plan and the further units that read the rest of stopped ranges. A range that a further
+    unit continued ends where it stopped. `results` are the results of the units. `registered_ids` are, by topic, ids
+    that the plan did not know and the registry has. `problems` are sentences by topic, `notes` are complete sentences.
+    The plan's units are the first round and further units are the next ones: `read_ms` is the time of each round's
+    slowest task, added up.
     """
 
     units: tuple[WorkUnit, ...]
@@ -48,6 +52,11 @@ def read_units(
     units: Sequence[WorkUnit], run_units: Callable[[Sequence[WorkUnit]], Sequence[UnitResult]], schemas: WriterSchemas
 ) -> Reading:
     """Runs the units, looks up the unknown ids of the stopped ranges, and repeats this for the rest of the ranges.
+
+    Args:
+        units: the units of the plan.
+        run_units: runs units as tasks, and returns their results.
+        schemas: looks up the unknown ids.
 
     Raises:
         LoaderError: the tasks could not run.
@@ -94,8 +103,8 @@ def read_units(
 
 
 def nearest_ids(stopped: Sequence[RangeResult], most: int) -> tuple[int, ...]:
-    """Returns at most `most` distinct ids to look up: first the ids that stopped ranges, then the next unknown ids
-    after them in each range. Pure.
+    """Returns at most `most` distinct unknown ids to look up. The first id of every stopped range comes first, because
+    it stopped the range; then the second id of every range, and so on. Pure.
 
     Args:
         stopped: the results of ranges that stopped before an unknown id.
@@ -110,8 +119,8 @@ def nearest_ids(stopped: Sequence[RangeResult], most: int) -> tuple[int, ...]:
 def continued_units(
     units: Sequence[WorkUnit], results: Sequence[UnitResult], absent: Collection[int], next_task: int
 ) -> tuple[tuple[WorkUnit, ...], tuple[WorkUnit, ...]]:
-    """Cuts each range that stopped before an absent id, and adds units for the rest. Returns the cut units and the
-    added ones. Pure.
+    """Adds units that read the rest of ranges that stopped before an absent id. Returns two results: the units with
+    these ranges ending where they stopped, and the added units. Pure.
 
     Args:
         results: the results of `units`.

@@ -53,8 +53,8 @@ from headrace.loader.work_unit import FileKind, RangeResult, TaskSettings, UnitR
 logger = logging.getLogger(__name__)
 
 PIECE_BYTES_MAX = 4 * 1024**3
-"""Maximum size of the files that one commit replaces. Reading them again takes a small pool some minutes, which is the
-work lost if the command is killed."""
+"""Maximum size of the files that one commit replaces. A few tasks read their offsets again in some minutes, which is
+the work lost if the command is killed."""
 
 REST = "run this command again for the rest"
 
@@ -82,15 +82,17 @@ class BackfillSettings:
 def backfill(
     ports: BackfillPorts, topic: str, period: Period, settings: BackfillSettings, *, is_dry: bool
 ) -> BackfillReport:
-    """Recreates the files of a topic in the time partitions of a period, with the files that share offsets with them.
+    """Recreates the files of a topic in the time partitions of a period, and all files that share offsets with them.
 
-    To find shared offsets, the index of every day of the topic is read once, and that of days with such files again.
-    Memory is needed for the replaced files and for a span per day and partition. A year of loads every ten minutes,
-    105,000 files of ten partitions, took 10 s and little memory. The commits of the topic are read back to the oldest
-    that wrote one of the files.
+    To find the latter, it reads the index of the topic's files: every day once, and a day again if files on it may
+    share offsets with files found later. Memory is needed for the entries of the replaced files, and for one offset
+    range per day and partition. A year of loads every ten minutes, 105,000 files of ten partitions, took 10 s and
+    little memory. The topic's commits are read from the newest back to the oldest that wrote one of the files.
 
     Args:
         topic: a topic with a commit.
+        period: the time partitions to recreate.
+        is_dry: only report the files that would be replaced.
 
     Raises:
         KafkaUnavailable: no broker answers.
@@ -101,7 +103,7 @@ def backfill(
 
 
 class _Stopped(Exception):
-    """Ends the command with a reason. The pieces committed before stay committed."""
+    """Ends the command for a reason that is reported. The pieces that were committed before stay committed."""
 
     def __init__(self, *sentences: str) -> None:
         super().__init__("; ".join(sentences))
@@ -110,7 +112,7 @@ class _Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A piece that was read again, with the plan and the results."""
+    """The messages of a piece (the components that one commit replaces), read again: with the plan and the results."""
 
     plan: LoadPlan
     reading: Reading
@@ -172,8 +174,11 @@ class _Backfill:
         ]
 
     def _found(self, state: LoaderState, asked: Sequence[LiveFile]) -> list[Component]:
-        """Returns the files to replace as components (files that are replaced together), without those that have rows
-        of an earlier log. Adds sentences about the requested files among these to the problems.
+        """Finds the files to replace: the requested files, and those that share offsets with them. Returns them as
+        components (files that are replaced together).
+
+        Files with rows of an earlier log are left out, because the brokers no longer have their messages. For requested
+        files that are left out, sentences are added to the problems.
 
         Args:
             asked: the requested files.
@@ -223,8 +228,10 @@ class _Backfill:
                 of += 1
 
     def _work(self, piece: Sequence[Component], name: str) -> tuple[Component, ...]:
-        """Reads and commits a piece. If the messages of some components differ from their files, commits nothing, and
-        returns the other components, which the caller tries again; otherwise returns none.
+        """Reads a piece and commits it. Returns the components to try again, none if the piece is done.
+
+        If the number of messages read differs from that in the files of some components, nothing is committed, and the
+        other components are returned.
 
         Args:
             piece: the components that one commit replaces.
@@ -327,11 +334,11 @@ class _Backfill:
         return self._settings.plan.policy_of(self._topic).with_table(known.partition_by, known.kafka_column)
 
     def _whole(self, plan: LoadPlan, reading: Reading, piece: Sequence[Component]) -> ReconciledTopic:
-        """Returns the results of a piece, after checking that every offset was read and that the log did not change
-        during the read.
+        """Returns the results of a piece for its commit, after checking that every offset was read and that the
+        partitions had the same log and leader throughout.
 
         Raises:
-            _Stopped: an offset was not read, or the log changed.
+            _Stopped: an offset was not read, or the log or leader changed.
         """
         sentences = failures(reading.results) + list(reading.problems.get(self._topic, ()))
         if sentences:
@@ -406,9 +413,11 @@ def _partitions(numbers: frozenset[int]) -> str:
 
 
 def _still_true(notes: Sequence[str], committed: TopicCommit) -> Iterator[str]:
-    """Returns the notes of earlier pieces, without those about time partitions that were processed again since.
+    """Yields the notes of earlier pieces that are still valid. A note that names a time partition is dropped if the
+    present piece rewrites that time partition again.
 
     Args:
+        notes: the notes of earlier pieces.
         committed: the topic's commit of the present piece.
     """
     time_partitions = {one.time_partition for one in committed.rewrites}

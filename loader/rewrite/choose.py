@@ -16,7 +16,7 @@ FILES_MIN = 2  # number of small files from which a time partition is merged
 
 
 def is_expired(day: str, keep_days: int, now_ms: int) -> bool:
-    """Whether a day ended more than `keep_days` days ago.
+    """Whether a day ended at least `keep_days` days ago.
 
     Args:
         day: in UTC, such as `dt=2026-01-31`.
@@ -37,8 +37,8 @@ def end_of_time_partition_ms(time_partition: str) -> int:
 
 
 def merges(files: Sequence[IndexedFile], bytes_target: int) -> list[tuple[IndexedFile, ...]]:
-    """Yields groups of files of a time partition, oldest first. Each group is to be merged into one file. Yields
-    nothing if merging would save little."""
+    """Returns groups of files of a time partition, oldest first; each group is to be merged into one file. Returns no
+    group if merging would save little."""
     small = [file for file in files if file.length < SMALL_SHARE * bytes_target]
     groups: list[list[IndexedFile]] = [[]]
     for file in small:

@@ -44,7 +44,8 @@ class LiveFile:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Offsets `[start, end)` of a partition; the files that cover them hold `records` messages."""
+    """Offsets `[start, end)` of a partition, as part of a component; its files hold `records` messages with these
+    offsets."""
 
     partition: int
     start: int

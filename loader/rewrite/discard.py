@@ -47,8 +47,10 @@ def discard(
 
     Args:
         topic: a topic with a commit.
+        shape: the properties of the new files for the remaining messages.
         codes: removes only messages with one of these quarantine codes; empty for all.
         reason: stored in the commit.
+        is_dry: only count the messages.
 
     Raises:
         OSError: files cannot be read or written.
@@ -96,8 +98,8 @@ def _those_of(found: Counter[str], codes: Collection[str]) -> Counter[str]:
 
 
 def _is_concerned(found: Counter[str], codes: Collection[str]) -> bool:
-    """Whether messages of a file are removed. A file with codes that this release does not know is left unchanged,
-    because its remaining messages could not be written again.
+    """Whether messages of a quarantine file are to be removed. False if messages with a code that this release does not
+    know would remain, because this release cannot copy them to a new file.
 
     Args:
         found: numbers of messages in the file, by quarantine code.

@@ -38,7 +38,9 @@ class MergeSource:
 class MergeUnit:
     """The files of one time partition that a task merges into one file, or into one per schema. Sizes are in bytes.
 
-    `warehouse` is the value of `WarehouseFiles.reach`, `staging` that of `Staging.location`.
+    `warehouse` is the directory from which tasks open the published files (`WarehouseFiles.reach`), `staging` the
+    directory for the merged files (`Staging.location`). `build` identifies the driver's installation; a task with
+    another one refuses the unit.
     """
 
     run_id: str
@@ -92,7 +94,13 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
 
 
 def merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> MergeResult:
-    """Merges the files of a unit. Returns failures of files and disks in the result instead of raising them."""
+    """Merges the files of a unit and returns the merged files. If a file is damaged or a disk fails, returns the reason
+    in the result instead of raising an error.
+
+    Args:
+        files: the published files.
+        sink: receives the merged files.
+    """
     if unit.build != (build := current_build()):
         return MergeResult(unit.task, (), f"task {unit.task} runs {build}, and the driver {unit.build}")
     try:
@@ -142,7 +150,14 @@ def _check(source: MergeSource, files: WarehouseFiles) -> None:
 
 
 def _blocks(source: MergeSource, files: WarehouseFiles, opened: IO[bytes]) -> tuple[str, Iterator[tuple[int, bytes]]]:
-    """Yields (schema text, number of rows, joined rows) for each block of a source file."""
+    """Returns the schema text of a source file, and an iterator over its blocks as (number of rows, joined rows).
+
+    Args:
+        opened: the source file, open for reading.
+
+    Raises:
+        SourceDamaged: it is not an Avro file.
+    """
     try:
         reader = fastavro.block_reader(opened)
         schema = reader.metadata["avro.schema"]

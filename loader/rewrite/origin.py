@@ -30,7 +30,7 @@ class Foreign:
 def foreign(
     files: Collection[LiveFile], commits: Iterable[tuple[int, CommitKind, TopicCommit]]
 ) -> dict[FileKey, Foreign]:
-    """Returns the files with rows of an earlier log of the topic, each with the reason.
+    """Returns those of `files` that have rows of an earlier log of the topic, each with the reason.
 
     Args:
         commits: the topic's commits with their numbers, newest first. Consumed only as far back as needed.
@@ -49,11 +49,12 @@ def foreign(
 
 
 class _Walk:
-    """The search through a topic's commits, from the newest back, for the commits that first loaded the rows of the
-    requested files.
+    """A search through a topic's commits, from the newest back, that finds for each requested file the commits that
+    first loaded its rows.
 
-    `waiting` are the files whose commit is still to be found further back: requested files, and files from which rows
-    were copied into them. Each has the keys of the requested files that contain its rows.
+    A requested file may be a copy, such as a merged file; the search then continues with the files that it was copied
+    from. `waiting` are the files whose commit has not been reached yet, each with the keys of the requested files that
+    contain its rows.
     """
 
     def __init__(self, asked: Mapping[FileKey, LiveFile]) -> None:
@@ -92,8 +93,8 @@ class _Walk:
         self.waiting.clear()
 
     def unknown(self) -> dict[FileKey, Foreign]:
-        """Ends the search, when all commits have been read. Returns the requested files with rows of an earlier log,
-        and those whose rows have no known origin, each with the reason."""
+        """Ends the search after the last commit. Returns the requested files with rows of an earlier log, and those
+        with rows that no commit loaded, each with the reason."""
         for key in self._heirs():
             self._found.setdefault(key, Foreign("no commit states the origin of their rows", False))
         return self._found

@@ -125,7 +125,8 @@ class Replaying:
 
     def look(self, source: QuarantineSource) -> Replayed:
         """Retries the messages of a quarantine file without writing anything. Returns how many would become rows and
-        how many would remain, as `write` does. Messages of a file with unknown codes are not retried.
+        how many would remain; these are the counts that `write` then returns. In a file with codes that this release
+        does not know, no message is retried.
 
         Raises:
             SourceLost: the file is missing or differs from its commit.
@@ -135,10 +136,12 @@ class Replaying:
         return Replayed(source, Counter(), Counter(row.code for row in quarantined_rows(self.files, source)))
 
     def write(self, source: QuarantineSource, into: TaskFiles, new_rows: Callable[[int], RangeRows]) -> Replayed:
-        """Writes the messages of a file to new files, as rows or quarantined again.
+        """Retries the messages of a quarantine file. Writes each to a new file, as a row or as quarantined message, and
+        returns how many became rows and how many remain.
 
         Args:
-            new_rows: creates the receiver of a partition's rows, in offset order.
+            into: the new files.
+            new_rows: creates the buffer for the rows of a partition, given its number.
 
         Raises:
             SourceLost: the file is missing or differs from its commit.
@@ -228,8 +231,12 @@ def copy_rows(
 
 
 def _taken(messages: RangeMessages, row: QuarantinedRow) -> bool:
-    """Retries a quarantined message: it becomes a row, or is quarantined again. Returns False, and does neither, if it
-    is unknown whether the registry has its schema."""
+    """Retries a quarantined message: adds it as a row or as quarantined message, and returns True. If the plan does not
+    say whether the registry has its schema, returns False without adding it.
+
+    Args:
+        messages: converts the message and adds the result.
+    """
     record: Record = (row.offset, row.timestamp_ms, row.key, row.value, raw_headers(row))
     try:
         messages.take([record])

@@ -26,9 +26,9 @@ AGAIN = "nothing of this was replaced; run this again"
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The reason why the files with the offsets `[start, end)` of a partition are not replaced. `messages` is the
-    difference between the number of messages read and the number in the files (always positive), 0 if nothing was read.
-    """
+    """The reason why the files with messages of the offsets `[start, end)` of a partition are not replaced. `messages`
+    is by how many messages the number read differs from the number in the files (always positive), 0 if nothing was
+    read."""
 
     partition: int
     start: int
@@ -40,10 +40,12 @@ class Refused:
 def of_this_log(
     files: Sequence[LiveFile], strangers: Mapping[FileKey, Foreign], wanted: Collection[FileKey]
 ) -> tuple[list[Component], tuple[str, ...]]:
-    """Returns the components (files that are replaced together) whose messages are in the topic's present log, and
-    sentences about the requested files that cannot be written again.
+    """Divides files into components (files that are replaced together), and returns those that can be recreated: all
+    their messages are in the topic's present log. Also returns sentences about the requested files that cannot be
+    recreated.
 
     Args:
+        files: the files that are to be replaced.
         strangers: the files with rows of an earlier log.
         wanted: keys of the requested files; components without any of them are omitted.
     """
@@ -107,13 +109,13 @@ def told(refused: Iterable[Refused]) -> tuple[str, ...]:
 
 
 def ranges_of(found: DiscoveredTopic, known: TopicState, piece: Sequence[Component]) -> TopicRanges:
-    """Returns the plan of the offsets to read: one range per partition, from the first offset of its intervals to the
-    last.
+    """Returns one range per partition of a piece, for the commit: from the first offset of the partition's intervals to
+    the last. (An interval is an offset range of a component.)
 
     Args:
         found: the topic on the brokers.
         known: the topic in the commit log.
-        piece: the components that one commit replaces; they have the intervals.
+        piece: the components that one commit replaces.
     """
     epochs = {one.partition: one.leader_epoch for one in found.partitions}
     spans: dict[int, list[Interval]] = defaultdict(list)
@@ -128,11 +130,12 @@ def ranges_of(found: DiscoveredTopic, known: TopicState, piece: Sequence[Compone
 
 
 def offset_ranges(topic: str, known: TopicState, ranges: TopicRanges, piece: Sequence[Component]) -> list[OffsetRange]:
-    """Returns the intervals of the piece as `OffsetRange`, the type that tasks use.
+    """Returns the intervals of a piece (the offset ranges of its components) as `OffsetRange`, for the tasks to read.
 
     Args:
         known: the topic in the commit log; used to estimate sizes.
         ranges: the result of `ranges_of`, with the present leader epochs.
+        piece: the components that one commit replaces.
     """
     epochs = {planned.partition: planned.leader_epoch for planned in ranges.ranges}
     found = []
@@ -153,15 +156,15 @@ def offset_ranges(topic: str, known: TopicState, ranges: TopicRanges, piece: Seq
 
 
 def differing(piece: Sequence[Component], results: Iterable[RangeResult]) -> dict[int, list[Refused]]:
-    """Compares the number of messages read with the number in the files, by interval. Returns the differences by the
-    component's position in the piece.
+    """Compares the number of messages read with the number in the files, for each interval (offset range of a
+    component). Returns the differences by the component's index in `piece`; empty if all numbers are equal.
 
-    A surplus in one interval does not compensate for a deficit in another. Within one interval it could: if rows were
-    removed with `headrace expire` or `accept-missing` and the brokers lost as many other messages since.
+    A surplus in one interval does not hide a deficit in another. Within one interval it may: if rows were removed with
+    `headrace expire` or `accept-missing`, and the brokers have lost as many other messages since.
 
     Args:
         piece: the components that were read again, to be replaced by one commit.
-        results: the results of reading their offset ranges.
+        results: the results of reading their intervals.
     """
     places = sorted(
         (one.partition, one.start, at, one) for at, component in enumerate(piece) for one in component.intervals

@@ -1,8 +1,8 @@
-"""Deletes the files of earlier generations once no query reads them.
+"""Deletes the files that a rewrite replaced, once no query reads them.
 
-A query that began before the partition's location changed reads the old files to its end, and a driver that resumes
-late may even restore the old location for a moment. Replaced files are therefore deleted no sooner than a day later and
-after the appliers have applied the commit. Before that, the partition's location is corrected if necessary.
+A query that began before the rewrite reads the old files to its end, and a paused driver that resumes may even set the
+partition's location back to the old directory for a moment. Replaced files are therefore deleted no sooner than a day
+later and after the appliers have applied the commit. Before that, the partition's location is corrected if necessary.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Retirement:
         self._partitions = partitions
 
     def retire(self, now_ms: int) -> frozenset[int]:
-        """Deletes replaced files that are old enough. Returns the numbers of rewrites without remaining replaced files;
-        the next commit lists them in `retired`, so that later runs do not examine them.
+        """Deletes replaced files that are old enough. Returns the commit numbers of the rewrites whose replaced files
+        are now all deleted; the next commit lists them in `retired`, so that later runs do not examine them.
 
         Raises:
             CorruptCommit: a commit cannot be read.
@@ -87,8 +87,13 @@ class Retirement:
             self._partitions.bring(topic, state.topics[topic], kind, time_partitions, state.commit_number)
 
     def _replaced(self, topic: str, committed: TopicCommit, commit_number: int, state: LoaderState) -> Sequence[str]:
-        """Returns the paths that became unused by a rewrite: of the files that were live before it, in the previous
-        directories of its time partitions."""
+        """Returns the paths of a topic's files that a rewrite made unused. These are all files that its time partitions
+        had before it, in the directories of their earlier generation.
+
+        Args:
+            committed: the topic's part of the rewrite.
+            commit_number: the rewrite's commit.
+        """
         names = []
         for rewrite in committed.rewrites:
             indexed = self._index.time_partition(topic, rewrite.kind, rewrite.time_partition)

@@ -120,6 +120,7 @@ def accept_missing(
     """Commits the removal of a topic's files that no longer exist, because the operator accepts their loss.
 
     Args:
+        kinds: the kinds of files to check: files of the table, of the quarantine or both.
         time_partition: limits this to one time partition; "" for all of the topic.
     """
     state, notes = caught_up(ports, is_dry)
@@ -329,10 +330,14 @@ def add_commit(
     commits: Mapping[str, TopicCommit],
     reason: str = "",
 ) -> RewriteReport:
-    """Commits the rewrites, in several commits if necessary, and applies them.
+    """Commits a rewrite, in several commits if it is too large for one, and applies them. Returns a report with the
+    newest commit number. Its problems are the topics that another command rewrote first, and failures of appliers.
 
     Args:
         state: state that was read before the work began.
+        kind: the kind of the rewrite.
+        run_id: the run whose staging directory has the new files.
+        commits: the commit by topic.
         reason: the operator's reason, "" for none.
     """
     commit_number, problems = 0, dict[str, tuple[str, ...]]()

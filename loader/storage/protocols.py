@@ -160,8 +160,8 @@ class WarehouseFiles(Protocol):
         ...
 
     def bring(self, topic: str, source: str, target: str) -> None:
-        """Gives a published file a second name, for a new generation of its time partition, and fsyncs it. May be
-        repeated, also with the second name as source.
+        """Gives a published file a second name, for a new generation of its time partition, and fsyncs the name. If the
+        second name exists, it is only fsynced; `source` may then be the second name itself.
 
         Raises:
             PublishedFileLost: there is no such file.

@@ -101,12 +101,13 @@ class RangeRows:
         return rows
 
     def _block_end(self, rows: _OpenRows, ends: Sequence[int], taken: int, at: int) -> int:
-        """Returns the number of rows, from the start of a run, up to and including the row that fills the open block;
-        the number of all rows if the block does not become full.
+        """Returns how many rows of a run, counted from its start, have been added once the open block is full. Returns
+        the number of all its rows if the block does not become full.
 
         Args:
-            ends: the end position of each row in the run.
-            taken: the number of rows that were added already; they end at position `at`.
+            rows: the rows in the open block.
+            ends: the end position of each row of the run, in bytes.
+            taken: the number of rows of the run that were added already; they end at position `at`.
         """
         full = at + self._block_bytes - len(rows.data)
         return min(bisect_left(ends, full, lo=taken) + 1, len(ends))
@@ -151,8 +152,8 @@ class RangeRows:
         rows.data, rows.count = bytearray(), 0
 
     def _relieve(self) -> None:
-        """Spills until half the memory is free: first finished blocks, then also the buffered rows of the largest time
-        partitions."""
+        """Spills until at most half of the memory limit is used: first finished blocks, then also the buffered rows.
+        The largest time partitions come first."""
         by_size = sorted(self._time_partitions.items(), key=lambda item: len(item[1].data), reverse=True)
         for is_last_resort in (False, True):
             for (kind, _), rows in by_size:

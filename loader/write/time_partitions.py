@@ -11,7 +11,11 @@ PERIOD_MS = {"hour": 3_600_000, "day": 86_400_000}
 
 
 class TimePartitions:
-    """Returns the time partition for a time in milliseconds, in UTC. Times outside of the calendar go to 1970-01-01."""
+    """Returns the time partition for a time in milliseconds, in UTC. Times before 1970 or after 9999 go to 1970-01-01.
+
+    Args:
+        partition_by: `hour` or `day`.
+    """
 
     def __init__(self, partition_by: str) -> None:
         self._period_ms = PERIOD_MS[partition_by]

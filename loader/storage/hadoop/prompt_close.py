@@ -17,8 +17,8 @@ SETTINGS: Mapping[str, str] = {
 }
 
 DEFAULTS = "hdfs-default.xml"
-"""The name that Hadoop gives as source of a value from its default file. For a default in Hadoop's code it gives no
-source."""
+"""The source that Hadoop states for a setting whose value comes from its own default file. If the default is in
+Hadoop's code, it states no source."""
 
 
 def prompt_close(jvm: Any, configuration: Any) -> Mapping[str, str]:

@@ -45,8 +45,8 @@ class LocalFiles:
         return tuple(missing)
 
     def _link(self, file: Publication, staged: Path) -> bool | None:
-        """Links the file to its name. Returns whether it is in staging too, None if it exists neither there nor under
-        its name."""
+        """Links a committed file from staging to its name. Returns True if the file is still in staging too, False if
+        it has only its name, None if it has neither."""
         final = self._warehouse / file.name
         # The length is checked before the file is visible: a reader must never see a truncated file.
         in_staging = length_of(staged)
@@ -130,8 +130,8 @@ class LocalFiles:
             self._remove_empty(directory)
 
     def _remove_empty(self, directory: Path) -> None:
-        """Deletes a directory and those above it, as long as they are empty, and fsyncs the deletion of files and
-        directories."""
+        """Deletes a directory and those above it, as long as they are empty. Then fsyncs the first directory that
+        remains, so that its deleted entries stay deleted after a power failure."""
         while directory.parts:
             try:
                 (self._warehouse / directory).rmdir()
