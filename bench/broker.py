@@ -83,7 +83,12 @@ def payload(record_bytes: int) -> bytes:
 
 
 def produce(settings: dict[str, object], topic: str, partitions: int, value: bytes, messages: int) -> float:
-    """Produces messages and returns the seconds until all are acknowledged."""
+    """Produces a value as many times as `messages` says, evenly to the partitions. Returns the seconds until all are
+    acknowledged.
+
+    Args:
+        settings: settings of librdkafka that override the benchmark's.
+    """
     producer = confluent_kafka.Producer(
         {"linger.ms": 5, "batch.size": 1_000_000, "queue.buffering.max.messages": 1_000_000, **settings}
     )
@@ -256,8 +261,13 @@ def rates_of(brokers: Sequence[Broker], args: argparse.Namespace, record_bytes: 
 def show_write(
     batches: Sequence[int], args: argparse.Namespace, record_bytes: int, partitions: int, directory: Path
 ) -> None:
-    """Measures receiving and writing such batches, on the brokers' disk: the best of as many rounds as the brokers
-    have."""
+    """Prints the rate of receiving batches and writing them to the disk of the brokers, as a baseline. The best of as
+    many rounds counts as for the brokers.
+
+    Args:
+        batches: sizes in bytes, as in the bundled broker's log.
+        directory: a directory on the brokers' disk.
+    """
     byte_count = sum(batches) * partitions // args.rounds
     result = []
     for _ in range(args.rounds):
@@ -285,10 +295,11 @@ def _make_ready(byte_count: int) -> None:
 def _rounds(
     brokers: Sequence[Broker], rounds: int, work: Callable[[Broker], float], byte_count: int = 0
 ) -> list[tuple[Broker, tuple[float, float]]]:
-    """Runs the rounds of the brokers alternately. Returns the best seconds of each broker, and its CPU seconds in that
-    round.
+    """Runs the rounds of all brokers alternately. Returns for each broker the seconds of its fastest round, and the
+    broker's CPU seconds in that round.
 
     Args:
+        work: runs one round and returns its seconds.
         byte_count: bytes that a round writes.
     """
     result: dict[str, tuple[float, float]] = {}
@@ -326,7 +337,13 @@ def show_latency(broker: Broker, rate: int, seconds: float, label: str = "") -> 
 
 
 def steadily(broker: Broker, topic: str, rate: int, seconds: float) -> tuple[list[float], list[float]]:
-    """Sends 100-byte messages at a steady rate. Returns the seconds until each was acknowledged, and consumed."""
+    """Sends 100-byte messages at a steady rate and consumes them. Returns two lists, with an item per message: the
+    seconds from sending it to its acknowledgement, and to its arrival at the consumer.
+
+    Args:
+        rate: messages per second.
+        seconds: duration of sending.
+    """
     count, acknowledged, arrived = int(rate * seconds), list[float](), list[float]()
     producer = confluent_kafka.Producer({**broker.client, "linger.ms": 0, "acks": "all"})
     consumer = confluent_kafka.Consumer(

@@ -54,7 +54,7 @@ HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The distribution of the messages: `topics` topics with `partitions` partitions each."""
+    """The topic partitions that have the messages of a case: `topics` topics with `partitions` partitions each."""
 
     topics: int
     partitions: int
@@ -86,7 +86,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Wall-clock seconds and CPU seconds of the process."""
+    """Wall-clock seconds and CPU seconds that a task took in its process."""
 
     seconds: float
     cpu_s: float
@@ -108,7 +108,7 @@ def cases_of(brokers: str, messages: int) -> Iterator[Case]:
 
 
 def fill(brokers: str, spread: Spread, messages: int) -> None:
-    """Produces the same messages into every partition."""
+    """Creates the topics and produces the same number of messages into every partition."""
     admin = AdminClient({"bootstrap.servers": brokers})
     topics = [NewTopic(name, spread.partitions, 1, config={"retention.ms": "-1"}) for name in spread.names()]
     for future in admin.create_topics(topics).values():
@@ -135,7 +135,7 @@ def fill(brokers: str, spread: Spread, messages: int) -> None:
 
 
 def measure(case: Case) -> Cost:
-    """Runs one task over all partitions of a case."""
+    """Runs one task that reads all partitions of a case, and returns its cost."""
     if not case.is_ahead:
         KafkaCluster.prefetch = lambda *_, **__: None  # type: ignore[method-assign]
     schema = SHAPE.text()

@@ -47,7 +47,7 @@ SCHEMA = LoadSchema(1, "", 1, "{}", json.dumps({"type": "record", "name": "R", "
 
 @dataclass
 class Idle:
-    """An applier without work."""
+    """An applier that does nothing, so that a pass over the appliers has only its own cost."""
 
     name: str
     is_advisory: bool = False
@@ -76,7 +76,8 @@ def committed(run: int, topic: str, state: LoaderState) -> TopicCommit:
 
 
 def make_log(root: Path, runs: int) -> None:
-    """Writes the commits, archives and checkpoints of the runs. The first run creates all topics."""
+    """Writes a commit log with this number of runs: commits, archives and checkpoints, as loads would leave them. The
+    first run creates all topics."""
     storage = LocalCommitStorage(root)
     log = CommitLog(storage)
     log.open()
@@ -114,7 +115,7 @@ def engine(log: CommitLog) -> ApplierEngine:
 
 
 def measure(root: Path) -> dict[str, float]:
-    """Measures an idle run in this process."""
+    """Runs an idle load on a log in this process, and returns the measured values by their names in the table."""
     log = CommitLog(LocalCommitStorage(root))
     started = time.perf_counter()
     log.check_format(writing=False)
@@ -139,7 +140,8 @@ def measure(root: Path) -> dict[str, float]:
 
 
 def peak_memory_mb() -> float:
-    """Returns the peak memory of this program; getrusage would include the process that started it."""
+    """Returns the peak memory of this program. It is read from /proc, because getrusage would include the memory of the
+    process that started this one."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) / 1024
 

@@ -1,16 +1,16 @@
-"""Measures adding partitions against the bare metastore call: `python -m bench.hive`.
+"""Compares the time to add partitions as a load does with that of the bare metastore call: `python -m bench.hive`.
 
-Hive's metastore code on Derby in Spark's JVM gets tables, and then a day of partitions for each, added as a load adds
-partitions that its log knows to be new: after a read of the table, by plan and operations. As a baseline, one prepared
-bulk call per table adds the same number of partitions to other tables. Both alternate table by table, so that delays of
-the metastore affect both; the medians of their rounds are compared. Derby fsyncs every change; `TMPDIR=/dev/shm`
-measures without the disk.
+The metastore is Hive's code on Derby in Spark's JVM. The benchmark creates tables in pairs, and adds a day of hourly
+partitions to each. The first table of a pair gets them as in a load that knows from its log that they are new: it reads
+the table, plans, and executes the operations of the plan. The second table gets as many in one prepared bulk call. The
+two alternate, so that delays of the metastore affect both; the medians of their rounds are compared. Derby fsyncs every
+change; `TMPDIR=/dev/shm` measures without the disk.
 
     --tables 1000 --partitions 24    number of tables, and of partitions per table
 
 `--keep` appends the output to `bench/results/hive.md`.
 
-Exit code 1: a partition takes more than 1.2 times as long as in the bulk call alone.
+Exit code 1: a partition takes more than 1.2 times as long as in the bulk call.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def table(base: Path, name: str) -> TableState:
 
 
 def day(state: TableState, partitions: int) -> dict[PartitionValues, str]:
-    """Returns the partitions of a table, with directories as after a load."""
+    """Creates the directories of a table's hourly partitions, as a load would. Returns their locations by the values of
+    the partition columns."""
     values = [(f"2026-01-{1 + n // 24:02}", f"{n % 24:02}") for n in range(partitions)]
     locations: dict[PartitionValues, str] = {one: f"{state.location}/dt={one[0]}/hr={one[1]}" for one in values}
     for location in locations.values():
@@ -101,7 +102,8 @@ def main() -> int:
 
 
 def measure(executor: SparkExecutor, base: Path, tables: int, partitions: int) -> tuple[float, list[str]]:
-    """Returns the ratio of the time per partition to the bulk call, and the lines of the report."""
+    """Measures pairs of tables. Returns how many times as long as in the bulk call a partition takes in a load, and the
+    lines of the report."""
     executor.ensure_database(DATABASE)
     ours, alone, created = [], [], []
     for number in range(tables):

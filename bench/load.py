@@ -1,18 +1,18 @@
-"""Compares whole loads, from a broker to committed files and Hive partitions, with partial alternatives: `python -m
-bench.load`.
+"""Compares whole loads, from a broker to committed files and Hive partitions, with programs that do a part of the work:
+`python -m bench.load`.
 
 Each row is a load of a topic with eight partitions and two hours of messages. The contenders run in their own
 processes, pinned to the given cores; the broker has the other cores, if there are any:
 
-- `core`: `headrace load` as installed, with compiled core, audit and hourly partitions.
-- `reference`: the same with the Python reference, on fewer messages.
-- `naive`: kafka-python and fastavro in a loop, on fewer messages and one core.
-- `spark`: Spark's Kafka source, `from_avro` and Avro sink, without times, partitions, audit and tables.
+    core       `headrace load` as installed, with compiled core, audit and hourly partitions
+    reference  the same with the Python reference, on fewer messages
+    naive      kafka-python and fastavro in a loop, on fewer messages and one core
+    spark      Spark's Kafka source, `from_avro` and Avro sink, without times, partitions, audit and tables
 
-Spark is warm in all of them: another topic is loaded before the measurement. With an `evolved` schema, the registry has
-a later version than the messages: a field added, one widened, one renamed, a record grown. Apache Kafka and Spark's
-Kafka source come from Maven Central. `--keep` appends the table to `bench/results/load.md`. All rows with 10 M messages
-take hours; arguments select a part.
+The start of Spark is not measured: each contender with a JVM first loads another topic. With an `evolved` schema, the
+registry has a later version than the messages: a field added, one widened, one renamed, a record grown. Apache Kafka
+and Spark's Kafka source come from Maven Central. `--keep` appends the table to `bench/results/load.md`. All rows with
+10 M messages take hours; arguments select a part.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from support.servers.maven_jars import classpath_of  # noqa: E402
 PARTITIONS = 8
 WARM_MESSAGES = 20_000
 PART = {"naive": 20, "reference": 10}
-"""The factor by which slow contenders get fewer messages."""
+"""By slow contender: the divisor of its number of messages."""
 SPARK_JARS = ("spark-sql-kafka", "spark-token-provider", "spark-avro", "kafka-clients", "commons-pool2")
 HEADER = (
     "| broker | shape | bytes | fields | schema | cores | contender | messages | seconds | in tasks "
@@ -58,7 +58,13 @@ HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic in a broker, with smaller ones for slow contenders and for warming up."""
+    """A topic of the benchmark, and smaller copies of it for slow contenders and for warming up.
+
+    Attributes:
+        shape: schema and content of the messages.
+        is_later: whether the registry also has a later version of the schema.
+        messages: number of messages.
+    """
 
     shape: Shape
     is_later: bool
@@ -100,7 +106,7 @@ BROKERS = {"bundled": bundled_broker, "kafka": apache_kafka}
 
 
 def fill(brokers: str, registry: str, topic: Topic) -> float:
-    """Produces the messages of all contenders, and returns the mean size of a body."""
+    """Creates and fills a topic and its smaller copies. Returns the mean size of a message body in bytes."""
     with RegistryClient(registry) as client:
         for name in topic.sizes:
             schema_id = client.register(f"{name}-value", topic.shape.text()).schema_id
@@ -150,7 +156,14 @@ def run(job: Job, pinned: set[int]) -> Timing:
 def rows_of(
     args: argparse.Namespace, broker: str, brokers: str, registry: str, topic: Topic, jars: str
 ) -> Iterator[str]:
-    """Yields the rows of a topic, each as soon as it is measured."""
+    """Measures all contenders on a topic. Yields the rows of the table, each as soon as it is measured.
+
+    Args:
+        broker: name of the broker in the table.
+        brokers: its bootstrap servers.
+        registry: URL of the registry.
+        jars: Spark's Kafka source and Avro format, for the contender `spark`.
+    """
     body_bytes = fill(brokers, registry, topic)
     versions = topic.shape.text(), topic.shape.text(is_later=topic.is_later)
     cpus = sorted(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""Measures the messages per second of one task, and of plain fastavro doing a part of the work.
+"""Measures the messages per second of one task of a load, and of plain fastavro doing a part of its work.
 
     python bench/loader_task.py [--messages N] [--codec snappy]
 
@@ -129,7 +129,11 @@ def make_bodies(count: int, days: int) -> list[bytes]:
 
 
 def make_log(bodies: list[bytes], codec: int) -> list[tuple[int, bytes]]:
-    """Returns the batches with their base offsets."""
+    """Returns a log in memory: record batches with these message bodies, each with its base offset.
+
+    Args:
+        codec: number of the compression codec in Kafka's protocol.
+    """
     log = []
     for base in range(0, len(bodies), BATCH_RECORDS):
         builder = DefaultRecordBatchBuilder(2, codec, False, -1, -1, -1, 1 << 24)
@@ -142,7 +146,7 @@ def make_log(bodies: list[bytes], codec: int) -> list[tuple[int, bytes]]:
 
 
 class MemoryCluster:
-    """A cluster that serves a log from memory in slices of a few batches."""
+    """A stand-in for the Kafka client of a task. It serves a log from memory, a few batches per fetch."""
 
     log: tuple[tuple[int, bytes], ...] = ()
     batches_per_fetch = 40

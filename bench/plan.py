@@ -52,13 +52,15 @@ def uniform(draw: random.Random) -> list[float]:
 
 
 def lognormal(draw: random.Random) -> list[float]:
-    """Equal partitions within a topic; few topics have a thousand times the usual size."""
+    """Returns the relative sizes of all partitions, equal within a topic to 20 %. A few topics have a thousand times
+    the usual size."""
     topics = [draw.lognormvariate(0, 2) for _ in range(TOPICS)]
     return [topic * draw.uniform(0.8, 1.2) for topic in topics for _ in range(PARTITIONS)]
 
 
 def zipf(exponent: float) -> Callable[[random.Random], list[float]]:
-    """Partitions by rank across topics, as produced by skewed keys."""
+    """Returns a distribution of sizes as produced by skewed keys: the partition of rank n has the size 1/n^exponent.
+    The ranks are drawn across all topics."""
 
     def weights(draw: random.Random) -> list[float]:
         ranks = list(range(1, TOPICS * PARTITIONS + 1))
@@ -69,7 +71,7 @@ def zipf(exponent: float) -> Callable[[random.Random], list[float]]:
 
 
 def one_half(draw: random.Random) -> list[float]:
-    """One partition has half of all bytes."""
+    """Returns the relative sizes of all partitions, of which one has half of all bytes."""
     return [float(TOPICS * PARTITIONS - 1), *[1.0] * (TOPICS * PARTITIONS - 1)]
 
 
@@ -116,7 +118,7 @@ def spark(ranges: Sequence[OffsetRange], min_partitions: int = 0) -> Tasks:
 
 
 def in_order(tasks: Tasks) -> list[int]:
-    """Returns the bytes read by each worker, if each takes the next task as soon as it is free."""
+    """Returns the bytes read by each worker, if each worker takes the next task as soon as it has finished one."""
     heap = [0] * TASKS
     for task in tasks:
         heapq.heapreplace(heap, heap[0] + sum(map(weight, task)))
@@ -151,13 +153,13 @@ def rows_of(ranges: Sequence[OffsetRange], file_bytes_target: int) -> list[Row]:
 
 
 def least_imbalance(ranges: Sequence[OffsetRange], file_bytes_target: int) -> float:
-    """Returns the least imbalance without cutting ranges below the target file size."""
+    """Returns the least imbalance that any packing can reach without cutting ranges below the target file size."""
     mean = sum(map(weight, ranges)) / TASKS
     return max(1.0, min(file_bytes_target, max(map(weight, ranges))) / mean)
 
 
 class CachedRegistry:
-    """A registry client with cached responses only."""
+    """A stand-in for the registry client of a plan, which has all responses in memory."""
 
     outage = ""
 
@@ -172,7 +174,8 @@ class CachedRegistry:
 
 
 def plan_seconds(ranges: Sequence[OffsetRange], file_bytes_target: int) -> float:
-    """Measures a whole plan of these ranges, with a state that knows every partition."""
+    """Returns the seconds that a whole plan of these ranges takes, as in a load that has loaded every partition
+    before."""
     topics: dict[str, list[OffsetRange]] = {}
     for one in ranges:
         topics.setdefault(one.topic_partition.topic, []).append(one)

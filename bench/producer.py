@@ -69,7 +69,7 @@ Sample = list[tuple[str, dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The rate of one round."""
+    """The result of one round of a client."""
 
     messages_per_s: float
     cpu_us: float  # CPU time of this process per message
@@ -106,7 +106,13 @@ def produce_headrace(settings: Settings, topic: str, sample: Sample, compression
 
 
 def produce_baseline(settings: Settings, topic: str, sample: Sample, compression: str) -> None:
-    """Produces as confluent-kafka's documentation shows, with the same durability and counting of failures as ours."""
+    """Produces a sample with confluent-kafka's Avro serializer, as its documentation shows. Durability and the counting
+    of failures are the same as in the audited producer.
+
+    Args:
+        sample: pairs of key and value.
+        compression: compression codec; "" means none.
+    """
     registry = SchemaRegistryClient({"url": settings.registry.url})
     serializer = AvroSerializer(registry, SCHEMA)
     context = SerializationContext(topic, MessageField.VALUE)
@@ -262,7 +268,7 @@ def main() -> None:
 
 
 def encoded_bytes(settings: Settings) -> int:
-    """Returns the encoded size of a value in the middle of the sample."""
+    """Returns the size in bytes of a typical encoded value, by sending the 500th value of the sample."""
     with Producer(settings, app="bench") as producer:
         _, value = page_views(1000)[500]
         return producer.send(f"bench-size-{time.time_ns()}", value, schema=SCHEMA).size_bytes

@@ -1,11 +1,12 @@
-"""Measures the registry's rates, and those of the same Flask views without caches, in one run on one machine.
+"""Measures the registry's rates of requests, and for comparison those of its Flask application without caches, in one
+run on one machine.
 
     python -m bench.registry [--seconds 3] [--clients 1,32,100] [--workers 2] [--databases sqlite,postgresql]
                              [--parts reads,concurrent,registrations,servers,memory]
 
-The clients run on the same machine as the registry and its database. Each part prints the load of the machine before
-it, and the CPU time of the registry's processes per request, which does not depend on that load. PostgreSQL runs with
-fsync, from the system's package.
+The clients run on the same machine as the registry and its database. Each part first prints the load of the machine. It
+also prints the CPU time of the registry's processes per request, which does not depend on that load. PostgreSQL runs
+with fsync, from the system's package.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ def database(kind: str) -> Iterator[str]:
 
 
 def fill(url: str, count: int) -> None:
-    """Adds subjects `s1`… with one schema each; ids start at 1."""
+    """Adds subjects `s1` to `s<count>` with one schema each to an empty database; ids start at 1."""
     engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     numbers = range(1, count + 1)
     schemas = [
@@ -216,7 +217,8 @@ def heading(title: str) -> None:
 
 
 def known_schema(server: Running) -> tuple[str, str]:
-    """Returns a subject with a schema registered through the API, and the request body."""
+    """Registers a schema through the API. Returns its subject, and the body of the request that would register it
+    again."""
     content = body("Known")
     assert server.call("/subjects/known-value/versions", "POST", content)[0] == 200
     return "known-value", content
@@ -245,7 +247,14 @@ def reads(kind: str, clients: list[int], seconds: float, workers: int) -> None:
 
 
 def concurrent(kind: str, clients: list[int], seconds: float, workers: int) -> None:
-    """Measures cached reads while other clients, each with its own address, have large schemas compared."""
+    """Measures cached reads, first alone and then while other clients have large schemas compared. Each of those
+    clients has its own address, by which a registry without users distinguishes clients.
+
+    Args:
+        kind: kind of the database, sqlite or postgresql.
+        clients: numbers of concurrent readers to measure.
+        seconds: duration of each measurement.
+    """
     with database(kind) as url:
         fill(url, 100)
         with served(url, workers) as server:
@@ -262,8 +271,11 @@ def concurrent(kind: str, clients: list[int], seconds: float, workers: int) -> N
 
 
 def large_body(name: str) -> str:
-    """Returns the request body with a schema that takes the permitted maximum time to compare: unions of many
-    records."""
+    """Returns a request body with a schema that takes the longest permitted time to compare: unions of many records.
+
+    Args:
+        name: prefix of the names of its records and fields; two schemas with different names have no record in common.
+    """
     branches = [
         {"type": "record", "name": f"{name}{n}", "fields": [{"name": f"{name}f{n}", "type": "int"}]} for n in range(700)
     ]
@@ -272,7 +284,8 @@ def large_body(name: str) -> str:
 
 @contextmanager
 def checkers(url: str) -> Iterator[None]:
-    """Runs checking clients in a separate process while the context is open."""
+    """While the context is open, a separate process runs clients that request compatibility checks of a large
+    schema."""
     command = [sys.executable, str(ROOT / "bench" / "support" / "registry_checkers.py"), url, str(CHECKERS)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
     assert process.stdin is not None
@@ -340,7 +353,8 @@ def memory(kind: str) -> None:
 
 
 def load_from(load: Load, start: int) -> Load:
-    """Returns the load with another first number."""
+    """Returns the load with requests that start at another number, so that a further run does not repeat earlier
+    requests."""
     return Load(load.path, first=1 + start % load.count, count=max(1, load.count - start % load.count))
 
 

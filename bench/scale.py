@@ -60,7 +60,13 @@ POLICY = TopicPolicy(
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A task: messages of `topics` topics with `partitions` partitions each; a body has `fields` strings."""
+    """A task to measure, which loads topics with equal partitions. A message body is a record of a time and `fields`
+    strings.
+
+    Attributes:
+        messages: number of messages of all topics together.
+        partitions: number of partitions of each topic.
+    """
 
     messages: int
     body_bytes: int = 150
@@ -81,7 +87,12 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a case: bytes of its bodies, CPU and wall-clock seconds, and peak memory of the task."""
+    """The cost of a task.
+
+    Attributes:
+        body_bytes: size of all message bodies together.
+        peak_bytes: peak memory above the memory before the task.
+    """
 
     body_bytes: int
     cpu_s: float
@@ -90,7 +101,12 @@ class Cost:
 
 
 def cases_of(messages: int) -> dict[str, tuple[str, tuple[Case, ...]]]:
-    """Returns the cases by dimension, with the attribute to print. Cases with larger bodies have fewer messages."""
+    """Returns by dimension: the attribute of the case that its rows show, and the cases. Cases with larger bodies have
+    fewer messages.
+
+    Args:
+        messages: number of messages of the usual case.
+    """
     usual = Case(messages)
     megabytes = messages * usual.body_bytes
     return {
@@ -130,7 +146,8 @@ def bodies(case: Case, count: int) -> list[bytes]:
 
 
 class RepeatedBatch:
-    """A cluster that serves one batch repeatedly, with the proper offsets."""
+    """A stand-in for the Kafka client of a task. It serves the same batch repeatedly, each time with the next
+    offsets."""
 
     batch = b""
     records = 0
@@ -158,7 +175,7 @@ class RepeatedBatch:
 
 
 def make_batch(case: Case) -> tuple[bytes, int, int]:
-    """Returns a batch, its number of records, and the bytes of their bodies."""
+    """Returns a record batch with messages of a case, its number of records, and the size of their bodies in bytes."""
     room = max(1, FETCH_BYTES // case.body_bytes)
     records = max(1, min(BATCH_RECORDS, case.in_partition, room))
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 26)
@@ -202,7 +219,7 @@ def measure(case: Case) -> Cost:
 
 
 def measure_in_new_process(case: Case, rounds: int) -> Cost:
-    """Returns the cost in a new process; the best of several rounds."""
+    """Returns the cost of a case. Each round runs in a new process, and the one with the least CPU time counts."""
     costs = (Cost(**run_in_new_process("bench.scale", case)) for _ in range(rounds))
     return min(costs, key=lambda cost: cost.cpu_s)
 

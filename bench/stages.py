@@ -59,7 +59,7 @@ def timed(seconds: Seconds, stage: str, work: Callable[..., Any]) -> Callable[..
 
 
 class TimedChecksum(Checksum):
-    """A checksum with a clock."""
+    """The checksum of a file, which adds the time of its computation to a stage."""
 
     def __init__(self, seconds: Seconds) -> None:
         super().__init__()
@@ -68,7 +68,12 @@ class TimedChecksum(Checksum):
 
 @contextmanager
 def clocks(seconds: Seconds, blocks: list[bytes]) -> Iterator[None]:
-    """Adds clocks to the stages of all tasks. `blocks` receives the first rows that were compressed."""
+    """While the context is open, the time of each stage of all tasks in this process is added up.
+
+    Args:
+        seconds: receives the seconds, by stage.
+        blocks: receives copies of the first blocks of rows that a task compresses, as input for the minimum work.
+    """
     core = avro_codec.core_library()
     assert core is not None, "the core is not compiled; run make setup-dev"
 
@@ -132,7 +137,7 @@ def written(pieces: Sequence[bytes]) -> None:
 
 
 def received(pieces: Sequence[bytes]) -> None:
-    """Sends all pieces through a loopback socket from another process."""
+    """Receives pieces of bytes through a loopback socket, to which a child process sends them."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         sender = os.fork()
         if not sender:

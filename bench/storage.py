@@ -63,7 +63,7 @@ FIELDS = [
 SCHEMA = json.dumps({"type": "record", "name": "Row", "fields": FIELDS})
 BLOCK_BYTES = 1024 * 1024
 RATIO_MIN = 1.0
-"""Ratio of our rate to that of Spark's sink."""
+"""Least permitted ratio of our rate to that of Spark's sink."""
 CHUNK_ROWS = 2_000  # created once and written repeatedly: only writing is measured
 
 
@@ -85,7 +85,16 @@ def encoded() -> list[bytes]:
 
 
 def headrace_rows(bodies: list[bytes], chunks: int, hours: int, sync: str, files: list[Any]) -> Iterator[Row]:
-    """A task: writes encoded rows, in chunks of one hour each, to the files of the hours."""
+    """A task as of `loader.job.write_rows`: yields the blocks of the files that contain the rows, as rows for Spark's
+    text sink.
+
+    Args:
+        bodies: encoded rows of one chunk.
+        chunks: how often they are written; each chunk belongs to one hour, in turn.
+        hours: number of hours, with a file each.
+        sync: the sync marker of the files.
+        files: receives the descriptions of the files.
+    """
 
     def work(put: Callable[[Row], None]) -> None:
         formats = ContainerFormat(SCHEMA, "snappy", sync.encode())
@@ -129,7 +138,12 @@ def run_headrace(session: Any, storage: Storage, bodies: list[bytes], chunks: in
 
 
 def measured(write: Callable[[], None], size: Callable[[], int], rounds: int) -> tuple[float, int]:
-    """Returns the seconds of the fastest round, and the bytes that it wrote."""
+    """Runs several rounds. Returns the seconds of the fastest one, and the bytes written by the last one.
+
+    Args:
+        write: runs a round.
+        size: returns the size of all files so far.
+    """
     seconds, length = [], 0
     for _ in range(rounds):
         before, began = size(), time.monotonic()
@@ -169,12 +183,17 @@ def main() -> int:
 
 
 def slower_than_spark(ratios: Mapping[str, float]) -> list[str]:
-    """Returns the targets on which ours is slower."""
+    """Returns the targets on which our rate is lower than that of Spark's sink.
+
+    Args:
+        ratios: our rate divided by Spark's, by target.
+    """
     return [target for target, ratio in ratios.items() if ratio < RATIO_MIN]
 
 
 def _run(args: argparse.Namespace, directory: Path, stack: ExitStack) -> Iterator[tuple[str, str, float, str]]:
-    """Yields target, contender, MB/s of rows and a line of output; lines about all targets have no rate."""
+    """Measures all targets. Yields for each result the target (hdfs or s3a), the contender, its MB/s of encoded rows,
+    and a line to print. Lines that concern all targets have neither target nor contender."""
     extra = {"driver.memory": "1g"}
     bases = {}
     if "hdfs" in args.targets:
@@ -230,7 +249,7 @@ def _run(args: argparse.Namespace, directory: Path, stack: ExitStack) -> Iterato
 
 
 def _frame(session: Any, chunks: int, hours: int) -> Any:
-    """Returns the same rows in Spark's memory."""
+    """Returns a cached Spark data frame with the rows that `headrace_rows` writes, decoded, and their hour."""
     rows = session.createDataFrame([tuple(values(n).values()) for n in range(CHUNK_ROWS)], [f["name"] for f in FIELDS])
     rows = rows.selectExpr(
         *(

@@ -1,6 +1,7 @@
-"""Generates the tables of rules and lints in docs/compat.md from compat/: `python tools/compat_page.py`.
+"""Generates the tables of rules and lints in docs/compat.md from the package `compat`: `python tools/compat_page.py`.
 
-A test compares them. A comment with the name of the table precedes each table, and another one follows it.
+A test fails if the page differs from the generated one. A comment with the name of the table precedes each table in the
+page, and another one follows it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def tables() -> dict[str, str]:
 
 
 def page(text: str) -> str:
-    """Returns the page with its tables updated."""
+    """Returns the text of the page with newly generated tables."""
     for name, table in tables().items():
         begin, end = f"<!-- {name}: made by tools/compat_page.py -->\n", f"<!-- end of {name} -->\n"
         pattern = re.compile(f"({re.escape(begin)}).*?({re.escape(end)})", re.DOTALL)

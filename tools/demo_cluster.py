@@ -52,7 +52,7 @@ PROGRAM = "/opt/headrace/.venv/bin/headrace"
 SETTINGS_FILE = "/etc/headrace/headrace.toml"
 HADOOP_CONF = "/etc/hadoop/conf"
 HOME = "/var/lib/headrace"
-"""Paths and names in the examples, replaced by those of this machine."""
+"""The data directory in the examples. It and the paths above are replaced by those of this machine."""
 DATA_DIR = ROOT / "headrace-data" / "demo-cluster"
 DATABASE = "headrace"
 # Partitions by day for a year of events; one task, since there is one executor.
@@ -74,7 +74,8 @@ COUNTED = "SELECT carrier, count(*) FROM flights GROUP BY carrier ORDER BY carri
 
 
 class Cluster:
-    """The cluster as environment of the demo, see `headrace.pipeline.demo.environment.DemoEnvironment`."""
+    """The cluster as an environment of the demo: starts its servers and runs commands with their settings, see
+    `headrace.pipeline.demo.environment.DemoEnvironment`."""
 
     settings: Settings
 
@@ -140,7 +141,14 @@ class Cluster:
         return registry
 
     def _service(self, name: str, home: Path, paths: Mapping[str, str]) -> SystemdService:
-        """Writes a unit of the examples with the paths of this machine, and returns its service."""
+        """Writes a systemd unit of the examples with the paths of this machine, and returns the service that it
+        defines.
+
+        Args:
+            name: file name of the unit.
+            home: home directory of the service's user.
+            paths: the paths of this machine, by the path in the example.
+        """
         text = with_paths(
             EXAMPLES / "systemd" / name, {PROGRAM: str(Path(sys.executable).parent / "headrace"), **paths}
         )
@@ -150,7 +158,8 @@ class Cluster:
         return parse_service(text, home)
 
     def command(self, *arguments: str) -> RunnableCommand:
-        """Returns the command of the unit for a load; other commands run in a shell as described in docs/cluster.md."""
+        """Returns a `headrace` command with its environment. A load runs as in its systemd unit; other commands run as
+        typed in a shell by a user who has followed docs/cluster.md."""
         if arguments == ("load",):
             return RunnableCommand(self._load.start, self._load.environment, self._load.directory)
         typed = [sys.executable, "-P", "-m", "headrace", *arguments]
@@ -200,7 +209,11 @@ class Cluster:
 
 
 def with_values(example: Path, values: Mapping[str, str]) -> str:
-    """Returns an example of settings with other values for some keys, which must occur once."""
+    """Returns the text of a settings file of the examples with other values for some keys.
+
+    Args:
+        values: the new values, by key. Each key must occur once in the file.
+    """
     text = example.read_text(encoding="utf-8")
     for key, value in values.items():
         line = re.compile(rf'^("?{re.escape(key)}"?) = "[^"]*"', re.MULTILINE)
@@ -211,7 +224,11 @@ def with_values(example: Path, values: Mapping[str, str]) -> str:
 
 
 def with_paths(unit: Path, paths: Mapping[str, str]) -> str:
-    """Returns a unit with other paths, all of which must occur."""
+    """Returns the text of a systemd unit with other paths.
+
+    Args:
+        paths: the new paths, by the path in the unit. Each must occur there.
+    """
     text = unit.read_text(encoding="utf-8")
     for path, here in paths.items():
         if path not in text:
@@ -230,7 +247,12 @@ def adapt_to_this_machine(text: str) -> str:
 
 @contextmanager
 def hive_errors_as_demo_errors(log: Path) -> Iterator[None]:
-    """Adds the path of HiveServer2's log to errors, since its messages rarely contain the cause."""
+    """Converts errors of HiveServer2 in the context to a `DemoError` that names the server's log, since its messages
+    rarely contain the cause.
+
+    Args:
+        log: path of HiveServer2's log.
+    """
     try:
         yield
     except Py4JError as error:

@@ -1,8 +1,8 @@
 """Generates the tables of types and changes in docs/hive.md from results of query engines: `python tools/hive_page.py`.
 
-The results are in tests/golden/hive_readers; tests/component/hive and tests/component/pig compare them with the current
-results of the engines. A test compares the page. A comment with the name of the table precedes each table, and another
-one follows it.
+The results are in tests/golden/hive_readers. The tests in tests/component/hive and tests/component/pig run the engines
+and compare their results with these files. Another test fails if the page differs from the generated one. A comment
+with the name of the table precedes each table in the page, and another one follows it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ ENGINES = {
     "pig_hcatalog": "Pig, HCatLoader",
 }
 PIG = frozenset({"Pig, AvroStorage", "Pig, HCatLoader"})
-"""Engines with other type names than Hive's."""
+"""Engines whose names of types are not Hive's."""
 
 
 def results(part: str) -> dict[str, dict[str, Any]]:
-    """Returns the results of each engine.
+    """Returns the results of each engine, by the engine's name and the case.
+
+    Args:
+        part: the part of the results to read: `types` or `histories`.
 
     Raises:
-        SystemExit: the results of an engine are missing, or have other cases than the rest.
+        SystemExit: the results of an engine are missing, or its cases differ from those of the first engine.
     """
     result = {}
     for name, engine in ENGINES.items():
@@ -63,7 +66,8 @@ def _type_cell(result: dict[str, Any]) -> str:
 
 
 def changes() -> str:
-    """Returns one row per history, with the common result and the engines that differ."""
+    """Returns the table of changes: for each history of a column, the result of the first engine, and the engines whose
+    results differ from it."""
     by_engine = results("histories")
     rows = []
     for history, first in next(iter(by_engine.values())).items():
@@ -84,7 +88,8 @@ def _is_same(engine: str, result: dict[str, Any], first: dict[str, Any]) -> bool
 
 
 def _difference(result: dict[str, Any], first: dict[str, Any]) -> str:
-    """Formats the result of an engine that differs. If its rows are equal, its columns differ."""
+    """Formats the result of an engine that differs from that of the first engine: its rows, and also its columns if
+    only the columns differ."""
     is_of_columns = result.get("rows") == first["rows"]
     return f"{_columns(result)}, {_history_cell(result)}" if is_of_columns else _history_cell(result)
 
@@ -119,7 +124,7 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def page(text: str) -> str:
-    """Returns the page with its tables updated."""
+    """Returns the text of the page with newly generated tables."""
     for name, table in {"types": types(), "changes": changes()}.items():
         begin, end = f"<!-- {name}: made by tools/hive_page.py -->\n", f"<!-- end of {name} -->\n"
         pattern = re.compile(f"({re.escape(begin)}).*?({re.escape(end)})", re.DOTALL)

@@ -1,9 +1,8 @@
 """Links the packages of this checkout into one package `headrace`: `python3 tools/link_packages.py`.
 
-The packages are top-level directories of the checkout and are imported as `headrace.<package>`; `setup.py` maps the
-names.
-Python follows that map through the editable install. mypy and editors do not: they read the packages through these
-links.
+The packages are top-level directories of the checkout and are imported as `headrace.<package>`. `setup.py` has the map
+from directories to packages. Python follows it through the editable install. mypy and editors do not; they read the
+packages through the links that this program creates.
 """
 
 from __future__ import annotations

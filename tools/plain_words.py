@@ -52,7 +52,12 @@ LIMIT, LIMIT_OF_TESTS, LIMIT_OF_PRODUCT = 40, 60, 25
 
 
 class Passage(NamedTuple):
-    """A piece of prose, and its hits by habit."""
+    """A line of prose, and the hits of the patterns in it.
+
+    Attributes:
+        where: path and line number.
+        hits: the name of the habit, once for each hit.
+    """
 
     where: str
     text: str
@@ -120,7 +125,8 @@ def tracked(paths: list[str]) -> list[Path]:
 
 
 def group_of(passage: Passage) -> str:
-    """The top-level directory, "(top)" for the files beside them."""
+    """Returns the group in which a passage is counted: the top-level directory of its file, or "(top)" for files that
+    are in none."""
     top, _, rest = passage.where.partition("/")
     return top if rest else "(top)"
 

@@ -27,7 +27,12 @@ TAIL_LINES = 60
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A make target with its variables."""
+    """A tier of checks or tests: a make target.
+
+    Attributes:
+        target: the target, and variables for make after it.
+        cores: the number of cores that it uses.
+    """
 
     target: str
     cores: int
@@ -60,7 +65,8 @@ TIERS = (
 
 
 def next_tier(waiting: Iterable[Tier], running: Iterable[Tier], cores: int) -> Tier | None:
-    """Returns the longest waiting tier that fits next to the running ones. A tier uses at most all cores."""
+    """Returns the tier to start next: of the waiting tiers that the free cores suffice for, the one that usually takes
+    longest; None if there is none. A tier that wants more cores than the machine has gets all."""
     free = cores - sum(min(tier.cores, cores) for tier in running)
     fitting = [tier for tier in waiting if min(tier.cores, cores) <= free]
     return max(fitting, key=lambda tier: tier.usual_minutes, default=None)
@@ -74,7 +80,13 @@ class Result:
 
 @dataclass(slots=True)
 class Runner:
-    """Runs tiers. Ends the running ones when a signal arrives or printing fails."""
+    """Runs tiers in parallel on a number of cores. Ends the running ones when a signal arrives or the output cannot be
+    printed.
+
+    Attributes:
+        signals: the signals that have arrived; a signal handler adds them.
+        results: the results of the ended tiers.
+    """
 
     cores: int
     signals: list[int] = field(default_factory=list)
@@ -132,7 +144,8 @@ class Runner:
 
 
 def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
-    """Interrupts process groups, so that pytest stops its servers, and kills those that still run after `GRACE_S`."""
+    """Sends SIGINT to the process groups of these processes, so that pytest stops its servers, and SIGKILL to those
+    that still run after `GRACE_S`."""
     deadline = time.monotonic() + GRACE_S
     for process in processes:
         signal_group(process, signal.SIGINT)
@@ -144,7 +157,13 @@ def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
 
 
 def signal_group(leader: subprocess.Popen[bytes], number: int) -> bool:
-    """Returns whether the process group still has a process: pytest may outlive its `make`."""
+    """Sends a signal to a process group. Returns whether the group still has a process; pytest may run longer than the
+    `make` that started it.
+
+    Args:
+        leader: the process whose id is that of the group.
+        number: the signal; 0 only checks whether the group has a process.
+    """
     leader.poll()  # a zombie would count
     try:
         os.killpg(leader.pid, number)

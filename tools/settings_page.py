@@ -1,4 +1,5 @@
-"""Generates docs/settings.md from settings/sections.py: `python tools/settings_page.py`. A test compares them."""
+"""Generates docs/settings.md from settings/sections.py: `python tools/settings_page.py`. A test fails if the page
+differs from the generated one."""
 
 from __future__ import annotations
 
@@ -111,7 +112,14 @@ def row(key: str, default: str, text: str) -> str:
 
 
 def meaning(key: str, lines: list[str], node: ast.AnnAssign) -> str:
-    """Returns the comment on the field's line, else the comment lines above it, else the help of its flag."""
+    """Returns the description of a setting: the comment on the line of its field, else the comment lines above it, else
+    the help text of its command-line flag. Permitted values that the text does not name follow it.
+
+    Args:
+        key: dotted key of the setting.
+        lines: lines of the source file.
+        node: definition of the field.
+    """
     same_line = re.search(r"  # (.*)$", lines[(node.end_lineno or node.lineno) - 1])
     comments = itertools.takewhile(bool, (re.match(r"\s*# (.*)$", line) for line in reversed(lines[: node.lineno - 1])))
     above = " ".join(reversed([comment[1] for comment in comments if comment]))

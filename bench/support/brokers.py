@@ -19,7 +19,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Broker:
-    """A running broker. `start_s` is the duration of its last start, until it served.
+    """A running broker. `start_s` is the time that its last start took, from the command to the first response.
 
     With TLS, `ca_file` has the certificate authority for its clients.
     """
@@ -40,7 +40,7 @@ class Broker:
         raise NotImplementedError
 
     def topic_config(self) -> Mapping[str, str]:
-        """Returns the configuration of a topic for the fsync mode of the run."""
+        """Returns the configuration with which topics are created, so that they are fsynced as `--fsync` says."""
         return {}
 
     def kill(self) -> None:
@@ -112,7 +112,8 @@ class Bundled(Broker):
 
 
 class Kafka(Broker):
-    """An Apache Kafka, whose fsync mode is a topic configuration; the bundled broker has a setting for all topics."""
+    """An Apache Kafka. Its topics are configured with the fsync mode; the bundled broker has one setting for all
+    topics."""
 
     name = "kafka"
 

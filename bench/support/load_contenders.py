@@ -1,7 +1,7 @@
 """The contenders of the loader's benchmark, each in a new process: `load_contenders.py JOB`, with a `Job` as JSON.
 
-Prints a `Timing` as JSON. All read the whole topic `Job.topic` and write snappy Avro files to a local disk. Those with
-a JVM load the topic `Job.warm` before the measurement.
+Prints a `Timing` as JSON. All contenders read the whole topic `Job.topic` and write snappy Avro files to a local disk.
+The contenders with a JVM first load the topic `Job.warm`, which is not measured.
 """
 
 from __future__ import annotations
@@ -23,7 +23,18 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`later` is the text of the reader schema; for a topic with one version it equals `schema`."""
+    """The work of a contender.
+
+    Attributes:
+        brokers: bootstrap servers.
+        registry: URL of the registry.
+        topic: the topic to load.
+        warm: a small topic that is loaded first, without being measured.
+        schema: text of the writer schema.
+        later: text of the reader schema; equal to `schema` for a topic with one version.
+        directory: an empty directory for the files.
+        jars: jars for Spark, separated by commas.
+    """
 
     contender: str
     brokers: str
@@ -40,8 +51,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """`seconds` from the first request to the brokers to the last change of a table; `task_seconds` of the slowest
-    task, or 0 without tasks. `bytes` is the size of the files."""
+    """The times of a contender, and the size of its files in bytes.
+
+    Attributes:
+        seconds: time from its first request to the brokers to its last change of a table.
+        task_seconds: time of the slowest task; 0 for a contender without tasks.
+    """
 
     seconds: float
     task_seconds: float
@@ -49,7 +64,7 @@ class Timing:
 
 
 def naive(job: Job) -> Timing:
-    """Loads with kafka-python and fastavro in a loop, without storing offsets, counting, or tables."""
+    """Loads in a loop with kafka-python and fastavro. Stores no offsets, counts nothing and changes no tables."""
     import fastavro
     from kafka import KafkaConsumer, TopicPartition
 
@@ -78,7 +93,8 @@ def naive(job: Job) -> Timing:
 
 
 def core(job: Job) -> Timing:
-    """Runs a whole load: plan, tasks, commit, files in place, audit, tables and partitions."""
+    """Runs a whole load: plans it, runs its tasks, commits, and applies the commit to files, audit, tables and
+    partitions."""
     return _headrace(job, None)
 
 
@@ -134,7 +150,8 @@ def _headrace(job: Job, run_units: Callable[[Any], Any] | None) -> Timing:
 
 
 def spark(job: Job) -> Timing:
-    """Loads with Spark's Kafka source, `from_avro` and Avro sink, in the JVM: one directory, no times, no tables."""
+    """Loads with Spark's Kafka source, `from_avro` and Avro sink, which run in the JVM. Writes one directory, without
+    time partitions, and changes no tables."""
     from headrace.hive_ddl.executors.session import close_session, open_session_without_metastore, session_properties
     from headrace.pipeline.java import ensure_java
 

@@ -1,4 +1,5 @@
-"""The messages of the loader's benchmark: sizes, fields, nesting, and a later schema version."""
+"""The messages of the loader's benchmark. A shape has a schema, which determines the size, number of fields and nesting
+of its messages, and a generator of values."""
 
 from __future__ import annotations
 
@@ -23,10 +24,13 @@ Value = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Messages of one schema.
+    """A kind of messages: its schema and a generator of values.
 
-    `schema` begins with a record `header` whose first field is `time`, a long, so that its position in a body is fixed.
-    `later` is the later version with which messages are read; None: they are read with `schema`.
+    Attributes:
+        schema: begins with a record `header` whose first field is `time`, a long, so that a body begins with its time.
+        fields: number of fields, for the table.
+        value: generates a value without its header.
+        later: the later version of the schema with which messages are read; None if they are read with `schema`.
     """
 
     name: str
@@ -148,7 +152,8 @@ SMALL = Shape(
 
 
 def _part(level: int, number: int) -> Schema:
-    """Returns a record of five fields; above level 1 the last one is a record too."""
+    """Returns the schema of a record of five fields. Above level 1 the last field is such a record of the next lower
+    level."""
     fields: list[Schema] = [
         {"name": "id", "type": "long"},
         {"name": "name", "type": "string"},

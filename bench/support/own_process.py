@@ -14,8 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_in_new_process(module: str, case: Any) -> dict[str, Any]:
-    """Runs `python -m module --case CASE` on one core, and returns the JSON object that it prints. The case is a data
-    class."""
+    """Runs `python -m MODULE --case CASE` on one core, and returns the JSON object that it prints.
+
+    Args:
+        case: a data class, which is passed as JSON.
+    """
     pinned = {min(os.sched_getaffinity(0))}
     done = subprocess.run(
         [sys.executable, "-m", module, "--case", json.dumps(asdict(case))],

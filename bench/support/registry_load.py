@@ -1,7 +1,7 @@
 """Clients of the registry's benchmark: wrk if it is installed, otherwise connections of this process.
 
-A load is one request. Its path and body may contain `{n}`, which counts from `first` and restarts after `count`
-requests.
+A `Load` is a request that the clients repeat. Its path and body may contain `{n}`, a number that starts at `first`,
+grows with each request, and starts again after `count` requests.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Results of `clients` clients: latencies in milliseconds; `failed` counts responses other than 200."""
+    """Results of a number of concurrent clients. Latencies are in milliseconds; `failed` counts responses other than
+    200."""
 
     clients: int
     per_second: float
@@ -50,7 +51,7 @@ class Rate:
 
 
 def run_load(url: str, load: Load, clients: int, seconds: float) -> Rate:
-    """Sends a load over a number of connections, each with one request at a time."""
+    """Runs clients for a time, each with one connection and one request at a time. Returns their rate and latencies."""
     return _run_wrk(url, load, clients, seconds) if WRK else asyncio.run(_run_asyncio(url, load, clients, seconds))
 
 

@@ -1,6 +1,7 @@
-"""The registry on other servers, for `bench/registry.py`: `python bench/support/registry_servers.py NAME URL PORT`.
+"""Runs the registry's Flask application on other HTTP servers: `registry_servers.py NAME URL PORT`, for
+`bench/registry.py`.
 
-All but `front` serve the Flask application alone, which reads the database for every response.
+All of them but `front` serve the Flask application alone, which reads the database for every response.
 """
 
 from __future__ import annotations
@@ -73,14 +74,14 @@ def gunicorn_gthread(url: str, port: int, workers: int) -> None:
 
 
 def waitress(url: str, port: int, workers: int) -> None:
-    """Runs one process; waitress has no others."""
+    """Serves with waitress, which has only one process."""
     import waitress as server
 
     server.serve(_application(url), listen=f"127.0.0.1:{port}", threads=THREADS, clear_untrusted_proxy_headers=True)
 
 
 def uvicorn_a2wsgi(url: str, port: int, workers: int) -> None:
-    """Runs one process, as an embedded server."""
+    """Serves with uvicorn and a2wsgi in one process, as an application that embeds the server would."""
     import uvicorn
     from a2wsgi import WSGIMiddleware
 

@@ -16,18 +16,24 @@ def add_keep_flag(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def surroundings(*more: str) -> str:
-    """Returns date and machine in one line."""
+    """Returns a line about the run: the date, the machine, Python's version, and further facts given by `more`."""
     here = (f"{os.cpu_count()} cores", platform.machine(), f"Python {platform.python_version()}")
     return ", ".join((time.strftime("%Y-%m-%d"), *here, *more))
 
 
 def keep(name: str, about: str, body: str, directory: Path = RESULTS) -> None:
-    """Appends results as Markdown, after the line `about`."""
+    """Appends a result of a benchmark to its file in `bench/results`.
+
+    Args:
+        name: name of the file, without .md.
+        about: the line above the result, see `surroundings`.
+        body: the result as Markdown.
+    """
     directory.mkdir(exist_ok=True)
     with (directory / f"{name}.md").open("a", encoding="utf-8") as file:
         file.write(f"{about}\n\n{body.rstrip()}\n\n")
 
 
 def as_printed(lines: list[str]) -> str:
-    """Formats plain lines as Markdown."""
+    """Returns printed lines as a code block of Markdown."""
     return "\n".join(("```", *lines, "```"))
