@@ -1,8 +1,8 @@
-"""Writes the checkpoint files that the next start reads: recovery points (ends of the fsynced data), log start offsets,
-and clean offsets (ends of the compacted data).
+"""Writes the broker's checkpoint files, which its next start reads: recovery points (ends of the fsynced data), log
+start offsets, and clean offsets (ends of the compacted data).
 
-Each write takes a copy of the offsets at once. A single thread then writes the files, in the order of the requests, so
-the event loop never blocks on the disk. A caller that needs the result waits for the returned future.
+A `write…` method copies the current offsets before it returns. A single thread then writes the files, in the order of
+the calls, so the event loop never blocks on the disk. The returned future completes when the files are on disk.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class CheckpointWriter:
 
     @property
     def may_hold_deleted_topics(self) -> bool:
-        """Whether the files may contain rows of deleted topics. They must be rewritten before a topic of the same name
-        is created."""
+        """True if the files may contain rows of deleted topics. The files must then be rewritten before a topic is
+        created, which could have the name of a deleted one and would inherit its offsets."""
         return self._deletions_on_disk < self._deletions
 
     def note_deletion(self) -> None:
@@ -47,16 +47,17 @@ class CheckpointWriter:
         self._deletions += 1
 
     def write(self) -> Future[None]:
-        """Schedules a write of all three checkpoint files with the current offsets."""
+        """Schedules a write of all three checkpoint files with the current offsets; the future completes when they are
+        on disk."""
         checkpoints = {**self._recovery_points(), **self._log_starts(), CLEAN_TO: dict(self._clean_to())}
         return self._writer.submit(self._write_all, checkpoints, self._deletions)
 
     def write_recovery_points(self) -> Future[None]:
-        """Schedules a write of the current recovery points."""
+        """Schedules a write of the current recovery points; the future completes when they are on disk."""
         return self._writer.submit(self._write_each, self._recovery_points())
 
     def write_log_starts(self) -> Future[None]:
-        """Schedules a write of the current log start offsets."""
+        """Schedules a write of the current log start offsets; the future completes when they are on disk."""
         return self._writer.submit(self._write_each, self._log_starts())
 
     def _recovery_points(self) -> Checkpoints:

@@ -1,12 +1,14 @@
 """The cleaner compacts the logs of topics with `cleanup.policy=compact`, one log at a time.
 
-The dirty part of a log has been added since its last compaction. A log is due when its dirty part is at least
-`min.cleanable.dirty.ratio` of its closed segments, or older than `max.compaction.lag.ms`. The cleaner never compacts
-the active segment, data that is not fsynced, or anything after the first open transaction. `cleaner-offset-checkpoint`
-stores the end of the clean part of each log; without it every log counts as dirty.
+The clean part of a log ends where its last compaction ended; the dirty part is everything after it. A log is due when
+its dirty part is at least `min.cleanable.dirty.ratio` of its closed segments, or older than `max.compaction.lag.ms`.
+The cleaner never compacts the active segment, data that is not fsynced, or anything after the start of the first open
+transaction. `cleaner-offset-checkpoint` stores the end of the clean part of each log; without it every log counts as
+dirty.
 
-A swap replaces some segments of a log by the compacted file. It takes several renames and fsyncs (see
-`log.compaction`), and may be interrupted by a full disk; `Cleaner.complete_swap` then continues it later.
+The remaining records of some segments are written to a new file. A swap then puts this file in the place of those
+segments. The swap takes several renames and fsyncs (see `log.compaction`), and may be interrupted by a full disk;
+`Cleaner.complete_swap` then continues it later.
 """
 
 from __future__ import annotations
@@ -221,8 +223,12 @@ class Cleaner:
             raise full
 
     async def complete_swap(self, key: PartitionKey, log: PartitionLog, is_current: Callable[[], bool]) -> None:
-        """Completes or aborts the interrupted swap of a log, if there is one. While a swap is pending, no segment of
-        the log is deleted.
+        """Continues the interrupted swap of a log, if there is one: completes it if the compacted file is in its place,
+        else aborts it. While a swap is pending, no segment of the log is deleted.
+
+        Args:
+            key: topic name and partition number of the log.
+            is_current: returns False once the partition was deleted.
 
         Raises:
             OSError: the swap is still pending; the disk is full or has failed.
@@ -249,8 +255,9 @@ class Cleaner:
             raise error
 
     def limit_clean_to(self, logs: Mapping[PartitionKey, PartitionLog]) -> None:
-        """Lowers the stored end of the compacted part (`clean_to`) to the end of the log, for logs that were truncated
-        below it: records appended later are not compacted yet. Removes the entries of logs that are not in `logs`."""
+        """Corrects `clean_to` after the logs were opened. For a log that lost its end, lowers the end of the clean part
+        to the end of the log, since records that are appended there are not compacted. Removes the entries of logs that
+        are not in `logs`."""
         self.clean_to = {key: min(at, logs[key].log_end_offset) for key, at in self.clean_to.items() if key in logs}
 
     def forget(self, key: PartitionKey) -> None:

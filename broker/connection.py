@@ -116,7 +116,11 @@ class Connections:
                 connection.abort("its user was deleted or has a new password", logging.INFO)
 
     def close_idle(self, now_s: float) -> None:
-        """Closes connections that had no traffic for IDLE_TIMEOUT_S (event loop clock) and wait for no response."""
+        """Closes connections that had no traffic for IDLE_TIMEOUT_S and have no request in progress.
+
+        Args:
+            now_s: time of the event loop's clock.
+        """
         for connection in tuple(self.open):
             if now_s - connection.active_at_s > IDLE_TIMEOUT_S and not connection.has_pending:
                 connection.abort(f"idle for {IDLE_TIMEOUT_S} s", logging.DEBUG)
@@ -148,8 +152,9 @@ class Connections:
 
 @dataclass(slots=True)
 class _PendingResponse:
-    """A response that must wait for earlier ones. `task` computes it; None if the response was computed at once.
-    `pieces` are its encoded bytes, None until it is computed."""
+    """A response that is not sent yet: it is being computed, or responses to earlier requests of the connection must be
+    sent first. `task` computes it; None if the response was computed at once. `pieces` are its encoded bytes, None
+    until it is computed."""
 
     header: RequestHeader
     task: asyncio.Future[Any] | None
@@ -241,13 +246,16 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _is_client_reading(self) -> bool:
-        """True if the client has few enough unread bytes to handle its next request."""
+        """True if the client reads its responses fast enough: at most UNREAD_BYTES_PER_CLIENT_MAX bytes wait for it.
+        Only then is its next request handled."""
         return self._writer.unsent_bytes <= UNREAD_BYTES_PER_CLIENT_MAX
 
     # Requests
 
     def _handle_frames(self) -> None:
-        """Handles the received requests that need not wait, then resumes or pauses reading from the socket."""
+        """Handles the completely received requests until one must wait, then resumes or pauses reading from the socket.
+        A request waits for responses to earlier requests, for a client that reads too slowly or exceeds its rate limit,
+        or for other connections (FRAMES_BEFORE_YIELD)."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -275,8 +283,11 @@ class Connection(asyncio.BufferedProtocol):
         self._set_reading(may_read_more and is_client_reading)
 
     def _handle_complete_frames(self, transport: asyncio.Transport) -> bool:
-        """Handles the completely received requests. Returns True if more bytes must be received before the next one,
-        False if the next one is received but must wait."""
+        """Handles the completely received requests one after another, until one must wait (see `_handle_frames`).
+
+        Returns:
+            True if all were handled and more bytes may be read from the socket; False if a received request must wait.
+        """
         handled = 0
         while not transport.is_closing():
             frame = self._receiver.next_frame(is_authenticated=self.login.is_authenticated)
@@ -368,7 +379,7 @@ class Connection(asyncio.BufferedProtocol):
             self._send(header, pieces)
 
     def abort(self, reason: object, level: int = logging.WARNING) -> None:
-        """Closes the connection at once, without a response."""
+        """Closes the connection at once, without a response, and logs the reason at this log level."""
         logger.log(level, "connection closed peer=%s:%s reason=%s", *self._peer, reason)
         if self._transport is not None:
             self._transport.abort()
@@ -382,7 +393,12 @@ class Connection(asyncio.BufferedProtocol):
     # Responses
 
     def _on_response_ready(self, task: asyncio.Future[Any]) -> None:
-        """Sends the responses that are ready and in order, then handles the next requests."""
+        """Sends the responses that are ready, up to the first request that is still in progress, then handles the next
+        requests.
+
+        Args:
+            task: the task that has computed a response.
+        """
         if task.cancelled() or self._transport is None:
             return
         try:
@@ -445,7 +461,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _count_bytes(self, byte_count: int) -> None:
         """Counts received or sent bytes for the client's rate limit. Above the limit, requests of the client wait,
-        except those that keep it in its group."""
+        except those of GROUP_MEMBER_APIS, which keep its membership in a group."""
         assert self._connections.rates is not None
         wait_s = self._connections.rates.take(self.login.user or self._host, byte_count, self._loop.time())
         if wait_s > 0 and not self._is_throttled:

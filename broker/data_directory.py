@@ -69,9 +69,9 @@ def lock(directory: Path) -> int:
 
 @contextlib.contextmanager
 def exclude_brokers(directory: Path) -> Iterator[None]:
-    """Context manager: no broker can start on the directory until the block ends.
+    """Context manager: while its block runs, no broker can start on the data directory.
 
-    It writes nothing. A directory without a lock file, such as a copy, is used without a lock.
+    No file is written. A directory without a lock file, such as a copy of a data directory, is not locked.
 
     Raises:
         DataDirectoryInUse: a broker is running on the directory.

@@ -1,14 +1,16 @@
-"""Fetch sessions (KIP-227): the broker remembers the partitions of a consumer, so requests and responses name only
-changes.
+"""Fetch sessions (KIP-227): the broker remembers the partitions that a consumer fetches, so that later requests and
+responses contain only changes.
 
-A consumer starts a session with a full fetch of epoch 0. From then on it sends only changed partitions, under the
-session's next epoch. Responses omit partitions without records, errors or changed offsets; with thousands of idle
-partitions that is nearly all of them. Permissions are checked at every fetch, as without a session.
+A consumer starts a session with a fetch of epoch 0, which names all its partitions. Each further request has the
+session's next epoch and names only partitions that are added, removed or read from another offset. Responses omit
+partitions without records, errors or changed offsets; with thousands of idle partitions that is nearly all of them.
+Permissions are checked at every fetch, as without a session.
 
-The number of sessions and their total number of partitions are bounded. At the limit, the least recently used session
-that is idle for more than EVICTION_AGE_S is evicted; without one, the smallest session that is older than that and
-smaller than the new one. If there is neither, no session is created, and the client continues with full fetches. As in
-Kafka's broker, closing a connection does not end its session: clients reconnect and continue it.
+The number of sessions and their total number of partitions are bounded. At the limit, old sessions are evicted until
+the new one fits: first the least recently used session, if it is idle for more than EVICTION_AGE_S; else the smallest
+session that was started more than EVICTION_AGE_S ago and has fewer partitions than the new one. If no session may be
+evicted, none is created, and the client continues with full fetches. As in Kafka's broker, closing a connection does
+not end its session: clients reconnect and continue it.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ class FetchSession:
                 self._partitions.pop(((topic.name, topic.topic_id), removed.partition), None)
 
     def logs(self, logs: Logs, topic_name: TopicNameLookup) -> list[PartitionLog]:
-        """Returns the logs of the session's partitions, without partitions that do not exist.
+        """Returns the logs of the session's partitions; partitions that do not exist are omitted.
 
         Args:
             logs: all logs of the broker.
@@ -169,14 +171,17 @@ class FetchSessions:
         return sum(map(len, self._sessions.values()))
 
     def resolve(self, request: FetchRequest, *, is_by_id: bool, now_s: float) -> FetchSession | None:
-        """Returns the session of a request, with the request's changes applied. A request of epoch 0 starts a session.
-        Returns None if the request has no session.
+        """Returns the session to which a request belongs, with the request's changes applied. A request of epoch 0
+        starts a session. Returns None if the request is outside of a session: its epoch is -1, or the limits allow no
+        new session.
 
         Args:
-            is_by_id: whether the request names topics by id; it must do so as the session's first request did.
+            is_by_id: whether the request names topics by id. All requests of a session must name topics in the same
+                way, by id or by name.
 
         Raises:
-            RequestRefused: the session does not exist, has too many partitions, or expects another epoch.
+            RequestRefused: the session does not exist, would have too many partitions, expects another epoch, or was
+                started with topic names if the request has topic ids (or the reverse).
         """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)

@@ -52,8 +52,8 @@ class ReceiveBufferPool:
 class FrameReceiver:
     """Receive buffer of one connection.
 
-    `_buffer[_start:_end]` has been received and not yet handled. `_small`, of at most BUFFER_BYTES, is the buffer that
-    replaces a larger one once that is empty.
+    `_buffer[_start:_end]` has been received and not yet handled. `_small` is the connection's own buffer of at most
+    BUFFER_BYTES. `_buffer` is `_small`, or a larger buffer while requests do not fit into `_small`.
     """
 
     __slots__ = ("_buffer", "_end", "_pool", "_small", "_start")
@@ -104,8 +104,8 @@ class FrameReceiver:
         self._start += _LENGTH_BYTES + len(frame)
 
     def shrink(self) -> None:
-        """Replaces an empty large buffer by the small one and pools it: the client may not send another large
-        request."""
+        """If a large buffer is in use and empty, returns it to the pool and uses the small one again: the client may
+        not send another large request."""
         if self._start == self._end and len(self._buffer) > BUFFER_BYTES:
             self._start = self._end = 0
             self._switch_to(self._small)

@@ -90,7 +90,10 @@ class LogMaintenance:
             raise full
 
     async def drop_below_log_start(self, key: PartitionKey) -> None:
-        """Deletes the segments of a log that lie completely below its start offset, which frees disk space at once.
+        """Deletes the segments of a log that lie completely below its log start offset, which frees disk space at once.
+
+        Args:
+            key: topic name and partition number of the log.
 
         Raises:
             OSError: some files could not be deleted.

@@ -175,7 +175,7 @@ class BrokerNode:
         """Opens the logs of all topics; returns the number of bytes that were truncated from them.
 
         Args:
-            is_clean: the last broker shut down cleanly, so no log needs a scan.
+            is_clean: whether the last broker on this directory shut down cleanly; if so, no log needs a scan.
         """
         recovery_points = read_checkpoint(self.config.data_dir / RECOVERY_POINTS)
         log_starts = read_checkpoint(self.config.data_dir / LOG_STARTS)
@@ -192,7 +192,7 @@ class BrokerNode:
         """Loads the groups and transactions from the logs of their internal topics.
 
         Args:
-            is_clean: the last broker shut down cleanly.
+            is_clean: whether the last broker on this directory shut down cleanly.
         """
         if OFFSETS_TOPIC not in {topic.name for topic in self.topics}:
             self.changes.create_topic(OFFSETS_TOPIC, 1, {})
@@ -230,7 +230,8 @@ class BrokerNode:
             yield transaction.producer_id
 
     async def _new_transaction_table(self) -> LogTable:
-        """Creates the topic `__transaction_state` if it does not exist, and returns the table in its log.
+        """Returns the table of transactional ids, which is stored in the log of the internal topic
+        `__transaction_state`. Creates the topic if it does not exist.
 
         Raises:
             RequestRefused: the disk rejected the write.

@@ -96,9 +96,14 @@ class ProducerIds:
 
 
 def first_id(persisted: int | None, largest: int, *, is_in_use: bool) -> int:
-    """Returns the first producer id to assign: the persisted one, unless the file is missing (`persisted` is None) or
-    behind the logs. Then it is LOST_FILE_GAP above `largest`, the largest id in the logs (-1 if they contain none); 0
-    in a new data directory, where `is_in_use` is False."""
+    """Returns the first producer id to assign: the id in the file, or LOST_FILE_GAP above `largest` if the file is
+    missing or behind the logs; 0 in a new data directory.
+
+    Args:
+        persisted: the id in the file; None if the file is missing.
+        largest: the largest id in the logs; -1 if they contain none.
+        is_in_use: whether the data directory contains records; False if it is new.
+    """
     if persisted is not None and persisted > largest:
         return persisted
     return largest + 1 + LOST_FILE_GAP if is_in_use or largest >= 0 else 0

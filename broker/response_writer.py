@@ -4,8 +4,9 @@ A response consists of pieces. Pieces in memory go out with one write call. Piec
 to the socket by sendfile, without a copy in user space; TLS and systems without sendfile need a copy. Files are read
 only as fast as the client reads, so a slow client does not cost memory.
 
-asyncio's transport owns the socket and reports when it can send more. It gets the next pieces only when it has sent the
-previous ones, except for a few bytes that make it wait until the socket can send again.
+asyncio's transport owns the socket. It gets the next pieces only when it has sent the previous ones. sendfile bypasses
+the transport, so when the socket is full, WAKEUP_BYTES of the file are passed to the transport: it reports when it has
+sent them, and sendfile continues.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ from headrace.broker.topics import INTERNAL_TOPICS, Topic, TopicStore, check_par
 logger = logging.getLogger(__name__)
 
 AUTO_CREATED_TOPICS_MAX = 100
-"""Topics created for one metadata request; other requests wait meanwhile. The client retries for the remaining topics.
-"""
+"""Maximum number of topics created for one metadata request, since other requests wait meanwhile. The client retries
+for the remaining topics."""
 PARTITIONS_TOTAL_MAX = 20_000
 """Maximum number of partitions of all topics. A client can create topics merely by naming them, and each partition
 costs a directory and time at every start."""
@@ -44,8 +44,10 @@ Result = TypeVar("Result")
 
 
 class TopicChanges:
-    """Changes the topics of a node. Not thread-safe. The owner sets `commits`, the offset commits, before it creates
-    the first topic that is not internal.
+    """Changes the topics of a node. Not thread-safe.
+
+    `commits` stores the committed offsets of all groups; a deleted topic's offsets are deleted through it. The owner
+    sets it before it creates the first topic that is not internal.
 
     Args:
         logs: all logs; topic changes add to it and remove from it.
@@ -316,7 +318,10 @@ class TopicChanges:
         logger.info("topic deleted topic=%s id=%s", topic.name, topic.topic_id)
 
     async def alter_topic(self, name: str, configs_of: Callable[[Topic], Mapping[str, str]]) -> None:
-        """Replaces a topic's configuration by the one that `configs_of` returns for the topic.
+        """Replaces a topic's configuration.
+
+        Args:
+            configs_of: returns the new configuration for the current topic, or refuses the change.
 
         Raises:
             RequestRefused: the topic does not exist, `configs_of` refuses the change, or it cannot be stored.

@@ -22,7 +22,7 @@ TIMESTAMP_AFTER_MS, TIMESTAMP_BEFORE_MS = "message.timestamp.after.max.ms", "mes
 
 
 class ConfigType(IntEnum):
-    """The data type of a configuration value: its code in DescribeConfigs responses."""
+    """Data types of configuration values, with Kafka's numbers in DescribeConfigs responses."""
 
     BOOLEAN = 1
     STRING = 2
@@ -33,7 +33,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a configuration value comes from: its code in DescribeConfigs responses."""
+    """Sources of configuration values, with Kafka's numbers in DescribeConfigs responses."""
 
     TOPIC = 1
     BROKER_FILE = 4
@@ -222,7 +222,8 @@ def has_delete_policy(configs: Mapping[str, str]) -> bool:
 
 
 def effective_int(configs: Mapping[str, str], name: str, broker: BrokerConfig) -> int:
-    """Returns the topic's value of a key, or the broker's default if the topic has none."""
+    """Returns the number that applies to a topic for the configuration key `name`: the topic's own value in `configs`,
+    or the default from the broker's configuration if the topic has none."""
     return int(configs.get(name) or BY_NAME[name].default(broker))
 
 

@@ -28,14 +28,14 @@ FILE_NAME = "topics.json"
 FORMAT = 1
 EPOCH_CLOCK_FROM_S = 1_577_836_800
 EPOCH_CLOCK_MAX = 1 << 30
-"""A leader epoch uses only clock values below this limit, in seconds since 2020; it is reached in 2054. A later clock
-is wrong and ignored, so that epochs fit into 32 bits.
+"""Clock values from this limit on, in seconds since 2020, are ignored when a leader epoch is chosen, so that epochs fit
+into 32 bits. The limit is reached in 2054; before that, such a clock is wrong.
 
 A leader epoch is the number of seconds since 2020, or the previous epoch plus one if that is larger. Restoring a data
 directory from a copy takes more than a second, so no epoch is ever used twice.
 """
 EPOCH_ON_FILE_MAX = (1 << 31) - 2
-"""Highest epoch accepted in the topics file. The start that reads the file needs one more."""
+"""Highest epoch accepted in the topics file: the next one, which the start needs, still fits into 32 bits."""
 NAME_CHARS_MAX = 249
 """Longest topic name, as in Kafka: a directory name adds a dash and the partition number, and file systems allow 255
 characters."""

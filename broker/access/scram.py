@@ -118,8 +118,14 @@ class ClientFirstMessage:
 
 
 class ScramExchange:
-    """One SCRAM login. The client's first message is given, `challenge` is the response, and `finish` checks the
-    client's proof. `nonce` is the random text of the server, used for one login only."""
+    """The server's side of one SCRAM login. `challenge` is the response to the client's first message, and `finish`
+    checks the proof in the client's last message.
+
+    Args:
+        first: the client's first message.
+        verifier: stored form of the user's password.
+        nonce: random text of the server, used for one login only.
+    """
 
     def __init__(self, first: ClientFirstMessage, verifier: Verifier, nonce: str) -> None:
         self._first, self._verifier = first, verifier

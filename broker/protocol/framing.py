@@ -23,9 +23,9 @@ CONTROL_FRAME_BYTES_MAX = 1024 * 1024
 """Largest request of an API without records. Such requests are decoded into objects of many times their size. The limit
 is enough for REQUEST_ITEMS_MAX partitions."""
 REQUEST_ITEMS_MAX = 25_000
-"""Maximum number of list items in one request, not counting the first item of each list: a topic with one partition
-counts as one. That is enough to name all partitions that a broker may have, and some deleted ones. A response to that
-many takes 0.1 s."""
+"""Maximum number of list items in one request. The first item of each list is not counted, so that a topic with one
+partition counts as one. That is enough to name all partitions that a broker may have, and some deleted ones. A response
+to that many takes 0.1 s."""
 FRAME_BYTES_MIN = 10
 """Smallest request: API key, version, correlation id and a null client id."""
 
@@ -51,8 +51,8 @@ class RequestHeader(NamedTuple):
 
 
 def read_frame_length(view: memoryview, start: int, end: int) -> int:
-    """Reads the length prefix of a frame and checks it against the limit of its API, if the API key has been received
-    too.
+    """Reads the length prefix of a frame and returns it. Checks it against the limit of the request's API if the API
+    key has been received too, else against the largest limit.
 
     Args:
         start: position of the length prefix in the view.
@@ -76,7 +76,7 @@ def read_frame_length(view: memoryview, start: int, end: int) -> int:
 
 
 def read_header(frame: memoryview) -> RequestHeader:
-    """Reads a request header. Of an unknown API key, only the fixed fields and the client id are read."""
+    """Reads a request header. If the API key is unknown, reads only the fixed fields and the client id."""
     try:
         api_key, api_version, correlation_id, client_id_bytes = _HEADER.unpack_from(frame)
     except struct.error:
