@@ -70,10 +70,11 @@ def assign_uniform(topics: Sequence[SubscribedTopic], current: Mapping[str, Set[
 
 @dataclass(slots=True)
 class _SubscriberSet:
-    """All topics that have the same subscribers; their partitions are interchangeable.
+    """A set of members, and all topics to which exactly these members subscribe. Each of the members may get any
+    partition of these topics.
 
-    There may be thousands of topics and a thousand members, but few different sets. `held` lists the partitions of each
-    member; those that it has had before come first.
+    There may be thousands of topics and a thousand members, but few different sets. `held` lists the partitions that
+    each member has got so far: first those of its current assignment, which are the last to move to another member.
     """
 
     members: tuple[str, ...]

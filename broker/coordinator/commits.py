@@ -1,12 +1,14 @@
-"""Offset commits: permission checks of members, and storage.
+"""Offset commits: checks whether a member may commit, and stores the offsets in the log of `__consumer_offsets`.
 
 A response is sent when the commit is in the log and, unless fsync is `none`, on disk.
 
-Offsets of an open transaction are stored as a batch of its producer and are not visible. When the transaction commits,
-they are stored again as an ordinary commit, before the marker that ends the transaction in this log. So a crash at any
-point never resets an offset to an older commit. A later commit or deletion of the same offset takes precedence over the
-transaction's. If two transactions store the same offset, the one that stored it last takes precedence, in whatever
-order they end.
+Offsets that belong to an open transaction are pending: they are stored as a batch of its producer, and clients do not
+see them. When the transaction commits, they are stored again as an ordinary commit, before the marker that ends the
+transaction in `__consumer_offsets`. So a crash at any point never resets an offset to an older commit.
+
+For each partition of a group, the change that was stored last takes precedence. A pending offset has no effect if the
+partition's offset was committed or deleted after it was stored. If two transactions store an offset for the same
+partition, the one stored last stays, even if its transaction ends first.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class OffsetCommits:
 
         Args:
             generation: the member's generation, or its epoch in a group of the consumer protocol.
-            supports_member_epochs: the client's version of the request has the error STALE_MEMBER_EPOCH.
+            supports_member_epochs: whether the response in the client's version can have the error STALE_MEMBER_EPOCH.
 
         Raises:
             RequestRefused: the member or its generation is not current.
@@ -88,7 +90,10 @@ class OffsetCommits:
                 raise RequestRefused(ErrorCode.ILLEGAL_GENERATION, refused.message) if is_stale else refused from None
 
     async def store(self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Stores the offsets, all or none.
+        """Stores committed offsets of a group, all or none; returns when they are on disk, unless fsync is `none`.
+
+        Args:
+            offsets: the offset to commit for each topic partition.
 
         Raises:
             RequestRefused: they could not be stored.
@@ -109,7 +114,12 @@ class OffsetCommits:
     async def store_pending(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], producer_id: int, epoch: int
     ) -> None:
-        """Stores offsets as pending: they take effect when the producer's transaction commits.
+        """Stores offsets of a group as pending: they take effect when the producer's transaction commits. Returns when
+        they are on disk, unless fsync is `none`.
+
+        Args:
+            offsets: the offset to commit for each topic partition.
+            epoch: the producer's epoch.
 
         Raises:
             RequestRefused: they could not be stored.
@@ -159,7 +169,8 @@ class OffsetCommits:
         meanwhile stays.
 
         Args:
-            is_deletable: called for each offset just before it is deleted.
+            keys: group, topic and partition of each offset.
+            is_deletable: called for each offset just before it is deleted; if the result is false, the offset stays.
         """
         found = [(key, self._offsets.get(key)) for key in keys]
         due = (key for key, committed in found if self._offsets.get(key) is committed and is_deletable(key))
@@ -189,8 +200,8 @@ class OffsetCommits:
             await self._store_deletions(topic)
 
     def delete_before_create(self, topic: str) -> Iterator[None]:
-        """Deletes the offsets of an earlier topic of this name, before the topic is created. Each iteration deletes one
-        batch.
+        """Deletes the offsets of an earlier topic of this name, before the topic is created. A generator: each step
+        deletes one batch, and the caller may let other tasks run before the next.
 
         There are such offsets only if the broker stopped while it deleted the earlier topic, is deleting it now, or
         could not store the deletion.
@@ -229,8 +240,8 @@ class OffsetCommits:
             await self._store.wait_until_durable()
 
     def _store_deletion_batch(self, topic: str) -> bool:
-        """Stores the next batch of the offset deletions of a deleted topic; returns False if none was left. No topic of
-        this name is created until all batches are stored.
+        """Stores the deletion of the next batch of a deleted topic's offsets; returns False if none is left. No topic
+        of this name is created until all batches are stored.
 
         Raises:
             RequestRefused: the batch could not be written; the next call tries it again.
@@ -258,8 +269,8 @@ class _UnstoredDeletions:
         self._remaining = itertools.chain(self._remaining, keys)
 
     def next_batch(self) -> Sequence[OffsetKey]:
-        """Returns the next batch of offsets to delete, the same one until `note_stored` is called; empty if none is
-        left."""
+        """Returns the next batch of offsets to delete; empty if none is left. Until `note_stored` is called, each call
+        returns the same batch."""
         if not self._batch:
             self._batch = next(in_batches(self._remaining), ())
         return self._batch

@@ -64,7 +64,8 @@ class CatalogTopic(Protocol):
 
 
 class TopicCatalog(Protocol):
-    """The existing topics. `changes` counts changes to topics; a group compares it to detect them."""
+    """The existing topics. `changes` is the number of changes to topics since the start. A group stores the number that
+    it saw last, and compares it with the current one to detect changes."""
 
     changes: int
 
@@ -75,8 +76,9 @@ class TopicCatalog(Protocol):
 
 @dataclass(slots=True)
 class UnstoredChanges:
-    """Changes of a group that are not in the log yet. `epochs`: the group's epochs have changed. The sets contain the
-    ids of members with changed metadata, target assignment or current assignment."""
+    """Changes of a group that are not in the log yet. `epochs` is True if the group epoch or target assignment epoch
+    has changed. The sets contain ids of members: `members` with changed metadata, `targets` with a changed target
+    assignment, `current_assignments` with a changed current assignment."""
 
     epochs: bool = False
     members: set[str] = field(default_factory=set)
@@ -147,6 +149,9 @@ class ConsumerGroup:
         """Processes a heartbeat: a member joins, stays, reports released partitions, or leaves. Returns the member's
         epoch and assignment.
 
+        Args:
+            topics: the existing topics.
+
         Raises:
             RequestRefused: the member or its epoch is not current, or the request is invalid.
         """
@@ -182,6 +187,11 @@ class ConsumerGroup:
         A member may have an older epoch, if it has not received the newest one yet. It may then commit for partitions
         that it owned in the older epoch and still owns (KIP-1251). A consumer that assigns partitions manually has no
         epoch; it may commit while the group has no members.
+
+        Args:
+            epoch: the member epoch in the request; negative if it has none.
+            partitions: (topic name, partition number) of each offset.
+            topics: the existing topics.
 
         Raises:
             RequestRefused: the member does not exist, or its epoch is stale.
@@ -494,8 +504,8 @@ class ConsumerGroup:
         """Adds the members that were loaded from the log at start. Each has a full session timeout until its next
         heartbeat is due.
 
-        If a part of the log was lost, two members may seem to own a partition. The one that got it last stays; the
-        other must join again.
+        If a part of the log was lost, two members may seem to own the same partition. The member that got it last stays
+        the owner, and the earlier owner must join again.
         """
         for member in sorted(members, key=_newest_epoch, reverse=True):
             if any(partition in self._owners for partition in (*member.assigned, *member.revoking)):

@@ -92,9 +92,9 @@ def next_assignment(
     owned: Set[TopicIdPartition] | None,
     taken: Set[TopicIdPartition],
 ) -> CurrentAssignment:
-    """Returns the member's next current assignment on the way to its target (KIP-848, Rebalance Process). First the
-    member releases the partitions that are not in the target. Then it gets those of the target that no other member
-    owns.
+    """Returns the assignment that a member has after its heartbeat, one step closer to its target (KIP-848, Rebalance
+    Process). First the member releases the partitions that are not in the target; until then it gets no others. Then it
+    gets the partitions of the target that no other member owns.
 
     Args:
         target: the partitions that the member shall have.

@@ -5,8 +5,8 @@ member, 8 current assignment of a member. Kinds 3 and 6 continue with {group}, t
 value deletes. Values begin with version 0 and use flexible encoding.
 
 Kafka's kinds 4 (partition metadata) and 16 (resolved pattern) are not written: after a start, existing topics are
-compared with the targets. The topics matched by a pattern, and the time since when a group has no members, are stored
-in tagged fields of this broker.
+compared with the targets. Tagged fields that only this broker uses store the topics that match a member's pattern, and
+the time at which a group lost its last member.
 """
 
 from __future__ import annotations
@@ -120,7 +120,11 @@ def keys_of(group: ConsumerGroup) -> Iterator[ConsumerKey]:
 
 
 def unstored_entries(group: ConsumerGroup, changed_at_ms: int) -> list[TableEntry]:
-    """Returns the records for a group's unstored changes, to be appended in one batch."""
+    """Returns the records for a group's unstored changes, to be appended in one batch.
+
+    Args:
+        changed_at_ms: time since when the group has no members, if it has none.
+    """
     unstored, group_id = group.unstored, group.group_id
     keys = [
         *(ConsumerKey(RecordKind.MEMBER, group_id, member_id) for member_id in sorted(unstored.members)),
@@ -137,7 +141,11 @@ def unstored_entries(group: ConsumerGroup, changed_at_ms: int) -> list[TableEntr
 
 def consumer_entry(group: ConsumerGroup, key: ConsumerKey, changed_at_ms: int) -> TableEntry:
     """Returns the record for a key, with the group's current state as its value; the value is None if the member does
-    not exist."""
+    not exist.
+
+    Args:
+        changed_at_ms: time since when the group has no members, if it has none; part of the record of the group epoch.
+    """
     writer = Writer(flexible=True)
     writer.i16(VALUE_VERSION)
     member = group.members.get(key.member_id)

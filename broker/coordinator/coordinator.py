@@ -35,8 +35,8 @@ from headrace.broker.protocol.error_codes import ErrorCode
 logger = logging.getLogger(__name__)
 
 COMPACT_BYTES = 4 * 1024 * 1024
-"""The log is compacted when it has grown by this much, about 50,000 commits. A start reads that many in under a second.
-"""
+"""The log of `__consumer_offsets` is compacted when it has grown by this much, about 50,000 commits. A start reads that
+many in under a second."""
 EMPTY_GROUP_MS = 600_000
 """A group without members and offsets is deleted after this time, as in Kafka: short-lived consumers generate group
 ids."""
@@ -396,9 +396,9 @@ class GroupCoordinator:
 
 
 def _storage_failure(result: JoinResult | SyncResult, error: ErrorCode) -> JoinResult | SyncResult:
-    """Returns the response that a member gets instead of `result` if its group could not be stored: one with the error
-    code `error`, because after a restart the assignment, or the new id of a static member, would be unknown. A `result`
-    with an error is returned unchanged."""
+    """Returns the response that a member gets instead of `result` because its group could not be stored: the error code
+    `error` without an assignment. A restart would forget the assignment, or the new id of a static member, so the
+    member must not use it. A `result` that has an error already is returned unchanged."""
     if result.error is not ErrorCode.NONE:
         return result
     return SyncResult(error) if isinstance(result, SyncResult) else JoinResult(error, result.member_id)

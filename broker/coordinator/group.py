@@ -93,7 +93,8 @@ class Group:
     # Requests
 
     def join(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> GroupActions:
-        """Processes the request of a member to join the next generation."""
+        """Processes the request of a member to join the next generation. Returns the actions to perform; the response
+        to this request may come from a later call."""
         try:
             self._check_join(request)
             if request.member_id == "":
@@ -106,7 +107,7 @@ class Group:
 
     def sync(self, request: SyncRequest, ticket: Ticket, now_ms: int) -> GroupActions:
         """Processes the request of a member for its assignment. The leader's request contains the assignments of all
-        members."""
+        members. Returns the actions to perform; the response to this request may come from a later call."""
         try:
             member = self._require_current(request.member_id, request.instance_id, request.generation)
             if request.protocol_type not in (None, self.protocol_type) or request.protocol not in (None, self.protocol):
@@ -131,8 +132,8 @@ class Group:
         return self._take_actions()
 
     def disconnect(self, ticket: Ticket, now_ms: int) -> GroupActions:
-        """Records that the connection of a waiting request was closed. From now on the session of its member may time
-        out."""
+        """Records that the connection of the request that waits under this ticket was closed. From now on the session
+        of its member may time out. Returns the actions to perform."""
         for member in self.members.values():
             if member.join_ticket == ticket:
                 member.join_ticket = None
@@ -152,7 +153,8 @@ class Group:
         return ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE
 
     def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> tuple[ErrorCode, GroupActions]:
-        """Removes a member. A static member may be named by its instance id alone."""
+        """Removes a member. A static member may be named by its instance id alone. Returns the error code for the
+        response, NONE if the member was removed, and the actions to perform."""
         if self.members.pending_member_ids.pop(member_id, None) is not None:
             self._complete_join_if_ready(now_ms)
             return ErrorCode.NONE, self._take_actions()
@@ -204,7 +206,8 @@ class Group:
         return min(deadlines, default=None)
 
     def tick(self, now_ms: int) -> GroupActions:
-        """Removes the members that have missed their deadline, and continues a rebalance that waited for them."""
+        """Removes the members that have missed their deadline, and continues a rebalance that waited for them. Returns
+        the actions to perform."""
         for member_id in [
             member_id for member_id, deadline in self.members.pending_member_ids.items() if deadline <= now_ms
         ]:

@@ -82,6 +82,9 @@ class GroupStore:
     def append(self, entries: Sequence[TableEntry], *, producer_id: int = -1, producer_epoch: int = -1) -> None:
         """Appends records to the log in one batch; in the transaction of a producer if one is given.
 
+        Args:
+            entries: encoded key and value of each record; a value of None deletes the key.
+
         Raises:
             RequestRefused: the log could not be written.
         """

@@ -149,9 +149,9 @@ class OffsetTable:
     def apply(self, key: OffsetKey, committed: CommittedOffset | None, producer_id: int | None = None) -> None:
         """Stores `committed` as the committed offset of `key` (group, topic, partition); None deletes the offset.
 
-        Pending offsets of the same partition and group are dropped: this commit is newer. If it comes from the
-        transaction of `producer_id`, only the pending offset of that producer is dropped, and those that were stored
-        before it.
+        Pending offsets of `key` that were stored earlier are dropped, so that they do not overwrite this newer one.
+        Without a `producer_id` these are all pending offsets of the key. If the commit ends the transaction of
+        `producer_id`, they are the pending offset of this producer and those stored before it.
         """
         for each in tuple(self._producers.get(key) or ()):
             self._add_bytes(key.topic, -_bytes_of(self._pending[each].offsets.pop(key)))
@@ -220,9 +220,12 @@ class OffsetTable:
             self._producers.pop(key)
 
     def pending_producer(self, key: OffsetKey, committed: CommittedOffset | None) -> int | None:
-        """Returns the producer whose transaction has stored `committed` as a pending offset for the key; None if there
-        is none. The log does not mark the commit of a transaction, which is stored like any other commit; a start
-        recognizes it by this comparison."""
+        """Returns the id of the producer whose open transaction has a pending offset equal to `committed` for the key;
+        None if no transaction has one.
+
+        Used when the log is loaded at start: the offsets of a committed transaction are stored like any other commit,
+        and only this comparison shows which transaction they belong to.
+        """
         producers = self._producers.get(key) or ()
         return next((each for each in producers if self._pending[each].offsets[key] == committed), None)
 

@@ -68,7 +68,7 @@ def encode_key(key: OffsetKey | GroupKey) -> bytes:
 
 
 def decode_key(raw: bytes) -> OffsetKey | GroupKey | ConsumerKey | int:
-    """Decodes the key of a record; returns the number of the record kind if that is unknown.
+    """Decodes the key of a record. Returns the number of the record kind instead if this broker does not know the kind.
 
     Raises:
         MalformedMessage: the key is truncated.
@@ -101,10 +101,13 @@ def decode_offset(raw: bytes) -> CommittedOffset:
 
 
 def encode_group(group: Group, changed_at_ms: int) -> bytes:
-    """Encodes the stored state of a group. It contains no members while the group rebalances.
+    """Encodes the stored state of a group: the value of its record. It contains no members while the group rebalances.
 
     A compaction may run during a rebalance. The members' assignments are then still those of the previous generation,
     and new members have none; so none are stored, and all members rejoin after a restart.
+
+    Args:
+        changed_at_ms: time since when the group has no members, if it has none.
     """
     members = group.members.values() if not group.is_rebalancing else ()
     writer = Writer(flexible=False)

@@ -25,7 +25,8 @@ from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.record_batch import build_batch, read_batch_header
 
 BATCH_RECORDS_MAX = 1000
-"""Most records per batch in compactions and deletions. A batch takes about 4 ms, during which other requests wait."""
+"""Maximum number of records per batch in compactions and deletions. A batch takes about 4 ms, during which other
+requests wait."""
 
 TableEntry = tuple[bytes, bytes | None]
 Key = TypeVar("Key")
@@ -59,6 +60,9 @@ class LogTable:
 
     def append(self, entries: Sequence[TableEntry], *, producer_id: int = -1, producer_epoch: int = -1) -> None:
         """Appends records in one batch; in the transaction of a producer if one is given.
+
+        Args:
+            entries: encoded key and value of each record; a value of None deletes the row.
 
         Raises:
             RequestRefused: the log could not be written.

@@ -73,8 +73,9 @@ class ProducerIdAndEpoch(NamedTuple):
 class Transaction:
     """State of a transactional id. Times are wall clock.
 
-    `last_epoch` is the epoch before the current one if the same producer has requested the next epoch; it may repeat
-    that request with `last_epoch`. It is NO_EPOCH if another producer took over.
+    `last_epoch` is the previous epoch of the current producer. If the producer did not receive its new epoch, it
+    repeats the InitProducerId request with `last_epoch`. It is NO_EPOCH if no such request is possible: the producer is
+    new, or the broker has raised the epoch to fence it.
     """
 
     producer_id: int
@@ -100,8 +101,8 @@ class Transaction:
         return self.status in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.COMPLETE_COMMIT)
 
     def is_timed_out(self, now_ms: int) -> bool:
-        """True if the transaction is open for longer than its timeout. A start time far in the future, after the clock
-        was set back, counts too: otherwise consumers would wait until the clock reaches it."""
+        """True if the transaction is open and started more than its timeout ago. A start time that is as far in the
+        future counts too: the clock was set back, and consumers would wait until it reaches that time."""
         return self.status is TransactionStatus.ONGOING and abs(now_ms - self.started_at_ms) > self.timeout_ms
 
     def is_expired(self, now_ms: int) -> bool:
@@ -110,11 +111,11 @@ class Transaction:
     # Producers
 
     def check_claim(self, claimed: ProducerIdAndEpoch | None) -> None:
-        """Checks that a client may get the next epoch of the transactional id.
+        """Checks that the client of an InitProducerId request may get the next epoch of the transactional id.
 
         Args:
-            claimed: current id and epoch of a producer that continues; None for a new producer, which is always
-                accepted.
+            claimed: the producer id and epoch in the request of a client that continues as the current producer; None
+                for a new producer, which is always accepted.
 
         Raises:
             RequestRefused: another producer has taken over the transactional id.
@@ -126,16 +127,19 @@ class Transaction:
             raise _fenced(ErrorCode.PRODUCER_FENCED, claimed.epoch, self)
 
     def is_retry_of(self, claimed: ProducerIdAndEpoch | None) -> bool:
-        """True if the request repeats the one that returned the current epoch, because its response was lost. `claimed`
-        is the producer id and epoch in the request, None for a new producer."""
+        """True if an InitProducerId request repeats the one that returned the current epoch, because the client did not
+        receive the response. `claimed` is the producer id and epoch in the request, None for a new producer."""
         return claimed is not None and claimed == (self.producer_id, self.last_epoch)
 
     def with_next_epoch(
         self, claimed: ProducerIdAndEpoch | None, timeout_ms: int, now_ms: int, *, next_id: int | None
     ) -> Transaction:
-        """Returns the state after InitProducerId: no transaction is open, and the epoch is the next one. If `next_id`
-        is given, it becomes the producer id, with epoch 0. `claimed` is the producer id and epoch in the request, None
-        for a new producer."""
+        """Returns the state after InitProducerId: no transaction is open, and the epoch is the next one.
+
+        Args:
+            claimed: the producer id and epoch in the request; None for a new producer.
+            next_id: new producer id, used with epoch 0 because the epochs of the old one are used up; else None.
+        """
         return Transaction(
             self.producer_id if next_id is None else next_id,
             self.epoch + 1 if next_id is None else 0,

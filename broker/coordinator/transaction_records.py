@@ -1,4 +1,5 @@
-"""Records of `__transaction_state` in Kafka's layout, and a record of the machine's boot id.
+"""Records of `__transaction_state` in Kafka's layout, and a record of the machine's boot id. At the next start, another
+boot id shows that the machine went down in between.
 
 A key begins with its version: 0 for a transactional id {id}, 1000 for the boot id. A null value deletes. Value of a
 transactional id, version 0: producerId i64, epoch i16, timeout i32 (ms), status i8, partitions ([topic, [partition
@@ -97,7 +98,7 @@ def decode_transaction(raw: bytes) -> Transaction:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Groups partitions by topic. Topics and partitions are sorted."""
+    """Returns the partition numbers by topic name. Topics and partition numbers are sorted."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)

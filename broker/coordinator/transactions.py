@@ -133,7 +133,8 @@ class TransactionCoordinator:
         the producer id and epoch.
 
         Args:
-            claimed: current id and epoch of a producer that continues, None for a new one.
+            claimed: the producer id and epoch in the request of a client that continues as the current producer; None
+                for a new producer.
 
         Raises:
             RequestRefused: the claimed identity is not current, or the change could not be stored.

@@ -51,8 +51,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 
 async def _write(node: BrokerNode, keys: list[tuple[str, int]]) -> None:
-    """Writes the log start offsets. If that fails, as on a full disk, first deletes the segments of these partitions
-    that lie below them.
+    """Writes the checkpoint of the log start offsets. If that fails, as on a full disk, deletes the segments of the
+    partitions in `keys` that lie below their log start offsets, and then writes again.
 
     Raises:
         OSError: the disk is full even after that, or failed.

@@ -58,8 +58,8 @@ def _response(context: RequestContext, topics: list[Any], name: str | None = Non
 
 
 def _described_topic(context: RequestContext, name: str, begin: int, count_max: int) -> tuple[Any, int]:
-    """Returns the description of a topic with at most `count_max` partitions from number `begin` on, and how many
-    partitions it contains."""
+    """Returns the description of a topic with at most `count_max` partitions from number `begin` on, and the number of
+    partitions in this description."""
     version = context.version
     try:
         context.check_topic(name)

@@ -34,19 +34,19 @@ from headrace.broker.protocol.fetch import (
 )
 
 RESPONSE_BYTES_MAX = 32 * 1024 * 1024
-"""Most record bytes per response, even if the client allows more. The limit is large enough for the fixed cost of a
+"""Maximum record bytes per response, even if the client allows more. The limit is large enough for the fixed cost of a
 request for many partitions to be small in comparison."""
 COPIED_BYTES_MAX = 8 * 1024 * 1024
-"""Most record bytes per response that are copied to memory; further records are sent from their files. Copying blocks
-other clients, and the copy stays in memory until the client has received it."""
+"""Maximum record bytes per response that are copied to memory; further records are sent from their files. Copying
+blocks other clients, and the copy stays in memory until the client has received it."""
 NO_ABORTED_TRANSACTIONS: Sequence[AbortedTransaction] = ()
 READ_AHEAD_ROUNDS = 5
-"""Most disk reads in sequence for one response: an index, then the batch header it points to, and so on. Data that is
-still not in memory afterwards (a rebuilt index, an unreadable page) is read in the event loop, which blocks other
-clients."""
+"""Maximum number of disk reads, one after another, that a response waits for: an index, then the batch header it points
+to, and so on. Data that is still not in memory afterwards (a rebuilt index, an unreadable page) is read in the event
+loop, which blocks other clients."""
 READ_AHEAD_PARTITIONS_MAX = 32
-"""Most partitions of one request that are read from disk at the same time; the response has no records of further ones.
-"""
+"""Maximum number of partitions that are read from disk at the same time for one request. If more partitions need the
+disk, the response contains no records of these."""
 WAIT_MS_MAX = 300_000
 """Longest wait for records, even if the client allows more, so that an abandoned connection does not wait forever."""
 
@@ -61,7 +61,7 @@ class FetchResult:
 @dataclass(slots=True)
 class _ReadPass:
     """State of one read of all partitions of a request. Partitions with data that is not in the page cache are skipped
-    and added to `cold`."""
+    and added to `cold`. `bytes_left` and `copied_bytes_left` are how much more may be read, and copied to memory."""
 
     bytes_left: int
     copied_bytes_left: int
@@ -189,7 +189,8 @@ async def _read_with_disk_waits(
 
 
 class _Growth:
-    """Detects when partitions have grown by a number of bytes, without reading them."""
+    """Detects that partitions have grown by `missing_bytes` in total, without reading them: each append calls `add`,
+    and `is_enough` is set when the sum is reached."""
 
     def __init__(self, missing_bytes: int) -> None:
         self.is_enough = asyncio.Event()

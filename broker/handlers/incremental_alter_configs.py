@@ -37,8 +37,8 @@ async def alter_topics(
 
     Args:
         response: the response class.
-        configs_of: computes a topic's new configuration from its entry in the request and the topic; may raise
-            `RequestRefused`.
+        configs_of: called with an entry of the request and the topic that it names; returns the topic's new
+            configuration, or raises `RequestRefused`.
     """
     yielder, results = LoopYielder(), []
     times = Counter((requested.resource_type, requested.resource_name) for requested in request.resources or ())
@@ -123,7 +123,7 @@ def _changed_list(configs: Mapping[str, str], change: Any, defaults: BrokerConfi
     Args:
         configs: the topic's configuration so far.
         change: an APPEND or SUBTRACT entry of the request.
-        defaults: gives the value of a key that the topic does not set.
+        defaults: the broker's configuration, which gives the value of a key that the topic does not set.
 
     Raises:
         RequestRefused: the key is unknown, or its value is not a list.

@@ -1,9 +1,9 @@
-"""ListOffsets, versions 1 to 9: the ends of partitions, and the first record at or above a timestamp.
+"""ListOffsets, versions 1 to 9: the start and end offsets of partitions, and the first record at or after a timestamp.
 
 From version 2 on, read-committed consumers see nothing above the last stable offset. Version 4 adds leader epochs. From
 version 7 on, timestamp -3 requests the record with the largest timestamp. Versions 8 and 9 add -4 (local log start) and
--5 (end of tiered storage); without tiered storage these are the log start offset and none. As in Kafka, a partition
-that is named twice gets one error.
+-5 (end of tiered storage). This broker has no tiered storage: it returns the log start offset for -4, and no offset for
+-5. As in Kafka, a partition that is named twice gets one error.
 
 A search by timestamp reads from disk and decompresses batches in a thread, and the event loop serves other requests in
 between.
@@ -31,14 +31,14 @@ from headrace.broker.protocol.fetch import READ_COMMITTED
 LATEST, EARLIEST, LARGEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 NO_TIMESTAMP = -1
 READ_AHEAD_ROUNDS = 20
-"""Most disk reads in sequence before a search makes progress: two indexes, the batch headers they point to, and a
-batch. Data that is still not in memory afterwards is read in the event loop."""
+"""Maximum number of disk reads, one after another, that a search waits for until it makes progress: two indexes, the
+batch headers they point to, and a batch. Data that is still not in memory afterwards is read in the event loop."""
 READ_AHEAD_PARTITIONS_MAX = 32
-"""Most partitions of one request that are read from disk at the same time."""
+"""Maximum number of partitions that are read from disk at the same time for one request."""
 TIME_SEARCHES_BEFORE_YIELD = 8
-"""Most partitions of one request that are searched by timestamp before other requests are served. After a search that
-one call of `TimeSearch.step` does not complete, the remaining partitions are searched one at a time, and other requests
-are served in between."""
+"""Maximum number of partitions that one request searches by timestamp before other requests are served. It stops
+earlier after a search that one call of `TimeSearch.step` does not complete. The remaining partitions are searched one
+at a time, and other requests are served in between."""
 
 _TopicResponse = ListOffsetsResponse.ListOffsetsTopicResponse
 _PartitionResponse = _TopicResponse.ListOffsetsPartitionResponse
@@ -170,7 +170,8 @@ class _PartitionLookup:
         """Runs the lookup until it is complete, or until a thread must search the candidate batch.
 
         Raises:
-            NotCached: only within `nonblocking_reads`.
+            NotCached: the next step needs data that is only on disk, and the caller has forbidden waiting for the disk
+                with `nonblocking_reads`.
         """
         context, requested = self._context, self._requested
         code, found, epoch = ErrorCode.NONE, None, -1
@@ -205,8 +206,8 @@ class _PartitionLookup:
         )
 
     def _search_in(self, log: PartitionLog) -> TimeSearch:
-        """Continues the search by timestamp in `log` with one call of `TimeSearch.step`, and returns the search. Begins
-        a new search if the topic was deleted and recreated."""
+        """Returns the search by timestamp in `log`, after continuing it with one call of `TimeSearch.step`; it may
+        still be incomplete. Begins a new search if the topic was deleted and recreated."""
         search = self._search
         if search is None or search.log is not log:
             timestamp_ms = self._requested.timestamp

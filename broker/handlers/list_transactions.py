@@ -1,6 +1,6 @@
 """ListTransactions, versions 0 and 1: transactional ids, optionally filtered by state and producer id.
 
-Version 1 adds a filter by the transaction's running time in ms.
+Version 1 adds a filter for transactions that have been running for longer than a given time in ms.
 """
 
 from __future__ import annotations

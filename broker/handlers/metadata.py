@@ -28,7 +28,8 @@ from headrace.broker.topics import NO_TOPIC_ID, Topic
 BY_ID_FROM = 12
 
 RequestedTopics = Mapping[tuple[str | None, uuid.UUID | None], None]
-"""The topics that a request names: keys (name, nil UUID) or (None, topic id), in the order of the request."""
+"""The topics that a request names, as an ordered set: the keys are (name, nil UUID) or (None, topic id), in the order
+of the request, and the values are unused."""
 
 
 def handle(context: RequestContext, request: Any) -> MetadataResult | Awaitable[MetadataResult]:

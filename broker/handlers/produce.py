@@ -47,8 +47,8 @@ ABORTABLE_FROM = 11
 
 ProduceResult = tuple[ProducedTopic, ...]
 Appended = list[tuple[PartitionLog, ProducedPartition]]
-"""The batches that must be on disk before the response is sent: the log, and the result that gets an error if that
-fails."""
+"""The appended batches that must be on disk before the response is sent, each as its log and its result in the
+response. The result gets an error if the batch cannot be written to disk."""
 
 
 def handle(context: RequestContext, request: ProduceRequest) -> ProduceResult | Awaitable[ProduceResult | None] | None:
