@@ -26,7 +26,7 @@ SchemaId = NewType("SchemaId", int)
 VERSION_MAX: Final = 2**31 - 1
 SCHEMA_ID_MAX: Final = 2**31 - 1
 LATEST: Final = -1
-"""The newest version that is not deleted. Clients send -1 or "latest"."""
+"""The version number that means the newest version that is not deleted. Clients send -1 or "latest"."""
 
 SCHEMA_TYPE: Final = "AVRO"
 
@@ -66,7 +66,8 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Metadata of a schema, sorted: `properties` by key, `tags` by path, and the names of sensitive properties."""
+    """Metadata of a schema: properties, tags by the path of a record or field (such as `namespace.Record.field`), and
+    the names of the properties that are sensitive. All three are sorted."""
 
     properties: Pairs = ()
     tags: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -86,7 +87,7 @@ class Metadata:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object from which `of` creates this metadata."""
+        """Returns the metadata as a JSON object, which `of` parses."""
         return {
             "properties": dict(self.properties),
             "tags": {path: list(names) for path, names in self.tags},
@@ -112,7 +113,8 @@ class SchemaContent:
 
     @cached_property
     def parts(self) -> tuple[str, str, str, str]:
-        """Text, references, metadata and rules in canonical form. Equal contents have equal parts."""
+        """Returns the text as it is, and the references, metadata and rules as JSON. Equal contents have equal
+        parts."""
         return (
             self.text,
             _json([[reference.name, reference.subject, reference.version] for reference in self.references]),
@@ -191,9 +193,9 @@ class StoredVersion:
 class SchemaRequest:
     """A schema that a client registers, looks up or checks.
 
-    `text` is None when the request changes only metadata. `version` is the version number that the client expects, None
-    without an expectation. `schema_id` is the id that the schema must get; only imports set it. `tags_to_add` are
-    applied before `tags_to_remove`. With `propagates_tags` the new version also has the tags of the previous version.
+    `text` is None when the request changes only metadata. `version` is the number that the new version must get; None
+    accepts any number. `schema_id` is the id that the schema must get; only imports set it. `tags_to_add` are applied
+    before `tags_to_remove`. With `propagates_tags` the new version also has the tags of the subject's previous version.
     """
 
     text: str | None
@@ -210,11 +212,11 @@ class SchemaRequest:
 
 @dataclass(frozen=True, slots=True)
 class TagChange:
-    """Changes of tags, metadata and rules that turn a copy of an existing version into a new version.
+    """A request to register a copy of an existing version with other tags, metadata or rules.
 
-    `metadata` None copies the metadata of the existing version. `rule_set` has the new version's rules, unless
-    `rules_to_merge` or `rules_to_remove` is given. These two are applied to the rules of the version before the new
-    one.
+    If `metadata` is None, the copy has the metadata of the copied version. The rules of the copy are `rule_set`, unless
+    `rules_to_merge` or `rules_to_remove` (names of rules) is given. Then they are derived from the rules of version
+    `new_version - 1`; without `new_version`, from the rules of the subject's newest version.
     """
 
     new_version: int | None = None
@@ -263,8 +265,8 @@ def parse_mode(text: str) -> Mode:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """The configuration that is set on one scope (a subject, a context or all contexts). None means inherited or not
-    set."""
+    """The configuration that is set on one scope (a subject, a context or all contexts). A value of None is not set
+    here; the configuration of the enclosing scope applies."""
 
     compatibility: str | None = None
     compatibility_policy: str | None = None
@@ -287,8 +289,8 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """A change of a `ConfigEntry`. Only the keys in `given` are written, with their values in `values`; None clears a
-    key."""
+    """A change of the configuration of one scope. Only the keys in `given` are written, with their values in `values`;
+    the value None removes a setting."""
 
     values: ConfigEntry = ConfigEntry()
     given: frozenset[str] = field(default_factory=frozenset)
@@ -332,5 +334,6 @@ class ReplicationState:
         return self.promoted_ms is not None
 
     def lag_s(self, now_ms: int) -> float:
-        """Replication lag in seconds. Before the first copy it is the time since 1970."""
+        """Replication lag in seconds: the time since the replica held everything that its source held. Before the first
+        copy it is the time since 1970."""
         return max(0, now_ms - self.as_of_ms) / 1000

@@ -200,8 +200,8 @@ class DatabaseUnusable(StoreError):
 
 
 class DatabaseOutdated(DatabaseUnusable):
-    """The tables are of an earlier migration. The server upgrades an SQLite database when it starts; other databases
-    are upgraded by `headrace registry db upgrade`."""
+    """The tables were made by an earlier release and lack newer migrations. The server upgrades an SQLite database when
+    it starts; other databases are upgraded by `headrace registry db upgrade`."""
 
 
 class TokenKeysUnusable(RegistryError):

@@ -21,8 +21,8 @@ V = TypeVar("V")
 def merged_metadata(*layers: Metadata | None) -> Metadata | None:
     """Merges the metadata of several sources, such as the configuration and a request; None if no source has any.
 
-    `layers` are ordered from the weakest to the strongest. The strongest layer that has a property, or tags for a path,
-    determines its value. Sensitive names are united.
+    `layers` are ordered from the weakest to the strongest. If several layers have a property, or tags for a path, the
+    strongest one determines the value. A property that is sensitive in one layer is sensitive in the result.
     """
     merged: Metadata | None = None
     for layer in layers:
@@ -42,8 +42,8 @@ def _overlaid(lower: Iterable[tuple[str, V]], upper: Iterable[tuple[str, V]]) ->
 
 
 def with_version_property(metadata: Metadata | None, version: int, *, always: bool) -> Metadata | None:
-    """Sets the version property to `version`. Without `always`, metadata that does not have the property is returned
-    unchanged."""
+    """Returns metadata in which the property `confluent:version` is `version`. Without `always`, metadata that does not
+    have this property is returned unchanged."""
     if not always and _property(metadata, VERSION_PROPERTY) is None:
         return metadata
     metadata = metadata or Metadata()
@@ -55,7 +55,7 @@ def without_version_property(metadata: Metadata) -> Metadata:
 
 
 def version_property(metadata: Metadata | None) -> int | None:
-    """The version number in the metadata; None if it is missing or not a number."""
+    """The number in the metadata property `confluent:version`; None if the property is missing or not a number."""
     text = _property(metadata, VERSION_PROPERTY)
     digits = (text or "").removeprefix("-")
     return int(text) if text and digits.isascii() and digits.isdigit() and len(digits) <= 10 else None
@@ -64,10 +64,11 @@ def version_property(metadata: Metadata | None) -> int | None:
 def satisfies_request(
     requested: tuple[Metadata | None, RuleSet | None], stored: tuple[Metadata | None, RuleSet | None], version: int
 ) -> bool:
-    """Whether the metadata and rules of a stored version match those of a request. The caller has compared the schemas.
+    """Whether the metadata and rules of a stored version equal those of a request. The caller has already compared the
+    schemas.
 
-    Metadata and rules must be equal. A version property on one side only is ignored, but in a request it must be the
-    number of the stored version.
+    If only the stored version has the property `confluent:version`, the property is ignored. If only the request has
+    it, it must be `version`, the number of the stored version.
     """
     (metadata, rule_set), (stored_metadata, stored_rule_set) = requested, stored
     number, stored_number = version_property(metadata), version_property(stored_metadata)
@@ -81,18 +82,23 @@ def satisfies_request(
 
 
 def has_properties(metadata: Metadata | None, requested: Mapping[str, str]) -> bool:
-    """Whether the metadata has all these properties with these values."""
+    """Whether the metadata has all `requested` properties, with the requested values."""
     return metadata is not None and requested.items() <= dict(metadata.properties).items()
 
 
 def compatibility_group_of(metadata: Metadata | None, name: str) -> str | None:
-    """The compatibility group of a version: the value of its metadata property `name`. The configuration's
-    `compatibility_group` is that name."""
+    """Returns the compatibility group of a version, or None. Only versions of the same group are compared with each
+    other.
+
+    The group is the value of the metadata property `name`. The setting `compatibility_group` of the subject's
+    configuration is the name of that property.
+    """
     return _property(metadata, name)
 
 
 def reserved_fields(metadata: Metadata | None) -> tuple[str, ...]:
-    """The names in the reserved property, in its order. Top-level fields of the schema may not have these names."""
+    """Returns the field names that are listed in the metadata property `confluent:reserved`, in their order. Top-level
+    fields of the schema may not have these names."""
     names = (name.strip() for name in (_property(metadata, RESERVED_PROPERTY) or "").split(","))
     return tuple(dict.fromkeys(name for name in names if name))
 

@@ -58,7 +58,8 @@ ALL_SUBJECTS: Final = SubjectFilter()
 
 
 def split_subject(text: str) -> tuple[str, str]:
-    """Splits a subject of a request into context and name. `:.:a` equals `a`, and `:.c` equals `:.c:`."""
+    """Splits the subject of a request into its context and its name in the context. `:.:a` equals `a`, and `:.c` equals
+    `:.c:`."""
     if not text.startswith(":."):
         return DEFAULT_CONTEXT, text
     context, _, name = text[1:].partition(":")
@@ -66,12 +67,12 @@ def split_subject(text: str) -> tuple[str, str]:
 
 
 def qualified(context: str, name: str) -> str:
-    """The qualified name of a subject."""
+    """The qualified name of a subject: `:.context:name`, or just `name` in the default context."""
     return name if context == DEFAULT_CONTEXT else f":{context}:{name}"
 
 
 def context_scope(context: str) -> str | None:
-    """The scope of a context; None is the scope of the default context."""
+    """The scope of a context's configuration and mode: `:.context:`, or None for the default context."""
     return None if context == DEFAULT_CONTEXT else qualified(context, "")
 
 
@@ -88,7 +89,7 @@ def scopes_of(scope: str | None) -> tuple[str | None, ...]:
 
 
 def filter_of_scope(scope: str | None) -> SubjectFilter:
-    """Selects the subjects of the context that a scope denotes, or all subjects for the scope of all contexts."""
+    """Returns the filter for the subjects of a scope's context, or for all subjects if the scope is all contexts."""
     if scope == ALL_CONTEXTS_SCOPE:
         return ALL_SUBJECTS
     return SubjectFilter(context=DEFAULT_CONTEXT if scope is None else context_of(scope))
@@ -109,7 +110,7 @@ def is_qualified(text: str) -> bool:
 
 
 def subject_name(text: str) -> str:
-    """The qualified subject of a path segment or a reference; `:.:orders` gives `orders`.
+    """Parses a subject in a URL or a reference and returns its qualified name: `:.:orders` gives `orders`.
 
     Raises:
         InvalidSubject: the name is too long, reserved, ambiguous, has control characters, or its context is reserved.
@@ -121,10 +122,12 @@ def subject_name(text: str) -> str:
 
 
 def scope_name(text: str) -> str | None:
-    """The scope of a path segment of /config and /mode; None is the default context.
+    """Parses the scope in the URL of a configuration or mode request: a subject, a context or all contexts. Returns
+    None for the default context.
 
     Raises:
-        InvalidSubject: as in `subject_name`, except that the pseudo-context of all contexts is allowed without a name.
+        InvalidSubject: as in `subject_name`. The reserved context `.__GLOBAL` is valid here without a subject, and
+            means all contexts.
     """
     context, name = _split_valid(text)
     if context == GLOBAL_CONTEXT and name:
@@ -136,7 +139,12 @@ def scope_name(text: str) -> str | None:
 
 
 def resolve_in_context(subject: str, text: str) -> str:
-    """The subject that a reference of `subject` names: in the same context unless it names a context.
+    """Returns the qualified name of the subject that a reference means. Without a context in its text, the reference
+    means the context of the referring subject.
+
+    Args:
+        subject: the referring subject.
+        text: the subject in the reference, with or without a context.
 
     Raises:
         InvalidSubject: as in `subject_name`.
@@ -146,7 +154,7 @@ def resolve_in_context(subject: str, text: str) -> str:
 
 
 def context_name(text: str) -> str:
-    """The context of a path segment, which may be `eu`, `.eu` or `:.eu:`.
+    """Parses a context in a URL, spelled `eu`, `.eu` or `:.eu:`, and returns its name, `.eu`.
 
     Raises:
         InvalidSubject: the name has a colon or a control character, or is too long.

@@ -86,7 +86,7 @@ class Rule:
         return {**present, "disabled": self.disabled}
 
     def hashed_bytes(self) -> bytes:
-        """The rule's part of the bytes that the schema guid hashes."""
+        """The bytes of this rule in the input of the hash that is the schema's guid."""
         texts = [self.name, self.doc, self.kind.value, self.mode.value, self.type, *self.tags]
         texts += [text for pair in self.params for text in pair]
         texts += [self.expr, self.on_success, self.on_failure]
@@ -95,7 +95,8 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """Rules in the order in which clients run them. `enable_at` is their start time as the client sent it."""
+    """The rules of a schema in three lists, each in the order in which clients run them. `enable_at` is the time from
+    which they apply, as the client sent it."""
 
     migration: tuple[Rule, ...] = ()
     domain: tuple[Rule, ...] = ()
@@ -114,7 +115,7 @@ class RuleSet:
         return {key: value for key, value in {**lists, "enableAt": self.enable_at}.items() if value}
 
     def hashed_bytes(self) -> bytes:
-        """The rules' part of the bytes that the schema guid hashes."""
+        """The bytes of these rules in the input of the hash that is the schema's guid."""
         rules = b"".join(rule.hashed_bytes() for part in PARTS for rule in part.rules(self))
         return rules + (self.enable_at or "").encode()
 
@@ -146,10 +147,11 @@ PARTS: Final = (
 
 
 def check_rule_set(rule_set: RuleSet) -> None:
-    """Checks that rule names are valid and unique, and that each list has only rules of its modes.
+    """Checks that rule names are valid and unique, and that rules have a type and a mode that their list (migration,
+    domain or encoding) allows.
 
     Raises:
-        InvalidRuleSet: the message names the rule.
+        InvalidRuleSet: the message describes the first mistake.
     """
     names: set[str] = set()
     for part in PARTS:
@@ -166,8 +168,8 @@ def check_rule_set(rule_set: RuleSet) -> None:
 
 
 def _check_action(rule: Rule, action: str | None) -> None:
-    """Checks an action. Rules of the modes WRITEREAD and UPDOWN may have two actions, separated by a comma; others have
-    one."""
+    """Checks the action that a client runs after a rule succeeds or fails. Rules of the modes WRITEREAD and UPDOWN may
+    have two actions, separated by a comma; other rules have one."""
     if action is not None and "," in action and rule.mode not in (RuleMode.WRITEREAD, RuleMode.UPDOWN):
         raise InvalidRuleSet("Multiple actions only valid with WRITEREAD and UPDOWN")
 
@@ -190,8 +192,9 @@ def _checked_name(name: str | None) -> str:
 def merged_rules(*layers: RuleSet | None) -> RuleSet | None:
     """Merges the rule sets of several sources, such as the configuration and a request; None if no source has one.
 
-    `layers` are ordered from the weakest to the strongest. Within a list, a rule of a stronger layer replaces the rule
-    with the same name. The rules of the stronger layer follow the remaining rules of the weaker one.
+    `layers` are ordered from the weakest to the strongest. Each of the three lists (migration, domain, encoding) is
+    merged on its own: a rule of a stronger layer replaces the rule with the same name. The rules of the stronger layer
+    follow the remaining rules of the weaker one.
     """
     merged: RuleSet | None = None
     for layer in layers:

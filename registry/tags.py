@@ -30,7 +30,7 @@ class TaggedEntity:
 
 
 class UnknownEntity(Exception):
-    """`path` names no record or field of the schema."""
+    """A request names a record or field by a path that the schema does not define."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -38,7 +38,8 @@ class UnknownEntity(Exception):
 
 
 def tagged_entities(schema: Schema) -> list[TaggedEntity]:
-    """The tagged records and fields, also of referenced types: each record once, before its fields."""
+    """Returns the records and fields of a schema that have tags, including referenced types: each record once, before
+    its fields."""
     found: list[TaggedEntity] = []
     seen: set[Name] = set()
     # Iterative: each referenced schema adds to the depth, which would exceed the recursion limit.
@@ -65,7 +66,8 @@ def entities_with(schema: Schema, tags: Iterable[str]) -> list[TaggedEntity]:
 
 
 def _entities_of(record: Record) -> Iterator[Type | TaggedEntity]:
-    """Yields the tags of the record, then for each field the tags of the field and the field's type."""
+    """Yields a `TaggedEntity` for the record, and for each field a `TaggedEntity` and then the type of the field. The
+    entities may have no tags."""
     full_name = record.name.full
     yield TaggedEntity(full_name, EntityKind.RECORD, _texts(dict(record.props).get(TAGS_PROPERTY)))
     for field in record.fields:
@@ -106,14 +108,17 @@ def with_tags(text: str, add: Iterable[TaggedEntity], remove: Iterable[TaggedEnt
 
 
 def known_entities(text: str, entities: Iterable[TaggedEntity]) -> list[TaggedEntity]:
-    """Returns the given entities without records and fields that the canonical text does not define."""
+    """Omits entities that the canonical text of a schema does not define, and returns the rest."""
     defined = _defined(json.loads(text))
     return [entity for entity in entities if (entity.path, entity.kind) in defined]
 
 
 def _defined(value: Any) -> dict[tuple[str, EntityKind], dict[str, Any]]:
-    """The JSON objects of all records and fields by path. If several records match a path without namespace, it means
-    the outermost one."""
+    """Finds all records and fields in the parsed JSON of a schema. Returns their JSON objects by path and kind.
+
+    A record can also be found by its name without namespace. If several records have that name, the path means the
+    outermost one.
+    """
     found: dict[tuple[str, EntityKind], dict[str, Any]] = {}
     pending: deque[tuple[Any, str]] = deque([(value, "")])
     while pending:

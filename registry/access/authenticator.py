@@ -61,7 +61,7 @@ AuthenticationResult = Principal | Denial
 
 
 class UsersFile:
-    """Authenticates the users of a users file. Thread-safe."""
+    """Authenticates requests with the users, roles and certificates of a users file. Thread-safe."""
 
     def __init__(
         self,
@@ -71,7 +71,8 @@ class UsersFile:
         tokens: TokenVerifier | None = None,
         now_s: Callable[[], float] = time.time,
     ) -> None:
-        """
+        """Reads the users file.
+
         Args:
             path: the users file.
             clock: a monotonic clock for caches and reloads.
@@ -105,7 +106,7 @@ class UsersFile:
         """Returns the principal if it is known without waiting, or None if only `authenticate` can find it.
 
         Args:
-            authorization: the value of the header.
+            authorization: the value of the Authorization header; None without one.
             certificate: the subject of a verified client certificate; "" without one.
         """
         now = self._clock()
@@ -127,7 +128,7 @@ class UsersFile:
         It may take a fraction of a second, so it must not run in an event loop.
 
         Args:
-            authorization: the value of the header; None without one.
+            authorization: the value of the Authorization header; None without one.
             address: the address of the client, to limit password guessing.
             certificate: the subject of a verified client certificate; "" without one.
         """
@@ -309,7 +310,7 @@ class _PolicyState:
     def with_policy(self, policy: Policy) -> _PolicyState:
         """Returns the state to use after a change of the users file; `policy` is the new content of the file.
 
-        Accepted headers stay cached for users whose password has not changed.
+        The accepted Authorization headers of a user remain cached if the user's password has not changed.
         """
         found = _PolicyState(policy)
         for digest, principal in self.accepted.items():
@@ -366,7 +367,8 @@ def _check_password(state: _PolicyState, name: str, password: str) -> Authentica
 
 
 def _network(address: str) -> str:
-    """The key under which a client address is counted: the IPv4 address, or the network of an IPv6 address."""
+    """Returns the key for counting clients that send wrong passwords: the IPv4 address, or the network of an IPv6
+    address."""
     try:
         found = ipaddress.IPv6Address(address)
     except ValueError:

@@ -23,7 +23,8 @@ _FORMAT = re.compile(r"\$scrypt\$ln=(\d{1,2}),r=(\d{1,2}),p=(\d{1,2})\$([A-Za-z0
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of a check: 2**log2_n * r * 128 bytes of memory, filled p times."""
+    """The scrypt parameters of a hash, which determine the cost of checking a password: 2**log2_n * r * 128 bytes of
+    memory, filled p times."""
 
     log2_n: int = 14
     r: int = 8
@@ -60,7 +61,7 @@ class PasswordHash:
         Args:
             password: any text.
             salt: `SALT_BYTES` random bytes, never reused.
-            cost: the cost of a check.
+            cost: the cost of checking a password against the hash.
         """
         return cls(cost, salt, _scrypt(password, salt, cost, HASH_BYTES))
 

@@ -16,7 +16,7 @@ FORBIDDEN: Final = 40301
 
 
 class ResourceKind(Enum):
-    """The resource on which a request requires its permission."""
+    """The kind of resource on which a request requires its permission."""
 
     PUBLIC_INFO = auto()
     """No resource: every client has access. Probes cannot authenticate, and these responses reveal no content."""

@@ -44,7 +44,7 @@ class TokenRejected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """The accepted issuer and audience, and the claims with the user and the roles.
+    """The issuer and audience that a token must have, and the names of the claims that contain its user and roles.
 
     `roles_claim` may be a path with dots, such as `realm_access.roles`.
     """
@@ -65,12 +65,18 @@ class TokenIdentity:
 
 
 class TokenKeys:
-    """A key set in a file or at an `https://` or `http://` URL. Thread-safe; may wait for the network."""
+    """The public keys that verify tokens: a JSON Web Key Set in a file or at an `https://` or `http://` URL.
+    Thread-safe; may wait for the network."""
 
     def __init__(self, source: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """
+        """Reads the key set if it is a file. A URL is read when the first token is verified.
+
+        Args:
+            source: the name of the file, or the URL.
+            clock: a monotonic clock, for the age of the keys.
+
         Raises:
-            TokenKeysUnusable: the file cannot be read or is not a key set. A URL is not read before the first token.
+            TokenKeysUnusable: the file cannot be read or is not a key set.
         """
         self._source = source
         self._is_url = source.startswith(("https://", "http://"))

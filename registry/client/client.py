@@ -62,7 +62,7 @@ class RegistryClient:
 
     @property
     def url(self) -> str:
-        """The registry's addresses, without credentials."""
+        """The URLs of the registry's servers, separated by commas, without credentials."""
         return self._transport.url
 
     def __repr__(self) -> str:
@@ -113,9 +113,13 @@ class RegistryClient:
         references: Sequence[SchemaReference] = (),
         metadata: Mapping[str, str] | None = None,
     ) -> RegisteredSchema:
-        """Registers a schema, or returns its existing version.
+        """Registers a schema under a subject and returns the new version. If the subject already has the schema,
+        returns the existing version.
 
         Args:
+            subject: the subject.
+            text: the schema as JSON.
+            references: the versions that define the types which the schema does not define itself.
             metadata: metadata properties; None keeps those of the subject.
 
         Raises:
@@ -195,7 +199,7 @@ class RegistryClient:
         return self._cached(("guid", guid), fetch)
 
     def usages(self, schema_id: int) -> list[SubjectVersion]:
-        """The versions that have a schema, without deleted versions.
+        """The subjects and versions that have a schema, without deleted versions.
 
         Raises:
             SchemaNotFound: no schema has this id.
@@ -207,7 +211,7 @@ class RegistryClient:
         ]
 
     def parsed(self, schema: RegisteredSchema) -> Schema:
-        """Parses a schema, and fetches the schemas that it references.
+        """Parses the text of a schema, after fetching the schemas that it references.
 
         Raises:
             SchemaParseError: the registry returned a malformed Avro schema.
@@ -251,7 +255,8 @@ class RegistryClient:
         return list(self._call("GET", path, shape=list, query=_deleted(deleted), subject=subject))
 
     def version(self, subject: str, version: int | Literal["latest"]) -> RegisteredSchema:
-        """One version of a subject. A version requested by number may be soft-deleted, and the result is cached.
+        """One version of a subject, by its number or "latest". A version requested by number may be soft-deleted, and
+        the result is cached.
 
         Raises:
             SubjectNotFound: the subject has no versions.
@@ -282,10 +287,13 @@ class RegistryClient:
         references: Sequence[SchemaReference] = (),
         version: int | Literal["latest"] | None = None,
     ) -> tuple[bool, list[str]]:
-        """Whether a schema is compatible with a subject, and the incompatibilities.
+        """Whether a schema is compatible with a subject, and a message for each incompatibility.
 
         Args:
-            version: checks against this version only; None checks as a registration would.
+            subject: the subject.
+            text: the schema as JSON.
+            references: the versions that define the types which the schema does not define itself.
+            version: the only version to check against; None checks against the same versions as a registration would.
 
         Raises:
             VersionNotFound: the version does not exist.
@@ -302,11 +310,11 @@ class RegistryClient:
         return response_field(response, "is_compatible", bool), list(response.get("messages") or ())
 
     def compatibility(self, subject: str | None = None) -> str:
-        """The effective compatibility level of a subject, or the global one."""
+        """The effective compatibility level of a subject; without a subject, the global level."""
         return response_field(self.config(subject), "compatibilityLevel", str)
 
     def set_compatibility(self, level: str, subject: str | None = None) -> None:
-        """Sets the compatibility level of a subject, or the global one.
+        """Sets the compatibility level of a subject; without a subject, the global level.
 
         Raises:
             InvalidCompatibilityLevel: the level does not exist.
@@ -314,10 +322,14 @@ class RegistryClient:
         self.set_config({"compatibility": level}, subject)
 
     def config(self, subject: str | None = None, inherited: bool = True) -> dict[str, Any]:
-        """The configuration of a subject, or the global one.
+        """The configuration of a subject; without a subject, the global one.
 
         The result has the keys of the API, such as `compatibilityLevel`, `normalize`, `alias`, `compatibilityGroup` and
         `defaultMetadata`.
+
+        Args:
+            subject: the subject; None for the global configuration.
+            inherited: include the values that the subject inherits from its context or globally.
 
         Raises:
             SubjectLevelNotConfigured: nothing is configured for the subject and `inherited` is False.
@@ -327,9 +339,12 @@ class RegistryClient:
         )
 
     def set_config(self, changes: Mapping[str, Any], subject: str | None = None) -> None:
-        """Changes the configuration of a subject, or the global one. None clears a value; omitted values do not change.
+        """Changes the configuration of a subject; without a subject, the global one.
 
-        The key of the compatibility level is `compatibility`, but `compatibilityLevel` in the result of `config`.
+        Args:
+            changes: new values by key. None removes a value; omitted values do not change. The keys are as in the
+                result of `config`, except `compatibility`, which `config` returns as `compatibilityLevel`.
+            subject: the subject; None for the global configuration.
 
         Raises:
             InvalidCompatibilityLevel: the level does not exist.
@@ -338,7 +353,7 @@ class RegistryClient:
         self._change("PUT", _scope("config", subject), body=dict(changes), subject=subject or "")
 
     def delete_config(self, subject: str | None = None) -> None:
-        """Removes the configuration of a subject, or the global one.
+        """Removes the configuration of a subject; without a subject, the global one.
 
         Raises:
             SubjectNotFound: nothing is configured for the subject.
@@ -346,7 +361,11 @@ class RegistryClient:
         self._change("DELETE", _scope("config", subject), subject=subject or "")
 
     def mode(self, subject: str | None = None, inherited: bool = True) -> str:
-        """The mode of a subject, or the global one: READWRITE, READONLY, IMPORT, …
+        """The mode of a subject: READWRITE, READONLY, IMPORT, …
+
+        Args:
+            subject: the subject; None for the global mode.
+            inherited: return the inherited mode if none is set for the subject.
 
         Raises:
             SubjectModeNotConfigured: no mode is set for the subject and `inherited` is False.
@@ -357,10 +376,12 @@ class RegistryClient:
         return response_field(response, "mode", str)
 
     def set_mode(self, mode: str, subject: str | None = None, force: bool = False) -> None:
-        """Sets the mode of a subject, or the global one.
+        """Sets the mode of a subject; without a subject, the global mode.
 
         Args:
-            force: sets IMPORT even if subjects exist, which imports may then overwrite.
+            mode: READWRITE, READONLY or IMPORT; FORWARD only globally.
+            subject: the subject; None for the global mode.
+            force: set IMPORT even if there are subjects, which imports may then overwrite.
 
         Raises:
             OperationNotPermitted: modes cannot be changed, or IMPORT without `force` is set where subjects exist.
@@ -369,7 +390,7 @@ class RegistryClient:
         self._change("PUT", _scope("mode", subject), query=query, body={"mode": mode}, subject=subject or "")
 
     def delete_mode(self, subject: str | None = None) -> None:
-        """Removes the mode of a subject, or the global one.
+        """Removes the mode of a subject; without a subject, the global mode.
 
         Raises:
             SubjectNotFound: no mode is set for the subject.
@@ -410,7 +431,15 @@ class RegistryClient:
         return self._cache.get_or_make((self._path_prefix, *key), make)
 
     def _change(self, method: str, path: str, *, shape: type = object, **about: Any) -> Any:
-        """Sends a change and clears the cache, even after an error: the server may have executed the request."""
+        """Sends a request that changes the registry, and returns the JSON of the response. Clears the cache, even after
+        an error: the server may have executed the request.
+
+        Args:
+            method: the HTTP method.
+            path: the percent-encoded path.
+            shape: the required type of the JSON: `dict`, `list`, …
+            about: the query, the body, and the fields for errors; see `_call`.
+        """
         try:
             return self._call(method, path, shape=shape, **about)
         finally:
@@ -433,7 +462,7 @@ class RegistryClient:
 
 
 def _weight(key: Hashable, value: Any) -> int:
-    """The approximate number of characters of a cache entry."""
+    """The weight of a cache entry for the limit of the cache: approximately its number of characters."""
     texts = sum(len(part) for part in key if isinstance(part, str)) if isinstance(key, tuple) else 0
     held = len(value.text) if isinstance(value, RegisteredSchema) else PARSED_WEIGHT * texts
     return ENTRY_WEIGHT + texts + held

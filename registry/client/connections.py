@@ -24,7 +24,8 @@ PROXY_REFUSAL = "Tunnel connection failed: 4"  # begins the library's message fo
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A response. `location` is the target of a redirect, otherwise ""."""
+    """A response of a server. `retry_after_s` is the pause that the server requests. `location` is the target of a
+    redirect, otherwise ""."""
 
     status: int
     body: bytes
@@ -62,10 +63,17 @@ class Connections:
     def exchange(
         self, method: str, target: str, headers: Mapping[str, str], payload: bytes | None, *, is_repeatable: bool
     ) -> HttpResponse:
-        """Sends a request and returns the response.
+        """Sends a request and returns the response with any status.
 
         The server may close an idle connection at the moment of its reuse. Only repeatable requests, which can be sent
         again on a new connection, therefore use idle connections.
+
+        Args:
+            method: the HTTP method.
+            target: path and query, percent-encoded.
+            headers: the headers of the request.
+            payload: the body; None without one.
+            is_repeatable: whether the server may execute the request twice.
 
         Raises:
             RequestFailed: the connection failed, or the response did not arrive.

@@ -32,10 +32,14 @@ class Proxy:
 
 
 def proxy_for(server: Server, environment: Mapping[str, str]) -> Proxy | None:
-    """The proxy for a server, or None for a direct connection.
+    """Returns the proxy for a server, or None for a direct connection.
+
+    Args:
+        server: the registry's server.
+        environment: the environment variables.
 
     Raises:
-        RegistryUnavailable: the variable has an unusable value.
+        RegistryUnavailable: the environment variable with the proxy has an unusable value.
     """
     name = "https_proxy" if server.is_secure else "http_proxy"
     text, variable = _variable(environment, name)
@@ -59,7 +63,8 @@ def proxy_for(server: Server, environment: Mapping[str, str]) -> Proxy | None:
 
 
 def _variable(environment: Mapping[str, str], name: str) -> tuple[str, str]:
-    """The value of an environment variable, and its name as the environment spells it, in lower or upper case."""
+    """Returns the value of an environment variable, and its actual name. The variable may be in lower case, like
+    `name`, or in upper case; lower case has priority."""
     written = name if name in environment else name.upper()
     return environment.get(written, "").strip(), written
 
@@ -76,7 +81,11 @@ def _is_direct(server: Server, no_proxy: str) -> bool:
 def _covers(entry: str, host: str, port: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> bool:
     """Whether an entry of NO_PROXY matches a host.
 
-    An entry is `*`, a domain including its subdomains, an address, or a network, optionally with a port.
+    Args:
+        entry: `*`, a domain (which includes its subdomains), an address, or a network, optionally with a port.
+        host: the host name of the server.
+        port: the port of the server.
+        address: the host as an IP address; None if it is a name.
     """
     if entry == "*":
         return True

@@ -204,8 +204,8 @@ class Transport:
             self._mark_down(server, reason)
 
     def _choose_server(self, attempts: _Attempts) -> Server:
-        """Chooses the server with the fewest failures for this request. Among equals it prefers servers that are not
-        down, then the order of the list."""
+        """Returns the server with the fewest failures for this request. Among equals it prefers servers that have not
+        failed within `DOWN_S`, then the order of the list."""
         now = self._clock()
         usable = [server for server in self.servers if server not in attempts.permanent]
         return min(

@@ -81,5 +81,5 @@ def _text(value: bytes) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A JSON string in ASCII."""
+    """Returns the text as a JSON string of ASCII characters."""
     return json.dumps(text)

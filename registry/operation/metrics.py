@@ -32,7 +32,8 @@ RequestKey = tuple[str, str, str, str]
 
 
 class RequestMetrics:
-    """The request counts of one process and thread, in shared memory; see `SharedCounts`."""
+    """Counts the requests of one process, called from one thread. The counts are in shared memory; see
+    `SharedCounts`."""
 
     def __init__(self, counts: SharedCounts) -> None:
         self._counts = counts
@@ -60,7 +61,8 @@ class RequestMetrics:
 
 
 def new_counts(workers: int) -> SharedCounts:
-    """Shared counts for the workers of one server; created before the workers are forked."""
+    """Allocates the shared memory in which all worker processes of one server count requests. It must be created before
+    the workers are forked."""
     return SharedCounts(workers + SPARE_SLOTS, COLUMNS)
 
 
@@ -93,7 +95,7 @@ def make_request_recorder(counts: SharedCounts, access_log: str) -> RequestRecor
 
     Args:
         counts: the shared counts; the recorder gets a part of them that only this process writes.
-        access_log: the target of `AccessLog`; "" disables the log.
+        access_log: the file of the access log, or "-" for standard error; "" disables the log.
     """
     log = AccessLog(access_log) if access_log else None
     if not counts.claim():
@@ -147,7 +149,7 @@ class MetricsPage:
 
 
 class _Collected:
-    """Adapts a list of metrics to the collector interface of prometheus_client."""
+    """Passes a list of metrics to prometheus_client, which requires an object with a method `collect`."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics

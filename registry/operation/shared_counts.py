@@ -54,7 +54,8 @@ class SharedCounts:
         return True
 
     def numbers(self) -> memoryview:
-        """All counters that this process writes. Those of one label begin at its `row_offset`."""
+        """All counters that this process writes, of all labels in one sequence. The counters of a label begin at its
+        `row_offset`."""
         assert self._slot is not None, "claim() must succeed first"
         start = self._slot * self._slot_bytes
         return memoryview(self._memory)[start : start + self._slot_bytes].cast("Q")
@@ -65,7 +66,7 @@ class SharedCounts:
         return self._new_row(label) if found is None else found
 
     def totals(self) -> Mapping[str, tuple[int, ...]]:
-        """The sums over all processes, including ended ones, by label."""
+        """Returns the counters of each label, summed over all processes, including ended ones."""
         found: dict[str, tuple[int, ...]] = {}
         for slot in range(self._slots):
             numbers = memoryview(self._memory)[slot * self._slot_bytes : (slot + 1) * self._slot_bytes].cast("Q")

@@ -31,8 +31,12 @@ RESPONSE_CHARS_MAX: Final = 8 * 1024 * 1024
 class ReplicationPosition(NamedTuple):
     """Identifies a state of a registry: while the position is the same, nothing has changed.
 
-    `history` is the number of the database's history (see `storage.revision`), within which `revision` only grows.
-    `changes` is `ReplicationTables.changes`, which grows while the revision is the same.
+    Attributes:
+        history: number that changes when the database may have returned to an earlier state, such as after a restored
+            backup; see `storage.revision`.
+        revision: the registry's revision; it only grows within one history.
+        changes: the sum of all subjects' revisions. While the registry's revision is the same, it grows with every
+            added version.
     """
 
     history: int
@@ -57,8 +61,11 @@ class ReplicationPosition(NamedTuple):
 class ReplicationRequest:
     """A replica's request to the source registry: for the changes since a position, for subjects and for schemas.
 
-    `seen` is the text of the position, perhaps of another registry; "" requests the whole state. `subjects` are names,
-    and `ids` are ids of schemas by context.
+    Attributes:
+        seen: the position of the replica's last copy, as text; "" before the first copy. If it differs from the
+            source's position, the response has all states and settings.
+        subjects: names of the subjects to return, with all their versions.
+        ids: the ids of requested schemas, by context.
     """
 
     seen: str = ""
@@ -68,7 +75,8 @@ class ReplicationRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedSettings:
-    """Configurations and modes by scope (None: the whole default context), and the contexts."""
+    """The settings that a replica copies: configurations and modes by scope (None is the default context), and the
+    contexts."""
 
     configs: Mapping[str | None, ConfigEntry] = field(default_factory=dict)
     modes: Mapping[str | None, Mode] = field(default_factory=dict)
@@ -85,10 +93,16 @@ class ReplicatedSchema:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationResponse:
-    """The source registry's response to a replica: its identity (`source`), its position, and the requested subjects
-    and schemas.
+    """The source registry's response to a replica.
 
-    `states` (of all subjects) and `settings` are None if nothing has changed since the position in the request.
+    Attributes:
+        source: the identity of the source registry.
+        position: the position of the source.
+        states: the id and revision of every subject, by name; None if nothing has changed since the position in the
+            request.
+        settings: all settings; None if nothing has changed since the position in the request.
+        subjects: the requested subjects with their versions.
+        schemas: the requested schemas, as many as the maximum length of a response permits.
     """
 
     source: str

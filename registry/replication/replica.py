@@ -176,7 +176,17 @@ class Replica:
     def _ensure_replicable(
         self, replication: ReplicationState | None, response: ReplicationResponse, polled_ms: int
     ) -> None:
-        """Requires that this database is or may become a replica of the source; makes an empty database a replica."""
+        """Checks that this database is a replica of the source. Makes an empty database a replica.
+
+        Args:
+            replication: the state of the replica; None if the database is no replica yet.
+            response: the response of the source, with its identity.
+            polled_ms: the time of the poll.
+
+        Raises:
+            ReplicationStopped: the database is a replica of another registry, is that of the source itself, or is no
+                replica and has subjects.
+        """
         if replication is not None:
             if replication.source != response.source:
                 raise ReplicationStopped(
@@ -208,8 +218,16 @@ class Replica:
     def _build_update(
         self, response: ReplicationResponse, states: Mapping[str, SubjectState]
     ) -> tuple[ReplicationUpdate, dict[str, SubjectState]]:
-        """Fetches the changed subjects and their schemas. Returns the update to apply, and the source's state of each
-        subject after it."""
+        """Fetches the changed subjects and their schemas.
+
+        Args:
+            response: the response to the poll, with the settings of the source.
+            states: the state of each subject in the source, from the same response.
+
+        Returns:
+            The update to apply, and the state of each subject in the source, to compare the next response with.
+            Subjects that the update deletes are omitted.
+        """
         assert response.settings is not None
         changed = {name for name, state in states.items() if self._states.get(name) != state}
         local = self._database.read(lambda repository: set(ReplicationTables(repository).subject_states()))
@@ -247,7 +265,7 @@ class Replica:
         return _Fetched(subjects, schemas)
 
     def _missing_schemas(self, subjects: Mapping[str, ReplicatedSubject]) -> set[SchemaKey]:
-        """Returns the keys of these subjects' schemas that this database does not have.
+        """Returns the keys (context, id) of these subjects' schemas that this database does not have.
 
         Raises:
             ReplicaDiverged: this database has another schema under one of the ids.
@@ -268,8 +286,8 @@ class Replica:
         return self._database.read(lambda repository: ReplicationTables(repository).fingerprints(context, chosen))
 
     def _schemas(self, keys: Collection[SchemaKey]) -> dict[SchemaKey, ReplicatedSchema]:
-        """Fetches the schemas with these keys, with several requests if they are long. Omits schemas that the source
-        has deleted."""
+        """Fetches the schemas with these keys (context, id), with several requests if they are long. Omits schemas that
+        the source has deleted."""
         found: dict[SchemaKey, ReplicatedSchema] = {}
         waiting = sorted(keys)
         while waiting:
@@ -288,8 +306,13 @@ class Replica:
     def _missing_targets(
         self, schemas: Mapping[SchemaKey, ReplicatedSchema], subjects: Mapping[str, ReplicatedSubject]
     ) -> set[str]:
-        """Returns the subjects that must be fetched as well: a fetched schema refers to a version of theirs that is
-        neither in `subjects` nor in this database."""
+        """Returns the subjects that must be fetched as well, because a fetched schema refers to one of their versions
+        and that version is neither in `subjects` nor in this database.
+
+        Args:
+            schemas: the fetched schemas.
+            subjects: the fetched subjects.
+        """
         targets: dict[str, set[int]] = defaultdict(set)
         for replicated in schemas.values():
             for reference in replicated.schema.content.references:

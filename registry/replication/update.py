@@ -26,10 +26,13 @@ class ReplicaDiverged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReplicationUpdate:
-    """The changed subjects and all settings of the source.
+    """The changes to apply to a replica's database.
 
-    `subjects` has None for deleted subjects. `schemas` has the schemas that this database does not have. An update that
-    `is_full` has all subjects and all their schemas, and replaces everything in the database.
+    Attributes:
+        subjects: the changed subjects by name; None for a deleted one.
+        schemas: the schemas of these subjects that this database does not have.
+        settings: all settings of the source.
+        is_full: whether `subjects` and `schemas` are those of the whole source, and replace everything in the database.
     """
 
     subjects: Mapping[str, ReplicatedSubject | None]
@@ -88,9 +91,10 @@ def _by_number(subject: ReplicatedSubject | None) -> dict[int, ReplicatedVersion
 def _only_adds(
     name: str, existing: ReplicatedSubject | None, desired: ReplicatedSubject | None, update: ReplicationUpdate
 ) -> bool:
-    """Whether the update only adds newer versions to a subject, and their schemas are new and have no references.
+    """Whether the update only adds newer versions to a subject, and the schemas of these versions are new and have no
+    references.
 
-    Then only responses that depend on the subject change, and its revision grows by one for each version.
+    If so, only responses that depend on the subject change, and its revision grows by one for each version.
 
     Args:
         name: the subject.
@@ -121,9 +125,9 @@ def _put_versions(
     desired: ReplicatedSubject,
     update: ReplicationUpdate,
 ) -> Iterator[tuple[str, int]]:
-    """Adds the new versions of `desired` to the database, and replaces those that differ from `existing`.
+    """Writes the versions of `desired` that are missing in `existing` or differ there.
 
-    Yields (subject, version) for each replaced version that had another schema.
+    Yields (subject, version) for each version that had another schema in this database before.
 
     Args:
         repository: has the transaction to write in.
