@@ -32,7 +32,12 @@ BUSY_RETRY_S = 1
 
 
 def install(app: Flask, users: UsersFile) -> None:
-    """Authenticates and authorizes every request before the app processes it."""
+    """Authenticates and authorizes every request before the app processes it.
+
+    Args:
+        app: the Flask application.
+        users: authenticates the requests that the ASGI front has not authenticated.
+    """
 
     def check_request() -> Response | None:
         # Usually the ASGI front has already authenticated the client.
@@ -113,7 +118,7 @@ def may_read(subject: str) -> bool:
 
 
 def is_restricted() -> bool:
-    """Whether the principal may read only some of the subjects, or none."""
+    """Whether the sender of the current request may read only some of the subjects, or none."""
     return permissions().highest_everywhere is None
 
 

@@ -145,7 +145,8 @@ class NumberConverter(BaseConverter):
 
 
 class _RawPath:
-    """Middleware that sets `PATH_INFO` to the path before percent-decoding."""
+    """Middleware that sets `PATH_INFO` to the undecoded path, so that Flask routes by it: a subject may contain `/`,
+    encoded as `%2F`."""
 
     def __init__(self, application: Callable[..., Iterable[bytes]]) -> None:
         self._application = application
@@ -209,7 +210,14 @@ def _qualified(context: str, segment: str) -> str:
 
 
 def _with_subject(context: str, query: str, name: str, names: tuple[str, ...]) -> str:
-    """Qualifies the first query parameter of `names`. Without one, adds `name` with the context only."""
+    """Returns a query in which the parameter with the subject names a context.
+
+    Args:
+        context: the context to add if the parameter has none.
+        query: the query of the request, percent-encoded.
+        name: the name of the parameter in the result. If the query has no subject, the value is the context alone.
+        names: the accepted names of the parameter; the first one that the query has is used, all are replaced.
+    """
     pairs = parse_qsl(query, keep_blank_values=True)
     subject = next((value for accepted in names for key, value in pairs if key == accepted), "")
     if not _names_context(subject):

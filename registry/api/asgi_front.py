@@ -87,18 +87,19 @@ class _ThreadQueue:
 
 
 class AsgiFront:
-    """The ASGI application of one process and one event loop.
+    """The ASGI application of one process and one event loop: serves valid cached responses, and runs the WSGI
+    application for other requests.
 
     Args:
         application: the WSGI application, which marks cacheable responses by `CACHEABLE_KEY`.
         revision_reader: reads revisions from the database, to validate cached responses.
         request_bytes_max: of larger bodies the application receives only the length.
         authenticator: identifies principals.
-        observer: receives every response.
+        observer: is called with every response, for metrics and the access log.
         cache_bytes_max: the size of the response cache.
         rates: the rate limit per client; None for no limit.
-        compute_pool: processes for compatibility checks and for long comparisons of registrations; None runs both in
-            threads.
+        compute_pool: processes that compare schemas, in compatibility checks and when a comparison during a
+            registration takes long; None compares them in threads.
         on_end: closes the application's resources after the last request.
         lease_s: how long a cached response is served after a check of the registry's revision.
     """
@@ -205,7 +206,13 @@ class AsgiFront:
     async def _receive_and_run(
         self, scope: Any, receive: Receive, key_headers: list[bytes], principal: Principal | None
     ) -> tuple[AppResponse, bool, bool]:
-        """Receives the body of a request and responds.
+        """Receives the body of a request and responds from the cache or by running the application.
+
+        Args:
+            scope: the ASGI scope of the request.
+            receive: receives the next part of the body.
+            key_headers: names and values of the request's `KEY_HEADERS`, on which the response depends.
+            principal: the sender of the request; None if the application must authenticate it.
 
         Returns:
             The response, whether it is from the cache, and whether the client may still be sending its body.
@@ -231,6 +238,12 @@ class AsgiFront:
         self, scope: Any, key_headers: list[bytes], body: Body, principal: Principal | None
     ) -> tuple[AppResponse, bool]:
         """Responds from the cache if possible, otherwise by running the application.
+
+        Args:
+            scope: the ASGI scope of the request.
+            key_headers: names and values of the request's `KEY_HEADERS`, on which the response depends.
+            body: the body of the request.
+            principal: the sender of the request; None if the application must authenticate it.
 
         Returns:
             The response, and whether it is from the cache.
@@ -258,8 +271,14 @@ class AsgiFront:
         return response, False
 
     async def _run(self, scope: Any, body: Body | None, principal: Principal | None) -> AppResponse:
-        """Runs the application for a request. With `body` None it only finds out whether the request is authorized; see
-        `hooks.PREFLIGHT_KEY`."""
+        """Runs the application for a request and returns its response.
+
+        Args:
+            scope: the ASGI scope of the request.
+            body: the body of the request; None only finds out whether the request is authorized, see
+                `hooks.PREFLIGHT_KEY`.
+            principal: the sender of the request; None if the application must authenticate it.
+        """
         queue = self._unauthenticated if principal is None else self._authenticated
         if self._is_ending or queue.waiting >= WAITING_MAX:
             return error_response(503)
@@ -301,11 +320,20 @@ class AsgiFront:
         principal: Principal | None,
         offload: ComparisonOffload | None,
     ) -> tuple[AppResponse, Comparison | None]:
-        """Runs the application in a thread.
+        """Runs the application in a thread. The application may defer a long comparison of schemas, which the caller
+        then runs in another process.
+
+        Args:
+            queue: the thread pool.
+            scope: the ASGI scope of the request.
+            body: the body of the request; None only finds out whether the request is authorized.
+            principal: the sender of the request; None if the application must authenticate it.
+            offload: allows the application to defer a comparison, and has the result of the previous one; None makes it
+                compare in the thread.
 
         Returns:
-            The response, and the comparison that the application deferred or None. With a comparison, the response is
-            only a placeholder.
+            The response and the deferred comparison. If the comparison is None, the response is final; otherwise it is
+            a placeholder.
         """
         if self._is_ending:
             return error_response(503), None
@@ -320,9 +348,11 @@ class AsgiFront:
         run_in_thread: Callable[[ComparisonOffload | None], Awaitable[tuple[AppResponse, Comparison | None]]],
         deferred: Comparison | None = None,
     ) -> AppResponse:
-        """Runs the deferred comparisons of a request in the compute pool, and then the application with their results.
+        """Runs the comparisons of schemas that the application defers in the compute pool, and returns the
+        application's final response.
 
-        Without a pool, or after `OFFLOADED_COMPARISONS_MAX` comparisons, the application makes the comparison itself.
+        After each comparison the application runs again with the result. Without a pool, or after
+        `OFFLOADED_COMPARISONS_MAX` comparisons, it compares the schemas itself.
 
         Args:
             run_in_thread: runs the application for the request, like `_run_in_thread`.
@@ -389,8 +419,14 @@ def error_response(status: int, message: str = "", retry_after_s: float = 1) -> 
 
 
 def _cache_key(scope: Any, key_headers: list[bytes], content: bytes) -> Hashable:
-    """The key of a request with the body `content` in the response cache. Requests with equal keys have the same
-    response for equal permissions."""
+    """The key of a request in the response cache. Requests with equal keys have the same response for equal
+    permissions.
+
+    Args:
+        scope: the ASGI scope of the request.
+        key_headers: names and values of the request's `KEY_HEADERS`.
+        content: the body.
+    """
     # NUL separates the parts unambiguously: only the digest can contain it, and only POST has one. HEAD uses GET's key.
     is_post = scope["method"] == "POST"
     digest = hashlib.blake2b(content, digest_size=16).digest() if is_post else b""

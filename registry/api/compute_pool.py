@@ -85,7 +85,8 @@ class ComputePool:
         return await self._run(_respond, {key: value for key, value in environ.items() if key != "wsgi.errors"})
 
     async def run_comparison(self, comparison: Comparison) -> ComparisonResult | None:
-        """Runs `Compatibility.run_comparison` in a process of the pool; raises the same errors as `respond`."""
+        """Compares schemas by `Compatibility.run_comparison` in a process of the pool. Raises the same errors as
+        `respond`."""
         return await self._run(_run_comparison, comparison)
 
     async def _run(self, work: Callable[[A], T], argument: A) -> T:
@@ -103,7 +104,7 @@ class ComputePool:
             raise
 
     def close(self) -> None:
-        """Waits for running computations."""
+        """Stops the processes after their running computations, and cancels waiting ones."""
         self._is_closed = True
         self._pool.shutdown(cancel_futures=True)
 

@@ -97,7 +97,13 @@ CONFIG_KEYS: Final = {
 
 
 def version_entity(stored: StoredVersion, profile: Profile, as_shown: PresentedSchema = PLAIN) -> dict[str, Any]:
-    """Returns the response body for a version of a subject."""
+    """Returns the response body for a version of a subject.
+
+    Args:
+        stored: the version.
+        profile: selects the keys of the body.
+        as_shown: the schema in the format that the client requested; by default as stored.
+    """
     values = {
         "subject": stored.subject,
         "version": stored.version,
@@ -111,7 +117,13 @@ def version_entity(stored: StoredVersion, profile: Profile, as_shown: PresentedS
 
 
 def listed_entity(stored: StoredVersion, profile: Profile, *, aliases: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns the response body for a version in the list of all schemas, with the aliases of its subject."""
+    """Returns the response body for a version in the list of all schemas.
+
+    Args:
+        stored: the version.
+        profile: selects the keys of the body.
+        aliases: the aliases of the version's subject.
+    """
     return shown({**version_entity(stored, profile), "aliases": list(aliases)}, LISTED_KEYS, profile)
 
 
@@ -145,7 +157,13 @@ def schema_entity(
 
 
 def registered_entity(stored: StoredVersion, profile: Profile, as_shown: PresentedSchema = PLAIN) -> dict[str, Any]:
-    """Returns the response body for a registration; `stored` is the version with the schema."""
+    """Returns the response body for a registration.
+
+    Args:
+        stored: the version with the schema.
+        profile: selects the keys of the body.
+        as_shown: the schema in the format that the client requested; by default as stored.
+    """
     values = {
         "id": stored.schema.schema_id,
         "version": stored.version,
@@ -185,7 +203,14 @@ def _tags_entity(tagged: Iterable[TaggedEntity]) -> list[dict[str, Any]]:
 
 
 def shown(values: Mapping[str, Any], keys: Mapping[str, Profile], profile: Profile) -> dict[str, Any]:
-    """The non-empty values of the keys that a profile includes, in the order of `keys`."""
+    """Returns the key-value pairs of a response body: the keys that a profile includes, in the order of `keys`, without
+    empty values.
+
+    Args:
+        values: the values of all keys.
+        keys: the keys, and the lowest profile that includes each.
+        profile: the profile of the response.
+    """
     return _without_empty({key: values.get(key) for key, since in keys.items() if since <= profile})
 
 

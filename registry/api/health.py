@@ -18,13 +18,14 @@ def root() -> Response:
 
 @blueprint.get("/healthz")
 def alive() -> Response:
-    """Liveness. It does not depend on the database, because restarting the registry would not repair the database."""
+    """Response to a liveness probe. It does not depend on the database, because restarting the registry would not
+    repair the database."""
     return json_response({"status": "ok"})
 
 
 @blueprint.get("/readyz")
 def ready() -> Response:
-    """Readiness. Without the database the response is 500 with the cause."""
+    """Response to a readiness probe. If the database is unreachable, the response has status 500 and the cause."""
     services().configuration.read_scope(None, in_effect=False)
     return json_response({"status": "ready"})
 

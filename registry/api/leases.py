@@ -32,8 +32,12 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Leases:
-    """Validates cached responses. Belongs to one event loop. `Database.lease_s` of every process must be at least
-    `lease_s`."""
+    """Finds out whether cached responses are still valid. Belongs to one event loop.
+
+    A lease is the time `lease_s` after a read of the registry's revision, in which responses are served without another
+    read. Changes of the registry wait for `Database.lease_s` until all leases have expired, so that must be at least
+    `lease_s` in every process.
+    """
 
     def __init__(
         self, revision_reader: RevisionReader, clock: Callable[[], float] = clock_s, lease_s: float = LEASE_S
@@ -49,7 +53,7 @@ class Leases:
     def is_valid(self, dependencies: Dependencies) -> bool:
         """Whether a response is valid by the current lease, without a read of the database.
 
-        A lease covers responses that depend on the registry's revision alone.
+        A lease covers only responses that depend on the registry's revision and not on that of a subject.
         """
         age = self._clock() - self._checked_at
         if dependencies.subjects or dependencies.revision != self._revision or age >= self._lease_s:
@@ -59,7 +63,8 @@ class Leases:
         return True
 
     async def check(self, dependencies: Dependencies) -> bool | None:
-        """Whether a response is valid, by a read that begins after this call; None if the database is unreachable."""
+        """Whether a response with these dependencies is valid, by a read of the database that begins after this call;
+        None if the database is unreachable."""
         batch = self._join(dependencies.subjects)
         await batch.done.wait()
         return None if batch.revisions is None else batch.revisions.satisfies(dependencies)

@@ -184,7 +184,7 @@ class SchemaPayload(_Payload):
 
 
 class TagChangePayload(_Payload):
-    """The body of a request that derives a version with other tags, metadata or rules."""
+    """The body of a request that registers a copy of a version with other tags, metadata or rules."""
 
     new_version = fields.Integer(data_key="newVersion", load_default=None, allow_none=True, validate=_INT32)
     tags_to_add = _tags("tagsToAdd")
@@ -286,10 +286,13 @@ def read_body(payload: type[_Payload], kind: type[T]) -> T:
 
 
 def _require_readable_size(text: str) -> None:
-    """Limits a schema to half the size of a body.
+    """Rejects a schema of more characters than half of the maximum size of a request body.
 
-    JSON escaping makes the body longer than the schema, so this is the largest schema that always fits. The size is
-    limited because parsing takes seconds per megabyte of nested JSON.
+    A schema is sent as a JSON string, in which escapes can double its length. A schema of this size therefore always
+    fits into a body. The size is limited because parsing takes seconds per megabyte of nested JSON.
+
+    Raises:
+        RequestEntityTooLarge: the schema is too long.
     """
     chars_max = (request.max_content_length or 0) // 2
     if len(text) > chars_max:
@@ -377,7 +380,13 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _described(messages: Any, value: Any) -> str:
-    """The first of marshmallow's messages with its path: `references.0.version: expected …`."""
+    """Returns the first validation error of a body as one line, with the path and the type of the wrong value:
+    `references.0.version: expected … Found a string.`
+
+    Args:
+        messages: the nested errors of marshmallow.
+        value: the JSON value of the body.
+    """
     path: list[str] = []
     while isinstance(messages, Mapping):
         key, messages = next(iter(messages.items()))

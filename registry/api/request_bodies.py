@@ -24,7 +24,7 @@ Receive = Callable[[], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A request body. If it is too large, only the length or a lower bound of it is known.
+    """A request body. If it is too large, `content` is empty and `length` is the length or a lower bound of it.
 
     `has_unread` is True when the client sends more than was received.
     """
@@ -39,7 +39,8 @@ NO_BODY: Final = Body(b"", 0)
 
 @dataclass(frozen=True, slots=True)
 class BodyHeaders:
-    """The headers about a body: its length, None for chunked encoding, and whether the client expects 100-continue."""
+    """The headers of a request about its body: the length (None for chunked encoding), and whether the client waits for
+    a response with status 100 before it sends the body."""
 
     length: int | None
     expects_continue: bool
@@ -62,7 +63,7 @@ class BodyHeaders:
 
 
 class BodyRefused(Exception):
-    """The body was not received; `status` is that of the response."""
+    """The body was not received; `status` is the HTTP status of the response."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -70,7 +71,8 @@ class BodyRefused(Exception):
 
     @property
     def has_unread(self) -> bool:
-        """Whether the client may still be sending a valid body."""
+        """Whether the client may continue to send the body. This is so if it was refused for lack of memory (503), as
+        opposed to a body that stalled or is malformed."""
         return self.status == 503
 
 
@@ -81,7 +83,7 @@ class Deadlines:
     arrived. A task may only be in one wait at a time.
 
     Args:
-        seconds: the limit of a wait; it is enforced up to a tenth later.
+        seconds: the limit of a wait. A wait may exceed it by up to a tenth of the limit.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -128,7 +130,8 @@ class Deadlines:
 
 
 class RequestBodies:
-    """Receives the bodies of one process. The caller must `release` each body.
+    """Receives the bodies of the requests to one process, and limits their total size in memory. The caller must
+    `release` each body.
 
     Args:
         bytes_max: a larger body is discarded except for its length.
@@ -140,11 +143,15 @@ class RequestBodies:
         self._deadlines = Deadlines(STALLED_S)
 
     async def receive(self, headers: BodyHeaders, receive: Receive) -> Body:
-        """Receives the body.
+        """Receives the body of a request.
+
+        Args:
+            headers: the headers about the body.
+            receive: ASGI's function that receives the next part of the body.
 
         Raises:
-            BodyRefused: the body stalls or takes too long (408), breaks off (400) or has too many parts (413), or
-                all bodies in memory together are too large (503).
+            BodyRefused: the body stalls or takes too long (408), breaks off (400) or has too many parts (413), or all
+                bodies in memory together are too large (503).
         """
         if headers.length is not None and headers.length > self._bytes_max:
             return Body(b"", headers.length, has_unread=not headers.expects_continue)
@@ -158,7 +165,7 @@ class RequestBodies:
         self._held_bytes -= len(body.content)
 
     async def discard_rest(self, receive: Receive) -> None:
-        """Receives and discards the rest of a body, within limits."""
+        """Receives and discards the rest of a rejected body, up to `DISCARDED_BYTES_MAX` and for at most `BODY_S`."""
         size = 0
         try:
             async with asyncio.timeout(BODY_S):

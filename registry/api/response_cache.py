@@ -20,9 +20,10 @@ ENTRY_BYTES: Final = 1200  # an entry without its body: key, headers, dependenci
 
 @dataclass(frozen=True, slots=True)
 class AppResponse:
-    """A response of the application, with headers in ASGI's form.
+    """A response of the Flask application, with headers as pairs of bytes, as ASGI requires.
 
-    `route` is the matched URL rule. `dependencies` is None when the response must not be cached.
+    `route` is the matched URL rule. `principal` is the sender of the request. `dependencies` is None when the response
+    must not be cached.
     """
 
     status: int
@@ -34,7 +35,7 @@ class AppResponse:
 
 
 class ResponseCache:
-    """An LRU cache bounded by bytes, for one event loop."""
+    """An LRU cache of responses, bounded by bytes, for one event loop."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._responses: OrderedDict[Hashable, AppResponse] = OrderedDict()
@@ -42,7 +43,13 @@ class ResponseCache:
         self._bytes_max = bytes_max
 
     def get(self, request_key: Hashable, principal: Principal) -> AppResponse | None:
-        """The cached response to an equal request of a principal with the same permissions."""
+        """Returns the cached response to an equal request of a principal with the same permissions, or None. It may be
+        outdated; see `Leases`.
+
+        Args:
+            request_key: identifies equal requests by their path, query, headers and body.
+            principal: the sender of the request.
+        """
         key = request_key, principal.key
         found = self._responses.get(key)
         if found is not None:

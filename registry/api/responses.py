@@ -59,7 +59,13 @@ def _media_range(item: str) -> tuple[str, str, float] | None:
 
 
 def _quality(name: str, ranges: list[tuple[str, str, float]]) -> float:
-    """The weight of a content type: that of the most specific matching range, or 0 without one."""
+    """The weight of a content type in a header `Accept`: that of the most specific range that matches it, or 0 without
+    one.
+
+    Args:
+        name: the content type.
+        ranges: (type, subtype, weight) of each item of the header.
+    """
     kind, _, subkind = name.partition("/")
     best, quality = -1, 0.0
     for range_kind, range_subkind, weight in ranges:
@@ -101,7 +107,8 @@ def to_json(value: Any) -> bytes:
 
 
 def paginate(items: list[Any], limit_max: int | None = None) -> list[Any]:
-    """Applies `offset` and `limit` of the query to a list. A limit out of bounds means no limit."""
+    """Returns the part of a list that `offset` and `limit` of the query select. A limit of 0 or less, or above
+    `limit_max`, counts as `limit_max`; if `limit_max` is None, it counts as no limit."""
     offset = max(0, query_integer("offset", 0))
     limit = query_integer("limit", -1)
     if limit <= 0 or (limit_max is not None and limit > limit_max):

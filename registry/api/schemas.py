@@ -72,7 +72,8 @@ def list_ids_of_guid(guid: str) -> Response:
 
 
 def _subject() -> str | None:
-    """The subject of the query, which gives the context of the id. It need not exist or be valid."""
+    """The subject in the query of the current request; its context is the one in which the schema id is searched. The
+    subject need not exist or be valid."""
     text = request.args.get("subject")
     return None if not text else qualified(*split_subject(text))
 

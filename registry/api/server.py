@@ -116,7 +116,7 @@ def serve(
 
     Args:
         reserved: the address to listen on.
-        make_front: called in each worker process.
+        make_front: creates the ASGI application; called in each worker process.
         workers: number of processes.
         tls: the certificate for HTTPS; None serves HTTP.
         mtls: an additional listener for clients with certificates.
@@ -181,7 +181,8 @@ def _reload_on_hangup(server: AbstractServer[Any], tls: ServerCertificate | None
 
 
 def connections_max() -> int:
-    """Connections per worker within the limit of open files, which is raised if the system allows it.
+    """Returns how many connections a worker may have: at most `CONNECTIONS_MAX`, and fewer if the limit of open files
+    requires it. Raises that limit first if the system allows it.
 
     A worker without free file descriptors would retry accept() in a loop and use a whole core.
     """
@@ -208,7 +209,15 @@ def _prepare(front: AsgiFront, parent: int, port: int, mtls: MtlsListener | None
 
 
 async def _run_in_background(front: AsgiFront, parent: int, port: int, mtls: MtlsListener | None) -> None:
-    """Background task of a worker: the mTLS listener, and the end of the worker when its parent has died."""
+    """Runs in each worker, concurrently with its requests: serves the mTLS port, and ends the worker when the parent
+    process has died.
+
+    Args:
+        front: the ASGI application to serve on the mTLS port.
+        parent: the id of the parent process.
+        port: the main port; clients that do not read their responses there are disconnected.
+        mtls: the mTLS port; None without one.
+    """
     # Ctrl-C on a terminal reaches every process, but the parent stops this worker.
     asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -230,7 +239,8 @@ async def _run_in_background(front: AsgiFront, parent: int, port: int, mtls: Mtl
 
 
 def _set_send_timeout(port: int) -> bool:
-    """Makes the kernel disconnect clients that do not read their responses; True once the option is set.
+    """Makes the kernel disconnect clients that do not read their responses, by a socket option of the listening socket
+    of `port`. Returns False if that socket does not exist yet.
 
     Connections inherit the option from the listening socket, which granian creates after the start.
     """

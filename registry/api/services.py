@@ -91,15 +91,16 @@ ACCEPT_UNKNOWN_HEADER = "Confluent-Accept-Unknown-Properties"
 
 
 def profile() -> Profile:
-    """The response profile: the configured one, or all keys for clients that declare to ignore unknown keys."""
+    """Returns the profile, which selects the keys of response bodies: the configured one, or all keys if the client
+    declares by a header that it ignores unknown keys."""
     if request.headers.get(ACCEPT_UNKNOWN_HEADER, "").lower() == "true":
         return Profile.FULL
     return services().profile
 
 
 def as_shown(schema: StoredSchema) -> PresentedSchema:
-    """Presents a schema in the format that the query of the current request selects. None in the result means the
-    stored value."""
+    """Returns a schema's text, references and tags in the format that the query of the current request selects, such as
+    `format=resolved`. A text or references of None are to be shown as stored."""
     query = request.args
     # confluent-kafka's Python client spells the parameters with underscores.
     reference_format = query.get("referenceFormat", query.get("reference_format", ""))

@@ -26,7 +26,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class QueryParameter:
-    """A query parameter of an operation. `kind` is a row of `components.PARAMETER_KINDS`."""
+    """A query parameter of an operation. `kind` is a row of `components.PARAMETER_KINDS`; `text` is its description."""
 
     kind: str
     text: str
