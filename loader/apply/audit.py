@@ -24,8 +24,12 @@ OUTCOMES = {"": AuditOutcome.STORED, "written": AuditOutcome.WRITTEN, "quarantin
 
 @dataclass(frozen=True, slots=True)
 class AuditApplier:
-    """Writes the counts to the audit's database, which `store` opens. `sha256` returns the checksum of a commit. Topics
-    in `unaudited` are not counted: counting the audit's own topic would create further messages in it forever."""
+    """Writes the message counts of commits to the audit's database.
+
+    `store` opens the database. `sha256` returns the checksum of the commit with a number. `host` names this machine in
+    the rows. Topics in `unaudited` are not counted: counting the audit's own topic would create further messages in it
+    forever.
+    """
 
     store: Callable[[], AuditStore]
     sha256: Callable[[int], str]
@@ -56,7 +60,12 @@ def positions_in(store: AuditStore) -> dict[str, Position]:
 
 
 def audit_rows(topic: str, commit: Commit, host: str) -> Iterator[AuditRow]:
-    """Returns the audit rows of one commit. The same commit always has the same row ids."""
+    """Returns the audit rows of a commit for one topic: a row per count of a window, and a row per range of skipped
+    offsets. Every call returns rows with the same ids, so that a row is stored once.
+
+    Args:
+        host: the name of the loading machine, stored in the rows.
+    """
     committed = commit.topics[topic]
     ranges = {offsets.partition: offsets for offsets in committed.ranges}
     for offsets in committed.ranges:
@@ -70,8 +79,14 @@ def audit_rows(topic: str, commit: Commit, host: str) -> Iterator[AuditRow]:
 def _skipped_row(
     topic: str, commit: Commit, committed: TopicCommit, offsets: CommittedRange, passed: SkippedOffsets, host: str
 ) -> AuditRow:
-    """Returns the audit row for `passed`, a range of skipped offsets. It is in the window of the commit time, because
-    the messages at these offsets, and thus their event times, are unknown."""
+    """Returns the audit row that counts the skipped offsets `passed`. Its window is that of the commit time, because
+    the event times of unread messages are unknown.
+
+    Args:
+        committed: the part of the commit that concerns the topic.
+        offsets: the committed range of the partition to which `passed` belongs.
+        host: the name of the loading machine.
+    """
     start_ms = window_start(commit.committed_at_ms)
     tier, outcome, partition, log_id = Tier.LOADER, AuditOutcome.SKIPPED, offsets.partition, _log_id(committed, offsets)
     return AuditRow(
@@ -94,8 +109,9 @@ def _skipped_row(
 
 
 def _log_id(committed: TopicCommit, offsets: CommittedRange) -> str:
-    """Returns the id of the broker log that was read: the topic id, and the incarnation if it is not 0. After a log was
-    truncated and grew again, its offsets hold other messages, which are counted under another id."""
+    """Returns the id of the partition's log on the broker: the topic id, followed by the incarnation if that is not 0.
+    If the log was truncated and grew again, its offsets hold other messages, which the audit counts under another id.
+    """
     return f"{committed.topic_id}/{offsets.incarnation}" if offsets.incarnation else committed.topic_id
 
 

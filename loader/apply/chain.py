@@ -21,8 +21,8 @@ from headrace.loader.storage.protocols import Storage
 
 @dataclass(frozen=True, slots=True)
 class IndexApplier:
-    """Maintains the index of live files. It is the first applier, because later ones find a file's directory in the
-    index."""
+    """Maintains the index of live files (no rewrite has removed them from their topic). It is the first applier,
+    because later ones find a file's directory in the index."""
 
     files: FileIndex
     name: str = "index"
@@ -52,7 +52,10 @@ def chain_of(
     """Builds the appliers of a warehouse.
 
     Args:
+        log: the commit log whose commits they apply.
         executor: returns the executor of table operations; called on first use.
+        tables: the settings from which the Hive tables are defined.
+        audit: the applier that writes counts to the audit.
         committer: commits the group offsets that lag tools show.
     """
     index = FileIndex(log)

@@ -48,10 +48,11 @@ TABLES_PER_RUN_MAX: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class TopicCompleteness:
-    """Up to which time the table of one topic is complete (see the module). Instants are in ms since 1970, 0 for none.
+    """Up to which time the table of one topic is complete (see the module). Times are in ms since 1970, 0 for none.
 
     The table is complete up to `until_ms`, and its property was last set to `told_ms`. `refused_ms` is the last value
-    that could not be set. `ends` are the log end offsets that the partitions had at `asked_ms`, until all are reached.
+    that could not be set. `ends` are the log end offsets that the partitions had at `asked_ms`. They are stored until
+    the load has reached all of them.
     """
 
     topic_id: str
@@ -210,7 +211,8 @@ class CompleteUntil:
         return warnings
 
     def _tell(self, topic: str, state: TopicState, until_ms: int, now_ms: int, run_id: str) -> bool:
-        """Sets `headrace.complete_until` of one table. Returns whether the table has this value or a later one now."""
+        """Sets `headrace.complete_until` of one table to `until_ms`. Returns whether the table now has this value or a
+        later one; False if a later load has altered the table meanwhile."""
         executor = self.executor()
         table = executor.table(self.database, state.table)
         if table is None or table.topic != topic:

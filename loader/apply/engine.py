@@ -83,7 +83,8 @@ def cursor_path(applier: str) -> str:
 
 
 def read_cursor(storage: CommitStorage, applier: str) -> Cursor:
-    """Returns the stored cursor of an applier; the cursor before the first commit if the file is lost or damaged."""
+    """Returns the stored cursor of an applier. If the file is lost or damaged, returns a cursor without applied
+    commits."""
     content = storage.read(cursor_path(applier))
     if content is None:
         return Cursor()
@@ -95,11 +96,11 @@ def read_cursor(storage: CommitStorage, applier: str) -> Cursor:
 
 
 def cursor_of(positions: Mapping[str, Position], topics: Iterable[str]) -> Cursor:
-    """Returns the cursor for the positions that an applier stores itself.
+    """Returns a cursor with the positions of an applier that stores them itself (`KeepsPositions`).
 
     Args:
         positions: by topic, the newest commit that is applied.
-        topics: the topics of the state; one without a position has no applied commit.
+        topics: all topics with commits; no commit is applied to those without a position.
     """
     newest = max(positions.values(), default=Position(0, ""))
     behind = {topic: positions[topic].commit_number if topic in positions else 0 for topic in topics}
@@ -113,7 +114,8 @@ class ApplierEngine:
         self._appliers = appliers
 
     def follow(self, *, also: Sequence[str] = ()) -> Applied:
-        """Applies all pending commits.
+        """Lets every applier apply its pending commits. Returns the failures, the warnings, and the topics that had
+        such commits.
 
         Args:
             also: topics to compare with their tables even if no commit is pending.
@@ -135,8 +137,8 @@ class ApplierEngine:
         return Applied(state.commit_number, tuple(sorted(behind)), run.failures, tuple(run.warnings), run.outage)
 
     def _cursors(self, state: LoaderState) -> tuple[dict[str, Cursor], dict[str, str]]:
-        """Returns two mappings by applier: the cursors, and the reasons why the positions that an applier stores itself
-        (`KeepsPositions`) could not be read (only for appliers with such an error)."""
+        """Returns the cursor of each applier. Also returns, by applier, the reason why the positions that the applier
+        stores itself (`KeepsPositions`) could not be read; appliers without such an error are left out."""
         cursors: dict[str, Cursor] = {}
         unread: dict[str, str] = {}
         for applier in self._appliers:
@@ -179,7 +181,8 @@ class ApplierEngine:
         return bool(cursor.sha256) and cursor.sha256 == self._log.sha256(cursor.upto)
 
     def _remove_staging(self, run: _Run) -> None:
-        """Deletes the staging directories of completely published runs, before the cursor is written."""
+        """Deletes the staging directories of completely published runs. The cursors are written only after
+        that: a power loss could otherwise restore a directory although no pending commit leads to it any more."""
         if FILES not in run.cursors:
             return
         published = {run_id for run_id, topics in run.met.items() if all(run.passed(FILES, topic) for topic in topics)}
@@ -233,8 +236,8 @@ def _by_topic(commits: Sequence[Commit], positions: Mapping[str, int]) -> dict[s
 class _Run:
     """One pass over the appliers.
 
-    `topics` are those with pending commits for any applier. `met` maps the run ids of pending commits that may have
-    files in staging to their topics. `outage` is the error that made the storage unavailable.
+    `topics` are those with pending commits for any applier. `met` holds the pending commits of the pass that may have
+    files in staging: by run id, the topics of the commit. `outage` is the error that made the storage unavailable.
     """
 
     def __init__(
@@ -303,8 +306,7 @@ class _Run:
         )
 
     def _apply_steps(self, applier: Applier | AppliesTogether, steps: Sequence[Step]) -> None:
-        """Lets the applier apply the commits of the steps, and records failures for the report. A failure stops one
-        topic only."""
+        """Calls the applier with the steps, and records failures for the report. A failure stops one topic only."""
         refused: Mapping[str, str] = {}
         if isinstance(applier, AppliesTogether):
             try:
@@ -320,7 +322,7 @@ class _Run:
                 self._fail(applier, step.topic, refused[step.topic])
 
     def _refused(self, applier: Applier, steps: Sequence[Step]) -> Mapping[str, str]:
-        """Lets the applier apply the commits of each step. Returns the error message of each topic that failed."""
+        """Calls the applier with the steps. Returns, by topic, the error message of each step that failed."""
         refused = {}
         for step in steps:
             if self.outage is not None and not step.commits:
@@ -335,8 +337,8 @@ class _Run:
     def _hold_back(
         self, applier: Applier | AppliesTogether, positions: Mapping[str, int], outage: StorageUnavailable
     ) -> None:
-        """Reports the outage for each topic that still has commits for this applier, except for an advisory applier.
-        (After an outage no cursor is written.)
+        """Reports an outage of the storage for each topic that still has commits for this applier. Reports nothing for
+        an advisory applier. After an outage no cursor is written.
 
         Args:
             positions: by topic, the newest commit that the applier has applied.

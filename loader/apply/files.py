@@ -74,8 +74,8 @@ class FilesApplier:
             yield from _wanted_of(step, time_partition, indexed, added.get(time_partition, {}), names)
 
     def _bring(self, topic: str, one: _Wanted) -> bool:
-        """Ensures that the file `one` exists under its name, if necessary by a link from an earlier generation. Returns
-        False if it exists neither under its name nor in an earlier generation."""
+        """Ensures that the file `one` exists at its path. If necessary, links it from the directory of an earlier
+        generation. Returns False if it exists in none of these directories."""
         for source in (one.name, *one.earlier):
             if self.files.length(source) is not None:
                 # Also if the name exists: the process that linked it may have been killed before the fsync, and the
@@ -85,10 +85,12 @@ class FilesApplier:
         return False
 
     def _refuse_undelivered(self, step: Step, one: _Wanted) -> None:
-        """Raises an error for the missing file `one`, unless its run's files are known to have been published.
+        """Raises an error for the missing file `one` if the loader has never published it. The file was published
+        before if the loader's state no longer lists its run among those with files in staging; it was then deleted by
+        others, which is only reported.
 
         Raises:
-            PublishedFileLost: the file was never published, as far as is known.
+            PublishedFileLost: the file was never published.
         """
         if one.publication is not None and one.publication.run_id in step.staged_runs:
             raise PublishedFileLost(step.topic, self.files.describe(one.name), "it exists neither there nor in staging")
@@ -118,7 +120,7 @@ def _wanted_of(
 
     Args:
         indexed: the time partition in the index of live files.
-        added: the files among these that the step adds; they are published from staging.
+        added: by name, the files that the step adds to the time partition; they are published from staging.
         names: if given, only files with these names are returned.
     """
     kind, where = time_partition

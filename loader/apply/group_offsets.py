@@ -26,8 +26,8 @@ class OffsetCommitter(Protocol):
 
 
 class GroupOffsetsApplier:
-    """Commits the next offsets of the changed partitions, as of the newest commit. Never commits a lower offset than
-    before."""
+    """Commits the loaded offsets for the loader's consumer group: for each partition that the commits loaded, the next
+    offset as of the newest commit. Never commits a lower offset than before."""
 
     name = "group_offsets"
     is_advisory = True

@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TablesOfOtherWarehouse:
-    """Checks whether tables have their files in another warehouse. Only the load that creates a warehouse uses it; it
-    reads one table definition per topic."""
+    """Finds tables that have their files in another warehouse. Only the load that creates a warehouse uses it; it reads
+    one table definition per topic."""
 
     executor: Callable[[], Executor]
     files: WarehouseFiles
@@ -30,6 +30,9 @@ class TablesOfOtherWarehouse:
 
     def refuse(self, topic_work: Mapping[str, TopicWork]) -> None:
         """Raises an error if a table of these topics has its files in another warehouse.
+
+        Args:
+            topic_work: by topic, the work that is planned, with the names of its table and directory.
 
         Raises:
             EarlierWarehouse: there is such a table.
@@ -48,8 +51,12 @@ class TablesOfOtherWarehouse:
         )
 
     def _found(self, topic_work: Mapping[str, TopicWork]) -> Mapping[str, str]:
-        """Returns, by topic, the locations of tables in another warehouse; nothing if the metastore is unavailable,
-        because loads continue without it. A table that cannot be read is left out; the schema applier reports it later.
+        """Returns the location of each table in another warehouse, by topic. Returns nothing if the metastore is
+        unavailable, because loads continue without it. A table that cannot be read is left out; the schema applier
+        reports it later.
+
+        Args:
+            topic_work: by topic, the work that is planned, with the names of its table and directory.
         """
         found: dict[str, str] = {}
         try:

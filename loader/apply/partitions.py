@@ -39,12 +39,15 @@ class PartitionsApplier:
         commit_number: int,
         since: int = -1,
     ) -> None:
-        """Adds, drops and relocates partitions of a topic's table, so that queries read the files of these time
-        partitions as of a commit.
+        """Changes the partitions of a topic's table so that queries read the files of these time partitions as of a
+        commit: adds missing partitions, drops those without files, and moves those with a new generation to its
+        directory.
 
         Args:
-            since: the commit that the table's partitions correspond to now, -1 if unknown. A time partition that had no
-                files at `since` is added without checking whether it exists; adding an existing one changes nothing.
+            kind: whether the table of rows or the quarantine table is changed.
+            since: the commit up to which the table's partitions are known to be right, -1 if unknown. A time partition
+                that had no files at `since` is added without checking whether it exists; adding an existing one changes
+                nothing.
         """
         if not time_partitions:
             return
@@ -75,8 +78,8 @@ class PartitionsApplier:
 
 
 def _time_partitions(step: Step, kind: FileKind) -> set[str]:
-    """Returns the time partitions that the commits of the step changed. After `Step.rewind` these are all commits of
-    the topic."""
+    """Returns the time partitions in which the commits of the step changed files. (After `Step.rewind` a step has all
+    commits of the topic.)"""
     committed = [commit.topics[step.topic] for commit in step.commits]
     files = {file.time_partition for one in committed for file in one.files if file.kind is kind}
     return files | {rewrite.time_partition for one in committed for rewrite in one.rewrites if rewrite.kind is kind}

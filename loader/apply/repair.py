@@ -190,8 +190,12 @@ class Repair:
     def _mended(self, topic: str, difference: Difference, *, is_last: bool) -> Difference:
         """Repairs a difference, and returns it with the result in its message.
 
+        Args:
+            is_last: whether this is the last attempt, after which a concurrent change is reported as not repaired.
+
         Raises:
-            StaleRevision: the table was changed concurrently and must be compared again; not raised if `is_last`.
+            StaleRevision: another process changed the table meanwhile, so the topic must be compared again. Not raised
+                in the last attempt.
         """
         try:
             return self._mend(topic, difference)
@@ -219,7 +223,8 @@ class Repair:
         return self._set_aside(difference) if difference.moves else difference
 
     def _set_aside(self, difference: Difference) -> Difference:
-        """Moves a foreign file to `_foreign`, and returns the difference with the new path."""
+        """Moves a file that no commit contains to the topic's directory `_foreign`. Returns the difference with the new
+        path."""
         files, ((source, wanted),) = self.settings.files, difference.moves
         directory = wanted.rpartition("/")[0]
         for tried in range(NAMES_TRIED_MAX):
@@ -273,7 +278,8 @@ class Repair:
             yield Difference(topic, Trouble.PARTITIONS, table.full_name, _said_of_partitions(op), (op,))
 
     def _listed(self, topic: str, state: LoaderState, kind: FileKind) -> dict[str, tuple[str, ...]]:
-        """Returns, by directory of a time partition, the names of its files that queries read."""
+        """Returns the files of a topic that queries read, found by listing: by directory of a time partition, their
+        names."""
         directories = (directory for directory, _ in self._directories(topic, state, kind).values())
         children = self.settings.files.children
         return {

@@ -26,9 +26,12 @@ CURRENT_SCHEMA = "current.avsc"
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """The settings from which the Hive tables of all topics are defined. `table_schema` returns the schema of a topic's
-    table, with the `kafka` column; `quarantine_schema` is the same for all topics. `latest_view` returns the view that
-    reads as the topic's newest schema, None if no view is to be created."""
+    """The settings from which the Hive tables of all topics are defined.
+
+    `table_schema` returns the schema of a topic's table, with the `kafka` column; `quarantine_schema` is the same for
+    all topics. `latest_view` returns a view that shows the topic's table with the fields of the newest schema version,
+    None if no view is to be created.
+    """
 
     files: WarehouseFiles
     database: str
@@ -112,7 +115,8 @@ class SchemaApplier:
 
 
 def publish_schema(topic: str, state: TopicState, settings: TableSettings) -> None:
-    """Writes the schema to a file next to the data, for Pig and for tables with `avro.schema.url`."""
+    """Writes the schema of a topic's table into the directory `_schema` of its files, for Pig and for tables with
+    `avro.schema.url`."""
     text = settings.table_schema(topic, state)
     directory = f"{topic_directory(state.directory, FileKind.DATA)}/{SCHEMA_DIRECTORY}"
     for name in (schema_file_name(text), CURRENT_SCHEMA):

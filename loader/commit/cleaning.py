@@ -26,10 +26,12 @@ class Cleaned:
 
 
 def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: int, age_ms: int) -> Cleaned:
-    """Voids the uncommitted runs with staging older than `age_ms`, and deletes the staging of all voided runs.
+    """Voids the uncommitted runs with staging older than `age_ms`, and deletes the staging of all voided runs. A voided
+    run can no longer commit.
 
     Args:
         run_id: id of the cleaning, which is a run itself.
+        build: the loader's installation, stored in the commit.
 
     Raises:
         CorruptCommit, StorageError, OSError: see `CommitLog.try_commit`.

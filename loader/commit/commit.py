@@ -79,9 +79,10 @@ class CommittedRange:
     among `gaps`), or if a start offset after the log start was chosen for a new partition. `skipped` are the offsets
     that were deliberately not read, within the range or before it.
 
-    If the broker's log has diverged from the log that was read earlier, reading resumed at `diverged_at`. Then `start`
-    is below `previous` (or `[diverged_at, start)` is among `gaps`), and `replaced` are the offsets whose rows came from
-    the former log. `incarnation` counts these divergences, including this one. Each offset is committed once per
+    A log diverges if it is cut back and then gets other messages at the same offsets. In that case `diverged_at` is the
+    first offset that differs from the log that was read before, and `start` is the same offset, or a later one if the
+    offsets `[diverged_at, start)` were deleted (they are then among `gaps`). `replaced` are the offsets with rows from
+    the former log. `incarnation` counts the divergences, including this one. Each offset is committed once per
     incarnation. `epochs` are the leader epochs of the batches that were read.
     """
 
@@ -119,10 +120,11 @@ class WindowCount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CountSeries:
-    """The message counts of one topic partition in one tier (stage of the pipeline), ordered by window.
+    """The message counts of one topic partition in one tier of the audit, ordered by window.
 
-    `outcome` is `written` or `quarantined` for the tier `loader`, "" for the tier `broker`. `hash` names the hash of
-    the fingerprints.
+    `tier` is `broker` for messages in the log, `loader` for messages that were loaded. `outcome` is `written` or
+    `quarantined` for the tier `loader`, "" for the tier `broker`. `hash` is the name of the hash function of the
+    fingerprints.
     """
 
     tier: str
@@ -164,8 +166,9 @@ class TopicCommit:
     `continues` means that the next offsets remain valid although the topic id changed: it is the same topic, whose id
     the brokers did not report before or no longer report.
 
-    `rewrites` begin the next generation of their time partitions, `generation_before + 1`. Files of these time
-    partitions, of this commit and of later ones, are stored in the directories of that generation.
+    Each of the `rewrites` begins the next generation of its time partition, `generation_before + 1`. From then on all
+    files of the time partition are stored in the directory of that generation: the files of this commit, and of later
+    ones.
     """
 
     topic_id: str

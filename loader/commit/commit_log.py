@@ -1,6 +1,6 @@
 """The log of commits in `<warehouse>/_headrace/`. Everything else can be rebuilt from it.
 
-    format.json                format number, and the oldest formats that may read and write
+    format.json                format number, and the lowest formats that a release must know to read and to write
     log/000000107.json         one commit, written by put-if-absent and never changed
     archive/000000100.jsonl    older commits, a hundred per file, byte for byte
     head.json                  hint: the newest commit number
@@ -96,7 +96,7 @@ class CommitLog:
 
     @property
     def state(self) -> LoaderState:
-        """The newest state that was read."""
+        """The newest state that was read; `read_state` reads a newer one."""
         return self._state
 
     def open(self) -> None:
@@ -175,8 +175,8 @@ class CommitLog:
         return self._parse(commit_number, content)
 
     def back(self, topic: str, state: LoaderState, since: int = 0) -> Iterator[Document[Commit]]:
-        """Yields the commits of one topic, from the newest back to the one after `since`. Reads each commit only when
-        the caller requests it.
+        """Yields the commits of one topic after `since`, a commit number, from the newest to the oldest. Reads each
+        commit only when the caller requests it.
 
         Raises:
             CorruptCommit, UnsupportedFormat: see `document`.
@@ -184,10 +184,11 @@ class CommitLog:
         return self.back_of({topic: since}, state)
 
     def back_of(self, since: Mapping[str, int], state: LoaderState) -> Iterator[Document[Commit]]:
-        """Yields the commits of any of these topics, newest first. Reads each commit once, and none of other topics.
+        """Yields the commits of any of the topics in `since`, newest first. Reads each commit once, and no commit that
+        has none of the topics.
 
         Args:
-            since: by topic, the last commit number that is not needed.
+            since: by topic, the commit number after which its commits are needed.
             state: as of the newest commit.
 
         Raises:
@@ -243,8 +244,8 @@ class CommitLog:
             raise LogReplaced(self.commits.path(commit_number))
 
     def sha256(self, commit_number: int) -> str:
-        """Returns the checksum that a commit states, "" if there is no such commit. Reads only the end of the file. A
-        checkpoint, cursor or index file with the same checksum was derived from this log."""
+        """Returns the checksum that is written in a commit, "" if there is no such commit. Reads only the end of the
+        file. A checkpoint, cursor or index file that holds the same checksum was derived from this log."""
         return self._state.sha256 if commit_number == self._state.commit_number else self._said_sha256(commit_number)
 
     def _said_sha256(self, commit_number: int) -> str:
@@ -252,8 +253,8 @@ class CommitLog:
         return said_sha256(content) if content is not None else ""
 
     def try_commit(self, proposal: Commit) -> CommitResult:
-        """Writes the commit `proposal` with the first free number, without the topics that conflict with earlier
-        commits.
+        """Writes the commit `proposal` with the first free number. Topics that conflict with earlier commits are left
+        out. Returns the commit as written, or the conflict that rejected all of it.
 
         Raises:
             CorruptCommit: a commit of another run cannot be read.

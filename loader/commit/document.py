@@ -104,8 +104,8 @@ def _may_need(kind: Any) -> bool:
 
 @functools.cache
 def _looked_at(kind: Any) -> tuple[tuple[dataclasses.Field[Any], bool], ...]:
-    """Returns the fields of a dataclass that `_needs` examines, each with whether its value may contain further fields
-    with `MATTERS`. All other fields neither have `MATTERS` nor contain such fields."""
+    """Returns the fields of a dataclass that `_needs` must examine: fields with `MATTERS`, and fields with values that
+    may contain further fields with `MATTERS`. Each comes with a flag that is True in the second case."""
     hints = typing.get_type_hints(kind)
     fields = [(field, _may_need(hints[field.name])) for field in dataclasses.fields(kind)]
     return tuple((field, leads_on) for field, leads_on in fields if leads_on or field.metadata.get("matters"))

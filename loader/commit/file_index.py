@@ -57,7 +57,7 @@ def index_directory(directory: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """The changes of one commit to a topic's files, by day."""
+    """The changes of a topic by one commit: the files added and removed, by day."""
 
     commit_number: int
     sha256: str
@@ -67,10 +67,11 @@ class _Change:
 
 @dataclass(slots=True)
 class _Topic:
-    """The index of a topic as far as it was read.
+    """The index of one topic, as far as it was read.
 
-    `days` is the content of `days.json`. `missing` are the changes of later commits, by day and in order.
-    `commit_number` and `sha256` belong to the topic's newest commit, `loaded` are the days read so far.
+    `days` is the content of `days.json`. `missing` are the changes of the commits that are newer than `days.json`, by
+    day and in commit order. `commit_number` and `sha256` identify the topic's newest commit. `loaded` holds the days
+    read so far.
     """
 
     days: IndexedDays
@@ -84,7 +85,8 @@ class _Topic:
 
 
 class FileIndex:
-    """Returns the live files as of the newest state that the log has read, and maintains the index files.
+    """Returns the live files of topics (no rewrite has removed them), as of the newest state that the log has
+    read. Also maintains the index files.
 
     Reads each index file once. With `mends` it writes every index file that had to be rebuilt; otherwise only
     `bring_up` writes.
@@ -121,7 +123,7 @@ class FileIndex:
         return known.loaded[key]
 
     def day_once(self, topic: str, kind: FileKind, day: str) -> DayIndex:
-        """Like `day`, without caching the result: for callers that read every day of a long history once."""
+        """Returns the same as `day`, without caching it: for callers that read every day of a long history once."""
         found = self.day(topic, kind, day)
         self._topics[topic].loaded.pop(day_key(kind, day), None)
         return found
@@ -190,11 +192,11 @@ class FileIndex:
         return [_change(one.value, topic, one.sha256) for one in found][::-1]
 
     def _folded(self, topic: str, known: _Topic, kind: FileKind, day: str) -> DayIndex | None:
-        """Returns the index of one day: the content of its index file with the changes of later commits applied. None
-        if the index file is unusable.
+        """Returns the index of one day: the content of its index file with the changes of later commits applied.
+        Returns None if the index file is unusable.
 
         Args:
-            known: the topic's list of days and the changes since.
+            known: the index of the topic, with the commits that are newer than its files.
         """
         key = day_key(kind, day)
         index: DayIndex | None = DayIndex(kind, day)
@@ -215,11 +217,11 @@ class FileIndex:
         return without_dead(index, gone) if gone else index
 
     def _write(self, topic: str, known: _Topic) -> bool:
-        """Updates the index files of the days that later commits changed, then `days.json`. Returns False if the old
-        index file of such a day is unusable.
+        """Updates the index files of all days that the commits newer than `days.json` changed, then `days.json`.
+        Returns False if the old index file of such a day is unusable.
 
         Args:
-            known: the topic's list of days and the changes since.
+            known: the index of the topic, with the commits that are newer than its files.
         """
         commits = dict(known.days.days)
         for key in known.missing:
@@ -277,8 +279,14 @@ def _known(days: IndexedDays, changes: Sequence[_Change]) -> _Topic:
 
 
 def _follow(days: IndexedDays, changes: Sequence[_Change], newest: int) -> bool:
-    """Whether the content of `days.json` and the later `changes` cover all commits of the topic up to its commit
-    `newest`. The index files may be ahead of the state that was read."""
+    """Whether `days.json` and the commits after it together cover all commits of the topic. `days.json` may also be
+    newer than the state that was read.
+
+    Args:
+        days: the content of `days.json`.
+        changes: the changes of the later commits, oldest first.
+        newest: the number of the topic's newest commit in the state.
+    """
     if not changes:
         return days.commit_number >= newest
     return changes[0].previous_commit_number == days.commit_number

@@ -1,4 +1,5 @@
-"""Computes the live files of each time partition from the commits, one day at a time. Pure.
+"""Computes the live files of each time partition from the commits, one day at a time. A file is live until a rewrite
+removes it from its topic. Pure.
 
 The loader's state holds no files, since it must not grow with history. Each topic therefore has an index: one index
 file per day and kind of files, and one that lists the days. The index is a cache: any index file may be deleted and is
@@ -129,7 +130,8 @@ def generation_at(time_partition: IndexedTimePartition, commit_number: int) -> i
 
 
 def live_at(time_partition: IndexedTimePartition, commit_number: int) -> tuple[IndexedFile, ...]:
-    """Returns the files that were live as of a commit, as far as the index still lists them (see `without_dead`)."""
+    """Returns the files of a time partition that belonged to the topic as of a commit. Files that `without_dead` has
+    taken out of the index are missing in the result."""
     return tuple(
         file
         for file in time_partition.files
@@ -138,8 +140,11 @@ def live_at(time_partition: IndexedTimePartition, commit_number: int) -> tuple[I
 
 
 def without_dead(index: DayIndex, commits: Collection[int]) -> DayIndex:
-    """Returns the index of the day without the files that these commits removed. For commits whose removed files have
-    been deleted from the storage."""
+    """Returns the index of a day without the files that any of these commits removed from the topic.
+
+    Args:
+        commits: numbers of rewrites. The files that they removed have been deleted from the storage.
+    """
     time_partitions = {
         name: dataclasses.replace(
             time_partition, files=tuple(file for file in time_partition.files if file.until not in commits)
@@ -150,7 +155,8 @@ def without_dead(index: DayIndex, commits: Collection[int]) -> DayIndex:
 
 
 def commits_with_deleted_files(index: DayIndex) -> frozenset[int]:
-    """Returns the commits that removed files which the index still lists."""
+    """Returns the numbers of the rewrites that removed files from the topic, as far as the index still lists such
+    files."""
     return frozenset(file.until for file in _files(index) if file.until)
 
 

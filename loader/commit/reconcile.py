@@ -214,11 +214,12 @@ def _advice(piece: _Piece) -> str:
 def _whole(
     pieces: Sequence[_Piece], files: Sequence[_TaskFile], wrong: Sequence[_Piece]
 ) -> tuple[list[_Piece], list[_TaskFile]]:
-    """Returns the pieces and files that can be committed: the largest set that is contiguous per partition and shares
-    no file with an excluded piece.
+    """Returns the pieces and files that can be committed: as many as possible, such that the pieces of each partition
+    have no holes, and no file has rows of an excluded piece.
 
     Args:
-        wrong: pieces that are excluded at first.
+        pieces: the offset ranges that tasks read, with their results.
+        wrong: pieces that are excluded from the start.
     """
     partitions: dict[int, list[_Piece]] = defaultdict(list)
     for piece in sorted(pieces, key=lambda piece: piece.planned.start):
@@ -243,8 +244,8 @@ def _whole(
 
 
 def _accounting(pieces: Sequence[_Piece], files: Sequence[_TaskFile]) -> str:
-    """Compares the records in the files with the records that the ranges report, by task and partition. Returns the
-    difference as a sentence, "" if they agree."""
+    """Compares the number of rows in the files with the number that the results of the ranges state, by task and
+    partition. Returns the first difference as a sentence, "" if they agree."""
     for kind in FileKind:
         expected: dict[tuple[int, int], int] = defaultdict(int)
         for piece in pieces:

@@ -27,9 +27,9 @@ SMOOTHING = 4  # the newest run has the weight 1/4: follows changes, and one odd
 class PartitionState:
     """State of a topic partition. `next_offset` is the next offset to load.
 
-    `bytes_per_kilo_offset` is a moving average over the runs. `leader_epoch` is that of the leader at the last commit;
-    `epochs` are the leader epochs of the batches read, limited to the newest ones. `incarnation` counts the divergences
-    of the log.
+    `bytes_per_kilo_offset` is the size of 1,000 offsets in bytes, a moving average over the runs. `leader_epoch` is
+    that of the leader at the last commit; `epochs` are the leader epochs of the batches read, limited to the newest
+    ones. `incarnation` counts the divergences of the log.
     """
 
     next_offset: int
@@ -39,8 +39,8 @@ class PartitionState:
     incarnation: int = field(default=0, metadata=MATTERS)
 
     def has_rows_from(self, offset: int) -> bool:
-        """Whether messages at `offset` or later may have been loaded. Offsets after the last batch read hold no
-        messages."""
+        """Whether messages at `offset` or later may have been loaded. False after the end of the last batch read,
+        because the loaded offsets behind it have no messages."""
         return offset < (self.epochs.end if self.epochs.starts else self.next_offset)
 
 
@@ -83,11 +83,12 @@ class LoaderState:
     """State of the loader after commit `commit_number`. The commit's checksum `sha256` identifies the log. The size of
     the state depends on the number of topics and partitions, not on history.
 
-    `staged_runs` are ids of committed runs that may still have files in staging. `voided` are ids of runs that can no
-    longer commit, `voided_before` those voided before the newest commit number that is a multiple of
-    `PLAN_COMMITS_MAX`.
-    `rewrites` are commits with replaced files that may still exist, with the time of each in ms. `starts` are the start
-    offsets of partitions that were never loaded, by topic and partition.
+    `staged_runs` are ids of committed runs that may still have files in staging. `rewrites` are commits that replaced
+    files which may still exist, with the time of each in ms. `starts` are the start offsets of partitions that were
+    never loaded, by topic and partition.
+
+    `voided` and `voided_before` are ids of runs that can no longer commit. At each commit number that is a multiple of
+    `PLAN_COMMITS_MAX`, the ids in `voided` replace those in `voided_before`, and `voided` starts again.
     """
 
     commit_number: int = 0
@@ -101,8 +102,8 @@ class LoaderState:
     voided_before: frozenset[str] = frozenset()
 
     def is_voided(self, run_id: str) -> bool:
-        """Whether a cleaning has voided this run. False again much later, when the run's plan is too old to be
-        committed anyway."""
+        """Whether a cleaning has voided this run, so that it can no longer commit. The id is forgotten when the run's
+        plan is too old to be committed anyway."""
         return run_id in self.voided or run_id in self.voided_before
 
     def next_offset(self, topic: str, partition: int) -> int | None:
@@ -153,8 +154,13 @@ def _rewrites(state: LoaderState, commit: Commit) -> dict[int, int]:
 def _fold_starts(
     starts: Mapping[str, Mapping[int, int]], commit: Commit, topics: Mapping[str, TopicState]
 ) -> Mapping[str, Mapping[int, int]]:
-    """Returns the start offsets after a commit: the earlier ones and those that the commit sets, without partitions
-    that have been loaded by then."""
+    """Returns the start offsets of partitions that were never loaded, after a commit: the earlier ones and the ones
+    that it sets, without the partitions that it loads.
+
+    Args:
+        starts: the start offsets before the commit.
+        topics: the state of all topics after the commit.
+    """
     if not (starts or commit.starts):
         return starts
     wanted = {topic: dict(offsets) for topic, offsets in starts.items()}
