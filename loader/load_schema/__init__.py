@@ -7,14 +7,19 @@ own schema. A row is written with the text of the load schema and the route of i
 which states the column of each writer field. Versions may use one name for two things and two names for one thing, so
 the text alone does not determine the columns of a version's fields; a stored route never changes.
 
-**Sources of columns.** When a version is folded in, its record is matched with a load record column by column, in the
-order of the load record, at the top level and in nested records. A column takes the first of its sources that the
-writer's record has, that no earlier column of this record took, and whose type the column can hold. For a writer schema
-that is not a version of the subject, `route_fields` computes the same from the present text.
+In this package, the writer's types and fields belong to a version, or to another schema with which messages were
+written. Their counterparts in the load schema are load types, load records and columns; a field of a nested load
+record is a column too.
+
+**Sources of columns.** When a version is folded in, each of its records is matched with the load record for it, column
+by column, in the order of the load record. A column takes the first of its sources that the writer's record has, that
+no earlier column of this record took, and whose type the column can hold. For a writer schema that is not a version of
+the subject, `route_fields` computes the same from the present text.
 
     field property        meaning
-    headrace.source       list of writer field names that feed the column, newest first; if absent, the column's own
-                          name. [""] is a message that is not a record, as a whole (column `value`).
+    headrace.source       list of names of writer fields that feed the column (it gets their values), newest
+                          first; if absent, the column's own name. [""] is the source of the column `value`,
+                          which gets whole messages that are not records.
     headrace.former       list of further such names, used only for schemas that are not versions of the subject, if no
                           other column of the record takes the field (the name now belongs to another field).
     headrace.absent       "null": null in rows without a source; if absent, such rows have the column's default

@@ -61,9 +61,11 @@ class FeedingField(NamedTuple):
 
 
 class Folding(TypeFolding):
-    """Folds one writer schema into a load schema, including its records (`TypeFolding` handles other types). In its
-    methods, `node` is a type of the writer, `path` the dotted path of the load record or column, and `within` the names
-    of the writer's enclosing records."""
+    """Folds one writer schema into a load schema, including its records (`TypeFolding` handles other types).
+
+    In its methods, `node` is a type of the writer, `path` the dotted path of a column or of a record in a column (""
+    for the top level), and `within` the names of the writer's records that enclose `node`.
+    """
 
     def fold_record(
         self,
@@ -80,7 +82,7 @@ class Folding(TypeFolding):
         route from the fields to its columns.
 
         Args:
-            load: the load record.
+            load: the record of the load schema that has the columns.
             is_new: whether the load record is created now, so that it has no columns yet.
             reserved: names in lower case that no column may have.
         """
@@ -106,7 +108,7 @@ class Folding(TypeFolding):
     def feed(
         self, columns: Sequence[Field], node: Record, path: str, within: frozenset[Name]
     ) -> tuple[list[FeedingField | None], list[Field]]:
-        """Matches the fields of a writer's record with the columns.
+        """Finds the field of a writer's record that feeds each existing column, and changes the columns as necessary.
 
         Returns:
             For each column, the field that feeds it, or None; and the columns after their changes.
@@ -144,11 +146,12 @@ class Folding(TypeFolding):
             return None
 
     def unfed(self, column: Field, path: str, *, is_lacking: bool) -> Field:
-        """Returns a column as it must be if no field of this version feeds it: nullable, because it is null in the
-        version's rows.
+        """Returns a column that no field of this version feeds. It becomes nullable, because it is null in rows of this
+        version.
 
         Args:
-            is_lacking: whether the version has no field with a name that is a source of the column.
+            is_lacking: True if the version has none of the fields that are sources of the column; False if it has one
+                that feeds another column or that this column cannot hold.
         """
         inner, is_nullable = split(column.type)
         has_value = column.has_default and column.default is not None
@@ -162,8 +165,8 @@ class Folding(TypeFolding):
         return column if column.default is None else replace(column, props=with_prop(column.props, ABSENT, "null"))
 
     def retyped(self, column: Field, node: Type, path: str) -> Field:
-        """Returns the column with the type `node`. Drops the column's default if the type is nullable and cannot have
-        this default."""
+        """Returns the column with its type changed to `node`. If that type is nullable and cannot have the column's
+        default, the column loses the default."""
         inner, is_nullable = split(node)
         if column.default is None or not column.has_default:
             return replace(column, type=node)
@@ -175,8 +178,8 @@ class Folding(TypeFolding):
     def renamed(
         self, columns: Sequence[Field], node: Record, path: str, within: frozenset[Name], reserved: Container[str]
     ) -> Sequence[Field]:
-        """Returns the columns after this version's renames: if an alias of a field is the name of a column, the column
-        gets the field's name.
+        """Returns the columns after the renames of this version. If an alias of a field is a source of a column, the
+        field has been renamed, and the column gets the field's name.
 
         Args:
             columns: the columns of the load record.
@@ -202,8 +205,8 @@ class Folding(TypeFolding):
         path: str,
         within: frozenset[Name],
     ) -> None:
-        """Carries out one rename in `columns`. The field becomes a source of all columns in `group`, and the first of
-        them that can hold the field gets the field's name.
+        """Carries out one rename in `columns`. The field becomes a source of all columns in `group`. The first of them
+        that can hold the field's values gets the field's name.
 
         Args:
             group: positions of the columns that the field's old name fed.
@@ -231,13 +234,14 @@ class Folding(TypeFolding):
     def retired(
         self, columns: list[Field], fed: Sequence[FeedingField | None], holders: Sequence[int], name: str, path: str
     ) -> Sequence[Field]:
-        """Prepares a new column for the field `name` of this version. Columns that this name fed earlier may now be fed
-        by another field under a newer name; in these columns `name` becomes a former source. Returns the other columns
-        with the source `name`, because the new column becomes their sibling.
+        """Prepares the addition of a column for the field `name`, which feeds none of the existing columns.
+
+        If an earlier version had this name for a column that another field feeds now, the name becomes a former source
+        of that column. Returns the other columns with the source `name`: the new column becomes their sibling.
 
         Args:
             columns: all columns; changed.
-            fed: by column, the field of this version that feeds it.
+            fed: for each column, the field of this version that feeds it.
             holders: positions of the columns with the source `name`.
         """
         beside: list[Field] = []
@@ -263,10 +267,14 @@ class Folding(TypeFolding):
         is_new: bool,
         reserved: Container[str],
     ) -> tuple[Field, StoredRoute]:
-        """Returns a new column for a writer field that no existing column can hold, and the route into it.
+        """Returns a new column for a writer field that no existing column can hold, and the route for the field's
+        values.
 
         Args:
             beside: existing columns with this field as source; the new column becomes their sibling.
+            names: names that the columns of this record have or had; the new column gets another one.
+            is_new: whether the load record is created now; only then may a column be required.
+            reserved: names in lower case that no column may have; only needed for the note.
         """
         if not path:
             self.nodes = 0
@@ -293,7 +301,13 @@ class Folding(TypeFolding):
 
     @staticmethod
     def column_default(field: Field, inner: Type, is_nullable: bool) -> JsonValue:
-        """Returns a writer's default if every reader can fill it in, else `NO_DEFAULT`."""
+        """Returns the default for a new column: the writer's default if every reader, including Hive's, can fill it
+        into rows of older files, else `NO_DEFAULT`.
+
+        Args:
+            inner: the column's type without null.
+            is_nullable: whether the column's type includes null.
+        """
         if field.default is None:
             return None if is_nullable or inner == NULL else NO_DEFAULT
         is_safe = field.has_default and safe_default(inner, field.default)
@@ -302,7 +316,8 @@ class Folding(TypeFolding):
         return spelled_default(inner, field.default)
 
     def shape_or_text(self, node: Type, path: str, within: frozenset[Name]) -> FoldedType:
-        """Returns the load type for a writer's type; a string for Avro-JSON text if no column can hold the type."""
+        """Returns a new load type for a writer's type, and the route for its values. If no column can hold the type,
+        the load type is a string with the value as Avro-JSON text."""
         try:
             return self.shape(node, path, within)
         except NotAColumn as refused:
@@ -313,7 +328,12 @@ class Folding(TypeFolding):
             return FoldedType(rejoin(text, self.branches(node)[1]), STRAIGHT)
 
     def sibling_rule(self, column: Field, field: Field) -> str:
-        """Returns the rule (a key of `RULES`) for adding a sibling column for a field beside its present column."""
+        """Returns the reason, a key of `RULES`, why a field needs a sibling column.
+
+        Args:
+            column: the field's present column.
+            field: the writer's field. The column cannot hold its values.
+        """
         inner, _ = split(column.type)
         branches, _ = self.branches(field.type)
         if len(branches) != 1:
@@ -331,7 +351,7 @@ class Folding(TypeFolding):
 
 
 def holders_by_source(columns: Sequence[Field]) -> dict[str, list[int]]:
-    """Returns, by writer field name, the positions of the columns that the name feeds."""
+    """Returns, by the name of a writer field, the positions of the columns that have the name as source."""
     holders: dict[str, list[int]] = {}
     for i, column in enumerate(columns):
         for source in sources(column):

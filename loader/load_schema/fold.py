@@ -46,7 +46,7 @@ RULES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class AppliedRule:
-    """A rule that was applied to a column (a dotted path) when a version was folded in."""
+    """A rule (a key of `RULES`) that changed a column when a version was folded in. The column is a dotted path."""
 
     version: int
     column: str
@@ -149,7 +149,7 @@ class ExplainedRule:
 
 
 def explain(state: LoadState) -> tuple[ExplainedRule, ...]:
-    """Returns the rules that were applied in the fold, in order, each with its reason."""
+    """Returns all rules that were applied in the fold, in the order of the versions, each with its reason."""
     return tuple(
         ExplainedRule(rule.version, rule.column, rule.rule, rule.detail, RULES[rule.rule]) for rule in state.applied
     )

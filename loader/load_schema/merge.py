@@ -78,7 +78,7 @@ class LoadSchemaTooLarge(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """An applied rule: the column (a dotted path), the rule, and details."""
+    """A rule that was applied: the dotted path of the column, the name of the rule, and details."""
 
     column: str
     rule: str
@@ -86,8 +86,8 @@ class Note:
 
 
 class TypeFolding(ABC):
-    """Folds one writer schema into load types. In its methods, `load` is a load type, `node` a type of the writer,
-    `path` the dotted path of the column, and `within` the names of the writer's enclosing records.
+    """Folds the types of one writer schema into load types. In its methods, `load` is a load type, `node` a type of the
+    writer, `path` the dotted path of the column, and `within` the names of the writer's enclosing records.
 
     Args:
         writer: the writer schema, which resolves references to its named types.
@@ -179,8 +179,8 @@ class TypeFolding(ABC):
         return FoldedType(merged, route)
 
     def named(self, node: Record | Enum | Fixed) -> tuple[Name, Props]:
-        """Returns a name for the load type of a writer's named type that no other type of the load schema has. If it
-        differs from the writer's name, also returns the property `headrace.names` with the writer's name."""
+        """Returns a name for the load type of a writer's named type. No other type of the load schema has this name. If
+        it differs from the writer's name, also returns the property `headrace.names` with the writer's name."""
         name = self.free_type_name(node.name)
         return name, () if name.name == node.name.name else ((NAMES, [node.name.name]),)
 
@@ -198,8 +198,12 @@ class TypeFolding(ABC):
     def merge(
         self, load: Type, node: Type, path: str, within: frozenset[Name], default: JsonValue = NO_DEFAULT
     ) -> FoldedType | None:
-        """Returns the load type widened so that it also holds the writer's type, and the route for its values; None if
-        the writer's type needs a separate column."""
+        """Returns the load type, widened so that it also holds values of the writer's type, and the route for these
+        values. Returns None if the writer's type needs a separate column.
+
+        Args:
+            default: the column's default, `NO_DEFAULT` if it has none. It decides the place of null in a nullable type.
+        """
         mark = len(self.notes)
         inner, was_nullable = split(load)
         branches, is_nullable = self.branches(node)
@@ -296,7 +300,13 @@ class TypeFolding(ABC):
         return Primitive(node.type, props=with_prop((), WIDENED, rounding or None))
 
     def merge_decimal(self, inner: Primitive, node: Primitive, path: str) -> Primitive | None:
-        """Widens a decimal to more digits. Decimals of the same scale have the same bytes."""
+        """Returns the column's type with as many digits as the writer's decimal needs. Decimals of the same scale have
+        the same bytes. Returns None if the two are not decimals of the same scale, or if Hive cannot hold that many
+        digits.
+
+        Args:
+            inner: the column's type without null.
+        """
         its = node.logical
         if node.type is not inner.type or its is None or its.name != "decimal":
             return None
@@ -336,7 +346,12 @@ class TypeFolding(ABC):
         self, load: Record, branches: Sequence[Type], path: str, within: frozenset[Name]
     ) -> tuple[Record, StoredRoute]:
         """Returns a record of members that holds every branch of a union, and the route from the branches to the
-        members. A branch goes to the first member of its name that can hold it, else to a new member."""
+        members. A branch goes to the first member with the branch's name that can hold it, else to a new member.
+
+        Args:
+            load: the present record of members.
+            branches: the union's branches without null.
+        """
         fields = list(load.fields)
         used: dict[int, StoredRoute] = {}  # in the order of the branches
         for branch in branches:
@@ -369,4 +384,4 @@ class TypeFolding(ABC):
         is_new: bool = False,
         reserved: Container[str] = (),
     ) -> tuple[Record, StoredRoute]:
-        """Folds a writer's record into a load record. Implemented by `Folding` in `columns`."""
+        """Folds a writer's record into a load record. `Folding` in `columns` implements and describes it."""

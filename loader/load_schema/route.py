@@ -17,7 +17,7 @@ from headrace.loader.load_schema.types import ABSENT, BRANCH, branch_names, prop
 
 @dataclass(frozen=True, slots=True)
 class Enclosing:
-    """The records and columns that enclose a node of a schema. They decide whether the node becomes text.
+    """The records and columns around a type in a schema. They decide whether values of the type are stored as text.
 
     `records` are the names of the writer's enclosing records, outermost included: a type inside itself is recursive.
     `path` is the column's path in the load schema; its length is the depth.
@@ -49,7 +49,7 @@ TOP_LEVEL: Final = Enclosing()
 class RoutedColumn:
     """A column and the writer field that feeds it. Without a field the row has null or the column's default (`absent`).
 
-    `inside` is the stored route from the parts of the field to those of the column, None if no route is stored.
+    `inside` is the stored route from the parts of the field to the parts of the column, None if no route is stored.
     """
 
     column: Field
@@ -93,7 +93,7 @@ def route_fields(load: Record, writer: Schema, record: Record, enclosing: Enclos
         load: a record of the load schema that stands for a record of the writer, not for a union with several types.
         writer: the writer's schema, which resolves references.
         record: the writer's record; at the top this is `root_record(writer)`.
-        enclosing: the nodes that enclose both records.
+        enclosing: the records and columns around both records.
     """
     folding = Folding(writer, set(), growing=False)
     fed, folded = folding.feed(load.fields, record, enclosing.path, enclosing.records | {record.name})
@@ -112,7 +112,13 @@ def route_fields(load: Record, writer: Schema, record: Record, enclosing: Enclos
 
 
 def route_branch(members: Record, writer: Schema, branch: Type, enclosing: Enclosing = TOP_LEVEL) -> Field | None:
-    """Returns the member that holds a writer's non-null branch, None if no member holds it."""
+    """Returns the member of a union's column that holds one of the writer's branches, None if no member holds it.
+
+    Args:
+        members: the record with a member for each branch.
+        branch: the writer's branch, not null.
+        enclosing: the records and columns around the union.
+    """
     branch = writer.resolve(branch)
     for member in members.fields:
         if prop(member.props, BRANCH) not in branch_names(branch):

@@ -27,22 +27,27 @@ STRAIGHT: Final[StoredRoute] = {}
 
 
 class RoutePlace(NamedTuple):
-    """The position of the column for a writer's field, and the route from the parts of the field to those of the
-    column."""
+    """The column for one field of a writer's record: its position, and the route from the parts of the field to the
+    parts of the column."""
 
     column: int
     inside: StoredRoute
 
 
 class FoldedType(NamedTuple):
-    """A load type that can hold a writer's type, and the route from the writer's parts to the load type's."""
+    """A load type that can hold values of a writer's type, and the route from the parts of the writer's type to those
+    of the load type."""
 
     type: Type
     route: StoredRoute
 
 
 def stored_route(route_places: Iterable[RoutePlace]) -> StoredRoute:
-    """Returns the stored form of a record's or union's route, from the places of its fields or branches."""
+    """Returns the route of a record or union in the form in which it is stored (see the module).
+
+    Args:
+        route_places: the place of each field or branch, in the writer's order.
+    """
     kept: dict[str, JsonValue] = {}
     straight = 0
     for number, (column, inside) in enumerate(route_places):
@@ -65,7 +70,12 @@ def route_places(route: StoredRoute, count: int) -> Iterator[RoutePlace]:
 
 
 def member_of(members: Record, route: StoredRoute) -> tuple[Field, StoredRoute]:
-    """Returns the member of a union's record in which a single-branch writer type is stored, and the route inside the
-    member."""
+    """Returns the member of a union's column that holds a writer's type which is no union itself, and the route inside
+    the member.
+
+    Args:
+        members: the record with a member for each branch of the union that other versions have.
+        route: the stored route of the writer's type.
+    """
     (place,) = route_places(route, 1)
     return members.fields[place.column], place.inside

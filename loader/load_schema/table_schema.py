@@ -23,12 +23,13 @@ with a column of type null, at any depth. The files have type null for it, which
 
 
 def table_schema(text: str, kafka_column: str, comments: Mapping[int, str] = MappingProxyType({})) -> str:
-    """Returns the table's schema.
+    """Returns the schema that a topic's Hive table declares.
 
     Args:
         text: a load schema, as `LoadState.text`.
-        kafka_column: variant in the files, as in `load_schema_with_kafka`.
-        comments: as `LoadState.comments`; Hive's deserializer and Spark use a field's doc as the column's comment.
+        kafka_column: variant of the `kafka` column in the files: none, position or full.
+        comments: the comment of each column by position, as `LoadState.comments`. It becomes the field's doc, which
+            Hive's deserializer and Spark use as the column's comment.
     """
     of_files = load_schema_with_kafka(text, kafka_column)
     load = load_record(of_files)
@@ -46,7 +47,7 @@ def commented_table_schema(text: str, kafka_column: str, fold: str, literal_char
     Args:
         text, kafka_column: as in `table_schema`.
         fold: a `LoadState` as JSON text.
-        literal_chars_max: as in `hive_ddl.table.desired_table`.
+        literal_chars_max: maximum length of a schema in a table property; a longer one is stored in a file.
     """
     uncommented, commented = table_schema(text, kafka_column), table_schema(text, kafka_column, _comments(fold))
     chars_max = literal_chars_max if len(uncommented) <= literal_chars_max else TEXT_CHARS_MAX

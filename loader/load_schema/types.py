@@ -66,8 +66,8 @@ COLUMN_DEPTH_MAX = 30
 times deeper than the column, and its text must stay parseable. Deeper fields are hardly ever queried."""
 
 COLUMN_NAME_CHARS_MAX = 120
-"""Maximum length of a column name before a suffix is appended to make it unique; a longer name is cut. Metastores
-before 2.3 accept 128 characters, later ones 767; the difference to 128 is for the suffix."""
+"""Maximum length of a column name; a longer name is cut. A suffix that makes the name unique comes on top. Metastores
+before 2.3 accept 128 characters in all, later ones 767."""
 
 RESERVED_COLUMNS: Final[Mapping[str, str]] = {
     "dt": "a partition column",
@@ -152,7 +152,7 @@ def rejoin(inner: Type, is_nullable: bool, default: JsonValue = NO_DEFAULT) -> T
 
 
 def type_names(node: Type) -> set[str]:
-    """Returns the full names of the named types in a load type."""
+    """Returns the full names of all named types inside a load type."""
     return {part.name.full for part in walk_type(node) if isinstance(part, Record | Enum | Fixed)}
 
 
@@ -169,12 +169,13 @@ def load_name(name: Name) -> Name:
 
 
 def accepted_names(node: Record | Enum) -> set[str]:
-    """Returns the names, without namespace, of the writer's named types whose values this load type stores."""
+    """Returns the names, without namespace, of the writer's types that this named load type stands for."""
     return {node.name.name, *(prop(node.props, NAMES) or ())}
 
 
 def is_plain(node: Type) -> bool:
-    """Whether the type contains neither records nor decimals.
+    """Whether a type contains neither records nor decimals, so that Hive can read a column of the type under an alias
+    or fill in its default.
 
     Hive's deserializer searches for records and decimals by name in the schema of the file. It therefore finds them
     neither under an alias nor by a default.
@@ -187,7 +188,8 @@ def is_plain(node: Type) -> bool:
 
 
 def safe_default(inner: Type, value: JsonValue) -> bool:
-    """Whether every reader, including Hive's, can fill a column of this type with this non-null default."""
+    """Whether every reader, including Hive's, can fill the default `value`, which is not null, into a column of this
+    type."""
     if isinstance(inner, Array | Map) and not value:
         return isinstance(value, list if isinstance(inner, Array) else dict)
     if not is_plain(inner) or kind_of(inner) is not None:
@@ -218,7 +220,7 @@ def _safe_scalar(inner: Primitive, value: JsonValue) -> bool:
 
 
 FRACTIONS: Final = {PrimitiveType.FLOAT: "<f", PrimitiveType.DOUBLE: "<d"}
-"""Formats of `struct` for binary numbers with fractions."""
+"""Formats of Python's `struct` module for floating-point numbers, by the Avro type."""
 
 
 def _fits(packing: str, number: float) -> bool:
@@ -268,12 +270,12 @@ def _is_latin(text: str) -> bool:
 
 
 def hive_logical(node: Fixed) -> LogicalType | None:
-    """Returns the logical type that a fixed has in the load schema. A decimal that Hive cannot hold becomes plain
-    bytes.
+    """Returns the logical type that a fixed has in the load schema. Returns None, so that the column is plain binary,
+    if the fixed is a decimal with more digits than Hive can hold or with more bytes than readers can process as a
+    number.
 
-    So does a fixed with more bytes than readers can process as a number. Every value of a fixed has that size; if the
-    values were quarantined, as they are for a decimal on bytes, the column would stay empty. Hive shows either as
-    binary.
+    A decimal on bytes with too many bytes is quarantined instead, value by value. All values of a fixed have the same
+    size, so its column would stay empty.
     """
     logical = node.logical
     if logical is None or logical.name != "decimal":
@@ -296,9 +298,9 @@ def unscaled_props(logical: LogicalType) -> Props:
 
 
 def known_as(load: Record | Enum, node: Record | Enum) -> Props | None:
-    """Returns the properties of a load type if it is the same type as the writer's named type, by name or alias; None
-    if it is another type. If the writer's name is not among the names of the load type yet, the returned
-    `headrace.names` includes it."""
+    """Returns the properties of a load type if it stands for the writer's named type, that is, if it has the type's
+    name or one of its aliases among its own names; else None. If only an alias matched, the returned `headrace.names`
+    also has the writer's name."""
     accepted = accepted_names(load)
     if node.name.name in accepted:
         return load.props
@@ -322,8 +324,8 @@ def branch_names(node: Type) -> set[str]:
 
 
 class ColumnNames:
-    """The names that the columns of one record have or had. Compared case-insensitively, because Hive folds case and
-    old files keep old names.
+    """The names that the columns of one record have or had, to find unused names. Names that differ only in case are
+    the same, because Hive ignores case; names of the past count, because old files still have them.
 
     Args:
         reserved: names in lower case that no column may have.
