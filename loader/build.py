@@ -1,5 +1,5 @@
-"""Identifies the installation of Headrace: drivers put this text into their work units, and tasks compare it with their
-own, because another version could produce other rows."""
+"""Identifies the installation of Headrace by a text, the build. A driver puts its build into its work units, and each
+task compares it with its own build, because another version could produce other rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PACKAGES: tuple[ModuleType, ...] = (audit, avro_codec, avro_schema, kafka_wire, 
 
 
 def current_build() -> str:
-    """Returns everything that determines rows as one text: release, checksum of the sources, Python version and
-    codec."""
+    """Returns the build of this installation: release, checksum of the sources, Python version, and whether the C core
+    or Python converts rows."""
     try:
         release = importlib.metadata.version("headrace")
     except importlib.metadata.PackageNotFoundError:
@@ -29,8 +29,8 @@ def current_build() -> str:
 
 @functools.cache
 def _sources() -> str:
-    """Returns eight digits of a checksum over all modules, to distinguish two installations of one release, such as a
-    checkout and an archive packed from it last week."""
+    """Returns eight digits of a checksum over the sources of `PACKAGES`. It distinguishes two installations of one
+    release, such as a checkout and an archive packed from it last week."""
     digest = hashlib.sha256()
     for package in PACKAGES:
         (directory,) = map(Path, package.__path__)
@@ -41,7 +41,7 @@ def _sources() -> str:
 
 
 def why_slow() -> tuple[str, ...]:
-    """Returns a warning if the C core is missing, else nothing."""
+    """Returns a warning for the user if the C core is missing, as a tuple with one sentence; else an empty tuple."""
     if avro_codec.core_library() is not None:
         return ()
     return (

@@ -17,11 +17,12 @@ import xxhash
 READ_BYTES = 1 << 20
 XXH3, SHA_256 = "xxh3-128:", ""
 ALGORITHMS: Mapping[str, Callable[[], Any]] = {XXH3: xxhash.xxh3_128, SHA_256: hashlib.sha256}
-"""Hash constructors by the prefix of the checksum."""
+"""Hash constructors by the name of the algorithm, with which a checksum begins."""
 
 
 class Checksum:
-    """Computes a checksum piece by piece."""
+    """The checksum of a file, computed while the file is read or written: `update` adds the next bytes, and `str()`
+    returns the checksum with the name of its algorithm."""
 
     __slots__ = ("_algorithm", "_digest", "update")
 

@@ -19,10 +19,11 @@ batch that stayed in the log."""
 
 @dataclass(frozen=True, slots=True)
 class ReadEpochs:
-    """The epochs of the batches that were read, oldest first, each with its start offset.
+    """The leader epochs of the batches that were read from a partition: pairs of epoch and start offset, oldest first.
 
-    An epoch starts at the end of the batch before its first batch, so offsets removed by compaction belong to the newer
-    epoch. `end` is the offset after the last batch read, -1 if no batch was read.
+    The start offset of an epoch is the end of the last batch of the epoch before. Offsets between two batches, which
+    compaction removed, thus belong to the newer epoch. `end` is the offset after the last batch read, -1 if no batch
+    was read.
     """
 
     starts: tuple[tuple[int, int], ...] = ()
@@ -43,12 +44,12 @@ class ReadEpochs:
         return ReadEpochs(starts[-STARTS_MAX:], later.end)
 
     def below(self, offset: int) -> ReadEpochs:
-        """Returns the epochs of the offsets below `offset`."""
+        """Returns the epochs of the batches before `offset`, with `end` limited to it."""
         starts = tuple(one for one in self.starts if one[1] < offset)
         return ReadEpochs(starts, min(self.end, offset)) if starts else ReadEpochs()
 
     def newest_first(self) -> Sequence[tuple[int, int]]:
-        """Returns each epoch with its end offset, newest first."""
+        """Returns pairs of epoch and end offset, newest first. An epoch ends where the next one starts."""
         ends = [*(start for _, start in self.starts[1:]), self.end]
         return [(epoch, end) for (epoch, _), end in zip(self.starts, ends, strict=False)][::-1]
 

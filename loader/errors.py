@@ -42,7 +42,11 @@ class StorageUnavailable(OSError):
 class UnwritableWarehouse(StorageError):
     """The warehouse cannot be created or written.
 
-    `remedy` replaces the default remedy; "" if the reason includes one.
+    Args:
+        path: the warehouse.
+        reason: the problem.
+        is_full: whether the disk is full; selects the remedy.
+        remedy: replaces that remedy; "" if the reason includes one.
     """
 
     def __init__(self, path: str, reason: str, *, is_full: bool = False, remedy: str | None = None) -> None:
@@ -54,7 +58,8 @@ class UnwritableWarehouse(StorageError):
 
 
 class NoPutIfAbsent(StorageError):
-    """Without put-if-absent two loads could write the same commit number, so loading would not be exactly-once."""
+    """The storage has no put-if-absent: it cannot create a file only if no file of that name exists. Two loads could
+    then write the same commit number, so loading would not be exactly-once."""
 
     def __init__(self, path: str, reason: str, message: str = "") -> None:
         super().__init__(
@@ -67,7 +72,7 @@ class NoPutIfAbsent(StorageError):
 
 
 class NoHardLinks(NoPutIfAbsent):
-    """A local file system without hard links has no atomic put-if-absent."""
+    """The warehouse is on a local file system without hard links, which put-if-absent needs there."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
@@ -152,9 +157,10 @@ class EarlierWarehouse(LoaderError):
     """The first load of a new warehouse would read topics again that another warehouse contains.
 
     Args:
+        warehouse: the new warehouse.
         topics: topics with files in the other warehouse.
-        known: a clause that names the evidence.
-        otherwise: the remedy if a second warehouse is intended.
+        known: a clause that names the evidence, such as a table with files elsewhere.
+        otherwise: the remedy if the user wants a second warehouse.
     """
 
     def __init__(self, warehouse: str, topics: Sequence[str], *, known: str, otherwise: str) -> None:

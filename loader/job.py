@@ -46,14 +46,21 @@ REASON_CHARS_MAX = 300  # Spark's own message repeats the whole Python traceback
 
 
 def run_units(context: Any, units: Sequence[WorkUnit]) -> list[UnitResult]:
-    """Runs the work units of a load whose tasks write the files, each in a separate Spark task. Returns their results
-    in the order of the units. Raises the errors of `run_on_pool`."""
+    """Runs the work units of a load on a local file system, where the tasks write the files. Each unit is a separate
+    Spark task. Returns the results in the order of the units.
+
+    Args:
+        context: a SparkContext.
+
+    Raises:
+        PoolFailed: a task failed in all its attempts.
+    """
     return run_on_pool(context, run_work_unit, units, f"headrace load {units[0].run_id}" if units else "")
 
 
 class Results(AccumulatorParam):  # type: ignore[misc]  # pyspark says nothing of its types here
-    """An accumulator of task results. Each result is a tuple, and the accumulator's value is their concatenation in any
-    order."""
+    """A Spark accumulator that collects the results of tasks. Each task adds a tuple of results; the value is the
+    concatenation of these tuples in any order."""
 
     def zero(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
         return ()
@@ -67,11 +74,12 @@ class Results(AccumulatorParam):  # type: ignore[misc]  # pyspark says nothing o
 def write_units(
     session: Any, units: Sequence[WorkUnit], written: Callable[[str], Mapping[str, str]]
 ) -> list[UnitResult]:
-    """Runs the work units of a load, writes their files through Spark, and returns the results.
+    """Runs the work units of a load on other storage than a local file system, where Spark writes the files of the
+    tasks. Returns the results in the order of the units.
 
     Args:
         session: a SparkSession.
-        written: returns the paths of the files that Spark wrote, see `HadoopStaging.written`.
+        written: returns the files that Spark wrote below a directory, as `HadoopStaging.written`.
 
     Raises:
         PoolFailed: a task failed in all its attempts, or Spark could not write.
@@ -109,10 +117,12 @@ def write_units(
 
 
 def write_rows(session: Any, rows: Any, sync: str, directory: str) -> None:
-    """Writes an RDD of `Row` (file, number, block) into a directory through Spark, one file per `file`.
+    """Writes files into a directory through Spark. Each file is the concatenation of the blocks of its rows, in the
+    order of their numbers.
 
     Args:
         session: a SparkSession.
+        rows: an RDD of `Row`: name of the file, number of the block in the file, bytes of the block.
         sync: the sync marker of the files, which Spark writes after each block.
     """
     frame = session.createDataFrame(rows, "file string, number int, block binary", verifySchema=False)
@@ -128,12 +138,12 @@ def _row_sink(put: Callable[[Row], None], sync: bytes, _location: str, task: int
 
 
 def _placed(result: UnitResult, below: str, paths: Mapping[str, str]) -> UnitResult:
-    """Returns the result with each file's path replaced by the one under which Spark wrote it. A file that Spark did
-    not write keeps its name, so that the later check of staged files reports it as missing.
+    """Returns a task's result with the paths under which Spark wrote its files. A file that Spark did not write keeps
+    the path that the task gave it, so that the check before the commit reports it as missing.
 
     Args:
-        below: the directory of this write, below the staging directory.
-        paths: the paths written by Spark, by the name that `row_file` returns.
+        below: the directory into which `write_units` wrote, below the run's staging directory.
+        paths: by the file's name in its rows (see `row_file`), its path below that directory.
     """
     files = tuple(
         dataclasses.replace(file, path=f"{below}/{paths.get(row_file(file.path), file.path)}") for file in result.files
@@ -142,8 +152,15 @@ def _placed(result: UnitResult, below: str, paths: Mapping[str, str]) -> UnitRes
 
 
 def run_merges(context: Any, units: Sequence[MergeUnit]) -> list[MergeResult]:
-    """Runs the merge units of a compaction, each in a separate Spark task. Returns their results in the order of the
-    units. Raises the errors of `run_on_pool`."""
+    """Runs the merge units of a compaction: each merges small files in a separate Spark task. Returns the results in
+    the order of the units.
+
+    Args:
+        context: a SparkContext.
+
+    Raises:
+        PoolFailed: a task failed in all its attempts.
+    """
     return run_on_pool(context, run_merge_unit, units, f"headrace compact {units[0].run_id}" if units else "")
 
 
@@ -152,6 +169,7 @@ def run_on_pool(context: Any, run: Callable[[T], R], units: Sequence[T], descrip
 
     Args:
         context: a SparkContext.
+        description: the name of the job in Spark's user interface.
 
     Raises:
         PoolFailed: a task failed in all its attempts.

@@ -26,11 +26,13 @@ class TopicPolicy:
     future_ms_max: int | None  # largest time of a message after its arrival; None for no limit
 
     def with_table(self, partition_by: str, kafka_column: str) -> TopicPolicy:
-        """Returns the policy for a topic that has a table. The partitioning of the table stays, and its `kafka` column
-        may be widened but not narrowed, because existing rows would lose fields.
+        """Returns the policy for a topic that has a table. The table keeps its partitioning. Its `kafka` column gets
+        the wider of the table's variant and that of the settings, because existing rows would lose fields in a narrower
+        one.
 
         Args:
-            kafka_column: variant in the table; "" if there is no commit yet.
+            partition_by: the partitioning of the table.
+            kafka_column: the variant in the table; "" if there is no commit yet.
         """
         return dataclasses.replace(
             self, partition_by=partition_by, kafka_column=wider_column(kafka_column, self.kafka_column)

@@ -20,8 +20,9 @@ from headrace.loader.work_unit import FileKind, UnitResult
 
 @dataclass(frozen=True, slots=True)
 class TopicLoaded:
-    """The effect of one commit on one topic. `bytes_read` were fetched, `bytes_written` went to files. `changes`
-    describe changed columns of an existing table. `by_reference` counts messages that the C core left to Python."""
+    """The effect of one commit on one topic. `bytes_read` were fetched from the brokers, `bytes_written` went to files.
+    `changes` describe changed columns of an existing table. `by_reference` counts messages that Python converted
+    instead of the C core."""
 
     topic: str
     table: str
@@ -47,9 +48,11 @@ class RunReport:
     `commit_number` is the newest commit of the run, 0 for none. `conflict` is the reason why the run's work was
     discarded. `waiting` are topics that are not loaded yet although nothing is wrong, with the reason. `problems` are
     sentences by topic that need action; `notes` need none. `registry_outage` is the reason why the registry was
-    unavailable; topics with cached schemas were loaded anyway. `imbalance_planned` and `imbalance_measured` are the
-    heaviest task's share divided by the mean: of the bytes in the plan, and of the measured time. `read_ms` is the time
-    of the slowest task. `held_back` counts offsets that the brokers had at the start and that are in no commit.
+    unavailable; topics with cached schemas were loaded anyway. `read_ms` is the time of the slowest task. `held_back`
+    counts the offsets that existed on the brokers when the run started and that no commit contains.
+
+    `imbalance_planned` and `imbalance_measured` state how unevenly the work is divided: the largest value of a task
+    divided by the mean over the tasks. The planned one compares bytes, the measured one times.
     """
 
     commit_number: int = 0
@@ -79,7 +82,7 @@ def with_commits(
     """Returns the report with the commits of the run, or with the conflicts that rejected them.
 
     Args:
-        reconciled: by topic, the validated results of the run.
+        reconciled: by topic, the part of its work that passed the checks before the commit.
         commit_results: one for each commit that the run tried to make.
     """
     for commit_result in commit_results:
@@ -170,8 +173,8 @@ def _topic_loaded(topic: str, committed: TopicCommit, work: TopicWork, one: Reco
 def with_applied(report: RunReport, *applied: Applied) -> RunReport:
     """Returns the report with the results of the appliers.
 
-    The appliers run before and after the load. Reports only failures of the newest of these passes, because it may have
-    resolved failures of an earlier one; warnings of all passes are reported.
+    The appliers run before the load and after it. Failures are reported from their last pass only, because it may have
+    resolved failures of the earlier one; warnings are reported from all passes.
 
     Args:
         applied: the results of each pass, newest first.

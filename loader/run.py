@@ -38,9 +38,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Settings of a run. `task` is a template: its staging directory is set per run. `topics_only` limits the run to
-    these topics; empty for all. `may_begin` permits a new warehouse although there are tables with files in another
-    one."""
+    """Settings of a run. `task` are the settings of its tasks, except for the staging directory, which each run sets.
+    `topics_only` limits the run to these topics; empty for all. `may_begin` permits the creation of a warehouse
+    although tables have files in another one."""
 
     topics_include: tuple[str, ...]
     topics_exclude: tuple[str, ...]
@@ -75,7 +75,10 @@ class RunDependencies:
 
 
 def plan_load(ports: RunDependencies, settings: RunSettings) -> LoadPlan:
-    """Plans the next run without writing anything.
+    """Returns the plan of the next run. Writes nothing.
+
+    Args:
+        ports: the interfaces to brokers, registry and storage.
 
     Raises:
         KafkaUnavailable: no broker answers.
@@ -111,6 +114,9 @@ def plan_load(ports: RunDependencies, settings: RunSettings) -> LoadPlan:
 
 def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
     """Performs one run and returns its report.
+
+    Args:
+        ports: the interfaces to brokers, registry, storage and tables.
 
     Raises:
         EarlierWarehouse: there is no commit yet, and a table has its files in another warehouse.
@@ -211,8 +217,15 @@ def _execute(
 
 
 def _commit_plan(ports: RunDependencies, run_id: str, proposal: Commit) -> list[CommitResult]:
-    """Commits in parts of limited size, and returns the result of each part. A conflict of one part affects no other
-    part."""
+    """Writes the commit of a run to the commit log. A large commit is split by topics into several; a conflict of one
+    part does not affect the other parts.
+
+    Args:
+        proposal: the commit, without a commit number.
+
+    Returns:
+        For each part, the commit or the conflict; nothing if the commit has no topics.
+    """
     logger.info("phase_started phase=commit run_id=%s topics=%d", run_id, len(proposal.topics))
     if not proposal.topics:
         ports.staging.drop(run_id)  # no commit will contain its files

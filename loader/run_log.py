@@ -120,7 +120,8 @@ def newest_lines(path: Path, count: int) -> tuple[RunLine, ...]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[int]:
-    """Yields the file, open for appending and locked. If the file is full, renames it to `<path>.1` first."""
+    """Yields the run log, open for appending and locked. If the file is full, first renames it to `<path>.1` and
+    creates a new one."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:

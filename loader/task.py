@@ -70,14 +70,15 @@ LOOK_AHEAD_BYTES_MAX = 64 * 1024 * 1024  # read only to find unknown ids, so rea
 
 
 NewSink = Callable[[str, int], BlockSink]
-"""Creates a sink below a run's staging directory, for one of its tasks."""
+"""Creates the writer of a task's files, a `BlockSink`, from the run's staging directory and the task's number."""
 
 
 def run_work_unit(unit: WorkUnit, new_sink: NewSink = LocalSink, sync: bytes = b"") -> UnitResult:
-    """Reads the ranges of a unit and stages their files. Failures of brokers, disks or data are returned in the result.
+    """Reads the offset ranges of a unit and writes their files to staging. Failures of brokers, disks or data are
+    returned in the result.
 
     Args:
-        new_sink: creates the sink for the files.
+        new_sink: creates the writer of the task's files.
         sync: the sync marker of the files, 16 bytes; random by default.
     """
     started = time.monotonic()
@@ -118,7 +119,8 @@ def _nothing(offsets: OffsetRange, error: str) -> RangeResult:
 
 @dataclass(frozen=True, slots=True)
 class _Stop:
-    """The reason why reading of a range stopped. No field is set if it reached the end of the range."""
+    """The reason why the read of a range stopped: an error, unknown schema ids, or a corrupt batch. All fields are
+    empty if the read reached the end of the range."""
 
     error: str = ""
     unknown_ids: tuple[int, ...] = ()
@@ -148,10 +150,10 @@ class _Task:
         self._finished: list[StagedFile] = []
 
     def finish(self) -> tuple[StagedFile, ...]:
-        """Fsyncs and returns the files of all ranges.
+        """Fsyncs the files of all ranges and returns them.
 
         Raises:
-            OSError: they cannot be written.
+            OSError: the files cannot be written.
         """
         return (*self._finished, *self._files.finish())
 
@@ -169,9 +171,10 @@ class _Task:
         )
 
     def run(self, offsets: OffsetRange, following: OffsetRange | None = None) -> RangeResult:
-        """Reads one range and adds its rows to files.
+        """Reads one offset range and adds its rows to files. Returns the result of the range.
 
         Args:
+            offsets: the range.
             following: the next range. Its first fetch is sent while the last messages of this range are processed; with
                 many small partitions, waiting for fetches would otherwise take as long as the processing.
 
@@ -229,7 +232,13 @@ class _Task:
     def _through_core(
         self, policy: TopicPolicy, partition: int, time_partitions: TimePartitions, clamp: Clamp | None, rows: RangeRows
     ) -> ThroughCore | None:
-        """Returns the conversion by the C core for one range, None if the core is not built."""
+        """Returns the converter that uses the C core, for one range; None if the core is not built.
+
+        Args:
+            time_partitions: assigns rows to time partitions.
+            clamp: the limit for times after the arrival of a message, None for no limit.
+            rows: receives the rows.
+        """
         if self._core is None:
             return None
         limits = None if clamp is None else (clamp.future_ms_max, clamp.now_ms)
@@ -237,9 +246,11 @@ class _Task:
         return ThroughCore(made, time_partitions.period_ms, rows.add_run)
 
     def _keep(self, offsets: OffsetRange, rows: RangeRows) -> None:
-        """Adds the rows of a range to files. If another task reads the preceding offsets, the range gets separate
-        files: should the preceding range fail, this one cannot be committed, and neither could any other range in the
-        same file."""
+        """Adds the rows of a range to files.
+
+        A range can only be committed if the range before it is complete, and a file only if all its ranges are
+        committed. If another task reads the range before this one, this one therefore gets separate files.
+        """
         if not offsets.follows_another:
             rows.finish_into(self._files)
             return
@@ -260,7 +271,14 @@ class _Task:
         following: OffsetRange | None,
     ) -> _Stop:
         """Reads to the end of the range, to a message with an unknown schema, to a corrupt batch or to a broker error.
-        Returns the reason."""
+        Returns the reason why it stopped.
+
+        Args:
+            messages: converts the messages and counts them.
+            take: passes records to `messages`.
+            tally: counts the offsets read; updated.
+            following: the next range, which is fetched in advance.
+        """
         fate = self._unit.topics[offsets.topic_partition.topic].policy.corrupt_batches
         try:
             skip_corrupt = None if fate == FAIL else partial(messages.skip_corrupt, fate)
@@ -321,11 +339,12 @@ class _Task:
     def _ids_from_here_on(
         self, offsets: OffsetRange, projection: TopicProjection, position: int, first: int
     ) -> tuple[int, ...]:
-        """Returns the schema ids from this position to the end of the range that the plan does not know. They are
-        looked up together, so that the range stops only once.
+        """Returns the schema ids that the plan does not know, of the messages from `position` to the end of the range.
+        The driver fetches all their schemas together, so that the range stops only once.
 
         Args:
-            first: the id at this position, which stopped the range.
+            projection: has the schemas that the plan knows.
+            first: the unknown id at this position, which stopped the range.
         """
         ahead = Tally(position)
         ids = UnknownIds(first, projection, ahead, ids_max=UNKNOWN_IDS_MAX, bytes_max=LOOK_AHEAD_BYTES_MAX)

@@ -96,7 +96,8 @@ class FileKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """The messages of one partition in a file: first and last offset (both inclusive), and their number."""
+    """The messages of one topic partition in a file: the first and the last offset (both inclusive), and the number of
+    messages."""
 
     partition: int
     first: int
@@ -124,7 +125,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class RangeCounts:
-    """The offsets of a range by kind. They add up to `end - start`, or the range is incomplete."""
+    """The offsets of a range by kind. In a complete result the numbers add up to `end - start`."""
 
     records: int = 0  # written to a data file
     tombstones: int = 0  # null values
@@ -190,10 +191,11 @@ class TimeOddity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OddTimes:
-    """Messages of one topic with implausible times.
+    """Messages of one topic with implausible times of one kind.
 
-    `source` is the field with the time, or `record`; `unit` is its assumed unit, "" for `TimeOddity.SCATTERED`. `value`
-    is the number in one of the messages, in milliseconds if it has no unit.
+    `source` is the field with the time, or `record` for the record's timestamp. `unit` is the unit in which the time
+    was read, "" for `TimeOddity.SCATTERED`. `value` is the time of one of the messages as an example, in this unit, or
+    in milliseconds if `unit` is "".
     """
 
     oddity: TimeOddity
@@ -205,16 +207,18 @@ class OddTimes:
 
 @dataclass(frozen=True, slots=True)
 class RangeResult:
-    """The result of one range.
+    """The result of reading one offset range.
 
-    `done` is the contiguous part from its start that was read completely, empty (start == end) if nothing can be
-    committed. `error` is the reason why the rest was not read, "" if all was. `unknown_ids` is not empty if the range
-    stopped before a message with a writer schema that the plan does not know: its id, then further unknown ids from
-    later offsets. `time_sources` counts the messages by the source of their time (`header.time`, `timestamp`, `record`,
-    …), and `odd_times` are the implausible times. `skipped` are corrupt batches that did not stop the range,
-    `corrupt_stop` is the one that did. `bytes_read` is the size of all fetch responses. `gaps` are ranges of missing
-    offsets, at most a thousand; `counts.gaps` counts all missing offsets. `epochs` are the leader epochs of the batches
-    in `done`. `by_reference` counts messages that the C core left to Python, which gives the same rows.
+    `done` is the part that was read completely: it begins at the start of the range, and is empty (start == end) if
+    nothing can be committed. `error` is the reason why the rest was not read, "" if all was. If the range stopped
+    before a message with a schema id that the plan does not know, `unknown_ids` are this id and further unknown ids at
+    later offsets; otherwise it is empty.
+
+    `time_sources` counts the messages by the source of their time (`header.time`, `timestamp`, `record`, …), and
+    `odd_times` are the implausible times. `skipped` are corrupt batches that did not stop the range, `corrupt_stop` is
+    the one that did. `bytes_read` is the size of all fetch responses. `gaps` are ranges of missing offsets, at most a
+    thousand; `counts.gaps` counts all missing offsets. `epochs` are the leader epochs of the batches in `done`.
+    `by_reference` counts messages that Python converted instead of the C core, with the same rows.
     """
 
     done: OffsetRange

@@ -28,9 +28,9 @@ class ChainFile:
 class Chain:
     """The result of `read_chain` for one topic.
 
-    `live` are the files as of `commit_number`, `later` the files of newer commits, which are not published yet.
-    `generations` are the generations of rewritten time partitions, as of `commit_number`. `findings` are
-    contradictions.
+    `live` are the files that belong to the topic as of `commit_number`, `later` the files of newer commits, which are
+    not published yet. `generations` are the generations of rewritten time partitions, as of `commit_number`. `findings`
+    are the contradictions between the commits.
     """
 
     commit_number: int
@@ -46,7 +46,7 @@ def read_chain(log: CommitLog, topic: str, commit_number: int) -> Chain:
     """Reads all commits of a topic. Returns the files that they add, and the contradictions between them.
 
     Args:
-        commit_number: the newest commit with published files.
+        commit_number: the newest commit with published files; files of newer commits are returned separately.
     """
     known = log.state.topics[topic]
     chain = Chain(commit_number)
@@ -93,12 +93,14 @@ def _take_files(chain: Chain, commit: Commit, committed: TopicCommit, replaced: 
 def _compare(
     topic: str, commit: Commit, committed: TopicCommit, ends: dict[int, int | None]
 ) -> Iterator[VerifyFinding]:
-    """Yields contradictions within one commit, and between it and the next newer commits of its partitions.
+    """Yields contradictions within one commit of a topic, and between it and the newer commits, which were read before
+    it.
 
     Args:
         committed: the part of the commit that concerns the topic.
-        ends: by partition, the offset at which this commit must end according to the next newer one; None if that one
-            states that there was no earlier commit. Updated for the next older commit.
+        ends: by partition, the offset up to which earlier commits must have loaded, as the newer commits state: this
+            commit's range must end there. None if a newer commit states that there was no earlier one. Updated with the
+            ranges of this commit.
     """
     rows = _rows_by_partition(committed, FileKind.DATA), _rows_by_partition(committed, FileKind.QUARANTINE)
     for offsets in committed.ranges:
@@ -126,8 +128,9 @@ def _compare(
 
 
 def _undeclared(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator[VerifyFinding]:
-    """Yields a contradiction if the range begins after the end of the partition's previous range, or after the offset
-    where the log diverged, and the omitted offsets are not recorded as a gap."""
+    """Yields a contradiction if a range omits offsets without a record of it: it begins after the end of the
+    partition's previous range (or after the offset where the log diverged), and the offsets between are neither a gap
+    nor skipped."""
     since = offsets.previous if offsets.diverged_at is None else offsets.diverged_at
     if since is None or since >= offsets.start:
         return
@@ -156,8 +159,11 @@ def _rows_by_partition(committed: TopicCommit, kind: FileKind) -> Counter[int]:
 
 
 def _added(totals: tuple[int, int], committed: TopicCommit, kind: FileKind) -> tuple[int, int]:
-    """Returns the totals, (files, rows), after adding the files that a commit adds and subtracting those that it
-    removes."""
+    """Returns the sums of files and rows after a commit, which adds files and may remove earlier ones.
+
+    Args:
+        totals: the sums (files, rows) before.
+    """
     added = [file.records for file in committed.files if file.kind is kind]
     taken = [rewrite for rewrite in committed.rewrites if rewrite.kind is kind]
     return (

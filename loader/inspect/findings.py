@@ -32,7 +32,7 @@ class VerifyFinding:
 
 @dataclass(frozen=True, slots=True)
 class TopicVerified:
-    """The result of `verify_topic`. `waiting` counts committed files that the next load will publish."""
+    """The result of `verify_topic` for one topic. `waiting` counts committed files that the next load will publish."""
 
     topic: str
     commits: int

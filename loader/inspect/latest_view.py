@@ -53,7 +53,7 @@ TIMES: Final[Mapping[str, str]] = MappingProxyType(
         "local-timestamp-nanos": _LOCAL.replace("{unit}", "MICROSECOND").replace("{value}", "{value} DIV 1000"),
     }
 )
-"""By logical type, the expression that converts Spark's number to a time."""
+"""By logical type of a time, the expression that converts Spark's number to a timestamp."""
 
 
 def newest_id(state: TopicState) -> int | None:
@@ -65,12 +65,12 @@ def newest_id(state: TopicState) -> int | None:
 def latest_view(
     topic: str, state: TopicState, kafka_column: str, database: str, newest_id: int, text: str
 ) -> ReplaceView | None:
-    """Returns the view of a topic's table, None if the load schema does not contain the version `newest_id`.
+    """Returns the view of a topic's table, None if the version `newest_id` is not in the load schema yet.
 
     Args:
         state: state of the topic.
         kafka_column: the variant of the `kafka` column if the state has none.
-        newest_id: schema id of the newest version.
+        newest_id: schema id of the subject's newest version.
         text: schema of that version.
     """
     fold = LoadState.from_json(json.loads(state.load_schema.fold))
@@ -105,11 +105,13 @@ def _columns(load: Record, newest: Record, route: StoredRoute) -> Iterator[tuple
 
 
 def _siblings(load: Record, column: Field, name: str) -> list[Field]:
-    """Returns further columns with values of the field `name`, from earlier versions, that can be cast to the type of
-    its column `column`.
+    """Returns the columns with values of the same field from earlier versions, as far as these can be cast to the type
+    of the field's present column.
 
     Args:
         load: the load schema, whose fields are the columns of the table.
+        column: the present column of the field.
+        name: the name of the field.
     """
     if not _is_castable(column.type):
         return []

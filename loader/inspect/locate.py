@@ -37,7 +37,7 @@ class OffsetFate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LocatedMessage:
-    """The result of `locate`.
+    """The result of `locate`: where the message at an offset is.
 
     `files` are paths below the warehouse: the file with the message, or the files that may have it. `detail` is a
     sentence. `commit_number` is the commit that loaded the offsets `[start, end)`, which include this one; 0 for none.
@@ -69,9 +69,11 @@ class _Candidate:
 def locate(
     log: CommitLog, index: FileIndex, files: WarehouseFiles, topic: str, partition: int, offset: int
 ) -> LocatedMessage:
-    """Returns the location of the message at an offset.
+    """Returns the file and the commit of the message at an offset, or the reason why it has no row.
 
     Args:
+        index: the index of the files that belong to each topic.
+        files: the warehouse's files, which are read if the commits do not determine the file.
         topic: a topic with a commit.
 
     Raises:
@@ -120,9 +122,12 @@ TimePartition = tuple[FileKind, str]
 def _commit_on(
     log: CommitLog, topic: str, partition: int, offset: int
 ) -> tuple[Commit, CommittedRange, set[TimePartition]] | None:
-    """Returns the newest commit that read or omitted the offset, and its range with the offset. Also returns the time
-    partitions in which later commits added files that span the offset (a replay moves rows from the quarantine to other
-    time partitions). Ignores commits before a re-creation of the topic."""
+    """Returns the newest commit that read or omitted the offset, its range with the offset, and time partitions of
+    later files. None if there is no such commit. Ignores commits before a re-creation of the topic.
+
+    The time partitions are those in which newer commits added files that span the offset: a replay moves rows from the
+    quarantine to other time partitions.
+    """
     state = log.state
     later: set[TimePartition] = set()
     for document in log.back(topic, state):
@@ -150,7 +155,7 @@ def _spans(ranges: Iterable[FileRange], partition: int, offset: int) -> FileRang
 
 
 def _time_partitions(commit: Commit, topic: str, partition: int, offset: int) -> set[TimePartition]:
-    """Returns the time partitions of a commit's files that span the offset."""
+    """Returns the time partitions in which a commit added files that span the offset."""
     files = commit.topics[topic].files
     return {(file.kind, file.time_partition) for file in files if _spans(file.ranges, partition, offset)}
 
@@ -164,7 +169,13 @@ def _candidates(
     partition: int,
     offset: int,
 ) -> Iterator[_Candidate]:
-    """Yields the live files that span the offset: files of the commit, or files that replaced them."""
+    """Yields the files that span the offset and belong to the topic now: files of the commit, or files that replaced
+    them.
+
+    Args:
+        commit: the commit that read the offset.
+        time_partitions: the time partitions to search.
+    """
     state = log.state.topics[topic]
     if not state.generation:
         for file in commit.topics[topic].files:
@@ -207,8 +218,15 @@ def _among(
 
 
 def _look(answer: LocatedMessage, candidate: _Candidate, files: WarehouseFiles) -> str | None:
-    """Returns a detail for the report if the file has the message, "" if not, None if that cannot be determined. If a
-    data file must have the message (`is_sure`), only checks that the file exists, and returns ""."""
+    """Checks whether a file has the message. If a data file must have it (`is_sure`), does not read the file.
+
+    Args:
+        answer: the result so far, with partition and offset of the message.
+
+    Returns:
+        A detail for the report if the message was found, "" if not; None if the file is missing or does not show it.
+        For a data file that must have the message: "" if the file exists, else None.
+    """
     wanted = (answer.partition, answer.offset)
     if candidate.is_sure and candidate.kind is FileKind.DATA:
         return "" if files.length(candidate.path) is not None else None
@@ -224,7 +242,11 @@ def _look(answer: LocatedMessage, candidate: _Candidate, files: WarehouseFiles) 
 
 
 def _of_no_row(answer: LocatedMessage, counts: RangeCounts) -> LocatedMessage:
-    """Returns `answer` with the reason why the offset has no row, from the counts of its range."""
+    """Returns `answer`, the result so far, with the reason why the offset has no row.
+
+    Args:
+        counts: the offsets of its range by kind. They show which kinds occur, not the kind of this offset.
+    """
     words = {
         "tombstones (no value)": counts.tombstones,
         "transaction markers": counts.control,

@@ -30,7 +30,7 @@ class PartitionStatus:
 def partition_statuses(
     state: LoaderState, discovery: Discovery | None, topic: str | None = None
 ) -> tuple[PartitionStatus, ...]:
-    """Returns the offsets of each partition that the commit log or the brokers know, of one topic or of all.
+    """Returns the offsets of each partition that is in the commit log or on the brokers, of one topic or of all.
 
     Args:
         discovery: the topics on the brokers, None if the brokers are unavailable.

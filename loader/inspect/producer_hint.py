@@ -28,7 +28,8 @@ _XML: Final = re.compile(rb"\s*<[?!A-Za-z]")
 
 
 def producer_hint(value: bytes | None, code: str) -> str:
-    """Returns the format of a value and the producer's mistake, "" if unknown.
+    """Returns a sentence with the format of a value that is not Avro and the producer's mistake; "" if it is not
+    recognized.
 
     Args:
         code: the code of the reason for which the message was quarantined.

@@ -25,11 +25,9 @@ class PublishedFile:
 
 @dataclass(frozen=True, slots=True)
 class TimePartitionFilter:
-    """Selects time partitions: `time_partition` is one time partition or a day; without it, all in `[since, until)`. ""
-    means no limit.
-
-    The limits are days or hours: `2026-01-31` or `2026-01-31T07`.
-    """
+    """Selects time partitions. `time_partition` selects one time partition, or all of one day. `since` and `until`
+    select those in `[since, until)`, given as days or hours: `2026-01-31` or `2026-01-31T07`. An empty text does not
+    restrict the selection."""
 
     time_partition: str = ""
     since: str = ""
@@ -58,8 +56,8 @@ def _begin(time: str) -> str:
 
 
 def applied_commit_number(log: CommitLog, topic: str) -> int:
-    """Returns the newest commit number up to which all files of a topic are published. If the cursor was lost, returns
-    the number of the topic's newest commit."""
+    """Returns the newest commit of a topic up to which all its files are published. If the applier's cursor was lost,
+    returns the topic's newest commit."""
     newest = log.state.topics[topic].commit_number
     return min(newest, read_cursor(log.storage, FILES).position(topic) or newest)
 
@@ -72,9 +70,10 @@ def published_files(
     commit_number: int,
     wanted: Callable[[str], bool] = EVERY_TIME_PARTITION,
 ) -> Iterator[PublishedFile]:
-    """Returns the files of a topic that are live as of a commit, by time partition and in commit order.
+    """Returns the files that belong to a topic as of a commit, by time partition and in commit order.
 
     Args:
+        index: the index of the files that belong to each topic.
         wanted: returns whether to include a time partition.
 
     Raises:

@@ -73,11 +73,12 @@ def load_status(
     runs: tuple[RunLine, ...] = (),
     notes: tuple[str, ...] = (),
 ) -> LoadStatus:
-    """Collects the status.
+    """Collects the status of the loader.
 
     Args:
         discovery: the topics on the brokers, None if the brokers are unavailable; `note` then has the reason.
-        counted: by topic, the newest commit whose counts are in the audit's database.
+        counted: by topic, the newest commit with counts in the audit's database.
+        runs: the newest lines of the run log.
         notes: remarks about this installation.
 
     Raises:

@@ -74,7 +74,11 @@ def _name(log: CommitLog, topic: str, chain: Chain, committed: ChainFile) -> str
 
 
 def _check_waiting(topic: str, storage: Storage, name: str, committed: ChainFile) -> Iterator[VerifyFinding]:
-    """Checks that a file that is not published yet is complete in staging; otherwise yields a finding."""
+    """Yields a finding if a committed file that is not published yet is missing or incomplete in staging.
+
+    Args:
+        name: the path at which the file will be published.
+    """
     try:
         storage.staging.keep(committed.run_id, [Staged(committed.file.staged, committed.file.length)])
     except (StorageError, OSError) as error:
@@ -86,7 +90,12 @@ def _check_waiting(topic: str, storage: Storage, name: str, committed: ChainFile
 def _check_file(
     topic: str, files: WarehouseFiles, name: str, committed: ChainFile, checksums: bool
 ) -> Iterator[VerifyFinding]:
-    """Yields the first problem of a published file, if any."""
+    """Yields the first problem of a published file, if any: missing, unreadable, or with other content than committed.
+
+    Args:
+        name: the path of the file below the warehouse.
+        checksums: whether the whole file is read to compare its checksum.
+    """
     file, by = committed.file, f"committed in {committed.commit_number}"
     try:
         length = files.length(name)

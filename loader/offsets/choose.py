@@ -23,9 +23,9 @@ NOT_BACK = (
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """The offsets `[start, end)` that a partition's log holds, with the epoch of its leader.
+    """The offsets `[start, end)` that a partition's log on the brokers holds, with the epoch of its leader.
 
-    `shared_end` is the offset up to which the log is the same as at the last load, None if it was not checked or is
+    `shared_end` is the offset up to which the log is the same as at the last load; None if that was not checked or is
     unknown.
     """
 
@@ -47,11 +47,11 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The changes that an operator has chosen.
+    """The changes that an operator has chosen. Partitions with loaded offsets can only skip offsets; others get a start
+    offset.
 
-    `gaps` skip offsets of partitions with loaded offsets, `starts` set start offsets of other partitions, and `left`
-    are sentences about unchanged partitions. `leader_epoch` is the leader epoch at which the log was checked before the
-    skip.
+    `gaps` are the skips, `starts` the start offsets, and `left` are sentences about partitions that stay unchanged.
+    `leader_epoch` is the leader epoch with which the log was checked for divergence before a skip.
     """
 
     gaps: tuple[Moved, ...] = ()
