@@ -99,7 +99,7 @@ def reconcile_topic(
 ) -> TopicResult:
     """Compares the counts of all windows of one topic, and returns the result for its windows in the period.
 
-    The arguments are those of `reconcile_topics`, for one topic.
+    The arguments have the same meaning as in `reconcile_topics`, for one topic.
     """
     context = TopicContext(
         is_read=any(window.stored is not None for window in facts),
@@ -187,8 +187,8 @@ def _untracked_count(windows: Sequence[WindowResult]) -> int:
 def _split_scattered(
     facts: Sequence[WindowFacts], before_ms: int
 ) -> tuple[tuple[WindowFacts, ...], tuple[WindowFacts, ...]]:
-    """Splits windows into two groups: those that are added up and compared as a sum, and those that are compared one by
-    one.
+    """Splits windows into two groups: the first one is added up and compared as a sum, the windows of the second one
+    are compared separately.
 
     The first group consists of the window of scattered times and of windows whose producer and log counts differ. It is
     empty without a window of scattered times. A window with a count that was made after `before_ms` belongs to the

@@ -29,7 +29,7 @@ class Tier(StrEnum):
 
 
 class AuditOutcome(StrEnum):
-    """What happened to the counted messages in the tier."""
+    """The outcome of messages in the tier that counted them."""
 
     ACKNOWLEDGED = "acknowledged"  # producer: acknowledged by the broker
     STORED = "stored"  # broker: stored in the log

@@ -1,4 +1,4 @@
-"""Verdicts of windows and topics, and what an operator decided about them."""
+"""Verdicts of windows and topics, and the findings that operators accepted."""
 
 from __future__ import annotations
 

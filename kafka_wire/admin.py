@@ -216,7 +216,7 @@ def topic_configs(connection: Connection, topics: Sequence[str]) -> dict[str, di
 
 
 def log_sizes(connection: Connection) -> dict[TopicPartition, int]:
-    """Returns the size in bytes of each log on a broker, of partitions that it leads and of those that it follows.
+    """Returns the size in bytes of each log on a broker, whether the broker is leader or follower of the partition.
 
     Raises:
         ErrorResponse: the broker rejected the request.

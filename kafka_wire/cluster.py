@@ -91,7 +91,7 @@ class OffsetLookup:
 class EpochEndLookup:
     """The result of a request for the ends of leader epochs: the end for each partition, or else the error in `errors`.
 
-    An end is None if the broker does not support the request, or not for this client.
+    An end is None if the broker does not support the request or permits it to brokers only.
     """
 
     ends: Mapping[TopicPartition, EpochEnd | None]

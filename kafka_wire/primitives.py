@@ -94,7 +94,7 @@ class Reader:
         return int(self.fixed(_I64)[0])
 
     def fixed(self, fields: struct.Struct) -> tuple[Any, ...]:
-        """Reads several fields of fixed size."""
+        """Reads several numbers of fixed size, in the struct format `fields`."""
         start = self.pos
         try:
             values = fields.unpack_from(self.view, start)
@@ -175,7 +175,7 @@ class Writer:
         self.buffer += _I64.pack(value)
 
     def fixed(self, fields: struct.Struct, *values: int) -> None:
-        """Writes several fields of fixed size."""
+        """Writes several numbers of fixed size, in the struct format `fields`."""
         self.buffer += fields.pack(*values)
 
     def uvarint(self, value: int) -> None:

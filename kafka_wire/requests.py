@@ -84,8 +84,8 @@ class ClusterMetadata:
 
 @dataclass(frozen=True, slots=True)
 class EpochQuery:
-    """The leader epoch whose end is requested (`epoch`). `leader_epoch` is the epoch that the client believes to be
-    current; -1 lets the broker accept any."""
+    """A query for the end of the leader epoch `epoch` in a log. `leader_epoch` is the current epoch as far as the
+    client knows; the broker rejects the query if it differs. -1 skips this check."""
 
     epoch: int
     leader_epoch: int

@@ -1,9 +1,9 @@
 """TLS and SASL of Kafka clients.
 
-The names are those of Kafka's `security.protocol` and `sasl.mechanism`. kafka-python implements the mechanisms, and
-librdkafka those of producers and consumers. `without_secrets` returns a value that may be logged and sent to other
-machines: it contains file names, but no secrets. Secrets are read for each connection, from a file or the environment,
-so that renewed ones are used without a restart.
+Names are the values of Kafka's `security.protocol` and `sasl.mechanism`. kafka-python implements the mechanisms for its
+connections, librdkafka for producers and consumers. `without_secrets` returns a value that may be logged and sent to
+other machines: it contains file names, but no secrets. Secrets are read for each connection, from a file or the
+environment, so that renewed ones are used without a restart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Protocol messages that kafka-python lacks: those of the consumer groups of KIP-848.
+"""Protocol messages of the consumer groups of KIP-848, which kafka-python lacks.
 
 The JSON files in this directory contain the fields of Kafka's protocol guide in kafka-python's format.
 """

@@ -214,8 +214,8 @@ class Configuration:
 def resolve_alias(repository: Repository, subject: str) -> str:
     """Returns the subject that `subject` is an alias of, or `subject` itself if it is no alias.
 
-    An alias refers to a subject of its own context unless it names another context. If it refers to another alias, that
-    one is not resolved, so that aliases cannot form a cycle.
+    An alias refers to a subject in the alias's context unless it names another context. If it refers to another alias,
+    that alias is not resolved, so aliases cannot form a cycle.
     """
     return alias_target(subject, repository.config(subject) or ConfigEntry())
 

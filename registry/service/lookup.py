@@ -77,7 +77,7 @@ class Lookup:
     def versions(
         self, subject: str, *, deleted: bool, deleted_only: bool, deleted_as_negative: bool = False
     ) -> list[int]:
-        """Version numbers of a subject, ascending. Without further arguments only those of live versions.
+        """Version numbers of a subject, ascending; of live versions only, unless an argument selects others.
 
         Args:
             subject: the subject; an alias is resolved.
@@ -429,7 +429,7 @@ MayRead = Callable[[str], bool]
 
 
 class RestrictedLookup(Lookup):
-    """A lookup for a client that may not read all subjects; hides what `may_read` does not allow.
+    """A lookup for a client that may not read all subjects; hides subjects for which `may_read` returns False.
 
     Access to a subject in the path is checked earlier. This class filters other subjects in responses: lists, schemas
     by id or guid, and subjects of the same name in other contexts. Names of contexts are visible to all.

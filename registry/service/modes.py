@@ -148,8 +148,13 @@ def _refuse_on_replica(repository: Repository) -> None:
 
 
 def effective_mode(modes: Sequence[Mode | None]) -> Mode:
-    """The effective mode of a scope, from its own mode and those of its enclosing scopes, ordered from the inside
-    out."""
+    """The effective mode of a scope.
+
+    Args:
+        modes: the modes that are set on the scope itself and on its enclosing scopes, the innermost first. None stands
+        for
+            a scope without one.
+    """
     if Mode.READONLY_OVERRIDE in modes[1:]:
         return Mode.READONLY_OVERRIDE
     return next((mode for mode in modes if mode is not None), Mode.READWRITE)

@@ -49,7 +49,8 @@ class Presentation:
         self._parser = parser
 
     def present(self, stored: StoredSchema, options: PresentationOptions) -> PresentedSchema:
-        """Returns what the requested format changes in a stored schema; unknown formats change nothing.
+        """Returns the parts of a stored schema that the requested format changes, and the tagged records and fields. An
+        unknown format changes nothing.
 
         Raises:
             InvalidSchema: the schema cannot be parsed with its references.

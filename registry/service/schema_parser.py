@@ -1,4 +1,4 @@
-"""Parses schemas with their references and computes the keys by which equal schemas are found."""
+"""Parses schemas with their references, and computes keys that find equal schemas."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class SchemaParser:
         self, repository: Repository, subject: str, request: SchemaRequest, latest: StoredVersion | None
     ) -> SchemaRequest:
         """Returns the request with changed tags in its schema's text. Adds and removes the tags that the request lists;
-        if the request propagates tags, also adds those of the latest version.
+        if the request propagates tags, the tags of the latest version are added too.
 
         Raises:
             InvalidSchema: the text is not an Avro schema, a reference does not exist, or a tagged record or field does

@@ -450,7 +450,7 @@ def _driver_message(error: SQLAlchemyError) -> str:
 
 
 def _serves_from(script: ScriptDirectory) -> str:
-    """The oldest migration whose successors all only add to the tables.
+    """The oldest migration after which every migration only adds to the tables.
 
     Releases that have this migration can serve a database with the newest tables.
     """

@@ -96,8 +96,9 @@ class ReplicationRow(Base):
 class ContextRow(Base):
     """One row per context. `next_id` is the id of the context's next schema.
 
-    A deleted context is only not `listed`, so that its ids are not reused. Other tables name contexts without a foreign
-    key: with one each registration would take a shared lock on this row, which is written all the time.
+    The deletion of a context only clears `listed`, because the ids must not be reused. Other tables name contexts
+    without a foreign key: with one each registration would take a shared lock on this row, which is written all the
+    time.
     """
 
     __tablename__ = "contexts"
@@ -111,8 +112,8 @@ class SchemaRow(Base):
     """A schema's content in a context. `row_key` is internal; clients know `id`.
 
     `fingerprint` identifies the content. `guid` is the identifier that clients know, which several contents may share.
-    `lookup_key` is an MD5 that equal schemas share even when they are written differently. `copy` is 0, or the id where
-    an import stored a content that already had another id.
+    `lookup_key` is an MD5 that equal schemas share even when they are written differently. `copy` is usually 0. If an
+    import stored a content that already had an id under a second id, `copy` is this second id.
     """
 
     __tablename__ = "schemas"
@@ -139,9 +140,9 @@ class SchemaRow(Base):
 class ReferenceRow(Base):
     """A reference of a schema; `position` is its index in the schema's list of references.
 
-    The referenced version is stored by name instead of foreign key, because an import may add the two in any order.
-    `subject` is the name as the client wrote it, which is part of the schema's identity; `target` is the qualified
-    subject.
+    The referenced version is stored by its name and not as a foreign key, because an import may add the two schemas in
+    any order. `subject` is the name as the client wrote it, which is part of the schema's identity; `target` is the
+    qualified subject.
     """
 
     __tablename__ = "schema_references"

@@ -124,7 +124,8 @@ class RegistryState:
 class ExpectedRevisions:
     """The revisions that a registration was decided on; its write fails if one of them has changed.
 
-    `subject` is None if the subject did not exist; `settings` is the revision of configuration and modes.
+    `subject` is the state of the subject, or None if it did not exist. `history` is the number of the database's
+    history (see `revision`). `settings` is the revision of configuration and modes.
     """
 
     subject: SubjectState | None
@@ -716,8 +717,8 @@ class Repository:
         return sorted(self._stored_versions(query), key=lambda found: (found.subject, found.version))
 
     def listed_versions(self, subject_filter: SubjectFilter, *, deleted: bool = False) -> list[SubjectVersion]:
-        """The (subject, version) pairs of the matching subjects, unordered; with `deleted` also those of soft-deleted
-        versions."""
+        """The (subject, version) pairs of the matching subjects, unordered; with `deleted` soft-deleted versions
+        too."""
         if not subject_filter.is_storable:
             return []
         query = (

@@ -90,7 +90,13 @@ def schema_row(
 def stored_schema(
     row: Any, references: Mapping[int, tuple[SchemaReference, ...]], *, deleted: bool = False
 ) -> StoredSchema:
-    """Builds a schema from its row. `references` has the references of schemas by row key."""
+    """Builds a schema from its row.
+
+    Args:
+        row: the row, with the columns of `SchemaRow`.
+        references: the references of schemas, by row key.
+        deleted: marks the schema as soft-deleted.
+    """
     content = SchemaContent(
         row.text, references.get(row.row_key, ()), read_metadata(row.metadata_json), read_rule_set(row.rule_set_json)
     )

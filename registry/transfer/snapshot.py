@@ -100,8 +100,8 @@ class Selection:
     subjects: tuple[str, ...] = ()
 
     def selected_contexts(self, contexts: Iterable[str]) -> tuple[str, ...]:
-        """The contexts whose own configuration and mode are exported; none if the export is limited to some
-        subjects."""
+        """Those of the given contexts for which configuration and mode are exported; none if the export is limited to
+        some subjects."""
         return () if self.subjects else tuple(sorted(item for item in contexts if self._includes_context(item)))
 
     def versions(self, versions: Sequence[ExportedVersion]) -> list[ExportedVersion]:
@@ -177,8 +177,12 @@ def _sort_key(key: SubjectVersion) -> tuple[str, str, int]:
 def topological_order(
     nodes: Collection[Node], before: Mapping[Node, Collection[Node]], rank: Callable[[Node], Any]
 ) -> list[Node]:
-    """Orders nodes so that each follows the nodes in its `before`. Of several possible next nodes takes the one with
-    the lowest rank.
+    """Orders nodes by their dependencies. Of several possible next nodes takes the one with the lowest rank.
+
+    Args:
+        nodes: the nodes to order.
+        before: for each node, the nodes that must come before it.
+        rank: returns a sortable key of a node.
 
     Raises:
         CircularReferences: nodes depend on each other.
