@@ -245,8 +245,8 @@ def _reconcile_pooled(
 
 
 def _is_under_way(total: WindowFacts, result: WindowResult, separate: Sequence[WindowFacts], before_ms: int) -> bool:
-    """Returns whether the difference of a sum of windows may disappear once all counts have arrived: messages may be in
-    flight, and messages that are missing in the sum may be counted as extra in other windows, or the reverse.
+    """Returns whether the difference of a sum of windows may disappear once all counts have arrived. Two causes are
+    possible: messages are in flight, or other windows of the topic have the opposite difference.
 
     Args:
         total: the sum of the windows.

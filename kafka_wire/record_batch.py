@@ -210,12 +210,12 @@ def _old_format_error(at: str, magic: int) -> CorruptBatch:
 
 
 def offset_after(data: bytes | memoryview, frame: BatchFrame) -> int | None:
-    """Returns the offset after a corrupt batch, at which reading continues: the base offset of the following batch, or
-    None if that is unreliable, because no checksum covers base offsets.
+    """Returns the offset after a corrupt batch, at which reading continues. This is the base offset of the following
+    batch, or None if that is unreliable. No checksum covers base offsets.
 
-    The base offset is reliable if two conditions are met. A batch with a valid checksum follows: at once, or after
-    batches with plausible lengths and growing base offsets. And the batch after that one, if the response contains its
-    base offset, does not overlap with it.
+    The base offset is reliable if two conditions are met. First, a batch with a valid checksum follows, directly or
+    after batches with plausible lengths and growing base offsets. Second, the offsets of that valid batch do not
+    overlap with the base offset of the batch after it, if the response contains one.
 
     Args:
         data: the fetch response that contains the frame.

@@ -78,9 +78,8 @@ def effective_config(entries: Sequence[ConfigEntry | None], default_level: str) 
     """The effective configuration of a scope.
 
     Args:
-        entries: the configurations that are set on the scope itself and on its enclosing scopes, the innermost first.
-        None
-            stands for a scope without one.
+        entries: the configurations that are set on the scope itself and on its enclosing scopes, the innermost
+            first. None stands for a scope without one.
         default_level: the level if the innermost configuration has none, or if there is no configuration.
     """
     present = [entry for entry in entries if entry is not None]

@@ -79,9 +79,10 @@ class Modes:
             force: sets IMPORT even if the scope has versions, and deletes none.
 
         Raises:
-            InvalidMode: FORWARD is set on a scope other than all contexts. OperationNotPermitted: modes cannot be
-            changed, or IMPORT without `force` is set for a scope with live versions. ReferenceExists: a version cannot
-            be deleted for IMPORT, because a schema outside the scope refers to it.
+            InvalidMode: FORWARD is set on a scope other than all contexts.
+            OperationNotPermitted: modes cannot be changed, or IMPORT without `force` is set for a scope with live
+                versions.
+            ReferenceExists: a version cannot be deleted for IMPORT, because a schema outside the scope refers to it.
         """
         self._require_mutable()
         if mode is Mode.FORWARD and scope != ALL_CONTEXTS_SCOPE:
@@ -151,9 +152,8 @@ def effective_mode(modes: Sequence[Mode | None]) -> Mode:
     """The effective mode of a scope.
 
     Args:
-        modes: the modes that are set on the scope itself and on its enclosing scopes, the innermost first. None stands
-        for
-            a scope without one.
+        modes: the modes that are set on the scope itself and on its enclosing scopes, the innermost first. None
+            stands for a scope without one.
     """
     if Mode.READONLY_OVERRIDE in modes[1:]:
         return Mode.READONLY_OVERRIDE

@@ -207,9 +207,10 @@ class Registration:
         another one.
 
         Args:
-            subject: the subject. decide: returns an existing version with the schema, or the plan of a new one. stripe:
-            the subject's lock, which this thread holds. It records conflicts; after the second one, attempts also
-                take the database's lock.
+            subject: the subject.
+            decide: returns an existing version with the schema, or the plan of a new one.
+            stripe: the subject's lock, which this thread holds. It records conflicts; after the second one, attempts
+                also take the database's lock.
         """
         try:
             if stripe.serialized_attempts_left:

@@ -114,9 +114,10 @@ class Database:
         """Runs `work` on one consistent snapshot, and again on a new snapshot when the connection broke.
 
         Args:
-            work: reads from the repository. in_one_snapshot: if False, each statement on PostgreSQL sees the newest
-            state, which saves the begin and the end of
-                a transaction. A change may be decided this way if its write verifies the data that it was decided on.
+            work: reads from the repository.
+            in_one_snapshot: if False, each statement on PostgreSQL sees the newest state, which saves the begin and
+                the end of a transaction. A change may be decided this way if its write verifies the data that it was
+                decided on.
 
         Raises:
             StoreError: the database failed.

@@ -224,8 +224,8 @@ R = TypeVar("R", bound=RevisionedWrite)
 
 
 class WriteObserver:
-    """Detects whether a write increased the registry's revision, in the last attempt of several. A failed attempt
-    counts too, because the database may have committed it before the connection broke."""
+    """Detects whether a write increased the registry's revision; of several attempts only the last one counts. It may
+    be a failed one, because the database may have committed it before the connection broke."""
 
     def __init__(self) -> None:
         self.has_bumped_revision = False

@@ -187,10 +187,9 @@ class Repository:
         queue here and cannot deadlock.
 
         Args:
-            of_settings: marks a change of configuration or modes. A registration that was decided before the change and
-            is
-                written after it then detects the change. `wait_for_writers` waits for registrations that are being
-                written at the same time.
+            of_settings: marks a change of configuration or modes. A registration that was decided before the change
+                and is written after it then detects the change. `wait_for_writers` waits for registrations that are
+                being written at the same time.
         """
         values = {"revision": StateRow.revision + 1}
         if of_settings:

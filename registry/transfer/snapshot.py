@@ -100,7 +100,7 @@ class Selection:
     subjects: tuple[str, ...] = ()
 
     def selected_contexts(self, contexts: Iterable[str]) -> tuple[str, ...]:
-        """Those of the given contexts for which configuration and mode are exported; none if the export is limited to
+        """The given contexts that are exported with their own configuration and mode; none if the export is limited to
         some subjects."""
         return () if self.subjects else tuple(sorted(item for item in contexts if self._includes_context(item)))
 
