@@ -360,12 +360,13 @@ class BrokerNode:
         return opened
 
     def _unlink_later(self, paths: list[Path]) -> Future[None]:
-        """Deletes files in a thread, because freeing a large file takes time; the future completes afterwards."""
+        """Deletes files in a thread, because freeing a large file takes time; the returned future completes when they
+        are deleted."""
         return self._executor.submit(self._removal.remove, paths)
 
 
 def _has_records(log: PartitionLog) -> bool:
-    """Whether the log ever had records."""
+    """True if the log has or had records."""
     return log.log_end_offset > 0
 
 

@@ -94,7 +94,8 @@ class TopicChanges:
         self._check_partition_total(partitions)
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-        """Creates a topic synchronously, which blocks the event loop: only for the broker's start and few partitions.
+        """Creates and returns a topic. The call blocks the event loop until the topic is stored, so it is only for the
+        broker's start and a topic with few partitions.
 
         Raises:
             RequestRefused: the topic could not be created; nothing of it is left.

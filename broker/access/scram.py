@@ -49,7 +49,8 @@ class Verifier:
 
     @classmethod
     def derive(cls, mechanism: str, password: str, salt: bytes, iterations: int = ITERATIONS) -> Verifier:
-        """Derives the verifier of a password; `salt` must be SALT_BYTES new random bytes."""
+        """Returns the verifier of a password, computed with `iterations` hash iterations; `salt` must be SALT_BYTES new
+        random bytes."""
         name = HASHES[mechanism]
         salted = hashlib.pbkdf2_hmac(name, password.encode("utf-8", "surrogatepass"), salt, iterations)
         stored = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()

@@ -245,7 +245,8 @@ class ConsumerGroup:
         return min((member.deadline_ms for member in self.members.values()), default=None)
 
     def tick(self, now_ms: int) -> GroupActions:
-        """Removes the members that have missed their session or revocation deadline."""
+        """Removes the members that have missed their session or revocation deadline. Returns the actions to perform:
+        whether the group must be stored."""
         for member in [member for member in self.members.values() if member.deadline_ms <= now_ms]:
             self._remove(member)
         return GroupActions(must_store=bool(self.unstored))

@@ -137,7 +137,7 @@ class GroupCoordinator:
     # Members of consumer groups (KIP-848)
 
     def consumer_heartbeat(self, group_id: str, request: HeartbeatRequest) -> HeartbeatResult:
-        """Processes a heartbeat of the consumer protocol (KIP-848).
+        """Processes a heartbeat of the consumer protocol (KIP-848). Returns the member's epoch and assignment.
 
         Raises:
             RequestRefused: the member must rejoin or may not join, or the change could not be stored.
@@ -177,7 +177,7 @@ class GroupCoordinator:
             group.check_fetch(member_id, epoch)
 
     def _become_classic(self, group: ConsumerGroup) -> Group:
-        """Replaces an empty group of the consumer protocol by one of the classic protocol.
+        """Replaces an empty group of the consumer protocol by one of the classic protocol, and returns the new one.
 
         Raises:
             RequestRefused: the group has members, or the change could not be stored.

@@ -115,7 +115,7 @@ class GroupStore:
             )
 
     def add_group(self, group_id: str) -> Group:
-        """Creates a group of the classic protocol, after checking the limits.
+        """Creates and returns a group of the classic protocol, after checking the limits.
 
         Raises:
             RequestRefused: the group id is too long, or there are too many groups.
@@ -124,7 +124,8 @@ class GroupStore:
         return self.add_classic(group_id)
 
     def add_classic(self, group_id: str) -> Group:
-        """Creates a group of the classic protocol without checking limits. Nothing is stored until it has members."""
+        """Creates and returns a group of the classic protocol without checking limits. Nothing is stored until it has
+        members."""
         self.mark_unused(group_id)
         group = self.groups[group_id] = self._create_classic(group_id)
         return group

@@ -234,9 +234,9 @@ class OffsetTable:
         return dict(pending.offsets) if pending is not None else {}
 
     def all_pending(self) -> list[tuple[int, int, Mapping[OffsetKey, CommittedOffset]]]:
-        """Returns the pending offsets of all open transactions, in entries of (producer id, epoch, offsets). If several
-        transactions have a pending offset for the same key, each of these offsets has its own entry, in the order in
-        which they were stored."""
+        """Returns the pending offsets of all open transactions, as (producer id, producer epoch, offsets by key). A
+        transaction may have several entries: a key for which several transactions have a pending offset gets one entry
+        per transaction, in the order in which these offsets were stored."""
         found: list[tuple[int, int, Mapping[OffsetKey, CommittedOffset]]] = []
         shared: dict[OffsetKey, dict[int, None]] = {}
         for producer_id, each in self._pending.items():
@@ -267,8 +267,8 @@ class OffsetTable:
         return now_ms - last_used_ms > RETENTION_MS
 
     def expired(self, group_id: str, unused_since_ms: int, now_ms: int) -> list[OffsetKey]:
-        """Returns the expired offsets of a group without members: those committed more than RETENTION_MS ago; none if
-        the group has been unused for a shorter time."""
+        """Returns the offsets of a group without members that were committed more than RETENTION_MS ago; no offsets if
+        the group has had members within that time. `unused_since_ms` is the time at which it lost its last member."""
         if not self.is_expired(unused_since_ms, now_ms):
             return []
         return [

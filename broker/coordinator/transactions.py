@@ -443,7 +443,7 @@ class TransactionCoordinator:
                 self._transactions[transactional_id] = each.prepare_fence(now_ms)
 
     def _store_boot_id(self, table: LogTable) -> None:
-        """Stores the current boot id, in one batch with the aborts that a power failure caused."""
+        """Stores the current boot id in the table, in one batch with the aborts that a power failure caused."""
         if self._stored_boot_id == self._boot_id:
             return
         prepared = [key for key, each in self._transactions.items() if each.status is TransactionStatus.PREPARE_ABORT]

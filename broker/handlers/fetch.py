@@ -119,8 +119,8 @@ def _remove_waiters(logs: Sequence[PartitionLog], growth: _Growth) -> None:
 
 
 def _session_result(result: FetchResult, request: FetchRequest, session: FetchSession | None) -> FetchResult:
-    """Removes from a response the partitions that have not changed since the last response of the session. Without a
-    session the response is unchanged."""
+    """Returns a response without the partitions that have not changed since the session's last response; without a
+    session, the unchanged `result`."""
     if session is None:
         return result
     topics = session.filter_response(result.topics, is_full=request.session_epoch == INITIAL_EPOCH)
@@ -165,8 +165,8 @@ async def _read_with_disk_waits(
     session: FetchSession | None,
     cold: Mapping[TopicPartition, NotCached] = MappingProxyType({}),
 ) -> _ReadResult:
-    """Reads the partitions. Where data is not in the page cache, threads read it from disk while the event loop serves
-    other clients.
+    """Reads the partitions of a request and returns the result. Where data is not in the page cache, threads read it
+    from disk while the event loop serves other clients.
 
     Args:
         cold: partitions that the previous read had to skip, because their data was only on disk.

@@ -180,7 +180,8 @@ def _check_transactional_write(
 
 
 async def _wait_until_durable(context: RequestContext, response: ProduceResult, appended: Appended) -> ProduceResult:
-    """Waits until every appended batch is on disk; the result of a batch that could not be written gets an error."""
+    """Waits until every appended batch is on disk, then returns `response`, in which the result of a batch that could
+    not be written has an error."""
     waits = [context.node.flusher.flush(log) for log, _ in appended]
     outcomes = await asyncio.gather(*waits, return_exceptions=True)
     for (_, result), outcome in zip(appended, outcomes, strict=True):

@@ -120,7 +120,12 @@ def _partition(reader: Reader, version: int) -> FetchPartition:
 
 
 def encode(topics: tuple[FetchedTopic, ...], error: ErrorCode, version: int, session_id: int = 0) -> Pieces:
-    """Encodes a response body. Returns it in pieces: encoded bytes, and records that are still in a log file."""
+    """Encodes a response body. Returns it in pieces: encoded bytes, and records that are still in a log file.
+
+    Args:
+        error: error of the whole response; errors of partitions are in `topics`.
+        session_id: id of the fetch session; 0 if the response belongs to none.
+    """
     pieces: Pieces = []
     writer = Writer(flexible=version >= 12)
     writer.i32(0)  # throttle time
