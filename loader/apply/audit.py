@@ -1,7 +1,7 @@
 """Adds the message counts of a commit to the audit, once the counted rows can be queried in Hive.
 
-The audit's database also stores which commits this applier has applied, and changes that in the transaction that adds
-the counts.
+The audit's database also stores the newest commit that this applier has applied to each topic. One transaction adds the
+counts of commits and stores the new position.
 """
 
 from __future__ import annotations

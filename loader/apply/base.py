@@ -63,8 +63,8 @@ class AppliesTogether(Protocol):
     def is_advisory(self) -> bool: ...
 
     def apply_together(self, steps: Sequence[Step]) -> Mapping[str, str]:
-        """Applies the commits of the steps. Returns the error message of each topic that failed. An exception means
-        that all of them failed."""
+        """Applies the commits of the steps. Returns, by topic, the error messages of the topics that failed. An
+        exception means that all of them failed."""
         ...
 
 

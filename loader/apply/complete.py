@@ -2,8 +2,9 @@
 
 The property is an instant, a whole hour in UTC. Every message that the brokers had before that instant has been read,
 and its row can be queried (or it is counted as quarantined, as a tombstone, or in a gap). The instant comes from the
-loader's clock, not from the messages: a message that is sent later may have an earlier event time, and goes to that
-time partition. The property moves back only if it lies in the future, because then the clock was wrong.
+loader's clock, not from the messages: a message that is sent later may have an earlier event time, and still goes to
+the time partition of its event time. The property moves back only if it lies in the future, because then the clock was
+wrong.
 
 A load notes the time and fetches the log end offsets of the partitions. Once all offsets before these are committed and
 applied, the table is complete up to that time. If this takes more than one load (a backlog, a failing partition, an

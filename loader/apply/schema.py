@@ -45,8 +45,8 @@ class SchemaApplier:
     """Creates the table of a topic, adds its new columns, and creates the quarantine table once a message is
     quarantined.
 
-    Each change is a compare-and-set on the table's revision, `<commit_number>-<run id>`. A table with a newer commit
-    number is left unchanged: the load schema only widens, so the newer schema also reads the older files.
+    Each change is a compare-and-set on the table's revision, `<commit_number>-<run id>`. A table that a newer commit
+    has already changed stays as it is: the load schema only widens, so the newer schema also reads the older files.
     """
 
     name = SCHEMA
@@ -70,8 +70,8 @@ class SchemaApplier:
             self._bring_view(view, step)
 
     def _bring(self, wanted: TableState, step: Step) -> bool:
-        """Creates the table, or alters it to the definition `wanted`. Returns whether it was left unchanged because it
-        has a newer commit number."""
+        """Creates the table, or alters it to the definition `wanted`. Returns whether it was left unchanged because a
+        newer commit has already changed it."""
         executor = self._executor()
         if wanted.database not in self._databases:
             executor.ensure_database(wanted.database)
@@ -95,7 +95,8 @@ class SchemaApplier:
         return False
 
     def _bring_view(self, view: ReplaceView, step: Step) -> None:
-        """Creates the view. A failure is only a warning, because no row depends on it."""
+        """Creates or replaces the view that shows the topic's table with the fields of the newest schema version. A
+        failure is only a warning, because no row depends on it."""
         executor = self._executor()
         try:
             for operation in plan_view(executor.table(view.database, view.name), view):
@@ -109,8 +110,12 @@ class SchemaApplier:
             step.warn(f"topic {step.topic}: its view {view.database}.{view.name} was not created: {error.reason}")
 
     def _is_late(self, current: TableState, commit_number: int) -> bool:
-        """Whether the table has a newer commit number of this log. A number above the log's newest commit belongs to a
-        log that was lost, and is ignored."""
+        """Whether a newer commit than `commit_number` has already changed the table. A number above the log's newest
+        commit belongs to a log that was lost, and is ignored.
+
+        Args:
+            current: the table as it is in the metastore.
+        """
         return commit_number < _slot(current.revision) <= self._head()
 
 

@@ -109,8 +109,9 @@ class CommittedRange:
 
 
 class WindowCount(NamedTuple):
-    """Messages of one ten-minute window of event time. `fingerprint` is the sum of the messages' hashes modulo 2**64.
-    Stored as a JSON list, because a load of old messages may touch all windows of a year."""
+    """The messages of one ten-minute window of event time. `fingerprint` is the sum of the messages' hashes modulo
+    2**64. Stored as a JSON list without names, to save space: a load of old messages may touch all windows of a year.
+    """
 
     window_start_ms: int
     messages: int

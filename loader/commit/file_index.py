@@ -142,8 +142,8 @@ class FileIndex:
     def live(
         self, topic: str, kind: FileKind, time_partition: str, commit_number: int | None = None
     ) -> tuple[IndexedFile, ...]:
-        """Returns the files of a time partition as of a commit, by default the newest. Before a rewrite, the result
-        lacks the files that the rewrite replaced if these have been deleted."""
+        """Returns the files of a time partition as of a commit, by default the newest. If a later rewrite replaced some
+        of them and they have been deleted from the storage since, the result lacks them."""
         return live_at(
             self.time_partition(topic, kind, time_partition),
             self._log.state.commit_number if commit_number is None else commit_number,

@@ -60,8 +60,8 @@ class LoadState:
 
     `text` is a self-contained Avro record without the `kafka` column; "" before the first version. `routes` are the
     routes of the versions by schema id; they determine the columns of each version's messages permanently. `comments`
-    are by column position, which never changes: the doc of the field in the last version that feeds the column.
-    `newest` is the schema id of the last version folded in.
+    has, by the position of a column, which never changes, the doc of the field that fed the column last. `newest` is
+    the schema id of the last version folded in.
     """
 
     text: str = ""

@@ -70,11 +70,11 @@ def route_places(route: StoredRoute, count: int) -> Iterator[RoutePlace]:
 
 
 def member_of(members: Record, route: StoredRoute) -> tuple[Field, StoredRoute]:
-    """Returns the member of a union's column that holds a writer's type which is no union itself, and the route inside
-    the member.
+    """Returns where values of a writer's type are stored if the type is no union, but its column is a record of
+    members: the member, and the route inside the member.
 
     Args:
-        members: the record with a member for each branch of the union that other versions have.
+        members: the record of members, which stands for a union in other versions.
         route: the stored route of the writer's type.
     """
     (place,) = route_places(route, 1)
