@@ -109,10 +109,11 @@ def desired_table(
     """Returns the table that a topic's load schema requires.
 
     Args:
-        location: the topic's directory, see `local_location`. version: newest version of the subject in the load
-        schema. schema_text: the load schema with all named types included. revision: value of the property
-        `headrace.revision`, a new one for each change. A table that differs from this one
-            in nothing else counts as equal.
+        location: the topic's directory, see `local_location`.
+        version: newest version of the subject in the load schema.
+        schema_text: the load schema with all named types included.
+        revision: value of the property `headrace.revision`, a new one for each change. A table that differs from this
+            one in nothing else counts as equal.
         complete_until: time up to which the table is complete; None to keep the table's value.
         properties: further properties to set.
         literal_chars_max: a longer schema text is stored in a file next to the data, named by `avro.schema.url`.

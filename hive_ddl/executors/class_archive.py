@@ -27,7 +27,8 @@ them, such as one about an archive that does not match, to standard output, whic
 
 
 def archive_key() -> Path:
-    """Returns the path of the archive for the Java of `JAVA_HOME` and Spark's jars, without length and `SUFFIX`.
+    """Returns the path of the archive for the Java of `JAVA_HOME` and Spark's jars, without the end of its name (its
+    length and `SUFFIX`).
 
     Raises:
         OSError: Spark's jars are not in the Python package.

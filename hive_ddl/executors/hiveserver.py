@@ -221,8 +221,7 @@ class HiveServerExecutor:
 
         Args:
             selected: limits this to the days of these partitions, or None for all. For more than `LISTINGS_MAX` days,
-            all
-                partitions are listed anyway, because that is faster.
+                all partitions are listed anyway, because that is faster.
         """
         table = qualified_name(database, name)
         days = None if selected is None else sorted({values[0] for values in selected})

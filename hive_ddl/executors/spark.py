@@ -167,9 +167,8 @@ class SparkExecutor:
                 raise
 
     def _get_cached_table(self, database: str, name: str) -> JavaObject | None:
-        """Returns a cached table, for properties that do not change, such as the partition columns. A load reads each
-        table first.
-        """
+        """Returns a table from the cache, after reading it if it is not cached; None if it does not exist. Use it only
+        for facts that do not change, such as the partition columns."""
         if (database, name) not in self._table_cache:
             self._cache_table(database, name, self._get_table(database, name))
         return self._table_cache.get((database, name))

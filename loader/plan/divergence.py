@@ -55,8 +55,8 @@ class SharedEnds:
 
 
 def is_suspect(known: PartitionState, leader_epoch: int, start: int, end: int) -> bool:
-    """Whether a partition's log may have diverged from the log that was loaded, so that the brokers must be asked for
-    leader epochs.
+    """Whether a partition's log may have diverged from the log that was loaded, so that its leader epochs must be
+    compared.
 
     A log is only truncated under a new leader epoch, so a partition without an election is not suspect. Neither is a
     partition of which all loaded offsets have been deleted, because nothing is left to compare.

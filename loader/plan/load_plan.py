@@ -120,13 +120,14 @@ def make_plan(
     """Plans a run that loads, for every discovered topic, the offsets after those in the commit log.
 
     Args:
-        state: state of the commit log. discovery: the topics to load with their offsets. Fetch it before this call,
-        because the schemas must be newer than
-            the offsets.
-        schemas: fetches the topics' schemas. asked_ms: a time before the offsets were fetched. task_settings: the
-        settings that every task receives. only: names of the topics to which the command was limited, empty for all. A
-        topic with a table that is not on the
-            brokers gets a note only if it is one of them.
+        state: state of the commit log.
+        discovery: the topics to load with their offsets. Fetch it before this call, because the schemas must be
+            newer than the offsets.
+        schemas: fetches the topics' schemas.
+        asked_ms: a time before the offsets were fetched.
+        task_settings: the settings that every task receives.
+        only: names of the topics to which the command was limited, empty for all. Other topics that are not on the
+            brokers get no note.
     """
     waiting: dict[str, str] = {}
     problems: dict[str, tuple[str, ...]] = {

@@ -61,8 +61,8 @@ def pack(ranges: Sequence[OffsetRange], *, tasks: int, file_bytes_target: int) -
 
 
 def split(offsets: OffsetRange, bytes_max: int) -> list[OffsetRange]:
-    """Splits a range into pieces with about the same number of offsets, if possible each with at most `bytes_max` bytes
-    according to the estimate."""
+    """Splits a range into pieces with about the same number of offsets. A piece has at most `bytes_max` estimated
+    bytes, or one offset."""
     length = offsets.end - offsets.start
     parts = max(1, min(length, -(-offsets.bytes_estimate // max(1, bytes_max))))
     cuts = [offsets.start + length * part // parts for part in range(parts + 1)]

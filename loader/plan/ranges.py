@@ -1,4 +1,5 @@
-"""Chooses the offsets that this run reads, from the next offsets and the offsets on the brokers. Pure.
+"""Chooses the offsets that this run reads, from the next offsets in the commit log and the offsets on the brokers.
+Pure.
 
 Size limits apply here and not later: every planned offset is read.
 """

@@ -27,7 +27,8 @@ REGISTRY_PATH = "schemas/registry.json"
 
 @dataclass(frozen=True, slots=True)
 class ComparedSchemas:
-    """The ids of cached texts that were compared with the registry `identity` ("" if it has none)."""
+    """The content of `registry.json`: the ids of cached texts that were compared with the registry that has this
+    identity ("" for a registry without one)."""
 
     identity: str = ""
     compared: frozenset[int] = frozenset()

@@ -1,8 +1,8 @@
 """The schemas of a topic, from the registry and from the cache.
 
-Every schema is cached (`schema_cache`), so a registry outage stops only topics with schemas that were never fetched.
-Ids found in messages that are not versions of the topic's subject are looked up by id and stored in the topic's state,
-so that no range stops twice before the same id. `loader.read.units` decides when.
+Every schema is cached (`schema_cache`), so a registry outage stops only topics with schemas that were never fetched. A
+message may have a schema id that belongs to no version of the topic's subject. Such an id is looked up after a range
+has stopped before it (`loader.read.units`), and stored in the topic's state, so that no range stops before it again.
 """
 
 from __future__ import annotations

@@ -76,15 +76,16 @@ class Columns(Sequence[Record]):
 
 
 def _place(payload: bytes | memoryview) -> bytes | int:
-    """Returns a payload in a form that the core accepts as an address: bytes as they are, for a memoryview its memory
-    address. The address is valid as long as the payload is referenced."""
+    """Returns a payload (the bytes of a batch's records) in a form that the core accepts as an address: bytes as they
+    are, for a memoryview its memory address. The address is valid as long as the payload is referenced."""
     if isinstance(payload, bytes) or not payload:
         return bytes(payload)
     return ctypes.addressof(ctypes.c_char.from_buffer(payload))
 
 
 class RecordColumns:
-    """Parses the records of a batch into `Columns`. If the core reports a problem, calls `parse_records`."""
+    """Parses the records of a batch into `Columns`. If the core reports a problem, the batch is parsed in Python
+    instead (`parse_records`), which raises an error if it is malformed."""
 
     def __init__(self, core: Library) -> None:
         self._core = core
@@ -107,8 +108,9 @@ class RecordColumns:
 
 @dataclass(frozen=True, slots=True)
 class RowRun:
-    """Consecutive rows of one time partition, joined in `data`. `offsets` are the offsets of the rows' messages, `ends`
-    the end positions of the rows in `data`. Valid until the next call of `RowsOfBatches.take`."""
+    """Consecutive rows of one time partition, joined in `data`. `period` is the number of the time partition, counted
+    from 1970 in multiples of its length. `offsets` are the offsets of the rows' messages, `ends` the end positions of
+    the rows in `data`. Valid until the next call of `RowsOfBatches.take`."""
 
     period: int
     offsets: Sequence[int]
@@ -154,7 +156,7 @@ class Taken:
 
 
 class Room:
-    """Output buffers of the core. The ranges of a task use them in sequence."""
+    """Output buffers of the core. The ranges of a task use them one after the other."""
 
     def __init__(self) -> None:
         self._rows = ctypes.create_string_buffer(ROWS_ROOM)
@@ -190,7 +192,8 @@ class RowsOfBatches:
         room: buffers that no other range is using.
         kafka_column: none, position or full.
         period_ms: length of a time partition.
-        clamp: how far a message's time may be after its arrival, and the time of the run; None for no limit.
+        clamp: how far a message's time may be after its arrival, and the start of the run, both in milliseconds (see
+            `messages.Clamp`); None for no limit.
     """
 
     def __init__(

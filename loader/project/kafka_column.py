@@ -3,7 +3,7 @@
 
 `kafka {partition, offset, timestamp}`, with `key` and `headers` if the whole message is to be stored. The column is the
 last one: if a body needs no conversion, the row is the body followed by this column. `timestamp` is the record's own.
-It is null if the record has none, or if it is outside the years 1970 to 9999, because queries fail on such timestamps.
+It is null if the record has no timestamp or one outside the years 1970 to 9999, because queries fail on such values.
 """
 
 from __future__ import annotations

@@ -166,8 +166,7 @@ class RangeMessages:
         """Adds the counts in `taken`, the result of a conversion by the core, to the counts of the range.
 
         Args:
-            rows: the conversion that returned `taken`; its `schema_ids` give the meaning of the program numbers in
-            `taken`.
+            rows: the conversion that returned `taken`; its `schema_ids` give the meaning of the program numbers.
         """
         writers = [self._writers[schema_id] for schema_id in rows.schema_ids]
         self.tombstones += taken.tombstones
@@ -329,11 +328,11 @@ class Enough(Exception):
 
 
 class UnknownIds:
-    """Collects the schema ids that the plan does not know from the rest of a range, in the order of the log.
+    """Collects, from the rest of a range, the schema ids that the plan does not know, in the order of the log.
 
     Args:
         first: the id that stopped the range.
-        tally: classification of the offsets read.
+        tally: the classification of the offsets that are read ahead, with their bytes.
         ids_max: limits the number of ids.
         bytes_max: limits the bytes read ahead; all of them are read again later.
     """

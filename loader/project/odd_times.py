@@ -55,8 +55,8 @@ class OddTimeNotes:
     def found(self, windows: Mapping[int, Sequence[int]]) -> tuple[OddTimes, ...]:
         """Returns the implausible times, after all messages of the range.
 
-        If the first message of a window has a number that is plausible only in another unit, all messages of that
-        window count as having this time source and unit.
+        A number that is plausible only in another unit is checked in the first message of each window only. All
+        messages of such a window are reported, with the time source of that first message.
 
         Args:
             windows: counters by window start; the first is the number of messages.

@@ -87,13 +87,14 @@ from headrace.loader.load_schema import (
 
 
 class Unconvertible(Exception):
-    """Raised if the load schema has no column for any value of the writer schema. The message names the part."""
+    """Raised if no value of the writer schema can be loaded, because the load schema has no column for a part of it.
+    The message names the part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The conversion of one node of a writer schema, a type in it. `copies` means that the bytes of its values stay the
-    same; otherwise `convert` rewrites them.
+    """The conversion of one node of a writer schema (a node is a type in the schema). `skip` validates a value.
+    `copies` means that the bytes of its values stay the same; otherwise `convert` rewrites them.
 
     `code` is the same conversion for the core, None if the core cannot do it.
     """

@@ -105,8 +105,12 @@ def encode_optional(data: bytes | None) -> bytes:
 
 
 def encode_headers(raw: bytes) -> bytes:
-    """Encodes the record's headers as an array of (key, nullable value). Headers that cannot be parsed become one
-    header, `headrace.unreadable_headers`, with their bytes."""
+    """Encodes a record's headers as an array of (key, nullable value). Headers that cannot be parsed become one header,
+    `headrace.unreadable_headers`, with their bytes.
+
+    Args:
+        raw: the headers as stored in the log.
+    """
     try:
         headers = parse_headers(raw)
     except ValueError:

@@ -90,7 +90,7 @@ class TopicProjection:
         self._writers: dict[int, WriterProjection] = {}
 
     def knows(self, schema_id: int) -> bool:
-        """Whether the plan has this id, or the registry is known to lack it."""
+        """Whether the plan has the schema of this id, or states that the registry has none."""
         return schema_id in self._plan.writer_schemas or schema_id in self._plan.absent_ids
 
     def writer(self, schema_id: int) -> WriterProjection:

@@ -46,10 +46,13 @@ class Fetch(Protocol):
 
 
 class BatchNeighbors:
-    """The batches of one fetch response. `ahead` is the response that begins after its last batch, if that was fetched.
+    """Checks the batches of one fetch response by the batches before and after them. `ahead` is the response that
+    begins after its last batch, if that was fetched.
 
     Args:
+        piece: the response.
         asked: the requested offset.
+        where: broker and partition, for error messages.
         start: the offset where reading began, which may be inside a batch.
         end: the end offset of the range.
     """
@@ -175,9 +178,8 @@ def _is_next_after(piece: FetchSlice, first: int) -> bool:
     """Whether the log has a batch that begins at `first` and none that contains `first - 1`.
 
     Args:
-        piece: the response to a fetch from the offset `first - 1`. If the broker throttled it and sent no batch, the
-        result
-            is true, because nothing contradicts it.
+        piece: the response to a fetch from the offset `first - 1`. If the broker throttled it and sent no batch,
+            the result is true, because nothing contradicts it.
         first: the base offset of a batch.
     """
     return _first_offset(piece) == first or bool(piece.throttle_ms and not piece.records)

@@ -76,8 +76,8 @@ class Tally:
         self.position = offset
 
     def note_epoch(self, batch: Batch, end: int) -> None:
-        """Records the leader epoch of a batch before its offsets are counted up to `end`. Epochs never
-        decrease."""
+        """Records the leader epoch of a batch for its offsets below `end`. Call it before these offsets are counted. An
+        epoch below that of an earlier batch is ignored."""
         last = self.epochs.starts[-1][0] if self.epochs.starts else 0
         if batch.leader_epoch >= last:
             read = ReadEpochs(((batch.leader_epoch, self.position),), min(batch.next_offset, end))
@@ -105,7 +105,7 @@ class Tally:
         self._marked = records
 
     def cut_to(self, offset: int) -> None:
-        """Undoes the counting of offsets from `offset` on, which must be that of one of the last records passed on."""
+        """Undoes the counting of offsets from `offset` on. `offset` must be that of a record in the newest batch."""
         start, self.gap_offsets, last = self._mark
         self.gaps = [gap for gap in self.gaps if gap[0] < start]
         if last:

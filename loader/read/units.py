@@ -36,8 +36,8 @@ class Reading:
     `units` are the units of the plan and the further units that read the rest of stopped ranges. A range that a further
     unit continued ends where it stopped. `results` are the results of the units. `registered_ids` are, by topic, ids
     that the plan did not know and the registry has. `problems` are sentences by topic, `notes` are complete sentences.
-    The plan's units are the first round and further units are the next ones: `read_ms` is the time of each round's
-    slowest task, added up.
+    Units run in rounds, the plan's units in the first; `read_ms` is the time of each round's slowest task, summed over
+    the rounds.
     """
 
     units: tuple[WorkUnit, ...]

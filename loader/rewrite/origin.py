@@ -1,7 +1,7 @@
 """Finds the files with rows of an earlier log of the topic. Pure.
 
-A re-created topic, or a log that was truncated and grew again, has other messages at the same offsets. The files loaded
-before stay, and only the commits show which they are: the files of commits before the one that found the new log. A
+A re-created topic, or a log that was truncated and grew again, has other messages at the same offsets. The files of the
+earlier log stay. They can be recognized only by their commits, which come before the commit that found the new log. A
 merged file is traced to its sources, and these to theirs, until every origin is found.
 """
 

@@ -95,7 +95,7 @@ def unreadable(component: Component, found: DiscoveredTopic, known: TopicState) 
 
 
 def told(refused: Iterable[Refused]) -> tuple[str, ...]:
-    """Describes offsets with files that are not replaced: one sentence per partition and reason."""
+    """Returns sentences about offsets whose files are not replaced, one per partition and reason."""
     by_reason: dict[tuple[int, str], list[Refused]] = defaultdict(list)
     for one in refused:
         by_reason[one.partition, one.why].append(one)

@@ -22,7 +22,8 @@ RANGE_BYTES_MAX = 32 * 1024 * 1024  # maximum memory for rows and finished block
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A finished block of a range: its bytes, or their position in the range's spill file."""
+    """A finished block of a range: its bytes, or their position in the range's spill file. `piece` states the
+    partition, the offsets and the number of its rows."""
 
     piece: FileRange
     data: bytes
@@ -32,10 +33,10 @@ class Block:
 
 @dataclass(slots=True)
 class _OpenRows:
-    """Encoded rows of one time partition that are in no block yet, in offset order.
+    """Encoded rows of one time partition, in offset order, and its finished blocks (`blocks`).
 
-    `data` are the joined rows, because most arrive joined from the core and they are compressed together; `count` is
-    their number.
+    `data` are the rows that are in no block yet, joined, because most arrive joined from the core and they are
+    compressed together. `count` is their number; `first` and `last` are their first and last offsets.
     """
 
     data: bytearray = field(default_factory=bytearray)
@@ -48,7 +49,7 @@ class _OpenRows:
 class RangeRows:
     """The rows of one range, until they are passed to files or dropped.
 
-    Block boundaries depend only on the rows and on the calls of `limit_memory`, not on how many rows each call adds.
+    Block boundaries depend only on the rows and on the calls of `limit_memory`, not on how many rows are added at once.
 
     Args:
         formats: returns the container format of (kind, topic).
@@ -101,8 +102,8 @@ class RangeRows:
         return rows
 
     def _block_end(self, rows: _OpenRows, ends: Sequence[int], taken: int, at: int) -> int:
-        """Returns how many rows of a run, counted from its start, have been added once the open block is full. Returns
-        the number of all its rows if the block does not become full.
+        """Returns the index after the row of a run that fills the open block; the number of rows if the block does not
+        become full.
 
         Args:
             rows: the rows in the open block.

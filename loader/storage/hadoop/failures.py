@@ -135,7 +135,8 @@ def _fits(meaning: JavaFailure, name: str, message: str) -> bool:
 
 
 def _chain(cause: object) -> Iterator[tuple[str, str]]:
-    """Returns the class name and the first line of the message of an exception and its causes, from outside in."""
+    """Returns the class name and the first line of the message of an exception and of its causes, the exception
+    first."""
     for _ in range(CAUSES_MAX):
         name = str(cause.getClass().getName())  # type: ignore[attr-defined]
         if name == REMOTE_EXCEPTION:

@@ -21,8 +21,8 @@ class FoundFile:
 
 
 class RemoteFileSystem(Protocol):
-    """A distributed file system or object store. When a call returns, its change is durable, as far as the file system
-    is configured to make acknowledged changes durable."""
+    """A distributed file system or object store. A change is durable when the call returns, provided that the file
+    system is configured so that acknowledged changes are durable."""
 
     def put_if_absent(self, path: str, content: bytes, scratch: str) -> bool:
         """Creates a file that is complete from the moment it exists. Returns False, without a change, if the name

@@ -45,7 +45,12 @@ class HadoopFiles:
         return tuple(file for file in files if file in missing)
 
     def _move(self, file: Publication) -> bool:
-        """Moves a file to its final name. Returns False if that name exists already."""
+        """Moves a file from staging to its name and returns True. Returns False if it was not moved: the name exists
+        already, or the file is not in staging.
+
+        Raises:
+            PublishedFileLost: a file under one of the two paths is not the committed one.
+        """
         staged, final = self._staging.path(file.run_id, file.staged), self.describe(file.name)
         length = self._files.length(staged)
         if length is None:
