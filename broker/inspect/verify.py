@@ -274,8 +274,8 @@ class _PartitionCheck:
         return True
 
     def _check_end_of_segment(self, where: str, expected_offset: int, found: int) -> None:
-        """Checks that the previous segment ends where this one begins, which is always so, even after compaction and
-        repair.
+        """Checks that the previous segment ends at the offset at which this one begins. Compaction and repair preserve
+        this.
 
         Args:
             where: the file that the finding names.

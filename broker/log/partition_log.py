@@ -447,9 +447,8 @@ class PartitionLog:
             yield located, self.segments.bytes_of(base, located)
 
     def located_batches(self, offset: int) -> Iterator[tuple[int, LocatedBatch]]:
-        """Yields the header and the file position of each readable batch, starting with the one that contains `offset`,
-        and before them the base offset of the segment that contains the batch. The log must not change during
-        iteration."""
+        """Yields two values for each readable batch, starting with the one that contains `offset`: the base offset of
+        its segment, and its header with its file position. The log must not change during iteration."""
         return self.segments.located_batches(offset, self._visible)
 
     def epoch_end(self, epoch: int) -> tuple[int, int] | None:

@@ -30,7 +30,7 @@ class LocatedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class SegmentFacts:
-    """What is known about a segment: its offsets, its size and the content of its indexes. Updated with every batch.
+    """Facts about a segment: its offsets, its size and the content of its indexes. Updated with every batch.
 
     Attributes:
         next_offset: the offset after the last record.
@@ -110,7 +110,7 @@ class ScanResult:
 
 def scan_segment(view: memoryview, base_offset: int, expected: ScanExpectations) -> ScanResult:
     """Reads batches from the start of a segment, up to the first one that is incomplete, corrupt or does not continue
-    the offsets. Returns the facts about the batches before that one, and what is wrong with it.
+    the offsets. Returns the facts about the batches before that one, and the reason why it is not valid.
 
     Args:
         view: the content of the segment's file.

@@ -128,8 +128,8 @@ class Segments:
         return bound.base_offset, bound.position
 
     def located_batches(self, offset: int, bound: ReadBound) -> Iterator[tuple[int, LocatedBatch]]:
-        """Yields the base offset of the segment, and the header and file position, of each batch before `bound`,
-        starting with the batch that contains `offset`.
+        """Yields two values for each batch before `bound`, starting with the one that contains `offset`: the base
+        offset of its segment, and its header with its file position.
 
         The log must not change during iteration.
         """
