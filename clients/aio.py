@@ -30,11 +30,12 @@ Client = TypeVar("Client", Producer, Consumer)
 
 POLL_S: Final = 0.05
 WAIT_SLICE_S: Final = 0.1
-"""How long a consumer's thread waits for a message at a time; other calls wait at most that long."""
+"""How long the thread of an AsyncConsumer waits for a message before it runs other calls, such as `commit`, which wait
+meanwhile."""
 
 
 class _Thread:
-    """The only thread that uses a client; it runs one call at a time."""
+    """A thread that alone uses one client, and runs one call at a time."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, "headrace-aio")
@@ -43,7 +44,7 @@ class _Thread:
         return asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args, **options))
 
     async def open(self, make: Callable[[], Client]) -> Client:
-        """Creates the client with `make` in the thread, and returns it. If this fails or is cancelled, closes the
+        """Creates the client in the thread by calling `make`, and returns it. If this fails or is cancelled, closes the
         client and ends the thread."""
         create_client: list[Client] = []
 
@@ -103,7 +104,7 @@ class AsyncProducer:
     async def send(self, topic: str, value: Any, key: str | bytes | None = None, **options: Any) -> RecordMetadata:
         """Sends one event and waits for its acknowledgement; use `asyncio.gather` to send several concurrently.
 
-        The arguments are those of `Producer.send`, except `on_delivery`.
+        The arguments of `Producer.send` apply, except `on_delivery`.
 
         Raises:
             ProducerError: one of its subclasses.
@@ -158,7 +159,7 @@ def _resolve(metadata: asyncio.Future[RecordMetadata], delivery: Delivery) -> No
 class AsyncConsumer:
     """A `Consumer` for asyncio with the same arguments; an asynchronous context manager and iterator.
 
-    Callbacks run in its thread.
+    Callbacks of the application run in the consumer's thread.
     """
 
     def __init__(self, settings: Settings | None = None, **arguments: Unpack[ConsumerArguments]) -> None:
@@ -194,8 +195,8 @@ class AsyncConsumer:
         return self
 
     async def __anext__(self) -> Message:
-        """Returns the next message, see `Consumer.__next__`. If the waiting task is cancelled, the next task receives
-        the message."""
+        """Returns the next message, see `Consumer.__next__`. If the task that waits for it is cancelled, the next call
+        returns the message."""
         async with self._lock:
             waiting_since = time.monotonic()
             while True:
@@ -206,8 +207,8 @@ class AsyncConsumer:
                     return message
 
     async def commit(self) -> None:
-        """Commits the delivered messages, see `Consumer.commit`. A message that no task has received yet is not
-        committed."""
+        """Commits the offsets of all messages that were returned to a task, see `Consumer.commit`. A message that was
+        fetched for a cancelled task is not among them."""
         consumer = self._client()
         await self._thread.call(consumer.commit if self._request is None else consumer.commit_finished)
 
@@ -237,7 +238,7 @@ class AsyncConsumer:
         await self._thread.call(self._client().mark_unfinished)
 
     async def _next_or_timeout(self, waiting_since: float) -> Message | NoMessage:
-        """Returns the next message, or the reason why there is none within `WAIT_SLICE_S`.
+        """Returns the next message, or the reason why no message came within `WAIT_SLICE_S`.
 
         If a cancelled task has left a request in the thread, this waits for its result instead of sending a new
         request.

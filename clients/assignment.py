@@ -22,15 +22,18 @@ from headrace.clients.partitions import TopicAndPartition, as_kafka_partitions, 
 logger = logging.getLogger(__name__)
 
 FindStarts = Callable[[Any, frozenset[TopicAndPartition]], list[TopicPartition]]
-"""Finds the start offsets of partitions without a committed offset."""
+"""Function (Kafka client, partitions) that returns partitions without a committed offset with the offsets at which
+reading starts."""
 
 
 class Assignment:
-    """The partitions that a group assigned to one member; without a group, the ones that the consumer assigned itself.
+    """The partitions that one consumer reads. They are assigned by its group; a consumer without a group assigns them
+    itself.
 
     Args:
         is_cooperative: whether members retain their partitions during a rebalance.
-        find_starts: finds the start of partitions without a committed offset; None leaves it to the Kafka client.
+        find_starts: finds the offsets at which partitions without a committed offset start; None leaves this to the
+            Kafka client.
     """
 
     def __init__(
@@ -63,15 +66,17 @@ class Assignment:
         """Whether a rebalance callback is running."""
 
     def close(self) -> None:
-        """Ends the commits on revocation: `Consumer.close` calls this, and then commits itself."""
+        """Stops committing in `on_revoked`. `Consumer.close` calls this first, because it makes the last commit
+        itself."""
         self._commits_before_revoke = False
 
     def disable_callbacks(self) -> None:
-        """Stops calling `on_assign` and `on_revoke`."""
+        """Stops calling the application's `on_assign` and `on_revoke`."""
         self._on_assign = self._on_revoke = None
 
     def on_assigned(self, kafka: Any, partitions: list[TopicPartition]) -> None:
-        """Called when the group assigns partitions to this member."""
+        """Starts reading partitions that the group assigns to this member; the Kafka client calls this in a
+        rebalance."""
         self._unstarted |= as_topic_partitions(partitions)
         with self._callback():
             try:
@@ -81,7 +86,8 @@ class Assignment:
                     self._assign(kafka, [])  # otherwise confluent-kafka starts at its own offsets
 
     def start(self, kafka: Any) -> None:
-        """Starts reading assigned partitions that are not yet started.
+        """Starts reading the assigned partitions that are not started yet, at their committed offsets or else at the
+        offsets that `find_starts` returns. Calls the application's `on_assign`.
 
         Raises:
             SourceUnavailable: the start offsets cannot be fetched; the next call tries again.
@@ -113,8 +119,8 @@ class Assignment:
         return self._new_starts
 
     def _commit_starts(self, kafka: Any) -> None:
-        """Commits the start offsets that were just found, so that another member that gets the partitions continues
-        there. Otherwise it would start at the end of a later moment."""
+        """Commits the start offsets that were just found. Another member that gets one of the partitions then continues
+        there; it would otherwise start at the end that the partition has at that time."""
         starts, self._new_starts = self._new_starts, []
         if not (self._commits_starts and starts):
             return
@@ -126,7 +132,8 @@ class Assignment:
             logger.warning("start offsets not committed, retrying with the next commit error=%s", error)
 
     def on_revoked(self, kafka: Any, partitions: list[TopicPartition]) -> None:
-        """Called when the group revokes partitions."""
+        """Stops reading partitions that the group takes from this member; the Kafka client calls this in a rebalance.
+        With `auto_commit`, first commits their finished messages. Calls the application's `on_revoke`."""
         topic_partitions = as_topic_partitions(partitions)
         if self._commits_before_revoke:
             try:
@@ -145,7 +152,8 @@ class Assignment:
             self._release(kafka, topic_partitions)
 
     def on_lost(self, kafka: Any, partitions: list[TopicPartition]) -> None:
-        """Called when partitions were lost: other members may read them, so nothing is committed."""
+        """Stops reading partitions that other members may already read; the Kafka client calls this after the member
+        was removed from the group. Commits nothing, and calls the application's `on_revoke`."""
         topic_partitions = self._release(kafka, as_topic_partitions(partitions))
         if self._on_revoke is not None:
             with self._callback():
@@ -166,8 +174,8 @@ class Assignment:
             kafka.assign(partitions)
 
     def _release(self, kafka: Any, topic_partitions: frozenset[TopicAndPartition]) -> frozenset[TopicAndPartition]:
-        """Removes partitions from the assignment, with their buffered records and offsets. Returns those that this
-        member had started to read."""
+        """Removes partitions from the assignment, and discards their buffered records and offsets. Returns the ones
+        that this member had started to read."""
         if topic_partitions & self._unstarted and self._is_cooperative:
             kafka.incremental_unassign(
                 as_kafka_partitions(topic_partitions - self._unstarted)

@@ -1,7 +1,7 @@
 """Publishes audit rows to the audit topic in a separate thread, so that a failing audit does not stop the application.
 
-Only that thread contacts the registry, which may respond after minutes or never. The rows of a producer are in its
-spool meanwhile; `spool_directories` returns its location.
+Only that thread contacts the registry, which may respond after minutes or never. Meanwhile the rows of a producer are
+in its spool, a file with the counts that are not published yet; `spool_directories` returns its location.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ WAITING_ROWS_MAX: Final = 100_000
 RETRY_S: Final = 5.0
 POLL_S: Final = 0.05
 WAIT_S_MAX: Final = 30.0
-"""Maximum wait of an application for its audit. After one timeout it does not wait until rows are acknowledged
-again.
-"""
+"""Maximum time that an application waits for its audit rows to be acknowledged. After one timeout it no longer waits,
+until rows are acknowledged again."""
 BLOCKED_JOIN_S: Final = 0.5
-"""Timeout for the end of the thread while it waits for the registry."""
+"""Maximum wait for the end of the thread if publication is blocked, for example because the registry does not respond.
+"""
 
 
 def spool_directories(settings: Settings) -> tuple[Path, ...]:
@@ -52,10 +52,11 @@ def spool_directories(settings: Settings) -> tuple[Path, ...]:
 
 
 class AuditPublisher:
-    """Publishes rows with a producer of confluent-kafka.
+    """Publishes audit rows with a producer of confluent-kafka.
 
     Args:
-        poll: processes responses to that producer; its argument is a timeout in seconds.
+        poll: processes responses of the brokers to that producer; its argument is a timeout in seconds.
+        topic: the audit topic.
         subject: subject under which the schema of the rows is registered.
         on_published: called with the id of each acknowledged row.
         rows: returns further rows to publish; called every `RETRY_S`.
@@ -92,7 +93,7 @@ class AuditPublisher:
 
     @property
     def unpublished(self) -> int:
-        """Returns the number of rows that the brokers have not acknowledged."""
+        """The number of rows that the brokers have not acknowledged."""
         return len(self._waiting) + len(self._sending) + len(self._failed)
 
     def add_rows(self, rows: Iterable[AuditRow]) -> None:
@@ -107,7 +108,8 @@ class AuditPublisher:
         self._wake.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until all rows are published; returns whether they are. Returns early while publication is blocked."""
+        """Waits until all rows are published, and returns whether they are. Returns False early if publication was
+        blocked before and another attempt has failed."""
         if threading.current_thread() is self._thread:
             return not self.unpublished
         deadline = time.monotonic() + (0.0 if self._is_blocked else min(timeout_s, WAIT_S_MAX))

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class BlockingCalls:
-    """Runs the calls of one client, one at a time. Not thread-safe."""
+    """Runs blocking calls of one Kafka client in threads, one at a time. Not thread-safe."""
 
     def __init__(self) -> None:
         self._call: _Call | None = None
@@ -26,7 +26,7 @@ class BlockingCalls:
         """Runs `function` in a thread, and returns its result.
 
         Raises:
-            TimeoutError: the function, or an abandoned call before it, did not return within `timeout_s`.
+            TimeoutError: the function, or an earlier one that had also timed out, did not return within `timeout_s`.
             BaseException: the function raised it.
         """
         abandoned = self._call
@@ -42,11 +42,12 @@ class BlockingCalls:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call that timed out, or was interrupted, is still running."""
+        """Whether a function is still running after its call has timed out or was interrupted."""
         return self._call is not None and not self._call.returns_within(0)
 
     def call_last(self, function: Callable[[], object]) -> None:
-        """Calls the function now, or in the thread of the running call after that has returned."""
+        """Calls the function now. If an earlier call is still running, the function is called after that has returned,
+        in its thread."""
         if self._call is None or not self._call.then(function):
             function()
 
@@ -81,7 +82,7 @@ class _Call:
         return self._has_returned.wait(timeout_s)
 
     def then(self, function: Callable[[], object]) -> bool:
-        """Lets the thread run `function` after the call; returns False if the call has already returned."""
+        """Makes the thread run `function` after the current one; returns False if that has already returned."""
         with self._lock:
             if self._has_returned.is_set():
                 return False

@@ -8,9 +8,10 @@ a group, the brokers assign the partitions to the members, and reading continues
 application calls `commit()`, or passes `auto_commit=True` for at-least-once processing: finished messages are then
 committed periodically, before a rebalance, and at the end.
 
-A message is finished when the next one is requested, or when reading ends without an exception. The current message is
-not finished if an exception is raised. All earlier messages are finished whenever the Kafka client is called, so a
-rebalance, which runs in such a call, never affects a message that the application is processing.
+The current message is the one that was returned last. It is finished when the application requests the next one, or
+when reading ends without an exception; it is not finished if an exception is raised. All earlier messages are finished
+whenever the Kafka client is called. A rebalance runs in such a call, so it never affects a message that the application
+is still processing.
 """
 
 from __future__ import annotations
@@ -58,14 +59,15 @@ logger = logging.getLogger(__name__)
 POLL_S: Final = 0.5
 POLL_RECORDS_MAX: Final = 500
 POLL_AGAIN_S: Final = 1.0
-"""The Kafka client is polled at least this often while records are buffered, for one record at a time: the group then
-does not remove a member with a slow application, and the buffer does not grow."""
+"""While fetched records are buffered, the Kafka client is still polled this often, for one record: otherwise the group
+would remove a member whose application processes messages slowly. With one record per poll the buffer does not grow."""
 
 SEEK_TIMEOUT_S: Final = 10.0
-"""Timeout of a seek. The Kafka client cannot seek a newly assigned partition before its first fetch."""
+"""Timeout of a seek. It is repeated until then, because the Kafka client cannot seek a newly assigned partition before
+its first fetch."""
 
 CLOSE_TIMEOUT_S: Final = 10.0
-"""Timeout of `close` for the last commit and the audit, if brokers hang."""
+"""Maximum time that `close` waits for the last commit and for the audit, if brokers hang."""
 
 
 class Message(NamedTuple):
@@ -82,7 +84,7 @@ class Message(NamedTuple):
 
 
 class NoMessage(enum.Enum):
-    """The reason why `Consumer.next_within` returns no message."""
+    """The reason why `Consumer.next_within` returns no message: the time is over, or iteration has ended."""
 
     TIMEOUT = enum.auto()
     END = enum.auto()
@@ -98,14 +100,15 @@ class Consumer:
         group: the consumer group, or None to read without one.
         partitions: without a group, the partitions to read of each topic; None is all.
         auto_commit: with a group, whether finished messages are committed periodically and by `close`.
-        from_end: without a committed offset, starts at the end instead of the beginning. With `auto_commit` that end is
-            committed at once. Without it, a member that gets the partition before the first commit starts at the end
-            of that moment.
-        start_at_ms: without a committed offset, starts at the first record with this timestamp or a later one.
-        until_end: stops at the ends that the partitions had at the start; only without a group.
-        idle_timeout_s: stops after this time without a message; None waits for ever.
+        from_end: start a partition without a committed offset at its end instead of its beginning. With `auto_commit`,
+            the offset of that end is committed at once. Otherwise, if the partition moves to another member before the
+            first commit, that member starts at the end that the partition has then.
+        start_at_ms: start a partition without a committed offset at the first record with this timestamp or a later
+            one.
+        until_end: stop at the ends that the partitions had at the start; only without a group.
+        idle_timeout_s: stop after this time without a message; None waits for ever.
         reader_schema: schema that values are resolved to; None returns them as written.
-        app: name of the application in the audit; None does not count.
+        app: name of the application in the audit; None does not count the messages.
         handling_timeout_s: time limit for processing one message. After it, the group assigns the partitions to another
             member, which reads the message again.
         member: with a group, name of a static member. If it returns within the session timeout, it continues with its
@@ -194,9 +197,8 @@ class Consumer:
         return message
 
     def next_within(self, wait_s: float, waiting_since: float) -> Message | NoMessage:
-        """Returns the next message like `next`, or a `NoMessage` after about `wait_s` seconds.
-
-        Other tasks can then use the consumer between two calls.
+        """Returns the next message like `next`, or a `NoMessage` after about `wait_s` seconds, so that the caller can
+        use the consumer for other calls in between.
 
         Args:
             waiting_since: time on the monotonic clock at which the application began to wait for this message;
@@ -211,7 +213,7 @@ class Consumer:
             self._waiting_since, self._wait_until = None, math.inf
 
     def commit(self) -> None:
-        """Commits all delivered messages for the group, including the current one.
+        """Commits the offsets of all messages that were returned to the application, including the current one.
 
         Partitions that were assigned to other members are left out: a commit would reset their position.
 
@@ -223,7 +225,7 @@ class Consumer:
         self.commit_finished()
 
     def commit_finished(self) -> None:
-        """Commits like `commit`, without the current message."""
+        """Commits the offsets of all messages that were returned to the application, except the current one."""
         if self._options.group is None:
             raise ValueError("commit needs a group; pass group to the consumer")
         with self._active_call():
@@ -232,7 +234,7 @@ class Consumer:
             self._commits.commit(self._kafka, self._assignment.owned, timeout_s)
 
     def assignment(self) -> frozenset[TopicAndPartition]:
-        """Returns the topics and partitions that this consumer reads; in a group, its last assignment."""
+        """Returns the topics and partitions that this consumer reads; in a group, those of the last rebalance."""
         return self._assignment.owned
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
@@ -260,7 +262,7 @@ class Consumer:
             self._unread.add(topic_partition)
 
     def pause(self, topic_partitions: Iterable[TopicAndPartition] | None = None) -> None:
-        """Pauses these partitions, or all: their messages are not delivered.
+        """Stops returning messages of these partitions, by default of all, until `resume`.
 
         The member stays in its group as long as the application requests messages.
         """
@@ -280,9 +282,8 @@ class Consumer:
         self._assignment.paused = frozenset() if topic_partitions is None else self._assignment.paused - resumed
 
     def mark_unfinished(self) -> None:
-        """Marks the current message as not finished before `close`: it is not committed, and the group reads it
-        again.
-        """
+        """Excludes the current message from the commit by `close`, so that the group reads it again. Call this before
+        `close`."""
         self._commits.mark_unfinished()
 
     def close(self) -> None:
@@ -333,7 +334,8 @@ class Consumer:
 
     @contextmanager
     def _active_call(self) -> Iterator[None]:
-        """Defers `close` until the block ends.
+        """Context manager around calls of the Kafka client. A `close` inside the block takes effect when the block
+        ends.
 
         Raises:
             ConsumerClosed: the consumer is already closed.
@@ -382,8 +384,8 @@ class Consumer:
         self._kafka.assign(starts)
 
     def _find_starts(self, kafka: Any, topic_partitions: frozenset[TopicAndPartition]) -> list[TopicPartition]:
-        """Returns the given partitions, which have no committed offset, with the offsets at which reading starts;
-        called only if that is not the beginning."""
+        """Returns partitions without a committed offset with the offsets at which reading starts. Only called if
+        `from_end` or `start_at_ms` is set."""
         if self._options.start_at_ms is None:
             return at_end(kafka, topic_partitions)
         return at_time(kafka, topic_partitions, self._options.start_at_ms)
@@ -465,14 +467,15 @@ class Consumer:
                 time.sleep(0.01)
 
     def _requeue(self, record: Record) -> None:
-        """Makes a record that was not delivered the next one of its partition."""
+        """Puts a record that was taken from the buffer, but not returned to the application, back as the next one of
+        its partition."""
         self._buffer.requeue(record)
         if self._options.until_end:
             self._unread.add((record.topic, record.partition))
 
     def _is_before_end(self, record: Record) -> bool:
-        """Returns whether the record is to be delivered, because it is before the end at which reading stops. Once that
-        end is reached, removes the partition from the unread ones."""
+        """Returns whether to return this record to the application: with `until_end`, whether it is before the end that
+        its partition had at the start. When the record is the last one before that end, marks the partition as read."""
         topic_partition = (record.topic, record.partition)
         is_before = topic_partition in self._unread and record.offset < self._ends[topic_partition]
         if record.offset + (not record.is_end) >= self._ends[topic_partition]:
@@ -506,7 +509,8 @@ class Consumer:
             raise SourceUnavailable(f"the brokers do not respond: {error_text(error)}") from error
 
     def _refetch_missed(self) -> None:
-        """Seeks back to the records that the Kafka client returned to an interrupted fetch."""
+        """Seeks back to records that were lost: an exception interrupted the fetch to which the Kafka client returned
+        them."""
         for record in self._buffer:  # the last record may be buffered, but not recorded
             if not record.is_end:
                 topic_partition = (record.topic, record.partition)
@@ -516,7 +520,11 @@ class Consumer:
             self._seek_kafka(topic_partition, offset)
 
     def _add_to_buffer(self, found: Iterable[Any]) -> None:
-        """Adds fetched records to the buffer; errors are raised afterwards."""
+        """Adds fetched records to the buffer. Errors among them are stored and raised after the fetch.
+
+        Args:
+            found: the messages and errors that the Kafka client returned.
+        """
         ready, next_offsets = self._buffer.ready, self._delivered.next_offsets
         for message in found:
             problem = message.error()
@@ -540,7 +548,7 @@ class Consumer:
         self._buffer.move_paused()
 
     def _raise_fatal(self) -> None:
-        """Raises SourceUnavailable if the Kafka client had a fatal error."""
+        """Raises SourceUnavailable if the Kafka client has had an error after which it reads no more messages."""
         if self._fatal:
             raise SourceUnavailable(self._fatal)
 
@@ -572,7 +580,7 @@ class Consumer:
 
 
 class _WaitTimeout(Exception):
-    """Ends the wait in `next_within` without a message."""
+    """Raised inside the consumer to end the wait for a message in `next_within`."""
 
 
 def _record(message: Any) -> Record:

@@ -25,7 +25,8 @@ PUBLISH_EVERY_S: Final = 60.0
 
 
 class ConsumerCounter:
-    """The counts of one consumer, published under the name of its application.
+    """The audit counts of one consumer: counts its messages, and publishes the counts under the name of its
+    application.
 
     Args:
         brokers: options of librdkafka with addresses and security of the brokers.
@@ -58,7 +59,8 @@ class ConsumerCounter:
         counter.add(record.topic, time_ms, record.key, record.value)
 
     def publish_if_due(self) -> None:
-        """Publishes the counts every `PUBLISH_EVERY_S`, without waiting."""
+        """Starts to publish the counts if `PUBLISH_EVERY_S` have passed since the last time. Does not wait for the
+        brokers."""
         self._kafka.poll(0)
         if time.monotonic() - self._published_at > PUBLISH_EVERY_S:
             self._publisher.add_rows(self._take_rows())
@@ -73,7 +75,7 @@ class ConsumerCounter:
         self._publisher.stop(max(0.0, deadline - time.monotonic()))
 
     def abandon_after_fork(self) -> None:
-        """Gives up the Kafka client in a forked child."""
+        """Prevents that a forked child closes the parent's Kafka client."""
         never_free(self._kafka)
 
     def _take_rows(self) -> list[AuditRow]:

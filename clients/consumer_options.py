@@ -16,7 +16,8 @@ PartitionsCallback = Callable[[frozenset[TopicAndPartition]], None]
 
 SESSION_S: Final = 45.0
 SESSION_S_MIN: Final = 6.0
-"""Session timeout: the group removes a member after this time without a heartbeat."""
+"""Smallest session timeout, and so smallest `handling_timeout_s`, that brokers accept. The session timeout is the time
+without a heartbeat after which the group removes a member. `SESSION_S` is its default."""
 HANDLING_MS_MAX: Final = 86_400_000
 """librdkafka's maximum of `max.poll.interval.ms`."""
 
@@ -96,7 +97,7 @@ class ConsumerOptions:
 
     @property
     def has_start(self) -> bool:
-        """Whether reading without a committed offset starts somewhere else than at the beginning."""
+        """Whether partitions without a committed offset are read from another position than their beginning."""
         return self.from_end or self.start_at_ms is not None
 
     def librdkafka_options(self) -> dict[str, Any]:
@@ -129,7 +130,8 @@ class ConsumerOptions:
 
 
 def is_cooperative(options: Options) -> bool:
-    """Returns whether members retain their partitions during a rebalance."""
+    """Returns whether options of librdkafka select the cooperative protocol, in which members retain their partitions
+    during a rebalance."""
     return "cooperative" in str(options.get("partition.assignment.strategy", ""))
 
 
@@ -137,7 +139,7 @@ def _topic_names(topics: Iterable[str]) -> tuple[str, ...]:
     """Returns the distinct topic names.
 
     Raises:
-        ValueError: there is none, or an item is not a name.
+        ValueError: no name is given, or an item is not a name.
     """
     names = () if isinstance(topics, str) else tuple(dict.fromkeys(topics))
     if not names or not all(isinstance(name, str) and name for name in names):

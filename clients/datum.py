@@ -1,7 +1,7 @@
 """Checks whether a Python value fits an Avro schema.
 
 `find_problem` is the complete check and returns the path of the field. It does not run for every message: fastavro's
-encoder finds most invalid values much faster, and `value_guard` finds the values for which it does not.
+encoder finds most invalid values much faster, and `value_guard` finds the invalid values that the encoder accepts.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ LOGICAL_RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "local-timestamp-millis": _MS_RANGE,
     "local-timestamp-micros": _US_RANGE,
 }
-"""The days of the years 1 to 9999, and the times of a day. A number outside usually has another unit, and Python
-consumers cannot represent it."""
+"""The smallest and largest number of each logical type: the years 1 to 9999, and the times of a day. Python consumers
+cannot represent a number outside, which usually has another unit by mistake."""
 
 UUID_TEXT: Final = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
 """The canonical form of a UUID; Python also accepts other forms."""
@@ -70,12 +70,13 @@ _LOGICAL_CLASSES: Final[Mapping[str, tuple[type, ...]]] = {
 """Python classes of logical types, besides those of the underlying type. Python has no class with nanoseconds."""
 _LOGICAL_CLASSES_OF_FIXED: Final[Mapping[str, tuple[type, ...]]] = {"decimal": (decimal.Decimal,)}
 _NO_LISTS: Final = (str, bytes, bytearray, memoryview, Mapping)
-"""Iterable classes that are not accepted as arrays, because such a value is probably a mistake."""
+"""Iterable classes that are not accepted as Avro arrays, because such a value is probably a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The first field that does not fit. `path` is dotted; "" is the whole value."""
+    """The first field of a value that does not fit the schema. `path` is the dotted path of the field; "" means the
+    whole value. `sentence` describes the problem."""
 
     path: str
     sentence: str
@@ -90,7 +91,7 @@ def find_problem(schema: Schema, value: Any) -> Problem | None:
 
 
 def fits(schema: Schema, node: Type, value: Any) -> bool:
-    """Returns whether a value fits a type of the schema."""
+    """Returns whether a value fits the type `node` of the schema."""
     return _find(schema, node, value, "") is None
 
 
@@ -203,13 +204,13 @@ def _find_in_items(schema: Schema, node: Type, items: Any, path: str) -> Problem
 
 
 def is_pair(value: Any) -> bool:
-    """Returns whether a value has the form (branch name, value), with which fastavro names the branch of a union. If
-    the union has no branch with that name, the tuple is a list."""
+    """Returns whether a value has the form (branch name, value), with which fastavro names the branch of a union. A
+    value of this form is still a list if the union has no branch with that name."""
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
 
 
 def branch_name(node: Type) -> str:
-    """Returns the name of a union's branch in a pair (branch name, value)."""
+    """Returns the name with which a pair (branch name, value) selects this branch of a union."""
     if isinstance(node, (Record, Enum, Fixed)):
         return node.name.full
     if isinstance(node, Primitive):
@@ -222,7 +223,8 @@ def _is_logical(node: Primitive | Fixed, value: Any, classes: Mapping[str, tuple
 
 
 def _instant_problem(node: Primitive, value: datetime.datetime, path: str) -> Problem | None:
-    """Checks the range of a datetime in UTC, in which the first and last hours of a year may be in another year."""
+    """Returns the problem of a datetime that is outside of the years 1 to 9999, else None. The year in UTC counts,
+    which near the end of a year may differ from the year in the datetime's own time zone."""
     assert node.logical is not None
     name = node.logical.name
     least, most = LOGICAL_RANGES[name]
@@ -236,7 +238,8 @@ def _instant_problem(node: Primitive, value: datetime.datetime, path: str) -> Pr
 
 
 def _decimal_problem(node: Primitive | Fixed, value: decimal.Decimal, path: str) -> Problem | None:
-    """Checks precision and scale; decimals are not rounded."""
+    """Returns the problem of a decimal with more digits than the type's precision or scale allows, else None. Decimals
+    are not rounded."""
     assert node.logical is not None
     precision, scale = node.logical.precision or 0, node.logical.scale or 0
     _, digits, exponent = value.as_tuple()
@@ -282,8 +285,8 @@ def _expected(what: str, value: Any, path: str) -> Problem:
 
 
 def branches_of_datetimes(branches: Sequence[Type]) -> list[Type]:
-    """Returns the branches of a union that may encode a datetime. Dates are removed if there is a timestamp, because
-    they would drop the time of day."""
+    """Returns the branches of a union to try for a datetime. Without a timestamp branch these are all; otherwise date
+    branches are left out, because a date drops the time of day."""
     times = [_is_logical_type(branch, "timestamp") for branch in branches]
     return [branch for branch in branches if not (any(times) and _is_logical_type(branch, "date"))]
 
@@ -293,7 +296,8 @@ def _is_logical_type(node: Type, part: str) -> bool:
 
 
 def is_narrow(node: Type) -> bool:
-    """Returns whether a logical type has fewer values than its underlying type; the encoder checks only the latter."""
+    """Returns whether a type has a logical type that allows fewer values than its underlying type. fastavro's encoder
+    checks only the underlying type."""
     return isinstance(node, Primitive) and (
         is_uuid(node) or (node.logical is not None and node.logical.name in LOGICAL_RANGES)
     )

@@ -23,7 +23,8 @@ from headrace.settings import LoaderSettings
 
 
 class Record(NamedTuple):
-    """A record of the log. With `is_end` it is not a record, but the current end offset of the partition."""
+    """A record of a partition, not decoded. If `is_end` is True, it is no record: it reports that reading has reached
+    the current end of the partition, at `offset`."""
 
     topic: str
     partition: int
@@ -36,8 +37,9 @@ class Record(NamedTuple):
 
 
 class _Writer(NamedTuple):
-    """The functions that decode bodies of one writer schema. For an unusable schema, `check` rejects every body with
-    the reason."""
+    """The compiled forms of one writer schema. `check` validates a body; `compiled` is the schema for fastavro, and
+    `plain` is the same without logical types. If fastavro cannot use the schema, `check` rejects every body with the
+    reason."""
 
     check: Check
     compiled: Any
@@ -46,7 +48,7 @@ class _Writer(NamedTuple):
 
 
 class Decoder:
-    """Decodes records by the schema id in their prefix.
+    """Decodes the values of records. The prefix of a value contains the id of its schema.
 
     Raises:
         ValueError: `reader_schema` is not a schema.
@@ -63,7 +65,8 @@ class Decoder:
         self._time_properties: dict[str, str] = {}
 
     def decode(self, record: Record) -> tuple[int | None, Any, int | None]:
-        """Returns schema id, value and message time (None: the record timestamp) of a record.
+        """Returns three values of a record: the schema id, the decoded value, and the message time, which is the time
+        of the event, or None to use the record timestamp.
 
         Raises:
             UndecodableMessage: the record does not match its schema.

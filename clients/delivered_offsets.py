@@ -1,7 +1,7 @@
 """The next offset of each partition, to find messages that an interrupted fetch of the Kafka client lost.
 
 A signal handler that raises (Ctrl-C, an alarm) can interrupt `consume` and `poll`. The messages that they had taken
-from their queue are then lost, and a commit of later messages would skip them. After an interrupted fetch, the
+from the client's queue are then lost, and a commit of later messages would skip them. After an interrupted fetch, the
 positions of the Kafka client are therefore compared with the offsets here, before the next fetch.
 """
 
@@ -18,11 +18,11 @@ from headrace.clients.kafka_client import error_text
 from headrace.clients.partitions import RESPONSE_TIMEOUT_S, TopicAndPartition, as_kafka_partitions
 
 NOTHING_TAKEN: Final = confluent_kafka.OFFSET_INVALID
-"""The position that the Kafka client reports for a partition without any delivered message."""
+"""The position that the Kafka client reports for a partition from which it has returned no message yet."""
 
 
 class DeliveredOffsets:
-    """The next offsets of one consumer. Not thread-safe."""
+    """The offset of the next message of each partition that one consumer reads. Not thread-safe."""
 
     def __init__(self) -> None:
         self.next_offsets: dict[TopicAndPartition, int] = {}
@@ -34,7 +34,7 @@ class DeliveredOffsets:
         self.next_offsets.update({(each.topic, each.partition): each.offset for each in partitions})
 
     def forget(self, topic_partitions: Iterable[TopicAndPartition]) -> None:
-        """Removes partitions that are reassigned or read from another offset."""
+        """Removes the offsets of partitions that are reassigned or will be read from another offset."""
         for topic_partition in topic_partitions:
             self.next_offsets.pop(topic_partition, None)
 
@@ -44,8 +44,10 @@ class DeliveredOffsets:
         """Returns the partitions with lost messages, each with the offset to seek back to.
 
         Args:
-            awaited_ends: partitions whose end is awaited. The event for the end comes once and does not change the
-                position, so a lost one cannot be detected; these partitions are always returned.
+            owned: the partitions that the consumer reads.
+            awaited_ends: partitions that are read up to an end that was not reached yet. The Kafka client reports the
+                end once, without changing its position, so a lost report cannot be detected; these partitions are
+                always in the result.
 
         Raises:
             SourceUnavailable: the committed offsets of the group cannot be fetched.
@@ -63,8 +65,8 @@ class DeliveredOffsets:
         return found + self._starts(kafka, unknown)
 
     def _starts(self, kafka: Any, topic_partitions: list[TopicAndPartition]) -> list[tuple[TopicAndPartition, int]]:
-        """Returns each partition with its committed offset. The Kafka client started reading there, because nothing was
-        committed since the start."""
+        """Returns each of these partitions, for which no offset is known, with its committed offset. The Kafka client
+        started reading there, and nothing was committed since."""
         if not topic_partitions:
             return []
         try:

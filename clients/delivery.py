@@ -12,7 +12,8 @@ from headrace.clients.errors import DeliveryFailed
 from headrace.clients.kafka_client import error_text
 
 POLL_S: Final = 0.05
-"""Timeout of one poll for acknowledgements; another thread may process the awaited one."""
+"""Timeout of one poll while waiting for an acknowledgement. It is short, because another thread may process the
+acknowledgement meanwhile."""
 
 
 class RecordMetadata(NamedTuple):
@@ -25,10 +26,10 @@ class RecordMetadata(NamedTuple):
 
 
 class MessageSender(Protocol):
-    """The producer of a message."""
+    """The part of a producer that a `Delivery` uses."""
 
     completed: Callable[[Delivery], None]
-    """Receives each message that was acknowledged or failed."""
+    """Called with each message that was acknowledged or failed."""
 
     def poll(self, timeout_s: float) -> None:
         """Processes responses of the brokers."""
@@ -39,7 +40,8 @@ class MessageSender(Protocol):
 
 
 class Delivery:
-    """A message in flight. `ticket` belongs to the audit; it is None for messages that are not counted."""
+    """A sent message, and its result as soon as that is known. `ticket` identifies the message in the audit counts; it
+    is None if the audit does not count the message."""
 
     __slots__ = (
         "_sender",
@@ -78,13 +80,13 @@ class Delivery:
         self.metadata: tuple[int, int, int] | None = None
         self.error: Any = None
         self.failed_in_flush: float = math.inf
-        """Number of the flush that reports its failure; infinite for a message that has not failed."""
+        """Number of the flush that reports the failure of this message; infinite if the message has not failed."""
         self.is_handed_over = self.is_complete = self.is_reported = False
         self.is_callback_started = False
         """Whether the call of `on_delivery` has begun."""
 
     def complete(self, error: Any, message: Any) -> None:
-        """Delivery callback of the Kafka client."""
+        """Stores the result of the message; the Kafka client calls this when the message was acknowledged or failed."""
         if error is None:
             self.metadata = (message.partition(), message.offset(), message.timestamp()[1])
         else:
@@ -125,7 +127,7 @@ class Delivery:
         return RecordMetadata(self.topic, *self.metadata)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Waits until the message is acknowledged or failed; returns whether it is."""
+        """Waits until the message was acknowledged or failed. Returns False if neither happened within `timeout_s`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self.done():
             left_s = POLL_S if deadline is None else deadline - time.monotonic()

@@ -42,14 +42,15 @@ class Encoding:
     """Encodes the values of one topic with one schema.
 
     Attributes:
-        encode: returns the message value (prefix and Avro binary); raises `ValueRefused` with the field that does not
-            fit.
-        read_time: returns the message time in milliseconds from a value and its encoded form, or None if the record
-            timestamp applies. It is None if the schema has no time field.
+        encode: function that returns the bytes of a message value: the prefix with the schema id, and the Avro binary.
+            Raises `ValueRefused` with the field that does not fit.
+        read_time: function (value, encoded value) that returns the message time, the time of the event, in
+            milliseconds, or None to use the record timestamp instead. The attribute is None if the schema has no time
+            field.
 
     Args:
-        time_property: name of the time field in the metadata of the subject.
-        time_fields: candidates for the time field without that property.
+        time_property: dotted path of the time field in the metadata of the subject; "" if it has none.
+        time_fields: dotted paths for a schema without that field; the first that it has is the time field.
     """
 
     def __init__(
@@ -124,8 +125,9 @@ class Encoding:
             raise self._refused(_TOO_DEEP, "") from error
 
     def _time_of_encoded(self, encoded: bytes) -> int | None:
-        """Returns the message time as consumers read it, from the encoded value. Used if the value to encode has no
-        plain integer in the time field, but a default, a datetime or a named branch."""
+        """Returns the message time from the encoded value, as consumers read it. This is necessary if the value has no
+        plain integer in its time field: the field may be missing and have a default, or contain a datetime or a named
+        union branch."""
         assert self._time_field is not None
         decoded = fastavro.schemaless_reader(BytesIO(encoded[len(self._prefix) :]), self._plain, None)
         return self._time_field.read(decoded) if isinstance(decoded, dict) else None
@@ -153,10 +155,12 @@ def _compile_check(schema: Schema) -> Check:
 
 
 def compiled_schema(schema: Schema, *, logical_types: bool = True) -> Any:
-    """Compiles a schema for fastavro; without logical types, values have the underlying types.
+    """Returns a schema in the form that fastavro needs. Without `logical_types`, values have the underlying types, such
+    as int instead of datetime.
 
-    fastavro uses the JSON of a default as the value, both when it writes a record without the field and when it
-    resolves to a reader schema. So the defaults are replaced by the values that they represent.
+    fastavro uses the JSON of a field's default as the field's value, both when it writes a record without the field and
+    when it resolves to a reader schema. In the result each default is therefore replaced by the value that its JSON
+    represents.
     """
     compiled = _parsed(schema, logical_types)
     records = {name.full: node for name, node in schema.names.items() if isinstance(node, Record)}
@@ -170,8 +174,9 @@ def compiled_schema(schema: Schema, *, logical_types: bool = True) -> Any:
 def _parsed(schema: Schema, logical_types: bool) -> Any:
     """Parses a schema with fastavro.
 
-    fastavro marks parsed records, so that they are not parsed for each message. A root array or map gets no mark, so
-    fastavro would parse it again and reject the replaced default of a record in it. It is therefore marked here.
+    fastavro marks parsed records, so that they are not parsed for each message. It does not mark an array or a map at
+    the root: it would parse that again for each message, and reject the replaced default of a record inside. This
+    function therefore marks the root.
     """
     its_json = json.loads(self_contained_text(schema), object_hook=_valid if logical_types else _without_logical_type)
     aliases = _aliases(schema)
@@ -188,10 +193,11 @@ def _parsed(schema: Schema, logical_types: bool) -> Any:
 
 
 def _aliases(schema: Schema) -> dict[str, str]:
-    """Returns additional names for the types of a schema, so that fastavro finds them.
+    """Returns additional names for types without a namespace, mapped to their own names, so that fastavro finds the
+    types.
 
-    Inside a namespace, fastavro searches a type without namespace only under a name with the namespace. Avro Java finds
-    such types under their own name, too.
+    A type inside a namespace may refer to a type that has none. fastavro then prepends the namespace to the name and
+    does not find it. Avro Java also searches the name as it is.
     """
     bare = [name.full for name in schema.names if not name.namespace]
     spaces = {name.namespace for name in schema.names if name.namespace}
@@ -214,7 +220,7 @@ def _renamed(node: Any, names: Mapping[str, str]) -> Any:
 
 
 def _records(node: Any) -> Iterator[dict[str, Any]]:
-    """Yields the record definitions in a schema, which is in the form of JSON that fastavro uses."""
+    """Yields the record definitions in a schema that fastavro has parsed."""
     if isinstance(node, list):
         for branch in node:
             yield from _records(branch)
@@ -229,8 +235,8 @@ def _records(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _is_json_value(schema: Schema, field: Field) -> bool:
-    """Returns whether the default of a field needs no conversion: it is absent, or the value is the same as its
-    JSON."""
+    """Returns whether the default of a field can be used without conversion: the field has none, or the value that it
+    represents equals its JSON."""
     if not field.has_default or field.default is None or field.default == []:
         return True
     node = schema.resolve(field.type)
@@ -238,7 +244,8 @@ def _is_json_value(schema: Schema, field: Field) -> bool:
 
 
 def _default_value(schema: Schema, field: Field, logical_types: bool) -> Any:
-    """Returns the decoded value of a default, or its JSON if that does not fit the type, as in old schemas."""
+    """Returns the value that the default of a field represents. Returns its JSON if that does not fit the type, as in
+    some old schemas."""
     its_schema = dataclasses.replace(schema, root=field.type)
     try:
         body = encode_default(schema, field.type, field.default)
@@ -248,7 +255,8 @@ def _default_value(schema: Schema, field: Field, logical_types: bool) -> Any:
 
 
 def _valid(node: dict[str, Any]) -> dict[str, Any]:
-    """Returns a type of a JSON schema without an invalid logical type, which Avro Java ignores and fastavro rejects."""
+    """Removes an invalid logical type from a type in a schema's JSON, and returns the type. Avro Java ignores invalid
+    logical types; fastavro rejects them."""
     kind, size = node.get("type"), node.get("size")
     if isinstance(kind, str) and logical_type(node, kind, size if isinstance(size, int) else None) is None:
         node.pop("logicalType", None)
@@ -267,7 +275,9 @@ def _time_reader(field: TimeField, read_encoded: Callable[[bytes], int | None]) 
     """Returns a function that reads the message time from a value.
 
     Args:
-        read_encoded: reads it from the encoded value instead, if the value has no plain integer in the time field.
+        field: the schema's time field.
+        read_encoded: reads the message time from the encoded value; used if the value has no plain integer in its time
+            field.
     """
     path, to_ms = field.path, field.to_ms
 
@@ -280,7 +290,7 @@ def _time_reader(field: TimeField, read_encoded: Callable[[bytes], int | None]) 
         return to_ms(value) if value.__class__ is int else read_encoded(encoded)
 
     def read_millis(value: Any, encoded: bytes) -> int | None:
-        """Reads a milliseconds field at the top level."""
+        """Reads the message time from a field in milliseconds at the top level of the value."""
         try:
             time_ms = value[first]
         except (KeyError, TypeError, IndexError):

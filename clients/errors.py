@@ -36,7 +36,7 @@ class ProducerError(PipelineError):
 
 
 class ProducerClosed(ProducerError):
-    """The producer is closed."""
+    """The producer was used after `close`, or in a forked child process."""
 
 
 class SchemaUnavailable(ProducerError):
@@ -88,15 +88,15 @@ class ConsumerError(PipelineError):
 
 
 class ConsumerClosed(ConsumerError):
-    """The consumer is closed."""
+    """The consumer was used after `close`, or in a forked child process."""
 
 
 class SourceUnavailable(ConsumerError):
-    """Messages cannot be read."""
+    """Messages cannot be read: the brokers or the registry are not reachable, or the topic does not exist."""
 
 
 class UndecodableMessage(ConsumerError):
-    """A message cannot be decoded. `key` and `value` are its bytes. Iteration can continue after it."""
+    """A message does not match its schema. `key` and `value` are its bytes. Iteration can continue after it."""
 
     def __init__(
         self,

@@ -17,7 +17,8 @@ from headrace.clients.datum import INT_RANGES, LOGICAL_RANGES, UUID_TEXT
 
 NODES_MAX: Final = 2000
 DEPTH_MAX: Final = 12
-"""Limits of the generated code: a larger schema would compile slowly, and Python limits nested blocks."""
+"""Limits of the schemas for which code is generated: the number of types (`NODES_MAX`) and their nesting. A larger
+schema would compile slowly, and Python limits nested blocks."""
 
 FLOAT_MAX: Final = 3.4e38
 """Largest value that is encoded here as a float; fastavro encodes the few larger ones that round to a finite float."""
@@ -34,16 +35,18 @@ def varint(number: int) -> bytes:
 
 
 _SHORT: Final = [varint(number) for number in range(1 << 14)]
-"""Varints of unsigned numbers up to two bytes."""
+"""The varints of the numbers below 2**14, which have one or two bytes."""
 _CONTINUED: Final = [bytes((number & 127 | 128, number >> 7 | 128)) for number in range(1 << 14)]
-"""The same numbers as the first two bytes of a longer varint."""
+"""The first two bytes of longer varints, by the lowest 14 bits of their number."""
 _EVEN: Final = _SHORT[::2]
 _EVEN_CONTINUED: Final = _CONTINUED[::2]
-"""Zigzag varints of non-negative numbers, in which the lowest bit is the sign."""
+"""`_EVEN` and `_EVEN_CONTINUED` contain the entries of `_SHORT` and `_CONTINUED` for even numbers, by half the number.
+They are used for non-negative values: Avro encodes such a value n as the varint of 2n (zigzag)."""
 
 
 def _long(value: int) -> bytes:
-    """Returns the varint of a 64-bit number that `_NUMBER` does not handle: negative or at least 2**27."""
+    """Returns the varint of a 64-bit number for which the generated code has no faster expression: one that is negative
+    or at least 2**27."""
     if 0 <= value < 1 << 41:  # milliseconds until 2039, with few operations on more than 30 bits, which are slow
         low = value & 0x7FFFFFF
         return _EVEN_CONTINUED[low & 0x1FFF] + _CONTINUED[low >> 13] + _SHORT[value >> 27]
@@ -58,7 +61,8 @@ def _long(value: int) -> bytes:
 
 
 def _int(value: int) -> bytes:
-    """Returns the varint of a 32-bit number that is negative or at least 2**27."""
+    """Returns the varint of a 32-bit number for which the generated code has no faster expression: one that is negative
+    or at least 2**27."""
     if not -0x80000000 <= value <= 0x7FFFFFFF:
         raise _NotPlain
     return _long(value)
@@ -86,15 +90,15 @@ class _Unsupported(Exception):
 
 
 class _Part(NamedTuple):
-    """A part of the output: an expression for bytes, or for a value that `struct` packs with `code`. An expression with
-    a star is a sequence of parts."""
+    """A part of the output: a Python expression for bytes, or, if `code` is set, for a value that `struct` packs with
+    this format code. An expression that begins with a star is a sequence of parts."""
 
     expression: str
     code: str = ""
 
 
 class _Code(NamedTuple):
-    """Generated code: lines to run first, and the expressions of the output."""
+    """Generated code: the statements to run first, and the parts of the output."""
 
     lines: list[str]
     parts: list[_Part]
@@ -122,19 +126,21 @@ _PRIMITIVES: Final[dict[PrimitiveType, tuple[str, tuple[_Part, ...]]]] = {
         (_Part(_SIZE), _Part("{value}")),
     ),
 }
-"""The code for a value in the variable `value`, which it may change. `str.encode` rejects other classes."""
+"""The statements and the output of the generated code for each primitive type. The code encodes the variable `value`,
+which it may change. For strings, `str.encode` raises an error if the value is not a `str`."""
 _BEGIN_BLOCK: Final = (
     "{value}_size = len({value})",
     "{value}_parts = [" + _SIZE + "] if {value} else []",
 )
-"""The parts of an array or map: the number of its items, which form one block, then the items."""
+"""The first statements of the generated code for an array or map. They start a list of the output's parts with the
+number of items, which all form one block; the items are appended to this list."""
 
 
 def compile_encoder(schema: Schema, prefix: bytes, encode_any: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """Returns an encoder for a schema; its output begins with `prefix`.
+    """Returns a function that encodes values of a schema to bytes that begin with `prefix`.
 
-    It encodes plain values itself and passes others to `encode_any`. Returns `encode_any` if the schema has unsupported
-    types: fixed, recursive ones, or unions other than null and one type.
+    The function encodes plain values itself and passes others to `encode_any`. If the schema has unsupported types
+    (fixed, recursive types, unions other than null and one type), returns `encode_any` itself.
     """
     writer = _Writer(schema)
     try:
@@ -182,7 +188,7 @@ def _indented(lines: Iterable[str]) -> list[str]:
 
 
 class _Writer:
-    """Generates the code for one schema; `constants` are the names that it uses."""
+    """Generates the code for one schema. `constants` are the values that the code uses, by their names in it."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -190,7 +196,13 @@ class _Writer:
         self.constants: dict[str, Any] = {}
 
     def code(self, node: Type, value: str, inside: frozenset[Any], depth: int) -> _Code:
-        """Returns the code for a value in the variable `value`, which it may change."""
+        """Returns the code that encodes the variable named `value`, which the code may change.
+
+        Args:
+            node: the type of the variable's value.
+            inside: names of the records that contain this type; a record inside itself is not supported.
+            depth: number of types around this one, and 1 for itself.
+        """
         node = self._schema.resolve(node)
         if depth > DEPTH_MAX or next(self._numbers) > NODES_MAX:
             raise _Unsupported
@@ -227,7 +239,8 @@ class _Writer:
         raise _Unsupported
 
     def join_parts(self, parts: list[_Part]) -> list[str]:
-        """Returns the Python expressions of the parts; adjacent `struct` parts become one call of `pack`."""
+        """Returns Python expressions for the bytes of the parts. Adjacent parts with a `struct` code become one call of
+        `pack`."""
         written = []
         for is_packed, group in itertools.groupby(parts, key=lambda part: part.code != ""):
             run = list(group)

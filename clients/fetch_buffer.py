@@ -11,7 +11,8 @@ from headrace.clients.partitions import TopicAndPartition
 
 
 class FetchBuffer:
-    """Records of one consumer. `ready` is in delivery order. Not thread-safe."""
+    """Fetched records of one consumer. `ready` contains the records of partitions that are not paused, in the order in
+    which the application gets them. Not thread-safe."""
 
     def __init__(self) -> None:
         self.ready: deque[Record] = deque()
@@ -33,24 +34,26 @@ class FetchBuffer:
             self.ready.extend(self._paused.pop(topic_partition, ()))
 
     def requeue(self, record: Record) -> None:
-        """Makes a record that was taken from `ready` the next one of its partition again."""
+        """Puts a record that was taken from `ready` back, as the next one of its partition."""
         self._paused.get((record.topic, record.partition), self.ready).insert(0, record)
 
     def forget(self, topic_partitions: Iterable[TopicAndPartition]) -> None:
-        """Discards the records of partitions that are reassigned or read from another offset."""
+        """Discards the records of partitions that are reassigned or will be read from another offset."""
         removed = frozenset(topic_partitions)
         self.ready = deque(each for each in self.ready if (each.topic, each.partition) not in removed)
         for topic_partition in removed & self._paused.keys():
             self._paused[topic_partition].clear()
 
     def release(self, topic_partitions: Iterable[TopicAndPartition]) -> None:
-        """Discards the records of partitions that this consumer lost, and their paused state."""
+        """Discards the records of partitions that this consumer no longer reads. If it gets them back, they are not
+        paused."""
         self.forget(topic_partitions)
         for topic_partition in topic_partitions:
             self._paused.pop(topic_partition, None)
 
     def move_paused(self) -> None:
-        """Moves records of paused partitions out of `ready`; to be called after a fetch, which may contain some."""
+        """Moves records of paused partitions out of `ready`. Called after a fetch, because it may have added such
+        records."""
         if not self._paused:
             return
         ready: deque[Record] = deque()

@@ -13,22 +13,24 @@ from typing import Any, Final, Protocol
 
 
 class ForkAware(Protocol):
-    """A client that handles forks of its process."""
+    """A client that must know when its process has forked."""
 
     def abandon_after_fork(self) -> None:
-        """Called in a forked child process."""
+        """Called in the forked child process, in which the client has no threads. Must make the client unusable
+        there."""
 
 
 _CLIENTS: Final[weakref.WeakSet[ForkAware]] = weakref.WeakSet()
 
 
 def register_for_fork(client: ForkAware) -> None:
-    """Registers a client for a call of `abandon_after_fork` in forked children."""
+    """Registers a client: its `abandon_after_fork` is called in each forked child process."""
     _CLIENTS.add(client)
 
 
 def never_free(kafka: Any) -> None:
-    """Prevents the finalization of a confluent-kafka client, which would wait for its missing threads for ever."""
+    """Prevents Python from freeing a confluent-kafka client in a forked child: this would wait for ever for threads
+    that only the parent has."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kafka))
 
 

@@ -21,10 +21,10 @@ COMMIT_TIMEOUT_S: Final = 30.0
 
 
 class GroupCommits:
-    """Offsets of one consumer. Not thread-safe.
+    """The offsets of one consumer that are committed to its group. Not thread-safe.
 
-    The current message is the last delivered one. It is finished when the application requests the next one
-    (`mark_finished`); `mark_unfinished` discards it.
+    The current message is the last one that was returned to the application. It is finished when the application
+    requests the next one (`mark_finished`); `mark_unfinished` discards it.
     """
 
     def __init__(self, group: str | None) -> None:
@@ -34,32 +34,30 @@ class GroupCommits:
         self._committing: dict[TopicAndPartition, int] = {}
         self._committed_at = time.monotonic()
         self._may_be_deleted = False
-        """Whether the brokers did not know a partition of the last commit."""
+        """Whether the brokers rejected a partition of the last commit as unknown, so that it may have been deleted."""
         self._calls = BlockingCalls()
 
     def set_current(self, topic_partition: TopicAndPartition, next_offset: int) -> None:
-        """Sets the delivered message as the current one; `next_offset` is the offset after it."""
+        """Makes the message that is returned to the application the current one; `next_offset` is the offset after
+        it."""
         self._current = (topic_partition, next_offset)
 
     def mark_finished(self) -> None:
-        """Marks the current message as finished."""
+        """Marks the current message as finished: the next commit includes it."""
         if self._current is not None:
             topic_partition, next_offset = self._current
             self._finished[topic_partition] = next_offset
             self._current = None
 
     def revert(self, topic_partition: TopicAndPartition, next_offset: int) -> None:
-        """Marks the last delivered message as not finished, even if it was marked as finished since.
-
-        Args:
-            next_offset: the offset after that message.
-        """
+        """Marks the message before `next_offset` as not finished. It is the last one that was returned, and may have
+        been marked as finished already."""
         self.mark_unfinished()
         if self._finished.get(topic_partition) == next_offset:
             self._finished[topic_partition] = next_offset - 1
 
     def set_position(self, topic_partition: TopicAndPartition, offset: int) -> None:
-        """Sets the offset to commit for a partition."""
+        """Sets the offset that the next commit contains for a partition."""
         self._finished[topic_partition] = offset
 
     def mark_unfinished(self) -> None:
@@ -114,9 +112,13 @@ class GroupCommits:
             self._finished.pop(topic_partition, None)
 
     def _raise_deleted(self, kafka: Any, committed: list[TopicAndPartition]) -> None:
-        """Raises SourceUnavailable for deleted partitions of a commit that the brokers rejected in part.
+        """Raises SourceUnavailable if partitions of a rejected commit have been deleted, and discards their offsets.
 
-        The brokers committed the other offsets, although the Kafka client reports the error for every partition.
+        The brokers have committed the offsets of all existing partitions, although the Kafka client reports the error
+        for every partition.
+
+        Args:
+            committed: the partitions of the commit.
         """
         deleted = missing_partitions(kafka, committed)
         if not deleted:
@@ -133,7 +135,7 @@ class GroupCommits:
 
     @property
     def is_pending(self) -> bool:
-        """Whether a commit that timed out is still pending."""
+        """Whether a commit is still running that has timed out."""
         return self._calls.is_busy
 
     def close(self, kafka: Any) -> None:
@@ -144,8 +146,8 @@ class GroupCommits:
         return time.monotonic() - self._committed_at > COMMIT_EVERY_S
 
     def commit_async(self, kafka: Any, owned: frozenset[TopicAndPartition]) -> None:
-        """Commits the offsets of the partitions in `owned`, without waiting for the response. Offsets that the brokers
-        reject are part of the next commit."""
+        """Commits the offsets of the partitions in `owned`, which the consumer reads, without waiting for the response.
+        Offsets that the brokers reject are part of the next commit."""
         self._committed_at = time.monotonic()
         if self._may_be_deleted:
             self._drop_deleted(kafka, owned)
@@ -164,7 +166,8 @@ class GroupCommits:
                 self.on_committed(error, [])
 
     def _drop_deleted(self, kafka: Any, owned: frozenset[TopicAndPartition]) -> None:
-        """Finds deleted ones among the partitions of `owned`; logs each once, and discards its offset."""
+        """Finds the partitions in `owned` that have been deleted. Logs each and discards its offset, so that it is not
+        committed again."""
         try:
             deleted = missing_partitions(kafka, owned & self._finished.keys())
         except SourceUnavailable as error:

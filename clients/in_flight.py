@@ -34,13 +34,13 @@ LATE: Final = "not acknowledged in time; they may still arrive"
 
 
 class _ThreadState(threading.local):
-    """Whether the current thread runs an `on_delivery`."""
+    """A value per thread: whether the thread is running an `on_delivery` callback."""
 
     is_in_callback = False
 
 
 class InFlight:
-    """Messages in flight of one producer. Thread-safe.
+    """The messages in flight of one producer. Thread-safe.
 
     A sending thread appends a message to `added` before it passes the message to the Kafka client. The client's threads
     append acknowledged and failed messages to `completed`. `process_completed` consumes both queues.
@@ -64,12 +64,12 @@ class InFlight:
         self._callback_queue: deque[Delivery] = deque()
         """Messages that wait for a call of `on_delivery`."""
         self._running_callbacks: dict[int, deque[Delivery]] = {}
-        """Messages that each thread passes to `on_delivery`, in order; the first call is running."""
+        """By thread id, the messages that the thread passes to `on_delivery`, in order. The first call is running."""
         self._callbacks_done = threading.Condition(self._lock)
         self._thread_state = _ThreadState()
 
     def withdraw(self, delivery: Delivery) -> None:
-        """Removes a message that was added, but that the Kafka client did not accept."""
+        """Removes a message from the messages in flight, because the Kafka client did not accept it."""
         with self._lock:
             self._move_added()
             self._pending.discard(delivery)
@@ -78,11 +78,12 @@ class InFlight:
             self._counter.withdraw(delivery.ticket)
 
     def has_capacity(self, own_bytes: int) -> bool:
-        """Returns whether memory suffices for a message of `own_bytes`; a single message may exceed the limit."""
+        """Returns whether the messages in flight fit into the memory limit. They include the message that is about to
+        be sent, which has `own_bytes` and may exceed the limit on its own."""
         return self._bytes <= max(UNACKNOWLEDGED_BYTES_MAX, own_bytes)
 
     def pending(self) -> list[Delivery]:
-        """Returns the messages that the Kafka client has accepted and not completed."""
+        """Returns the messages that the Kafka client has accepted, and that are neither acknowledged nor failed."""
         with self._lock:
             self._move_added()
             return [delivery for delivery in self._pending if delivery.is_handed_over]
@@ -109,7 +110,8 @@ class InFlight:
         self.log_failures(only_when_due=True)
 
     def run_callbacks(self, until: float = math.inf) -> None:
-        """Calls `on_delivery` for all waiting messages in the current thread; begins no call after `until`.
+        """Calls `on_delivery` for all waiting messages in the current thread. Begins no call after the time `until` on
+        the monotonic clock.
 
         Does nothing inside an `on_delivery`, because the outer call continues with the next message. If a signal
         handler raises, it interrupts at most the running call; the other messages wait for the next call of this
@@ -145,7 +147,8 @@ class InFlight:
             self._thread_state.is_in_callback = False
 
     def _requeue_callbacks(self, thread: int) -> None:
-        """Returns the thread's uncalled messages to the front of the queue. The lock must be held."""
+        """Returns the messages that `thread` has taken, but not passed to `on_delivery`, to the front of the queue. The
+        caller must hold the lock."""
         calling = self._running_callbacks.get(thread)
         if calling is None:
             return
@@ -156,7 +159,8 @@ class InFlight:
         del self._running_callbacks[thread]
 
     def wait_for_callbacks(self, timeout_s: float) -> bool:
-        """Waits until `on_delivery` has returned for all queued and running messages; returns whether it has.
+        """Waits until `on_delivery` has returned for all messages that are queued or running now. Returns False if it
+        has not within `timeout_s`.
 
         Does not wait inside an `on_delivery`, which could otherwise wait for itself.
         """
@@ -187,8 +191,12 @@ class InFlight:
                 self.unreported -= Counter({delivery.topic: 1})
 
     def raise_unreported(self, topic: str) -> None:
-        """Raises DeliveryFailed if earlier messages failed and were not reported; called before the next send, which is
-        to `topic`."""
+        """Raises DeliveryFailed if earlier messages failed and no call has reported this to the application. Called at
+        the start of a `send`.
+
+        Args:
+            topic: the topic of the message to be sent, for the error.
+        """
         with self._lock:
             unreported, self.unreported = +self.unreported, Counter()
         if unreported:
@@ -197,7 +205,7 @@ class InFlight:
             )
 
     def raise_failed(self, waited_for: Iterable[Delivery], incomplete: Counter[str]) -> None:
-        """Raises FlushFailed for messages that failed since the last flush, and for incomplete ones.
+        """Ends a flush: raises FlushFailed if messages failed since the last flush or are not acknowledged.
 
         Args:
             waited_for: messages that this flush waited for. A failed one is reported even if a flush in another thread
@@ -215,9 +223,10 @@ class InFlight:
             raise FlushFailed(failed + incomplete, self._failure if failed else LATE)
 
     def log_failures(self, *, only_when_due: bool) -> None:
-        """Logs failures that were not logged yet, at most every `LOG_FAILURES_EVERY_S` with `only_when_due`.
+        """Logs the failures that were not logged yet. With `only_when_due`, does so at most every
+        `LOG_FAILURES_EVERY_S`.
 
-        The lock must not be held, because a log handler may send with the same producer.
+        The caller must not hold the lock, because a log handler may send with the same producer.
         """
         if not self._unlogged or (only_when_due and not self._is_log_due()):
             return

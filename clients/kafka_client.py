@@ -24,14 +24,15 @@ from headrace.settings import Settings, SettingsError
 from headrace.settings.addresses import resolve_bootstrap_servers
 
 Options = Mapping[str, Any]
-"""Options of librdkafka by the names in its CONFIGURATION.md, such as `queue.buffering.max.ms`."""
+"""Options of librdkafka by their names in its CONFIGURATION.md, such as `queue.buffering.max.ms`."""
 
 REPEAT_AFTER_S: Final = 30.0
 REPEAT_TEXTS_MAX: Final = 1000
 
 
 class _RepeatFilter(logging.Filter):
-    """Suppresses a text for 30 seconds after it was logged: librdkafka logs every failed connection attempt."""
+    """Log filter that suppresses a message for 30 seconds after it was logged: librdkafka logs every failed connection
+    attempt."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +49,7 @@ class _RepeatFilter(logging.Filter):
 
 
 KAFKA_LOGGER: Final = logging.getLogger(__name__)
-"""Logger of librdkafka."""
+"""The logger to which librdkafka's messages are written."""
 KAFKA_LOGGER.addFilter(_RepeatFilter())
 
 Client = TypeVar("Client", Producer, Consumer)
@@ -62,7 +63,7 @@ class BrokersUnreachable(Exception):
 
 
 def reach_brokers(settings: Settings, timeout_s: float) -> dict[str, Any]:
-    """Waits for a broker, and returns the options of librdkafka for its addresses and security.
+    """Waits until a broker responds, and returns librdkafka's options with the brokers' addresses and security.
 
     Raises:
         SettingsError: the settings contradict each other or name an unusable file.
@@ -92,10 +93,14 @@ def reach_brokers(settings: Settings, timeout_s: float) -> dict[str, Any]:
 
 
 def as_ms(name: str, seconds: float, most_ms: int) -> int:
-    """Returns a time in milliseconds for the Kafka client.
+    """Converts a time limit to milliseconds for the Kafka client.
+
+    Args:
+        name: name of the argument that contains the time, for the error.
+        most_ms: largest value that the Kafka client allows.
 
     Raises:
-        ValueError: it is longer than `most_ms`, or not a number.
+        ValueError: the time is longer than `most_ms`, or not a number.
     """
     if not seconds * 1000 <= most_ms:
         raise ValueError(f"{name}={seconds:g}: the Kafka client allows at most {most_ms // 1000} s")
@@ -103,7 +108,11 @@ def as_ms(name: str, seconds: float, most_ms: int) -> int:
 
 
 def create_client(client: type[Client], config: dict[str, Any]) -> Client:
-    """Creates a client of librdkafka.
+    """Creates a producer or consumer of confluent-kafka.
+
+    Args:
+        client: its class.
+        config: options of librdkafka.
 
     Raises:
         ValueError: an option is invalid.
@@ -128,17 +137,19 @@ REFUSED: Final = {
     "test.mock.num.brokers": "it would use simulated brokers",
     "default.topic.config": "pass its entries as separate options",
 }
-"""Options that both clients reject, with the remedy."""
+"""Options that neither client accepts from the application, with the remedy."""
 
 
 def merge_options(defaults: dict[str, Any], given: Options | None, refused: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the default options, overridden by those of the application.
+    """Returns librdkafka's options for a client: `defaults`, overridden by the options that the application has
+    `given`.
 
     Args:
-        refused: options that would break a guarantee or be ignored, with the reason.
+        refused: options that the application may not set, because they would break a guarantee or be ignored; with the
+            reason.
 
     Raises:
-        ValueError: the application passed one of them.
+        ValueError: the application has set one of them.
     """
     for name in given or ():
         reason = (REFUSED | dict(refused)).get(name.removeprefix("topic."))  # librdkafka accepts both names
@@ -148,7 +159,7 @@ def merge_options(defaults: dict[str, Any], given: Options | None, refused: Mapp
 
 
 def error_text(error: object) -> str:
-    """Returns an error of the Kafka client, or any other error, as one line of text."""
+    """Returns a description of an error, of the Kafka client or any other, in one line."""
     cause = error.args[0] if isinstance(error, KafkaException) and error.args else error
     if isinstance(cause, KafkaError):
         return f"{cause.name()}: {cause.str()}"

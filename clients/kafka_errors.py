@@ -32,11 +32,16 @@ PERMANENT_ERRORS: Final = frozenset(
         KafkaError._UNKNOWN_PARTITION,
     }
 )
-"""Error codes of the consumer that a retry does not solve."""
+"""Error codes after which the consumer raises an error, because a retry would fail, too."""
 
 
 def log_exceptions(function: Callable[..., object], name: str) -> Callable[..., None]:
-    """Returns a wrapper that logs exceptions of the function, for threads without a caller that could handle them."""
+    """Returns a wrapper that logs exceptions of the function instead of raising them. It is for callbacks that run in
+    threads without a caller that could handle the exception.
+
+    Args:
+        name: name of the callback in the log.
+    """
 
     def called(*args: Any) -> None:
         try:
@@ -48,13 +53,13 @@ def log_exceptions(function: Callable[..., object], name: str) -> Callable[..., 
 
 
 class DeferredErrors:
-    """Stores the first exception and logs further ones. Not thread-safe."""
+    """Stores an exception of a callback until it can be raised; logs further ones. Not thread-safe."""
 
     def __init__(self) -> None:
         self._first: BaseException | None = None
 
     def wrap(self, function: Callable[..., object]) -> Callable[..., None]:
-        """Returns a wrapper that stores an exception of the function instead of raising it."""
+        """Returns a wrapper of the function that stores its exceptions here instead of raising them."""
 
         def wrapped(*args: Any) -> None:
             try:
@@ -78,7 +83,8 @@ class DeferredErrors:
 
 
 def is_fatal(error: Any) -> bool:
-    """Returns whether the Kafka client has failed. It reports this once and returns nothing afterwards.
+    """Returns whether this error means that the Kafka client has failed for good. The client reports such an error
+    once, and returns no messages afterwards.
 
     A second static member with the same name is reported with the code _FATAL, although `fatal()` is false.
     """
@@ -86,7 +92,14 @@ def is_fatal(error: Any) -> bool:
 
 
 def error_to_raise(error: Any, topic: str, *, group: str | None, options: Options) -> SourceUnavailable | None:
-    """Returns the exception for a permanent error of the consumer, or None for an error that the client retries."""
+    """Returns the exception that the consumer raises for an error of the Kafka client. Logs an error that the client
+    itself retries, and returns None.
+
+    Args:
+        topic: topic that the error concerns, "" if unknown.
+        group: the consumer's group, None without one.
+        options: the consumer's options of librdkafka.
+    """
     code = error.code()
     if is_fatal(error):
         return SourceUnavailable(f"the Kafka client failed: {error_text(error)}", topic=topic)

@@ -1,4 +1,5 @@
-"""Finds partitions of topics and start offsets with the Kafka client."""
+"""Finds the partitions of topics, and the offsets at which reading them starts, with the Kafka client (the argument
+`kafka`)."""
 
 from __future__ import annotations
 
@@ -68,8 +69,8 @@ def high_watermark(kafka: Any, topic_partition: TopicAndPartition) -> int:
 
 
 def offset_of(kafka: Any, topic_partition: TopicAndPartition, offset: int) -> int:
-    """Returns `offset` itself, or for `OFFSET_BEGINNING` and `OFFSET_END`, which cannot be committed, the offset that
-    they mean in this partition.
+    """Returns `offset` itself. For the constants `OFFSET_BEGINNING` and `OFFSET_END`, which cannot be committed,
+    returns the first or the end offset of the partition.
 
     Raises:
         SourceUnavailable: the brokers do not respond.
@@ -95,8 +96,8 @@ def _bounds(kafka: Any, topic_partition: TopicAndPartition) -> tuple[int, int]:
 
 
 def at_time(kafka: Any, topic_partitions: Iterable[TopicAndPartition], time_ms: int) -> list[TopicPartition]:
-    """Returns each partition with the offset of its first record with this timestamp or a later one. Without such a
-    record, this is the end; for a time before 1970, the beginning.
+    """Returns each partition with the offset of its first record with the timestamp `time_ms` or a later one. If there
+    is no such record, this is the end of the partition; for a time before 1970, it is the beginning.
 
     Raises:
         SourceUnavailable: the brokers do not respond.
@@ -132,7 +133,8 @@ def at_commit_or(
     partitions: list[TopicPartition],
     start: Callable[[Any, frozenset[TopicAndPartition]], list[TopicPartition]],
 ) -> list[TopicPartition]:
-    """Returns each partition with the committed offset of the group, or without one with the offset that `start` finds.
+    """Returns each partition with the committed offset of the client's group. Partitions without one get the offset
+    that `start`, a function (Kafka client, partitions), returns for them.
 
     Raises:
         SourceUnavailable: the brokers do not respond.
@@ -148,10 +150,11 @@ def at_commit_or(
 
 
 def raise_first_error(partitions: list[TopicPartition], what: str) -> None:
-    """Raises SourceUnavailable for the first partition with an error.
+    """Raises SourceUnavailable if the Kafka client reports an error for one of these partitions, namely for the first
+    one.
 
     Args:
-        what: the failed operation, for the message.
+        what: description of the failed operation, for the message.
     """
     for each in partitions:
         if each.error is not None:

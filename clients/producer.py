@@ -63,14 +63,15 @@ from headrace.settings import Settings, home_directory, load_settings
 logger = logging.getLogger(__name__)
 
 MESSAGE_COST_BYTES: Final = 1024
-"""Memory of a message in flight besides its bytes, here and in librdkafka (measured: 0.7 KB)."""
+"""Estimated memory of a message in flight in addition to its own bytes, in this process and in librdkafka together
+(measured: 0.7 KB)."""
 
 POLL_EVERY_S: Final = 0.1
-"""How often a thread polls for acknowledgements while the application sends few messages."""
+"""How often a background thread polls for acknowledgements, unless the application's own calls have just done so."""
 
 OPEN_WINDOWS_EVERY_S: Final = 1.0
-"""Minimum time between two flushes that publish the counts of open windows. Otherwise an application that flushes after
-every message would publish an audit row for each message."""
+"""Minimum time between two flushes that publish the audit counts of windows that have not ended yet. Without it, an
+application that flushes after every message would publish an audit row for each message."""
 
 MESSAGE_BYTES_MAX: Final = 1024 * 1024
 BOOTSTRAP_TIMEOUT_S: Final = 15.0
@@ -78,10 +79,11 @@ DELIVERY_MS_MAX: Final = 2**31 - 1
 """librdkafka's maximum of `delivery.timeout.ms`."""
 
 PURGE_TIMEOUT_S: Final = 2.0
-"""Timeout for the failure reports of purged messages, which threads of the Kafka client send."""
+"""When the producer closes, it discards the messages that are still in flight. This is the timeout for the Kafka client
+to report them as failed."""
 
 CLOSE_TIMEOUT_S: Final = 10.0
-"""Timeout for the threads to end after the last flush."""
+"""When the producer closes: timeout for its threads to end after the last flush."""
 
 _REJECTED_ERRORS: Final = (KafkaException, ValueError, TypeError, AttributeError, OverflowError)
 """Errors that the Kafka client raises for a message that it rejects."""
@@ -106,7 +108,7 @@ REFUSED: Final = {
     "dr_cb": _ON_DELIVERY,
     "dr_msg_cb": _ON_DELIVERY,
 }
-"""Options that would break the delivery guarantee, with the reason."""
+"""Options of librdkafka that would break the delivery guarantee, with the reason or the argument to use instead."""
 
 
 class Producer:
@@ -117,8 +119,8 @@ class Producer:
             the command line does.
         app: name of the application in the audit.
         delivery_timeout_s: time limit for the acknowledgement of a message.
-        linger_ms: how long a batch waits for further messages.
-        compression: of batches: gzip, snappy, lz4, zstd or None.
+        linger_ms: how long a batch waits for further messages before it is sent.
+        compression: codec of the batches: gzip, snappy, lz4, zstd, or None for no compression.
         on_delivery: called with each message that was acknowledged or failed; see `send`.
         options: further options of librdkafka, by their names in its documentation.
 
@@ -300,9 +302,8 @@ class Producer:
         self._signal_safe.call(self._in_flight.mark_reported, delivery)
 
     def _is_interrupted(self) -> bool:
-        """Returns whether this runs in a signal handler that interrupted a call of this producer, which may hold
-        locks.
-        """
+        """Returns whether the current code runs in a signal handler that interrupted a call of this producer. That call
+        may hold locks, so the handler must not wait for them."""
         frame = sys._getframe() if threading.current_thread() is threading.main_thread() else None
         while frame is not None:
             if frame.f_code in _LOCKING_CALLS and frame.f_locals.get("self") is self:
@@ -311,7 +312,8 @@ class Producer:
         return False
 
     def _close_deferred(self) -> None:
-        """Closes the producer after the call that a signal handler with `close` interrupted."""
+        """Performs the `close` that a signal handler requested while it interrupted a call of this producer; called
+        when that call ends."""
         timeout_s, self._deferred_close_timeout_s = self._deferred_close_timeout_s, None
         if timeout_s is not None:
             with _log_secondary_errors(sys.exception()):
@@ -406,15 +408,16 @@ class Producer:
         )
 
     def _wait_for_capacity(self, own_bytes: int) -> None:
-        """Waits while a message of `own_bytes` and the messages in flight exceed the memory limit. Each message in
-        flight is acknowledged or fails in the end."""
+        """Waits while a message of `own_bytes` and the messages in flight together exceed the memory limit. The wait
+        ends at the latest when the messages in flight have reached their delivery timeout."""
         self._has_polled = True
         self._poll(0.0)
         while not self._in_flight.has_capacity(own_bytes) and not self._closed:
             self._poll(POLL_EVERY_S)
 
     def _flush_messages(self, deadline: float) -> None:
-        """Waits for pending messages, and raises if they or other messages failed since the last flush."""
+        """Waits until all messages in flight are acknowledged or failed, at most until `deadline` on the monotonic
+        clock. Raises FlushFailed if any message failed since the last flush or is still in flight."""
         in_flight, call = self._in_flight, self._signal_safe.call
         waiting = waited_for = call(in_flight.pending)
         left_s = 1.0
@@ -429,10 +432,11 @@ class Producer:
         call(in_flight.raise_failed, waited_for, Counter(delivery.topic for delivery in waiting))
 
     def _process_responses(self, poll: Callable[[float], object], timeout_s: float) -> None:
-        """Processes responses of the brokers with `poll`, a function of the Kafka client.
+        """Processes responses of the brokers. A fatal error of the Kafka client is logged and not raised: the client
+        raises it in only one call, but every message then fails with a separate error.
 
-        A fatal error of the Kafka client is raised in only one call, so it is logged. Every message then fails with an
-        error of its own.
+        Args:
+            poll: the function of the Kafka client that processes responses: `poll` or `flush`.
         """
         try:
             poll(timeout_s)
@@ -441,11 +445,13 @@ class Producer:
         self._in_flight.process_completed()
 
     def _publish(self, taking: RowSelection, deadline: float) -> None:
-        """Publishes audit rows and waits for their acknowledgement until `deadline`; unacknowledged rows stay in the
-        spool.
+        """Publishes audit rows, and waits for their acknowledgement until `deadline` on the monotonic clock. Rows that
+        are not acknowledged stay in the spool, the file in which each process stores its unpublished counts; a later
+        process publishes them.
 
         Args:
-            taking: the rows of this producer to publish. All rows of ended processes are published, too.
+            taking: which rows of this producer are published. Rows that ended processes left in their spools are always
+                published, too.
         """
         self._publisher.add_rows([*self._leftovers.rows(), *self._counter.take_rows(wall_clock_ms(), taking)])
         self._publisher.wait(max(0.0, deadline - time.monotonic()))
@@ -503,8 +509,8 @@ class Producer:
 
 
 def _callbacks(options: Options) -> dict[str, Any]:
-    """Returns the callbacks among the options, wrapped so that their exceptions are logged: they may run in a thread
-    that sends."""
+    """Returns the callback functions among the options of librdkafka, wrapped so that their exceptions are logged. The
+    callbacks may run inside a `send`, which must not raise their exceptions."""
     return {
         name: log_exceptions(function, name)
         for name, function in options.items()
@@ -514,8 +520,8 @@ def _callbacks(options: Options) -> dict[str, Any]:
 
 @contextmanager
 def _log_secondary_errors(error: BaseException | None) -> Iterator[None]:
-    """Runs the block that closes the producer. If `error` is already propagating, logs delivery errors of the block
-    instead of raising them."""
+    """Context manager around closing the producer. If another exception, `error`, is already being raised, delivery
+    errors of the block are logged, so that they do not replace it."""
     try:
         yield
     except ProducerError as failure:
@@ -525,7 +531,7 @@ def _log_secondary_errors(error: BaseException | None) -> Iterator[None]:
 
 
 _LOCKING_CALLS: Final = frozenset(each.__code__ for each in (Producer.send, Producer.flush, Producer.poll))
-"""Methods in which the calling thread may hold a lock."""
+"""Code of the methods in which the calling thread may hold a lock; see `Producer._is_interrupted`."""
 
 
 def default_settings() -> Settings:

@@ -1,4 +1,4 @@
-"""Converts timestamps, keys and headers of applications for the Kafka client."""
+"""Converts record timestamps, keys and headers that applications pass to the types that the Kafka client needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from headrace.clients.errors import KeyRefused, ProducerError
 
 NOW_MS: Final = 0
-"""librdkafka's value for the current time."""
+"""The timestamp for which librdkafka uses the current time."""
 _MS_MAX: Final = 2**63 - 1
 
 
@@ -37,7 +37,7 @@ def as_timestamp(topic: str, timestamp_ms: Any) -> int:
 
 
 def as_key_bytes(topic: str, key: Any) -> bytes:
-    """Returns the bytes of a key that is neither None nor `bytes`.
+    """Returns the bytes of a key of an application. (The caller handles None and `bytes`.)
 
     Raises:
         KeyRefused: the key is not text or a bytes-like object.
@@ -56,7 +56,7 @@ def as_key_bytes(topic: str, key: Any) -> bytes:
 
 
 def as_header_list(topic: str, headers: Iterable[tuple[str, str | bytes]]) -> list[tuple[str, bytes]]:
-    """Returns headers for the Kafka client.
+    """Returns headers in the form that the Kafka client needs.
 
     Raises:
         ProducerError: a header is not a pair of a name and text or bytes, or cannot be encoded.

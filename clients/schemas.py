@@ -26,14 +26,15 @@ LATEST_TTL_S = 60.0
 """How long the latest version of a subject is cached."""
 
 GIVEN_SCHEMAS_MAX = 1_000
-"""Maximum number of cached schemas that callers passed, for texts and values each. An application that creates a new
-schema object for each message is slow, but does not fill the memory."""
+"""Maximum number of cached schemas that callers passed as text, and of those passed as `Schema` values. An application
+that creates a new schema object for each message is slow, but does not fill the memory."""
 
 FAILED_REFRESHES_MAX = 10
 RETRY_S = 0.05
 """A value that does not fit the cached version triggers a refresh, because a newer version may exist. After
-`FAILED_REFRESHES_MAX` refreshes in a row without a newer version, the next one waits for `RETRY_S`: an application that
-only sends invalid values then causes 20 requests per second, not one per message."""
+`FAILED_REFRESHES_MAX` refreshes in a row without a newer version, each further one waits until `RETRY_S` have passed
+since the one before: an application that only sends invalid values then causes 20 requests per second, not one per
+message."""
 
 
 BACKOFF_S_MIN = 5.0
@@ -44,10 +45,11 @@ time."""
 
 
 class EncodingCache:
-    """Caches the encodings of one producer. Thread-safe; concurrent threads may send the same request twice.
+    """Caches the encodings of one producer. Thread-safe; concurrent threads may request the same schema twice.
 
     Args:
-        loader: settings with the subjects and time fields of topics; all tiers must use the same settings.
+        loader: settings with the subjects and time fields of topics; producers, consumers and loader must use the same
+            settings.
     """
 
     def __init__(self, registry: RegistryClient, loader: LoaderSettings) -> None:
@@ -60,7 +62,8 @@ class EncodingCache:
         self._backoff_until = float("-inf")
 
     def get(self, topic: str, schema: str | Schema | None) -> Encoding:
-        """Returns the encoding for a message.
+        """Returns the encoding for a message of this topic. Registers the schema, or without one uses the latest
+        version of the topic's subject.
 
         Raises:
             SchemaRefused: the given schema is invalid or rejected.
@@ -96,8 +99,8 @@ class EncodingCache:
         return cached[1]
 
     def newer_than(self, encoding: Encoding) -> Encoding | None:
-        """Returns the encoding for the latest version of the subject if that is newer than the version of `encoding`,
-        else None."""
+        """Returns the encoding for the latest version of the subject if that version is newer than the one of
+        `encoding`, else None. Called when a value does not fit `encoding`."""
         topic = encoding.topic
         latest, _ = self._latest[topic]
         if latest is not encoding:

@@ -19,10 +19,11 @@ _MAIN: Final = threading.main_thread()
 
 
 def is_from_signal_handler(error: BaseException) -> bool:
-    """Returns whether a signal handler may have raised the error, and not the code that it interrupted.
+    """Returns whether an exception may have been raised by a signal handler, and not by the code that it interrupted.
 
-    Every non-`Exception` in the main thread counts, because Ctrl-C has no Python handler function. For others, the
-    traceback is searched for functions of signal handlers.
+    In the main thread, every exception that is no `Exception`, such as KeyboardInterrupt, counts: Ctrl-C has no handler
+    function in Python that could be found in the traceback. For an `Exception`, the traceback is searched for functions
+    of signal handlers.
     """
     if threading.get_ident() != _MAIN.ident:
         return False
@@ -41,8 +42,8 @@ class SignalSafeCalls:
         self._is_stopped = False
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Calls the function and returns its result or raises its error. In the main thread, the call runs in the other
-        thread."""
+        """Calls the function and returns its result or raises its error. If the current thread is the main thread, the
+        function runs in another thread, and this waits for it."""
         if threading.get_ident() != _MAIN.ident or not self._start():
             return function(*args)
         call = _Call(function, args)
@@ -55,7 +56,7 @@ class SignalSafeCalls:
         return call.result
 
     def stop(self) -> None:
-        """Ends the thread. Later calls run in the calling thread."""
+        """Ends the thread that runs the calls. Later calls run in the calling thread."""
         self._is_stopped = True
         self._calls.put(None)
 

@@ -29,16 +29,18 @@ from headrace.clients.datum import (
 )
 
 Choice = Callable[[Any], Any]
-"""Replaces the values of such unions by pairs."""
+"""Function that returns a value in which the branches of unions are named: pairs (branch name, value) replace the
+values of unions in which fastavro could choose the wrong branch."""
 
 _FRACTIONS: Final = frozenset({PrimitiveType.FLOAT, PrimitiveType.DOUBLE})
 _CLASSES: Final = (type(None), bool, int, float, str, bytes, datetime.datetime, decimal.Decimal)
-"""Classes of values for which fastavro chooses the right branch, except in the unions of `_misread`."""
+"""Classes of values for which fastavro chooses the right branch of a union. `_misread` returns the exceptions for a
+union."""
 
 
 class BranchChoice(NamedTuple):
-    """How values are prepared for fastavro: `choose` replaces them by values with named branches. If `is_required`,
-    this is necessary for every value, else only for values that fastavro rejects."""
+    """How values of a schema are prepared for fastavro: `choose` names the branches of unions in a value. If
+    `is_required`, every value needs this, else only values that fastavro has rejected."""
 
     choose: Choice
     is_required: bool
@@ -130,7 +132,11 @@ class _Compiler:
         return lambda value: by_class.get(value.__class__, fitting)(value)
 
     def _are_alike(self, of_dicts: Sequence[Record | Map]) -> bool:
-        """Returns whether a dict may fit several branches with different types for the same field."""
+        """Returns whether a dict may fit several branches of a union that have different types for the same field name.
+
+        Args:
+            of_dicts: the records and maps among the branches.
+        """
         types: dict[str, Type] = {}
         for branch in of_dicts:
             if isinstance(branch, Map):
@@ -149,13 +155,14 @@ def _named(name: str, choice: Choice) -> Choice:
 
 
 def _rank(branch: Type) -> int:
-    """Sort key of branches: integers first, float last, because a double represents more numbers."""
+    """Sort key for the order in which branches are tried: integers first, float last, because a double represents more
+    numbers exactly."""
     kind = branch.type if isinstance(branch, Primitive) else PrimitiveType.NULL
     return 0 if kind in INT_RANGES else 2 if kind is PrimitiveType.FLOAT else 1
 
 
 def _misread(branches: Sequence[Type]) -> set[type]:
-    """Returns the classes of values for which fastavro may choose a branch that changes them."""
+    """Returns the classes of values for which fastavro may choose a branch of this union that changes the value."""
     plain = [branch for branch in branches if isinstance(branch, Primitive)]
     narrow = {branch.type for branch in plain if is_narrow(branch)}
     kinds = [branch.type for branch in plain]

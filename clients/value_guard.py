@@ -1,9 +1,9 @@
 """Checks which values can be passed to fastavro's encoder without `find_problem`.
 
-The encoder finds most invalid values itself. The guard of a schema checks the types for which it would silently change
-the value: 1.5 as the int 1, 2**40 as an int, 2**53 + 1 as a double, 1e39 as the float infinity, any object as a boolean
-or null, a text as the array of its characters, a fixed from any bytes-like object. The guard accepts no value that
-`find_problem` rejects for these types.
+The encoder finds most invalid values itself. The guard of a schema checks the types for which the encoder would
+silently change an invalid value: 1.5 as the int 1, 2**40 as an int, 2**53 + 1 as a double, 1e39 as the float infinity,
+any object as a boolean or null, a text as the array of its characters, a fixed from any bytes-like object. The guard
+accepts no value that `find_problem` rejects for these types.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from headrace.clients.datum import (
 )
 
 Guard = Callable[[Any], bool]
-"""Returns True for a value that the encoder writes correctly; False requires `find_problem`."""
+"""Function that returns True for a value that the encoder writes correctly. After False, `find_problem` must decide."""
 
 
 def compile_guard(schema: Schema) -> Guard | None:
-    """Returns the guard of a schema, or None if the encoder needs none."""
+    """Returns the guard of a schema, or None if the encoder itself rejects all invalid values of the schema."""
     return _Compiler(schema).guard(schema.root)
 
 
@@ -84,7 +84,8 @@ class _Compiler:
         return None
 
     def _union(self, node: Union) -> Guard:
-        """Returns the guard of a union: the encoder chooses a branch by the class and the underlying type only."""
+        """Returns the guard of a union. The encoder chooses the branch by the value's class and the underlying types
+        alone, so the guard must reject values for which this choice may be wrong."""
         branches = [self._schema.resolve(branch) for branch in node.branches]
         guards = {branch_name(branch): self.guard(branch) for branch in branches}
         kinds = {branch.type for branch in branches if isinstance(branch, Primitive)}
