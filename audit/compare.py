@@ -181,7 +181,8 @@ def _is_overdue(facts: WindowFacts, step: TierComparison, before_ms: int) -> boo
 
 
 def counted_after(facts: WindowFacts, before_ms: int) -> int:
-    """Returns the number of messages of a special window, which has no end, that producers counted after this time."""
+    """Returns the number of messages of a special window, which has no end, that producers counted after
+    `before_ms`."""
     return sum(count for emitted_at_ms, count in facts.sends if emitted_at_ms > before_ms)
 
 

@@ -191,7 +191,8 @@ class KafkaCluster:
         which: Literal["earliest", "latest"],
         read_committed: bool = True,
     ) -> OffsetLookup:
-        """Returns offsets like `offsets`, and errors of partitions without one. Sends one request per broker."""
+        """Returns offsets like `offsets`, and the error of each partition for which no offset was found. Sends one
+        request per broker."""
         timestamp = EARLIEST if which == "earliest" else LATEST
         call = partial(list_offsets, timestamp=timestamp, read_committed=read_committed)
         return OffsetLookup(*self._request_leaders(topic_partitions, call))

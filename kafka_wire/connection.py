@@ -1,7 +1,7 @@
 """A blocking connection to one broker, with TLS and SASL; one request at a time.
 
-The classes of kafka-python's public `kafka.protocol` encode the messages. kafka-python's client is not used, because it
-has threads and decodes records, whereas a task needs raw batches and nothing that breaks in a fork.
+The classes of kafka-python's public `kafka.protocol` encode the messages. kafka-python's client is not used: it decodes
+records, whereas a loader task needs raw batches, and it has threads, which do not survive a fork.
 """
 
 from __future__ import annotations
@@ -233,9 +233,10 @@ class Connection:
         self._socket.sendall(request.encode(header=True, framed=True))
 
     def _early_response(self, request: Message, extra_wait_s: float) -> memoryview | None:
-        """Returns the response to a request that was sent early, or None if another or none was sent early.
+        """Reads the response of the request that was sent early, if there is one. Returns it if that request is equal
+        to `request`; otherwise discards it and returns None.
 
-        Its correlation id is the last one, because no request is sent in between.
+        No request is sent in between, so the response has the last correlation id.
         """
         ahead, self._early_request = self._early_request, None
         if ahead is None:

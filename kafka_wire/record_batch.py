@@ -46,7 +46,8 @@ RecordParser = Callable[[bytes | memoryview, int, int, int, int | None], Sequenc
 """A function that can replace `parse_records`: it has the same arguments and the same result."""
 
 SAFE_MS = 1 << 62
-"""The sum of two numbers below this fits into 64 bits."""
+"""Limit below which base timestamps and deltas are added without a check: the sum of two such numbers fits into 64
+bits."""
 
 _BASE_AND_LENGTH = struct.Struct(">qi")
 _BASE = struct.Struct(">q")

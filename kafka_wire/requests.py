@@ -198,6 +198,11 @@ def epoch_ends(
     """Requests the end offsets of leader epochs; returns an error code and an end for each partition.
 
     The end is None if the broker does not support the request, or permits it to brokers only (before Kafka 2.3).
+
+    Args:
+        connection: a connection to the leader of the partitions.
+        requested: the partitions to request.
+        queries: the leader epoch that is requested for each of these partitions.
     """
     try:
         version = connection.version(OffsetForLeaderEpochRequest, EPOCH_END_VERSION)

@@ -162,7 +162,7 @@ class Database:
                 PostgreSQL this statement is then the whole transaction.
 
         Raises:
-            ContentExists: the content already has an id, so it needs no new one; on PostgreSQL only.
+            ContentExists: the schema already has an id, so it needs no new one; on PostgreSQL only.
             WriteConflict: the only attempt met another change, or the connection broke, perhaps after the commit. With
                 more attempts this becomes a `StoreError`.
             StoreError: the database failed. Nothing was changed, unless the message says that this is unknown.
@@ -245,7 +245,7 @@ class Database:
             new_id: requests the id that `work` will take, if the decision needs one.
 
         Raises:
-            ContentExists: the content already has an id, so it needs no new one; on PostgreSQL only.
+            ContentExists: the schema already has an id, so it needs no new one; on PostgreSQL only.
             WriteConflict: the transaction met another change, or the connection broke, perhaps after the commit.
             StoreError: the database failed; nothing was changed.
         """

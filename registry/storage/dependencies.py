@@ -54,21 +54,21 @@ class Dependencies:
 
 @dataclass(frozen=True, slots=True)
 class SubjectDependency:
-    """The response depends on which versions a subject has, because it counted or searched them."""
+    """A dependency of a response on the list of a subject's versions, because the response counted or searched them."""
 
     name: str
 
 
 class RegistryDependency:
-    """The response depends on data that changes with the registry's revision only."""
+    """A dependency of a response on data that changes with the registry's revision only."""
 
 
 class SubjectNamesDependency:
-    """The response depends on the names of subjects, and on whether all versions of a subject are deleted."""
+    """A dependency of a response on the names of subjects, and on whether all versions of a subject are deleted."""
 
 
 class Uncacheable:
-    """The response must not be cached, because it depends on data that may grow with any registration."""
+    """Marks a response that must not be cached, because it depends on data that may grow with any registration."""
 
 
 Dependency = SubjectDependency | RegistryDependency | SubjectNamesDependency | Uncacheable

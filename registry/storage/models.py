@@ -109,7 +109,8 @@ class ContextRow(Base):
 
 
 class SchemaRow(Base):
-    """A schema's content in a context. `row_key` is internal; clients know `id`.
+    """A schema in a context, with references, metadata and rules, which together are its content. `row_key` is
+    internal; clients know `id`.
 
     `fingerprint` identifies the content. `guid` is the identifier that clients know, which several contents may share.
     `lookup_key` is an MD5 that equal schemas share even when they are written differently. `copy` is usually 0. If an

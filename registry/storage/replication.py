@@ -81,7 +81,8 @@ class ReplicationTables:
 
     def changes(self) -> int:
         """Returns the sum of all subjects' revisions. While the registry's revision is unchanged, the sum grows with
-        every added version, so a replica that has the same two numbers has all versions."""
+        every added version. A replica that has seen the current revision and the current sum has therefore seen all
+        versions."""
         return int(self._connection.scalar(sa.select(sa.func.sum(SubjectRow.revision))) or 0)
 
     def subject_states(self) -> dict[str, SubjectState]:

@@ -97,7 +97,7 @@ class WriteConflict(Exception):
 
 
 class ContentExists(WriteConflict):
-    """A new id was requested for a content that already has an id in the context."""
+    """A new id was requested for a schema that already has an id in the context."""
 
     def __init__(self, request: IdRequest) -> None:
         super().__init__(f"context {request.context} already has this content")
@@ -106,7 +106,7 @@ class ContentExists(WriteConflict):
 
 @dataclass(frozen=True, slots=True)
 class IdRequest:
-    """Requests a new id for a content in a context."""
+    """Requests a new id for a schema in a context. `content` is the schema with references, metadata and rules."""
 
     context: str
     content: SchemaContent
@@ -165,7 +165,8 @@ class Repository:
 
     @property
     def connection(self) -> Connection:
-        """The connection, for SQL that belongs to a single feature. A response that uses it is not cached."""
+        """The connection, for SQL that only one feature needs, such as replication. A response that uses it is not
+        cached."""
         if self._recorder is not None:
             self._recorder.mark_uncacheable()
         return self._connection
@@ -413,8 +414,8 @@ class Repository:
         return next(iter(self._schemas(statements.SCHEMA, {"context": context, "id": schema_id})), None)
 
     def schema_with_content(self, context: str, content: SchemaContent) -> StoredSchema | None:
-        """The schema with this content. If imports have stored the content under several ids, returns the oldest
-        row."""
+        """The schema in this context that has exactly this text, references, metadata and rules. If imports have stored
+        it under several ids, returns the oldest row."""
         found = self._schemas(statements.SCHEMA_OF, {"context": context, "fingerprint": content.fingerprint})
         same = (schema for schema in found if schema.content.parts == content.parts)
         return min(same, key=lambda schema: schema.row_key, default=None)
@@ -466,9 +467,9 @@ class Repository:
         *,
         is_copy: bool = False,
     ) -> int | None:
-        """Stores a content and returns its row key, or None if a concurrent transaction has just stored it.
+        """Stores a schema and returns its row key, or None if a concurrent transaction has just stored it.
 
-        `is_copy` says that the content is already stored under another id.
+        `is_copy` is True if the context already has the same schema under another id.
         """
         row = schema_row(context, schema_id, content, lookup_key, now_ms, is_copy=is_copy)
         result = self._connection.execute(statements.add_schema(self._connection.dialect.name), row)
@@ -799,12 +800,12 @@ class Repository:
         lookup_key: bytes,
         now_ms: int,
     ) -> StoredSchema:
-        """Adds a content as the next version of a subject, in one statement on PostgreSQL.
+        """Adds a schema and, as the next version of a subject, a version with it; in one statement on PostgreSQL.
 
-        The content must have no references and be new to its context.
+        The schema must have no references and be new to its context.
 
         Raises:
-            WriteConflict: one of the `expected` revisions has changed, or the content was added.
+            WriteConflict: one of the `expected` revisions has changed, or the schema was added by another transaction.
         """
         context = context_of(subject)
         if self._connection.dialect.name != "postgresql":
@@ -898,7 +899,7 @@ def reserve_schema_id(connection: Connection, request: IdRequest) -> ReservedIds
     well.
 
     Raises:
-        ContentExists: the content already has an id, so it needs no new one.
+        ContentExists: the schema already has an id, so it needs no new one.
     """
     parameters = {"context": request.context, "fingerprint": request.content.fingerprint}
     next_id = connection.execute(statements.RESERVE_ID, parameters).scalar()

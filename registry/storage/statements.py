@@ -93,8 +93,8 @@ VERSION: Final = {
     True: _OF_SUBJECT.where(VersionRow.version == bindparam("version")),
     False: _OF_SUBJECT.where(VersionRow.version == bindparam("version"), _LIVE),
 }
-"""Selects one version of a subject by its number. The key of this table and of `LATEST_VERSION` is True to include
-soft-deleted versions."""
+"""Selects one version of a subject by its number. `VERSION[True]` and `LATEST_VERSION[True]` include soft-deleted
+versions, `VERSION[False]` and `LATEST_VERSION[False]` do not."""
 
 LATEST_VERSION: Final = {
     True: _OF_SUBJECT.order_by(VersionRow.version.desc()).limit(1),
@@ -213,7 +213,8 @@ def _reservation() -> Any:
 
 
 RESERVE_ID: Final = _reservation()
-"""Reserves the next id of a context for a content and lists the context, unless the context already has the content.
+"""Reserves the next id of a context for a schema and lists the context. Does nothing if the context already has the
+schema.
 
 PostgreSQL only. The commit does not wait for the disk.
 """
