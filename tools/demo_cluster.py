@@ -52,7 +52,7 @@ PROGRAM = "/opt/headrace/.venv/bin/headrace"
 SETTINGS_FILE = "/etc/headrace/headrace.toml"
 HADOOP_CONF = "/etc/hadoop/conf"
 HOME = "/var/lib/headrace"
-"""The data directory in the examples. It and the paths above are replaced by those of this machine."""
+"""The data directory in the examples. The program replaces it, and the paths above, by paths of this machine."""
 DATA_DIR = ROOT / "headrace-data" / "demo-cluster"
 DATABASE = "headrace"
 # Partitions by day for a year of events; one task, since there is one executor.
@@ -158,8 +158,8 @@ class Cluster:
         return parse_service(text, home)
 
     def command(self, *arguments: str) -> RunnableCommand:
-        """Returns a `headrace` command with its environment. A load runs as in its systemd unit; other commands run as
-        typed in a shell by a user who has followed docs/cluster.md."""
+        """Returns a `headrace` command with its environment. A load runs as in its systemd unit. Other commands run as
+        a user types them in a shell, with the variables from docs/cluster.md."""
         if arguments == ("load",):
             return RunnableCommand(self._load.start, self._load.environment, self._load.directory)
         typed = [sys.executable, "-P", "-m", "headrace", *arguments]

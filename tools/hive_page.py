@@ -24,7 +24,7 @@ ENGINES = {
     "pig_hcatalog": "Pig, HCatLoader",
 }
 PIG = frozenset({"Pig, AvroStorage", "Pig, HCatLoader"})
-"""Engines whose names of types are not Hive's."""
+"""Engines that name types differently than Hive."""
 
 
 def results(part: str) -> dict[str, dict[str, Any]]:
@@ -34,7 +34,7 @@ def results(part: str) -> dict[str, dict[str, Any]]:
         part: the part of the results to read: `types` or `histories`.
 
     Raises:
-        SystemExit: the results of an engine are missing, or its cases differ from those of the first engine.
+        SystemExit: the results of an engine are missing, or it has other cases than the first engine.
     """
     result = {}
     for name, engine in ENGINES.items():
@@ -66,8 +66,8 @@ def _type_cell(result: dict[str, Any]) -> str:
 
 
 def changes() -> str:
-    """Returns the table of changes: for each history of a column, the result of the first engine, and the engines whose
-    results differ from it."""
+    """Returns the table of changes. A row has the history of a column, the result of the first engine, and the engines
+    with other results."""
     by_engine = results("histories")
     rows = []
     for history, first in next(iter(by_engine.values())).items():

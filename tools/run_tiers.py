@@ -66,7 +66,7 @@ TIERS = (
 
 def next_tier(waiting: Iterable[Tier], running: Iterable[Tier], cores: int) -> Tier | None:
     """Returns the tier to start next: of the waiting tiers that the free cores suffice for, the one that usually takes
-    longest; None if there is none. A tier that wants more cores than the machine has gets all."""
+    longest; None if there is none. A tier can have at most the cores of the machine."""
     free = cores - sum(min(tier.cores, cores) for tier in running)
     fitting = [tier for tier in waiting if min(tier.cores, cores) <= free]
     return max(fitting, key=lambda tier: tier.usual_minutes, default=None)
@@ -161,7 +161,7 @@ def signal_group(leader: subprocess.Popen[bytes], number: int) -> bool:
     `make` that started it.
 
     Args:
-        leader: the process whose id is that of the group.
+        leader: the first process of the group, with the group's id.
         number: the signal; 0 only checks whether the group has a process.
     """
     leader.poll()  # a zombie would count

@@ -1,4 +1,4 @@
-"""Many cases of one rule in one test: all cases run, and the failed ones are reported together."""
+"""Runs many cases of one rule in one test. All cases run, and the failed ones are reported together."""
 
 from __future__ import annotations
 

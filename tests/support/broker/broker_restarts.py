@@ -10,7 +10,11 @@ SETTING = "HEADRACE_BROKER_KILLS"
 
 
 def shutdowns(usually: int) -> list[str]:
-    """Returns alternating kills and stops: as many of each as the environment variable says, or `usually`."""
+    """Returns how a broker is ended in each round of a test: `kill` and `stop` alternately.
+
+    Args:
+        usually: number of each of the two; the environment variable `SETTING` overrides it.
+    """
     return ["kill", "stop"] * int(os.environ.get(SETTING, usually))
 
 
@@ -29,7 +33,13 @@ def serve(start_service: Any, data_dir: Path, port: int = 0, **settings: str) ->
 
 
 def start_again(service: Any, end: str, start_service: Any, data_dir: Path, port: int, **settings: str) -> Any:
-    """Kills or stops a broker and starts it again on the same directory and port."""
+    """Ends a broker, starts it again on the same directory and port, and returns the new process. Fails if one of the
+    two logged damage.
+
+    Args:
+        end: `kill` or `stop`.
+        settings: settings of the new broker.
+    """
     if end == "stop":
         assert service.stop() == 0
     else:

@@ -88,7 +88,13 @@ def append(log: PartitionLog, raw: bytes, now_ms: int = NOW_MS) -> int:
 
 
 def replace_segments(log: PartitionLog, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
-    """Replaces segments by the file that compaction wrote, as the cleaner does."""
+    """Replaces segments of a log by a file that compaction has written, with the same steps as the broker's log
+    cleaner.
+
+    Args:
+        group: the segments to replace.
+        facts: offsets, size and indexes of the new segment.
+    """
     compaction.stage_swap(group)
     log.replace_segments(group, facts)
     for path in compaction.complete_swap(group):
@@ -106,7 +112,7 @@ def find_timestamp(log: PartitionLog, timestamp_ms: int) -> TimestampOffset | No
 
 
 def contents(log: PartitionLog) -> list[tuple[int, bytes | None]]:
-    """Returns offset and value of every readable record."""
+    """Returns offset and value of every record from the log start offset on."""
     return [
         (offset, value)
         for _, raw in log.batches(log.log_start_offset)
@@ -138,7 +144,7 @@ def keyed_batch(
     codec: int = 0,
     is_transactional: bool = False,
 ) -> bytes:
-    """Returns a record batch of keys and values as a producer sends it."""
+    """Returns a record batch of (key, value) pairs as a producer sends it."""
     epoch = 0 if producer_id >= 0 else -1
     builder = DefaultRecordBatchBuilder(2, codec, is_transactional, producer_id, epoch, sequence, 1 << 30)
     for delta, (key, value) in enumerate(entries):

@@ -60,7 +60,7 @@ def now_ms() -> int:
 
 
 def fresh(name: str) -> str:
-    """Returns a unique name."""
+    """Returns a name with this prefix that no earlier call returned."""
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
@@ -70,7 +70,8 @@ def code_of(number: int) -> ErrorCode | int:
 
 
 def until(fetch: Callable[[], Any], is_enough: Callable[[Any], bool]) -> Any:
-    """Repeats `fetch` until its result satisfies `is_enough`; returns the result."""
+    """Repeats the call of `fetch` until `is_enough` accepts its result, and returns the result. Fails after
+    `TIMEOUT_S`."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         response = fetch()
@@ -81,7 +82,7 @@ def until(fetch: Callable[[], Any], is_enough: Callable[[Any], bool]) -> Any:
 
 
 class ProtocolClient:
-    """One connection; use it in a `with` statement."""
+    """A client with one connection to a broker; use it in a `with` statement. Error codes are returned, not raised."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -96,7 +97,12 @@ class ProtocolClient:
         self._connection.close()
 
     def request_once(self, request: Message, version: int, **fields: object) -> Message:
-        """Sends a request once. Structures in `fields` are mappings with the protocol's field names."""
+        """Sends a request once and returns the response.
+
+        Args:
+            version: API version of the request.
+            fields: fields of the request. Structures are mappings with the protocol's field names.
+        """
         filled = {name: as_field(request.fields[name], value, version) for name, value in fields.items()}
         module = importlib.import_module(request.__module__)
         response = getattr(module, request.__name__.replace("Request", "Response"))
@@ -114,7 +120,7 @@ class ProtocolClient:
         return code_of(response.topics[0].error_code)
 
     def topic(self, partitions: int = 1, **configs: str | None) -> str:
-        """Creates a topic and waits until the broker serves all its partitions."""
+        """Creates a topic with a new name and waits until the broker serves all its partitions. Returns the name."""
         name = fresh("t")
         assert self.create(name, partitions, **configs) == 0
         until(lambda: self.describe(name), lambda response: response[0] == 0 and len(response[1]) == partitions)
@@ -123,7 +129,11 @@ class ProtocolClient:
         return name
 
     def describe(self, name: str, *, creates: bool = False) -> tuple[ErrorCode | int, list[int]]:
-        """Returns the error and the partitions that have a leader."""
+        """Returns the error code of a topic and the numbers of its partitions that have a leader.
+
+        Args:
+            creates: whether the request permits the broker to create the topic.
+        """
         response = self.request_once(MetadataRequest, 9, topics=[{"name": name}], allow_auto_topic_creation=creates)
         (topic,) = response.topics
         return code_of(topic.error_code), [one.partition_index for one in topic.partitions if one.leader_id >= 0]
@@ -144,7 +154,7 @@ class ProtocolClient:
         transactional_id: str | None = None,
         version: int = 11,
     ) -> tuple[ErrorCode | int, int]:
-        """Returns the error and the base offset."""
+        """Sends a record batch. Returns the error code and the offset of its first record."""
         data = [{"name": topic, "partition_data": [{"index": partition, "records": records}]}]
         response = self.request_once(
             ProduceRequest,
@@ -158,7 +168,12 @@ class ProtocolClient:
         return code_of(one.error_code), one.base_offset
 
     def fetch(self, topic: str, offset: int = 0, partition: int = 0, *, committed: bool = False, **more: int) -> Any:
-        """Returns the partition of a fetch response; `more` sets other fields of the request's partition."""
+        """Returns the partition of a fetch response.
+
+        Args:
+            committed: whether to read committed messages only.
+            more: other fields of the request's partition.
+        """
         requested = {
             "partition": partition,
             "fetch_offset": offset,
@@ -185,7 +200,8 @@ class ProtocolClient:
         return response.responses[0].partitions[0]
 
     def batches(self, topic: str, offset: int = 0, *, committed: bool = False) -> list[tuple[int, int]]:
-        """Returns the first and last offset of each batch that a consumer receives, including control batches."""
+        """Returns the first and last offset of each batch from an offset on, including control batches, as a consumer
+        receives them."""
         records = bytes(self.fetch(topic, offset, committed=committed).records or b"")
         headers = [read_batch_header(frame.view) for frame in split_batches(records, topic)]
         return [(header.base_offset, header.last_offset) for header in headers]
@@ -193,7 +209,13 @@ class ProtocolClient:
     def offset(
         self, topic: str, timestamp: int, *, committed: bool = False, partition: int = 0, epoch: int = -1
     ) -> tuple[ErrorCode | int, int]:
-        """Returns the error and the offset for a timestamp, or for one of the negative special values."""
+        """Sends a ListOffsets request. Returns the error code and the offset found.
+
+        Args:
+            timestamp: milliseconds since 1970, or a special value of the protocol: -1 is the log end, -2 the log start.
+            committed: whether to consider committed messages only.
+            epoch: the leader epoch that the client knows; -1 for none.
+        """
         one = {"partition_index": partition, "current_leader_epoch": epoch, "timestamp": timestamp}
         response = self.request_once(
             ListOffsetsRequest,
@@ -226,7 +248,14 @@ class ProtocolClient:
     def produce_as(
         self, topic: str, user: ProducerIdAndEpoch, sequence: int, count: int = 1, transactional_id: str | None = None
     ) -> tuple[ErrorCode | int, int]:
-        """Produces a batch as an idempotent or transactional producer."""
+        """Produces a batch as an idempotent or transactional producer. Returns the error code and the offset of its
+        first record.
+
+        Args:
+            user: the producer id and epoch.
+            sequence: sequence number of the first record.
+            count: number of records.
+        """
         records = batch(
             *(b"v" for _ in range(count)),
             timestamp_ms=now_ms(),
@@ -262,8 +291,8 @@ class ProtocolClient:
     def _until_settled(
         self, request: Any, transactional_id: str, user: ProducerIdAndEpoch, **fields: object
     ) -> ErrorCode | int:
-        """Sends a version 3 request, and retries while the previous transaction is still completing; returns the error
-        code."""
+        """Sends a version 3 request of a transactional producer. Repeats it while the broker still completes the
+        producer's previous transaction. Returns the error code."""
 
         def send() -> Any:
             return self.request_once(
@@ -280,7 +309,11 @@ class ProtocolClient:
     def commit_in_transaction(
         self, transactional_id: str, user: ProducerIdAndEpoch, group: str, topic: str, offset: int, **member: object
     ) -> ErrorCode | int:
-        """Commits a group's offset as part of a transaction."""
+        """Commits the offset of a group in partition 0 as part of a transaction. Returns the error code.
+
+        Args:
+            member: fields of the request that identify a group member.
+        """
         topic_partition = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1}
 
         def send() -> ErrorCode | int:
@@ -328,13 +361,13 @@ class ProtocolClient:
         return until(send, _is_settled)
 
     def join_alone(self, group: str) -> tuple[str, int]:
-        """Joins as the only member and gets all partitions; returns the member id and the generation."""
+        """Joins a group as its only member and takes all partitions. Returns the member id and the generation."""
         response = self.join(group, self.join(group).member_id)
         assert self.sync(group, response.member_id, response.generation_id, leads=True) == 0
         return response.member_id, response.generation_id
 
     def heartbeat(self, group: str, member_id: str, epoch: int, **fields: object) -> Any:
-        """Sends a heartbeat of the consumer protocol (KIP-848)."""
+        """Sends a heartbeat of the consumer protocol (KIP-848) and returns the response."""
 
         def send() -> Any:
             requested_fields = {"group_id": group, "member_id": member_id, "member_epoch": epoch, **fields}
@@ -343,12 +376,17 @@ class ProtocolClient:
         return until(send, _is_settled)
 
     def join_consumer_group(self, group: str, member_id: str, *topics: str, **fields: object) -> Any:
-        """Joins with the consumer protocol; `fields` override or extend the request."""
+        """Joins a group with the consumer protocol (KIP-848) and returns the response.
+
+        Args:
+            fields: fields that override or extend the request.
+        """
         joining = {"rebalance_timeout_ms": 10_000, "subscribed_topic_names": list(topics), "topic_partitions": []}
         return self.heartbeat(group, member_id, 0, **{**joining, **fields})
 
     def join_with_partitions(self, group: str, topic: str, **fields: object) -> tuple[str, int]:
-        """Joins an empty group and waits for its partitions; returns the member id and epoch."""
+        """Joins an empty group with the consumer protocol and waits until all partitions of the topic are assigned.
+        Returns the member id and epoch."""
         member_id = fresh("m")
         response = self.join_consumer_group(group, member_id, topic, **fields)
         complete = {"rebalance_timeout_ms": 10_000, "subscribed_topic_names": [topic], "topic_partitions": [], **fields}
@@ -426,7 +464,8 @@ def _is_settled(response: Any) -> bool:
 
 
 def as_field(field: Any, value: Any, version: int) -> Any:
-    """Converts mappings to the classes of the protocol library."""
+    """Returns the value of a request field for the protocol library: mappings become objects of the library's
+    classes."""
     if field.is_struct_array() and value is not None:
         return [_structure(field, one, version) for one in value]
     return _structure(field, value, version) if field.is_struct() and value is not None else value

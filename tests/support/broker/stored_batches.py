@@ -23,7 +23,7 @@ BATCH_BYTES_MAX = 1 << 24
 
 
 def stored_batches(address: str, topic: str, partition: int = 0) -> list[Batch]:
-    """Returns all batches, including markers and those of aborted transactions."""
+    """Returns all batches of a partition, including transaction markers and batches of aborted transactions."""
     topic_partition = TopicPartition(topic, partition)
     batches: list[Batch] = []
     offset = 0
@@ -40,7 +40,8 @@ def stored_batches(address: str, topic: str, partition: int = 0) -> list[Batch]:
 
 
 def codecs(batches: list[Batch]) -> set[str]:
-    """Returns the codecs of the clients' batches; the broker writes the markers."""
+    """Returns the names of the compression codecs of all batches except transaction markers, which the broker
+    writes."""
     return {CODECS[batch.attributes & CODEC_MASK] for batch in batches if not batch.attributes & CONTROL}
 
 
@@ -53,14 +54,14 @@ def is_transactional(batches: list[Batch]) -> bool:
 
 
 def values(batches: list[Batch]) -> dict[int, bytes | None]:
-    """Returns the values by offset."""
+    """Returns the values of all messages by offset."""
     return {
         offset: value for batch in batches if not batch.attributes & CONTROL for offset, _, _, value, _ in batch.records
     }
 
 
 def messages(batches: list[Batch]) -> list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]]:
-    """Returns timestamp, key, value and headers of each record."""
+    """Returns timestamp, key, value and headers of each message, without transaction markers."""
     return [
         (time_ms, key, value, parse_headers(headers))
         for batch in batches

@@ -1,3 +1,2 @@
-"""Hive tables: the engines that read and write them, the cases of docs/hive.md,
-and the recorded result of each engine.
-"""
+"""Hive tables in tests: the engines that read and write them, the cases of docs/hive.md, and the recorded result of
+each engine."""

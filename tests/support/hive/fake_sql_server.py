@@ -1,4 +1,5 @@
-"""The SQL server of `headrace up` without Spark: records requests and returns the same result for all of them."""
+"""A stand-in for the SQL server of `headrace up`, without Spark. It records requests and returns the same result for
+all of them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ RESULT = QueryResult(
 
 @contextlib.contextmanager
 def fake_sql_server(data_dir: Path, result: QueryResult = RESULT) -> Iterator[list[SqlRequest]]:
-    """Runs on a data directory while open; yields the requests so far."""
+    """Runs the server for a data directory while the context is open. Yields the list of requests, which grows."""
     data_dir.mkdir(parents=True, exist_ok=True)
     path = data_dir / "sql.sock"
     requests: list[SqlRequest] = []

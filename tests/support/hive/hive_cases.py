@@ -1,4 +1,5 @@
-"""Histories of one field, by name, with the values sent at each version: the cases of the tables in docs/hive.md."""
+"""The cases of the tables in docs/hive.md: types with a value, and histories of a column, which have the field and the
+value sent in each version of a schema."""
 
 from __future__ import annotations
 
@@ -25,9 +26,8 @@ def fixed(size: int, **more: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TypeCase:
-    """`value` is as in Avro's binary encoding: the underlying value of a logical type, and a union's value with its
-    branch.
-    """
+    """An Avro type and a value of it. The value has the form of Avro's binary encoding: that of the underlying type for
+    a logical type, and a pair of branch name and value for a union."""
 
     name: str
     type: Any
@@ -76,18 +76,23 @@ TYPES = (
 
 
 Sent = tuple[dict[str, Any] | None, Any]
-"""A field and the sent value; None if the version lacks the field."""
+"""A field in one version of a schema, and the value sent with it. The field is None if the version lacks it."""
 
 
 @dataclass(frozen=True)
 class History:
-    """Versions of the field `c`, or of several fields in their order, named `c`, `d` and `e`."""
+    """The versions of a field and the values sent.
+
+    Attributes:
+        versions: the field `c` in each version; or a list of the fields `c`, `d` and `e`, in their order.
+    """
 
     name: str
     versions: Sequence[Sent | list[Sent]]
 
     def fields(self, version: int) -> list[tuple[dict[str, Any], Any]]:
-        """Returns the fields of a version; after its last version a history stays unchanged."""
+        """Returns the fields of a version, with the values sent. Versions after the last one of the history are equal
+        to it."""
         sent = self.versions[min(version, len(self.versions) - 1)]
         every = sent if isinstance(sent, list) else [sent]
         return [(field, value) for field, value in every if field is not None]
@@ -240,7 +245,8 @@ HISTORIES = (
 
 @dataclass(frozen=True)
 class RecordHistory:
-    """Versions of a message record with one string field `c`: attributes of the record and of the field."""
+    """The versions of a record with one string field `c`. Each version has attributes of the record and attributes of
+    the field, such as aliases."""
 
     name: str
     versions: Sequence[tuple[dict[str, Any], dict[str, Any]]]
@@ -252,7 +258,7 @@ class RecordHistory:
 
 EVENT = {"name": "Event", "namespace": "here"}
 LONG_DOC = "All that is to be said. " * 15
-"""Longer than the 256 characters that a metastore stores of a column comment."""
+"""A text longer than the 256 characters that a metastore stores of a column comment."""
 
 RECORDS = (
     RecordHistory("the message's record renamed", [({}, {}), ({"name": "Other"}, {}), ({}, {})]),
@@ -265,7 +271,8 @@ RECORDS = (
 
 
 def types_schema(cases: Sequence[TypeCase]) -> Schema:
-    """Returns a record with four fields per case: the type itself, and the type in an array, a map and a record."""
+    """Returns a record with four fields for each case: the type itself, and the type in an array, in a map and in a
+    record."""
     fields: list[dict[str, Any]] = []
     for number, case in enumerate(cases):
         kind = numbered(case.type, number)
@@ -293,7 +300,7 @@ VERSIONS = max(len(history.versions) for history in HISTORIES)
 
 
 def histories_schema(version: int) -> Schema:
-    """Returns a record with the fields of each history at a version."""
+    """Returns a record with the fields of all histories at a version."""
     fields: list[dict[str, Any]] = [{"name": "id", "type": "int"}]
     for number, history in enumerate(HISTORIES):
         for field, _ in history.fields(version):
@@ -313,13 +320,20 @@ def histories_message(version: int) -> dict[str, Any]:
 
 
 def columns_of(fields: Sequence[Field], number: int) -> dict[int, str]:
-    """Returns the columns of a history by index, with the names they would have alone."""
+    """Returns the columns that belong to one history, by their index in a table of all histories. Their names are those
+    without the number that makes them unique in this table.
+
+    Args:
+        fields: all columns of the table.
+        number: number of the history.
+    """
     names = (re.fullmatch(rf"([cde]){number}((?:_.*)?)", field.name.lower()) for field in fields)
     return {at: name[1] + name[2] for at, name in enumerate(names) if name}
 
 
 def numbered(kind: Any, number: int) -> Any:
-    """Returns the type with unique names, so that several cases fit in one schema."""
+    """Returns an Avro type in which the number is added to all names, so that types of several cases fit in one
+    schema."""
     if isinstance(kind, list):
         return [numbered(branch, number) for branch in kind]
     if isinstance(kind, str):

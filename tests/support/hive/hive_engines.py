@@ -1,4 +1,4 @@
-"""The engines that create and read tables, each with its executor."""
+"""The query engines that create and read tables in tests, each with its executor of table changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class EngineRefused(Exception):
 
 @dataclass
 class Engine:
-    """`query` returns rows as the engine's client returns them."""
+    """A query engine. `query` runs a query and returns the rows with values as the engine's client library returns
+    them."""
 
     name: str
     executor: Executor
@@ -40,7 +41,7 @@ class Engine:
         raise NotImplementedError
 
     def nested(self, column: str) -> str:
-        """Returns an expression that renders an array, map or struct unambiguously."""
+        """Returns an SQL expression that converts an array, map or struct column to a text that can be parsed."""
         return column
 
     @property
@@ -61,7 +62,7 @@ class SparkEngine(Engine):
 
 @dataclass
 class ServerEngine(Engine):
-    """An engine with a HiveServer2 protocol address."""
+    """An engine that is queried over the protocol of HiveServer2: HiveServer2 itself, or Spark's Thrift server."""
 
     address: HiveServerAddress
 
@@ -82,7 +83,7 @@ class ServerEngine(Engine):
 
 
 def second_executor(engine: Engine) -> Executor:
-    """Returns a second executor on the same metastore, as in another process."""
+    """Returns another executor on the metastore of an engine, to simulate changes by another process."""
     if isinstance(engine, SparkEngine):
         return SparkExecutor(engine.session)
     assert isinstance(engine, ServerEngine)
@@ -118,6 +119,6 @@ def one_line(error: BaseException) -> str:
 
 
 def error_class(message: str) -> str:
-    """Returns the innermost Java exception in a message, with its text."""
+    """Returns the innermost Java exception named in an error message: its class and the beginning of its text."""
     found: Sequence[str] = re.findall(r"\w+(?:Exception|Error): [^:]{0,80}", message)
     return found[-1] if found else message[:80]

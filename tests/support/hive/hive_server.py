@@ -28,8 +28,12 @@ METASTORE = "org.apache.hadoop.hive.metastore.HiveMetaStore"
 
 
 class HiveServer:
-    """A running HiveServer2; `address` is host:port, `log` its output file. Queries run in its JVM, with Tez in local
-    mode. With `main=METASTORE` it is only the metastore service.
+    """A running HiveServer2. It executes queries in its own JVM, with Tez in local mode. With `main=METASTORE` it is
+    only a metastore service.
+
+    Attributes:
+        address: host:port.
+        log: file with its output.
     """
 
     def __init__(self, directory: Path, properties: Mapping[str, str] | None = None, main: str = HIVE_SERVER) -> None:
@@ -80,7 +84,7 @@ class HiveServer:
 
 
 def configuration(properties: Mapping[str, str]) -> str:
-    """A Hadoop configuration file."""
+    """Returns a configuration file of Hadoop with these properties, in XML."""
     lines = (
         f"<property><name>{escape(name)}</name><value>{escape(value)}</value></property>"
         for name, value in properties.items()

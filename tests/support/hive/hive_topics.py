@@ -1,6 +1,5 @@
-"""Topics without broker and registry: versions are folded, rows are projected and written, and tables are updated on
-several engines, by calling the loader's functions.
-"""
+"""Topics of tests with Hive tables on several engines, without broker and registry. They call the loader's functions
+directly to fold in schema versions, write the rows of messages, and update the tables."""
 
 from __future__ import annotations
 
@@ -30,7 +29,12 @@ REVISIONS = itertools.count(1)
 
 @dataclass(frozen=True)
 class Sent:
-    """A message, its schema, and the load schema right after folding in that schema."""
+    """A message that was sent.
+
+    Attributes:
+        writer: the schema that it was written with.
+        then: the load schema right after `writer` was folded in.
+    """
 
     writer: Schema
     then: Schema
@@ -43,8 +47,12 @@ def expression(engine: Engine, load: Schema, column: Field) -> str:
 
 
 def find_wrong_rows(engine: Engine, table: str, load: Schema, sent: Mapping[tuple[int, int], Sent]) -> list[str]:
-    """Queries a table and returns the differences to the sent messages, by partition and offset; each row must occur
-    once.
+    """Reads all rows of a table with an engine. Returns how they differ from the sent messages, one text per
+    difference. Each message must have one row.
+
+    Args:
+        load: the load schema, which determines the columns.
+        sent: the messages by partition and offset.
     """
     root = load.root
     assert isinstance(root, Record)
@@ -65,11 +73,15 @@ def find_mismatches(
     sent: Mapping[tuple[int, int], Sent],
     normalize: Callable[[Type, Any, Any], Any],
 ) -> list[str]:
-    """Returns the differences between rows of partition, offset and all columns, and the sent messages.
+    """Returns how rows of a table differ from the sent messages, one text per difference.
 
     Args:
-        load: columns and types; without logical types, values have their underlying types.
-        normalize: converts a column's type, value and expected value to the form of `expected_value`.
+        rows: partition, offset, and the values of all columns.
+        load: the load schema, which determines the columns. Columns without logical types have values of their
+            underlying types.
+        sent: the messages by partition and offset.
+        normalize: gets a column's type, its value and the expected value, and returns the value in the form of
+            `expected_value`.
     """
     root = load.root
     assert isinstance(root, Record)
@@ -87,7 +99,12 @@ def find_mismatches(
 
 @dataclass
 class FoldedTopic:
-    """`filed` are the rows so far: version number, schema, and message as for fastavro."""
+    """A topic whose schema versions are folded in one by one, and its table on several engines.
+
+    Attributes:
+        states: the state of the load schema after each version.
+        filed: the rows so far: version number, schema, and message in the form of fastavro.
+    """
 
     name: str
     directory: Path
@@ -104,7 +121,7 @@ class FoldedTopic:
         return parse_schema(self.states[-1].text)
 
     def evolve(self, schema: Schema, *messages: Any) -> None:
-        """Adds a version: updates the table, then adds a partition with the messages."""
+        """Adds a schema version: updates the table on all engines, then adds a partition with the messages."""
         before = self.states[-1] if self.states else EMPTY
         number = len(self.states) + 1
         self.states.append(fold(before, number, schema, number))
@@ -128,7 +145,7 @@ class FoldedTopic:
         }
 
     def mismatches(self, engine: Engine) -> list[str]:
-        """Returns the differences between the engine's rows and all rows so far, in old and new partitions."""
+        """Returns how the rows that an engine reads differ from all messages so far, in old and new partitions."""
         return find_wrong_rows(engine, f"{DATABASE}.{quote_identifier(self.table)}", self.load_schema, self.sent)
 
     def publish_schema(self) -> Path:

@@ -22,7 +22,12 @@ TIMESTAMP = "%Y-%m-%d %H:%M:%S.%f"
 
 
 def expected_value(schema: Schema, node: Type, raw: Any) -> Any:
-    """Returns the form of a value from Avro's binary encoding: dates and timestamps as numbers, decimals as bytes."""
+    """Returns a value of Avro's binary encoding in the common form of this module.
+
+    Args:
+        node: its type. raw: the value as fastavro decodes it without logical types: dates and timestamps are numbers,
+        decimals are bytes.
+    """
     node = schema.resolve(node)
     if raw is None:
         return None
@@ -76,10 +81,13 @@ def is_nested(schema: Schema, node: Type) -> bool:
 def normalize_value(
     schema: Schema, node: Type, value: Any, nested_bytes: NestedBytes | None = str.encode, expected: Any = None
 ) -> Any:
-    """Returns the form of an engine's result for a column of this type.
+    """Returns a value of an engine's result in the common form of this module.
 
-    Without `nested_bytes`, bytes are raw, as HiveServer2 writes them inside JSON. Their end is then determined by the
-    expected value, or by the next character that ends a value.
+    Args:
+        node: type of the column.
+        nested_bytes: converts the strings for bytes inside arrays, maps and structs. Without it, such bytes are raw, as
+            HiveServer2 writes them inside JSON. Their end is then where the expected value ends, or before the next
+            character that ends a value.
     """
     node = schema.resolve(node)
     if isinstance(node, Union):
@@ -90,7 +98,11 @@ def normalize_value(
 
 
 def _bare(schema: Schema, node: Type, text: str, at: int, expected: Any) -> tuple[Any, int]:
-    """Parses the value at an offset, with raw bytes; returns it and its end."""
+    """Parses the value that begins at an offset of a JSON text with raw bytes. Returns it and the offset of its end.
+
+    Args:
+        expected: the expected value, which shows the length of raw bytes.
+    """
     node = schema.resolve(node)
     if isinstance(node, Union):
         node = next(schema.resolve(branch) for branch in node.branches if not _is_null(branch))
@@ -132,7 +144,7 @@ def _member(node: Map | Record, name: str) -> Type:
 
 
 def _is_bytes(node: Primitive | Fixed) -> bool:
-    """Whether the column is binary."""
+    """Returns whether the column is binary; a decimal stored as `bytes` is not."""
     is_decimal = node.logical is not None and node.logical.name == "decimal"
     return isinstance(node, Fixed) or (node.type is PrimitiveType.BYTES and not is_decimal)
 

@@ -72,7 +72,12 @@ class PigRefused(Exception):
 
 
 class Pig:
-    """`jars` is `pig`, or `pig-hcat` for tables in a metastore of Hive 2.3."""
+    """Runs Pig scripts.
+
+    Args:
+        directory: a new directory for the scripts and logs.
+        jars: name of the pom with Pig's jars: `pig`, or `pig-hcat` for tables in a metastore of Hive 2.3.
+    """
 
     def __init__(self, directory: Path, jars: str) -> None:
         directory.mkdir(parents=True)
@@ -88,11 +93,12 @@ class Pig:
     def answers(
         self, load: str, columns: Sequence[str], before: str = "", **properties: str
     ) -> tuple[dict[str, str], list[list[Any]]]:
-        """Returns the types of all columns by name, and the values of some columns of every row, for
-        `normalize_pig_value`.
+        """Loads data with Pig. Returns the types of all columns by name, and the values of some columns of every row,
+        in the form for `normalize_pig_value`.
 
         Args:
             load: the expression after LOAD.
+            columns: the columns to return.
             before: statements at the start of the script.
 
         Raises:
@@ -132,7 +138,7 @@ class Pig:
 
 
 def _members(described: str) -> list[tuple[str, str]]:
-    """Returns the members of a described relation and their types."""
+    """Parses the output of Pig's DESCRIBE. Returns the name and type of each column."""
     parts, depth = [""], 0
     for sign in NAMELESS.sub(r"\1", described):
         depth += (sign in "({[") - (sign in ")}]")

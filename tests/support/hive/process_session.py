@@ -1,4 +1,5 @@
-"""The Spark session of the test process: test modules share it, and it is replaced if a module needs another one."""
+"""The Spark session of the test process, which test modules share. It is replaced if a module needs one with other
+properties."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ Opened = TypeVar("Opened")
 
 
 class ProcessSession:
-    """The open session and its name; a process has one session at a time."""
+    """The open Spark session and the name under which it was opened. A process has one session at a time."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -18,7 +19,11 @@ class ProcessSession:
         self._opened: Any = None
 
     def get(self, name: str, opening: Callable[[], AbstractContextManager[Opened]]) -> Opened:
-        """Returns the session of this name; opens it if another one, or none, is open."""
+        """Returns the session with this name. If another session is open, closes it first.
+
+        Args:
+            opening: opens the session, if it is not open.
+        """
         if self._name != name:
             self.close()
             self._opened = self._stack.enter_context(opening())

@@ -25,10 +25,10 @@ def spark_session(
     master: str = "local[1]",
     extra: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[SparkSession]:
-    """Opens a Spark session.
+    """Opens a Spark session while the context is open.
 
     Args:
-        metastore: its URI; without one, the session has a Derby metastore in `data_dir`.
+        metastore: URI of the metastore; without one, the session has a Derby metastore in `data_dir`.
     """
     environment = dict(os.environ)
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""The view of a topic's table, and a topic state to create it from."""
+"""Sample state of a topic, for tests of the view `<table>_latest`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from support.loader.loader_samples import load_schema
 
 
 def folded_topic(*versions: str) -> TopicState:
-    """Returns the topic `orders` as its load leaves it after these versions of its schema, with ids 1, 2 …"""
+    """Returns the loader's state of the topic `orders` after these versions of its schema were loaded, with the schema
+    ids 1, 2 …"""
     state = EMPTY
     for number, text in enumerate(versions, 1):
         state = fold(state, number, parse_schema(text, strict=False), number)

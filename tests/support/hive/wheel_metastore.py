@@ -1,4 +1,4 @@
-"""The Hive 2.3 metastore of pyspark's wheel as a service on PostgreSQL."""
+"""Runs the metastore of Hive 2.3, which is in the PySpark wheel, as a service on PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
-"""Test support for the loader: worlds with fakes or real servers, oracles of projected rows, storages, and fuzzers of
-the C core."""
+"""Support code for tests of the loader: warehouses with fake or real servers ("worlds"), independent computations of
+the expected rows ("oracles"), storages, and fuzzers of the C core."""

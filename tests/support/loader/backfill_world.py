@@ -27,7 +27,8 @@ ALL = Period("dt=1970-01-01", DAY)  # unreadable messages are stored by their re
 
 
 class BackfillWorld(TaskWorld):
-    """In the topic `orders`, the hour of a message is its offset modulo three."""
+    """A warehouse in which the topic `orders` is loaded and backfilled, with fake servers and real tasks. The hour of a
+    message is its offset modulo three."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -47,9 +48,11 @@ class BackfillWorld(TaskWorld):
     def backfill(
         self, period: Period = ALL, *, is_dry: bool = False, piece_bytes_max: int = 2**30, **changes: Any
     ) -> BackfillReport:
-        """Runs a backfill.
+        """Runs a backfill of the topic and returns its report.
 
         Args:
+            period: the time partitions to rewrite.
+            piece_bytes_max: estimated bytes that one task reads.
             changes: fields of `BackfillPorts` to replace.
         """
         ports = dataclasses.replace(self.backfill_ports(), **changes)
@@ -57,7 +60,7 @@ class BackfillWorld(TaskWorld):
         return backfill(ports, "orders", period, settings, is_dry=is_dry)
 
     def files(self, kind: FileKind = FileKind.DATA, time_partition: str = "") -> list[Path]:
-        """The live files at their published paths."""
+        """Returns the paths of the topic's current files, after they were published."""
         log = self.log()
         commit_number = log.read_state().commit_number
         placed = published_files(
@@ -66,7 +69,7 @@ class BackfillWorld(TaskWorld):
         return [self.warehouse / one.path for one in placed]
 
     def findings(self) -> tuple[VerifyFinding, ...]:
-        """The findings of `headrace verify --checksums`."""
+        """Returns the findings of `headrace verify --checksums`."""
         log = self.log()
         log.read_state()
         return verify_topic(log, FileIndex(log), local_storage(self.warehouse), "orders", checksums=True).findings
@@ -75,6 +78,6 @@ class BackfillWorld(TaskWorld):
         return local_storage(self.warehouse).staging.run_ids()
 
     def is_whole(self) -> bool:
-        """Whether every message is a row or quarantined exactly once, and no file has a finding."""
+        """Returns whether every message is a row or in quarantine exactly once, and `verify` has no finding."""
         everywhere = sorted([*self.rows("orders"), *self.quarantined("orders")])
         return everywhere == self.produced("orders") and not self.findings()

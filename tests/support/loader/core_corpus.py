@@ -1,9 +1,10 @@
-"""A corpus of inputs, found by a fuzzer, that reach different parts of the core; checks each with core and reference.
+"""A corpus of inputs, found by a fuzzer, that reach different parts of the core. Each is checked with core and
+reference, which must give the same result.
 
-`tests/golden/core_corpus` has the histories of schemas that the programs of the inputs come from, and one input per
-line in hexadecimal. `core_guided_fuzz.py` finds more. An input consists of the history; options; the number of records,
-or the version in the history; the capacity for rows, for `core_fuzz_target.c` only; then the payload of a batch, or a
-body.
+`tests/golden/core_corpus` has the histories of schemas, from which the programs of the core are compiled, and one input
+per line in hexadecimal. `core_guided_fuzz.py` finds more inputs. An input consists of the number of the history;
+options; the number of records of a batch, or the version of a body; the capacity for rows, which only
+`core_fuzz_target.c` uses; then the payload of the batch, or the body.
 """
 
 from __future__ import annotations
@@ -43,12 +44,13 @@ TIME_FIELDS: Final = ("timestamp",)
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A history of schemas, and the plan by which its messages become rows of the last load schema."""
+    """A history of schemas, with the plan that projects its messages to rows of the newest load schema."""
 
     plan: TopicPlan
 
     def programs(self) -> Iterator[bytes]:
-        """Encodes the programs for the fuzz target: schema id, unit of time, words, constants."""
+        """Yields the programs of all versions in the form that the fuzz target reads: schema id, unit of time, words,
+        constants."""
         projection = TopicProjection(self.plan, TIME_FIELDS)
         for schema_id in sorted(self.plan.writer_schemas):
             writer = projection.writer(schema_id)
@@ -57,10 +59,13 @@ class World:
                 yield struct.pack("=I", len(program.constants)) + program.constants
 
     def check_body(self, version: int, body: bytes) -> None:
-        """Compares core and reference for a body of a version, counted from 0.
+        """Converts a message body with core and reference.
+
+        Args:
+            version: the number of the writer schema's version, from 0.
 
         Raises:
-            AssertionError: they differ.
+            AssertionError: their results differ.
         """
         ids = sorted(self.plan.writer_schemas)
         schema_id = ids[version % len(ids)]
@@ -74,10 +79,13 @@ class World:
             return
 
     def check_payload(self, given: RangeInputs, payload: bytes, count: int) -> None:
-        """Compares core and reference for the payload of a batch.
+        """Processes the payload of a record batch with core and reference.
+
+        Args:
+            count: number of its records.
 
         Raises:
-            AssertionError: they differ.
+            AssertionError: their results differ.
         """
         expected: list[Record] | None
         found: Sequence[Record] | None
@@ -110,7 +118,7 @@ def save_inputs(found: Sequence[bytes]) -> None:
 
 
 def write_programs(path: Path, of: Sequence[World]) -> None:
-    """Writes the programs for the fuzz target, in the byte order of this machine."""
+    """Writes the file of programs that the fuzz target reads, in the byte order of this machine."""
     parts = [struct.pack("=I", len(of))]
     for world in of:
         programs = list(world.programs())
@@ -119,15 +127,16 @@ def write_programs(path: Path, of: Sequence[World]) -> None:
 
 
 def write_inputs(path: Path, of: Sequence[bytes]) -> None:
-    """Writes the inputs for the fuzz target built with HR_REPLAY."""
+    """Writes inputs to a file for the fuzz target built with HR_REPLAY, which runs each input and every prefix of it
+    instead of searching for new inputs."""
     path.write_bytes(b"".join(struct.pack("=I", len(data)) + data for data in of))
 
 
 def check(of: Sequence[World], data: bytes) -> None:
-    """Compares core and reference for one input.
+    """Runs core and reference on one input.
 
     Raises:
-        AssertionError: they differ.
+        AssertionError: their results differ.
     """
     if len(data) < HEAD_BYTES:
         return

@@ -23,7 +23,7 @@ MESSAGES_PER_HISTORY = 12
 
 
 def main(seconds: float, seed: int) -> int:
-    """Returns 0 without a finding."""
+    """Builds the core with sanitizers and fuzzes it. Returns the exit code, 0 without a finding."""
     from headrace.avro_codec.core.build import LIBRARY, build, compiler
 
     with tempfile.TemporaryDirectory() as directory:
@@ -44,8 +44,8 @@ def main(seconds: float, seed: int) -> int:
 
 
 def _replays(directory: Path, environment: dict[str, str]) -> bool:
-    """Runs the corpus with buffers of exactly the size passed to the core. Returns whether no sanitizer reports an
-    error."""
+    """Runs the corpus in a C program that gives the core buffers of exactly the needed size, so that a sanitizer
+    reports any access beyond them. Returns whether there was no report."""
     from headrace.avro_codec.core.build import HERE, SOURCES, compiler
     from support.loader import core_corpus
 
@@ -86,7 +86,7 @@ def under_sanitizers(path: Path, seconds: float, seed: int) -> None:
 
 
 def _check_corpus() -> int:
-    """Returns the number of inputs."""
+    """Compares core and reference for all inputs of the corpus, and returns the number of inputs."""
     from support.loader import core_corpus
 
     worlds = core_corpus.worlds()
@@ -96,7 +96,8 @@ def _check_corpus() -> int:
 
 
 def _worlds(seed: int) -> list[list[tuple[object, object, bytes]]]:
-    """For each history: (converter of core and reference, plan of its topic, message)."""
+    """Generates histories of schemas. Returns for each history a list of messages, each with a converter that compares
+    core and reference, and the plan of its topic."""
     import hypothesis
     from hypothesis import strategies as st
 
@@ -143,7 +144,8 @@ def _bodies(world: list[tuple[object, object, bytes]], chance: random.Random) ->
 
 
 def _batch(world: list[tuple[object, object, bytes]], chance: random.Random) -> None:
-    """Compares core and reference for a payload of several records, with further mutations."""
+    """Makes a batch of a history's messages, of which some are mutated, and compares core and reference on it. Then
+    mutates the payload of the batch and compares them again."""
     from headrace.avro_codec import core_library
     from headrace.kafka_wire.record_batch import parse_records
     from headrace.loader.project.batches import Columns, RecordColumns
@@ -170,7 +172,7 @@ def _batch(world: list[tuple[object, object, bytes]], chance: random.Random) -> 
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
-    """The data with a few bytes changed, removed, inserted or moved."""
+    """Returns the data with a few bytes changed, removed, inserted or moved."""
     out = bytearray(data)
     for _ in range(chance.randrange(1, 4)):
         at = chance.randrange(len(out) + 1)

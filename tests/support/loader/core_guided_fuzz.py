@@ -40,7 +40,7 @@ def clang() -> str:
 
 
 def build(target: Path) -> None:
-    """Builds the fuzz target.
+    """Builds the fuzz target, a C program that runs the core on inputs of libFuzzer.
 
     Raises:
         SystemExit: the compiler failed.
@@ -52,7 +52,7 @@ def build(target: Path) -> None:
 
 
 def seeds(worlds: list[core_corpus.World], chance: random.Random) -> list[bytes]:
-    """Batches and bodies of zeros and small numbers, framed as messages of each history."""
+    """Returns first inputs for the fuzzer: batches and bodies of zeros and small numbers for each history."""
     made = []
     for number, world in enumerate(worlds):
         ids = sorted(world.plan.writer_schemas)

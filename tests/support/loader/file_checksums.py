@@ -1,4 +1,4 @@
-"""Checksums of files in the notation of commits."""
+"""Checksums of files in the form in which commits have them."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ SERVER = Path(__file__).resolve().parent / "fault" / "load_forks.py"
 
 
 class ForkedProcess:
-    """One forked driver, with the part of `subprocess.Popen` that `StoppingLoad` needs."""
+    """A forked driver. It has the methods of `subprocess.Popen` that `StoppingLoad` uses."""
 
     def __init__(self, pid: int, lines: Queue[str]) -> None:
         self.pid = pid
@@ -27,7 +27,7 @@ class ForkedProcess:
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while the process runs or is stopped."""
+        """Returns the exit code, negative for a signal; None while the process runs or is stopped."""
         if self._code is None:
             try:
                 self._code = _number_after("ended", self._lines.get_nowait())
@@ -42,7 +42,12 @@ class ForkedProcess:
 
 
 class ForkedLoad(StoppingLoad):
-    """A load in a forked process that stops itself at a point, or runs freely when `point` is ""."""
+    """A load in a forked process.
+
+    Args:
+        point: the stop point at which it stops itself; "" for none.
+        nth: at which passage of the point it stops.
+    """
 
     def __init__(self, forks: LoadForks, arguments: Sequence[str], log: Path, point: str, nth: int) -> None:
         self.announce = log.with_suffix(".announce")
@@ -64,9 +69,10 @@ class ForkedLoad(StoppingLoad):
 
 
 class LoadForks:
-    """The process that forks the drivers of a world's loads, one at a time.
+    """A process with a running Spark that forks the drivers of loads, one at a time.
 
-    The drivers share a JVM, which survives the kill of a driver. Loads of `LoadWorld.start_load` share nothing.
+    The drivers share its JVM, which survives when a driver is killed. In contrast, each load of `LoadWorld.start_load`
+    has its own JVM.
     """
 
     def __init__(self, world: LoadWorld, directory: Path) -> None:
@@ -103,7 +109,7 @@ class LoadForks:
         return self._last
 
     def workers(self) -> list[int]:
-        """The Python workers of the shared JVM that are alive."""
+        """Returns the process ids of the Python workers of the shared JVM."""
         return [pid for pid in descendants(self._process.pid)[1:] if "worker_daemon" in command_line(pid)]
 
     def close(self) -> None:

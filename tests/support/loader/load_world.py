@@ -1,4 +1,4 @@
-"""Real servers, producers that record their messages, and loads that run, are killed or are paused."""
+"""A warehouse with real servers, producers that record their messages, and loads that tests run, kill or pause."""
 
 from __future__ import annotations
 
@@ -51,7 +51,12 @@ def event_schema(name: str, fields: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 @dataclass
 class Produced:
-    """The acknowledged messages of a topic, by (partition, offset)."""
+    """The acknowledged messages of a topic, by (partition, offset).
+
+    Attributes:
+        rows: the events, each of which must become a row.
+        bad: messages that are not Avro, which must be quarantined.
+    """
 
     rows: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
     bad: set[tuple[int, int]] = field(default_factory=set)
@@ -59,14 +64,16 @@ class Produced:
 
 
 class LoadWorld:
-    """A data directory with a running registry, broker and metastore. `patience_s` is the timeout of a command.
+    """A data directory with a running registry, broker and metastore, in which loads run.
 
     Args:
-        broker: settings of the broker as variables, in addition to `KEEPS_ALL`. keeps_spark: `load` and `command` run
-        in one process, so that only the first starts Spark. Only for tests that run
-            no two loads of this world at once. `cold_command` always starts a new process.
+        metastore: whether to start a metastore.
+        broker: settings of the broker as variables, in addition to `KEEPS_ALL`.
+        keeps_spark: whether `load` and `command` run in one process, so that only the first starts Spark. Only for
+            tests that run no two loads of this world at once. `cold_command` always starts a new process.
 
     Attributes:
+        patience_s: timeout of a command.
         now_ms: the clock of loads and rewrites if `keeps_spark`, None for the system's.
     """
 
@@ -107,8 +114,13 @@ class LoadWorld:
         self._next_id = 0
 
     def produce(self, topic: str, count: int, *, fields: Sequence[dict[str, Any]] = FIELDS) -> None:
-        """Sends `count` events over three hours, a message that is no Avro, and a tombstone. Returns when all are
-        acknowledged."""
+        """Sends events to a topic, evenly over three hours, then a message that is not Avro, and a tombstone. Returns
+        when all are acknowledged.
+
+        Args:
+            count: number of events.
+            fields: fields of their schema.
+        """
         schema = event_schema(topic, fields)
         registered = self.registry.register(f"{topic}-value", json.dumps(schema))
         parsed = fastavro.parse_schema(schema)
@@ -137,7 +149,7 @@ class LoadWorld:
         known.tombstones.add((tombstone.get(30).partition, tombstone.get(30).offset))
 
     def flags(self, *more: str) -> list[str]:
-        """The flags of any load of this world; later flags override earlier ones."""
+        """Returns the command-line flags that any load of this world needs, followed by `more`, which override them."""
         flags = {
             "--data-dir": str(self.data_dir),
             "--registry-url": self.addresses["registry"],
@@ -176,7 +188,11 @@ class LoadWorld:
         return StoppingLoad(["load", *self.flags(*more)], log, point, nth)
 
     def check(self, *, whole: bool) -> None:
-        """Checks that every published row was produced and is published once; with `whole`, that no row is missing."""
+        """Checks the published rows of all topics: each belongs to a produced message and is published once.
+
+        Args:
+            whole: whether to check also that no row is missing.
+        """
         for topic, known in self.produced.items():
             rows, quarantined = self.published(topic)
             twice = [at for at, number in Counter(at for at, _ in rows).items() if number > 1]
@@ -191,8 +207,8 @@ class LoadWorld:
                 assert set(quarantined) == known.bad, f"{topic}: the quarantine is incomplete"
 
     def published(self, topic: str) -> tuple[list[tuple[tuple[int, int], dict[str, Any]]], list[tuple[int, int]]]:
-        """The rows of the published files with their (partition, offset), and the (partition, offset) of quarantined
-        messages."""
+        """Returns the rows in the published files of a topic, each with its (partition, offset), and the (partition,
+        offset) of every quarantined message."""
         rows = []
         for path in sorted((self.warehouse / topic).glob("dt=*/hr=*/*.avro")):
             with path.open("rb") as file:
@@ -214,7 +230,12 @@ def rows_of(path: Path) -> list[QuarantinedRow]:
 
 
 class StoppingLoad:
-    """A load in a child process that stops itself at a point, or runs freely when `point` is ""."""
+    """A load in a child process.
+
+    Args:
+        point: the stop point at which it stops itself; "" for none.
+        nth: at which passage of the point it stops.
+    """
 
     def __init__(self, arguments: Sequence[str], log: Path, point: str, nth: int) -> None:
         self.announce = log.with_suffix(".announce")
@@ -261,7 +282,7 @@ class StoppingLoad:
         return code
 
     def workers(self) -> list[int]:
-        """The Python workers of this load that are alive."""
+        """Returns the process ids of this load's Python workers."""
         return [pid for pid in descendants(self.process.pid)[1:] if "pyspark.daemon" in command_line(pid)]
 
     def last_phase(self) -> str:

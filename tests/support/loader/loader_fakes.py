@@ -1,4 +1,4 @@
-"""A cluster, a registry, a pool and a metastore in memory, behind the loader's protocols."""
+"""Fakes of the loader's interfaces, in memory: Kafka cluster, registry, pool of tasks and metastore."""
 
 from __future__ import annotations
 
@@ -81,10 +81,14 @@ ORDER_V2 = (
 
 @dataclass
 class FakeTopic:
-    """`logs` has the schema id of every message, per partition; `first` is the offset of the first message.
+    """A topic in memory. Messages have only a schema id.
 
-    `epochs` are the leader epochs by partition, 0 by default. `open_from` are the first offsets of open transactions.
-    `starts` are the epochs of a partition's log as (epoch, first offset), by default epoch 0 only.
+    Attributes:
+        logs: for each partition the schema ids of its messages.
+        first: offset of the first message, in all partitions.
+        epochs: current leader epochs by partition, 0 by default.
+        open_from: by partition: the first offset of an open transaction.
+        starts: by partition: the leader epochs in its log as (epoch, first offset), by default epoch 0 only.
     """
 
     topic_id: str
@@ -98,15 +102,16 @@ class FakeTopic:
         return self.first + len(self.logs[partition])
 
     def cut_back(self, partition: int, to: int, *schema_ids: int) -> None:
-        """Simulates an unclean election: the log is truncated to `to` and grows by these messages under a new leader
-        epoch."""
+        """Simulates an unclean election: truncates the log of a partition at the offset `to`, then appends messages
+        with these schema ids under a new leader epoch."""
         starts = [one for one in self.starts.get(partition, [(0, 0)]) if one[1] < to]
         self.epochs[partition] = self.epochs.get(partition, 0) + 1
         self.starts[partition] = [*starts, (self.epochs[partition], to)]
         self.logs[partition] = [*self.logs[partition][: to - self.first], *schema_ids]
 
     def epoch_end(self, partition: int, epoch: int) -> EpochEnd:
-        """The response of Kafka's leader epoch cache."""
+        """Returns the end of a leader epoch in a partition's log, as a broker's response would
+        (OffsetsForLeaderEpoch)."""
         starts = self.starts.get(partition, [(0, 0)])
         if epoch > max(starts[-1][0], self.epochs.get(partition, 0)):
             return EpochEnd(-1, -1)
@@ -115,7 +120,8 @@ class FakeTopic:
         return EpochEnd(*found[-1]) if found else EpochEnd(epoch, starts[0][1])
 
     def epochs_of(self, partition: int, start: int, end: int) -> ReadEpochs:
-        """The epochs of the batches with the offsets `[start, end)`; each batch has one message."""
+        """Returns the leader epochs of the messages with the offsets `[start, end)`, as if each message were a
+        batch."""
         if start >= end:
             return NOTHING_READ
         starts = self.starts.get(partition, [(0, 0)])
@@ -167,7 +173,14 @@ class FakeCluster:
 
 
 class FakeRegistry:
-    """`subjects` maps a subject to its versions' schema ids; `texts` maps an id to its schema."""
+    """A registry in memory, which can be made unavailable.
+
+    Attributes:
+        subjects: the schema ids of the versions, by subject.
+        texts: the schemas, by id.
+        is_down: whether requests fail as if the server were unreachable.
+        failure: raised by every request, if set.
+    """
 
     def __init__(self) -> None:
         self.subjects: dict[str, list[int]] = {}
@@ -215,7 +228,12 @@ class FakeRegistry:
 
 @dataclass
 class FakePool:
-    """Runs units in this process: a staged file has one JSON line per row. Messages with `bad` ids are quarantined."""
+    """Runs work units in this process. Instead of an Avro file it writes a text file with one JSON line per row.
+
+    Attributes:
+        bad: schema ids of messages that are quarantined.
+        broken: by topic partition: the offset at which reading fails.
+    """
 
     cluster: FakeCluster
     bad: set[int] = field(default_factory=set)
@@ -278,7 +296,12 @@ class FakePool:
 
 @dataclass
 class FakeHive:
-    """A metastore with compare-and-set. Every call raises `failure` if it is set."""
+    """A metastore in memory, which rejects the change of a table that another process has changed meanwhile
+    (compare-and-set).
+
+    Attributes:
+        failure: raised by every call, if set.
+    """
 
     tables: dict[tuple[str, str], TableState] = field(default_factory=dict)
     parts: dict[tuple[str, str], dict[PartitionValues, str]] = field(default_factory=dict)
@@ -286,9 +309,9 @@ class FakeHive:
     failure: Exception | None = None
     executed: list[Op] = field(default_factory=list)
     partition_requests: list[frozenset[PartitionValues] | None] = field(default_factory=list)
-    """The partitions of each request, None for all."""
+    """The partitions requested by each call of `partitions`; None for all."""
     refused: dict[tuple[str, str], str] = field(default_factory=dict)
-    """For each table that cannot be read, the error."""
+    """Tables that cannot be read, with the error."""
     has_compare_and_set: bool = True
     requests: int = 0
 
@@ -357,8 +380,11 @@ class FakeHive:
 
 
 class World:
-    """One warehouse and its services. `ports()` creates a new driver. `policies` overrides `policy` for single
-    topics."""
+    """A warehouse and the fake services around it. `ports` creates a new driver, as a new process would.
+
+    Attributes:
+        policy: the policy of all topics that are not in `policies`.
+    """
 
     def __init__(self, root: Path) -> None:
         self.warehouse = root / "warehouse"
@@ -382,7 +408,7 @@ class World:
         self.latest_views = False
 
     def subject_of(self, topic: str) -> str:
-        """The subject in `subjects`, else the one derived from the topic's name."""
+        """Returns the subject of a topic: the one in `subjects`, else the one derived from the topic's name."""
         return self.subjects.get(topic, value_subject(topic))
 
     def topic(self, name: str, *logs: Sequence[int], topic_id: str = "id-1") -> FakeTopic:
@@ -445,7 +471,7 @@ class World:
         return ports, rewrites
 
     def _merge(self, units: Sequence[MergeUnit]) -> list[MergeResult]:
-        """Concatenates the lines of files that the pool wrote."""
+        """Runs a unit of compaction: concatenates files that the pool wrote."""
         results = []
         for unit in units:
             content = b"".join((self.warehouse / source.name).read_bytes() for source in unit.sources)
@@ -467,7 +493,7 @@ class World:
         return results
 
     def audit(self, topic: str) -> list[AuditRow]:
-        """The audit's rows of a topic."""
+        """Returns the rows of message counts of a topic in the audit store."""
         with AuditStore(self.audit_path) as store:
             return store.rows(topic)
 
@@ -476,11 +502,12 @@ class World:
         return f"work-{self._works}"
 
     def rows(self, topic: str) -> list[tuple[int, int]]:
-        """Every (partition, offset) in the published files of a topic, with duplicates."""
+        """Returns the (partition, offset) of every row in the published files of a topic; a duplicate row occurs
+        twice."""
         return self._published(self.warehouse / topic)
 
     def quarantined(self, topic: str) -> list[tuple[int, int]]:
-        """Every (partition, offset) in the quarantine of a topic, with duplicates."""
+        """Returns the (partition, offset) of every message in the quarantine of a topic; a duplicate occurs twice."""
         return self._published(self.warehouse / "_quarantine" / topic)
 
     def _published(self, directory: Path) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Small values of the commit log for several tests."""
+"""Sample values of the commit log, such as commits and steps of appliers."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def value_subject(topic: str) -> str:
 
 
 def commits_of(log: CommitLog, topic: str, state: LoaderState, since: int = 0) -> list[Commit]:
-    """The commits after `since` with this topic, oldest first."""
+    """Returns the commits after commit number `since` that contain a topic, oldest first."""
     return [found.value for found in log.back(topic, state, since)][::-1]
 
 
@@ -108,7 +108,13 @@ def step_of(
     since: int = 0,
     warn: Callable[[str], None] = lambda sentence: None,
 ) -> Step:
-    """The step that an applier would get. Its `rewind` does nothing."""
+    """Returns the step that the engine of the appliers would pass to an applier for these commits. Its `rewind` does
+    nothing.
+
+    Args:
+        since: the applier's cursor.
+        warn: receives warnings of the applier.
+    """
     known, staged_runs = state.topics[topic], state.staged_runs
     return Step(topic, known, commits, since, state.commit_number, staged_runs, lambda name: None, warn)
 
@@ -130,7 +136,14 @@ def rewrite(
     generation_before: int = 0,
     files: Iterable[CommittedFile] = (),
 ) -> TopicCommit:
-    """A commit that removes files of a time partition and adds others."""
+    """Returns a topic's part of a rewrite commit, which removes files of a time partition and adds others.
+
+    Args:
+        replaced: names of the removed files.
+        records: number of rows in them.
+        bytes: their size.
+        files: the added files.
+    """
     return dataclasses.replace(
         topic_commit(files=files),
         audit=(),

@@ -25,7 +25,7 @@ SCHEMA_ID = 7
 
 
 class Loads:
-    """A separate warehouse, loaded from any broker. Messages are numbers."""
+    """A warehouse of its own, into which one topic is loaded from any broker. The messages are numbers."""
 
     def __init__(self, root: Path, topic: str) -> None:
         self.topic = topic
@@ -56,7 +56,7 @@ class Loads:
             return run_load(ports, settings)
 
     def rows(self) -> dict[int, list[tuple[int, int]]]:
-        """For each commit number, the (offset, number) of every row published by it."""
+        """Returns by commit number: the offset and the number of every row that the commit published."""
         found: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for path in sorted((self._world.warehouse / self.topic).rglob("*.avro")):
             with path.open("rb") as file:
@@ -67,11 +67,11 @@ class Loads:
 
 
 def check_resumed_at_divergence(loads: Loads, address: str) -> None:
-    """Checks the loads after a divergence: 100 messages were loaded (numbers 0 to 99), then the log was truncated to 80
-    and has grown to 150 (numbers from 1000 on).
+    """Checks the loads of a topic partition whose log has diverged: 100 messages were loaded (numbers 0 to 99), then
+    the log was truncated to offset 80 and has grown to 150 (numbers from 1000 on).
 
-    No message may be skipped silently: the partition is held back, resumes at the divergence if the policy permits, and
-    the replaced offsets are reported.
+    No message may be skipped silently. The loader holds the partition back; if the policy permits data loss, it resumes
+    at offset 80 and reports the replaced offsets.
     """
     before = loads.rows()
     held = loads.load(address)

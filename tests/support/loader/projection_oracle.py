@@ -1,8 +1,9 @@
-"""Oracles of projection: the expected row computed on values, and Avro binary by fastavro. They share no code with the
-plans.
+"""Computes the expected row of a message, as an oracle for projections: on decoded values, with fastavro for Avro's
+binary encoding. It shares no code with the loader's projection.
 
-The columns of a version's fields are read from the load schema right after that version was folded, by the properties
-that package `loader.load_schema` documents. In later load schemas a column has the same position.
+To find the column of a writer's field, it reads the properties of the load schema that package `loader.load_schema`
+documents. It uses the load schema right after the writer's version was folded in; in later load schemas a column has
+the same position.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ from support.schemas.strategies import branch_name
 
 ROW_BYTES_MAX = 1 << 14
 SIGNALLING_NAN = re.compile(rb"[\x80-\xbf][\x7f\xff]", re.DOTALL)
-"""The upper half of a signalling NaN, or bytes that look like it. The core may convert it, so only the reference is
-tested."""
+"""Matches the upper half of a signalling NaN, or bytes that look like it. The core may convert such a NaN, so only the
+reference is tested on bodies with a match."""
 
 
 def states_of(*versions: Schema) -> list[LoadState]:
-    """The state after each version; versions and schema ids count from 1."""
+    """Returns the state of the load schema after each version. Versions and schema ids count from 1."""
     states = [EMPTY]
     for number, version in enumerate(versions, 1):
         states.append(fold(states[-1], number, version, number))
@@ -65,7 +66,15 @@ def project(writer: Schema, load: Schema, body: bytes, route: StoredRoute | None
 def core_and_reference(
     writer: Schema, load: Schema, time_path: Sequence[str] | None, seen: CapturedLong, route: StoredRoute | None = None
 ) -> Callable[[bytes], bytes]:
-    """Returns a converter that asserts that core and reference make the same row of a body."""
+    """Returns a function that converts a message body to a row with the core and with the reference, and asserts that
+    the results are equal.
+
+    Args:
+        load: the load schema.
+        time_path: path of the field with the message's time; None for none.
+        seen: receives that time.
+        route: the stored route of the writer's version.
+    """
     compiled = compile_projection(writer, load, time_path, seen, route)
     core = core_if_any()
     nothing_seen = seen.value
@@ -94,7 +103,7 @@ def core_and_reference(
 
 
 def refusal(check: Callable[[bytes], None], body: bytes) -> str:
-    """The reason why the check refuses a body, "" if it accepts it."""
+    """Returns the reason why a check of message bodies rejects a body; "" if it accepts it."""
     try:
         check(body)
     except BadBody as error:
@@ -109,7 +118,12 @@ def encode(schema: Schema, value: Any) -> bytes:
 
 
 def decode(schema: Schema, row: bytes, *, reader: Schema | None = None) -> Any:
-    """Decodes a row, with `reader` by Avro's resolution to a later load schema."""
+    """Decodes a row.
+
+    Args:
+        schema: the load schema with which the row was written.
+        reader: a later load schema, to which Avro's schema resolution converts the row.
+    """
     source = io.BytesIO(row)
     wanted = None if reader is None else fastavro.parse_schema(_stripped(json.loads(reader.text), "logicalType"))
     value = fastavro.schemaless_reader(source, _plain(schema), wanted)
@@ -118,8 +132,8 @@ def decode(schema: Schema, row: bytes, *, reader: Schema | None = None) -> Any:
 
 
 def _rounded(schema: Schema, node: Type, value: Any) -> Any:
-    """Rounds floats to 32 bits and converts bytes. fastavro leaves an int unchanged if the reader's type is float, and
-    a default of bytes as the text in the schema."""
+    """Corrects values that fastavro returns for a reader schema. It leaves an int unchanged if the reader's type is
+    float, and it returns a default of type bytes as the text in the schema."""
     node = schema.resolve(node)
     if value is None:
         return None
@@ -140,8 +154,8 @@ def _rounded(schema: Schema, node: Type, value: Any) -> Any:
 
 
 def _plain(schema: Schema) -> Any:
-    """The schema for fastavro, without logical types, so that numbers and bytes are not converted, and without
-    defaults: they do not matter when reading with the writer's schema, and fastavro refuses some valid ones."""
+    """Returns the schema for fastavro, without logical types, so that numbers and bytes are not converted. It is also
+    without defaults: they do not matter when reading with the writer's schema, and fastavro rejects some valid ones."""
     try:
         return fastavro.parse_schema(_stripped(json.loads(self_contained_text(schema)), "logicalType", "default"))
     except fastavro.schema.UnknownType:
@@ -157,11 +171,12 @@ def _stripped(node: Any, *keys: str) -> Any:
 
 
 def expected_row(writer: Schema, then: Schema, now: Schema, value: Any, *, is_stored: bool = False) -> Any:
-    """The expected row of a message in the load schema `now`.
+    """Returns the expected row of a message in the load schema `now`.
 
     Args:
         then: the load schema right after the writer's version was folded in.
-        is_stored: the row was written in `then`, and is read in `now`.
+        now: the same load schema, or a later one.
+        is_stored: whether the row was written with `then` and is read with `now`; otherwise it is written with `now`.
     """
     root = writer.resolve(writer.root)
     if not isinstance(root, Record):
@@ -172,8 +187,11 @@ def expected_row(writer: Schema, then: Schema, now: Schema, value: Any, *, is_st
 
 
 class _Row:
-    """`then` and `now` are corresponding nodes of two load schemas; `within` are the names of the enclosing writer
-    records."""
+    """Computes the expected row of a message, from the top-level record down.
+
+    In its methods, `node` is the writer's type of a value; `then` and `now` are the types of its column in the two load
+    schemas. `within` has the names of the writer's records that enclose it.
+    """
 
     def __init__(self, writer: Schema, is_stored: bool) -> None:
         self.writer = writer
@@ -236,7 +254,7 @@ def _is_null(node: Type) -> bool:
 
 
 def _values(writer: Schema, node: Type) -> list[Type]:
-    """The branches of a type except null. The only branch of a type that is no union is the type."""
+    """Returns the branches of a union except null; for another type, the type itself."""
     branches = node.branches if isinstance(node, Union) else (node,)
     return [branch for branch in map(writer.resolve, branches) if not _is_null(branch)]
 
@@ -246,12 +264,12 @@ def _without_null(load: Type) -> Type:
 
 
 def _unfed(column: Field) -> Any:
-    """The value that is written to a column if the message has none."""
+    """Returns the value of a column in the row of a message that has no value for it."""
     return None if _prop(column, "absent") == "null" else _default(column)
 
 
 def _default(column: Field) -> Any:
-    """The value that is read from rows written before the column existed."""
+    """Returns the value of a column that a query reads from rows written before the column existed."""
     value = column.default if column.has_default else None
     is_binary = _is_binary(_without_null(column.type))
     return value.encode("latin-1") if is_binary and isinstance(value, str) else value
@@ -262,7 +280,8 @@ def _is_binary(node: Type) -> bool:
 
 
 def _read(then: Type, now: Type, value: Any) -> Any:
-    """A written default of a column, as it is read after the column got another type."""
+    """Returns the value that a query reads from a column whose default was written before the column got another
+    type."""
     then, now = _without_null(then), _without_null(now)
     if value is None or not isinstance(then, Primitive) or not isinstance(now, Primitive):
         return value
@@ -270,8 +289,9 @@ def _read(then: Type, now: Type, value: Any) -> Any:
 
 
 def _fed(writer: Schema, record: Record, load: Record, within: frozenset[Name]) -> dict[int, Field] | None:
-    """The writer field for the column at each position. None if a field has no column, or a column without default has
-    no field."""
+    """Assigns the fields of a writer's record to the columns of a load schema's record. Returns the field for each
+    column by the column's position. Returns None if there is no column for a field, or no field for a column without
+    default."""
     fed: dict[int, Field] = {}
     free = {field.name: field for field in record.fields}
     for listed in ("source", "former"):
@@ -289,7 +309,8 @@ def _may_be_null(load: Type) -> bool:
 
 
 def _members(writer: Schema, values: Sequence[Type], load: Record, within: frozenset[Name]) -> list[int]:
-    """The position of the member for each branch, -1 for none. A member takes one branch."""
+    """Assigns the branches of a writer's union to the fields of a `members` record, which stores a union in a column.
+    Returns for each branch the position of its field, -1 for none. No two branches have the same field."""
     found: list[int] = []
     for branch in values:
         fits = (
@@ -309,7 +330,11 @@ def _names(branch: Type) -> set[str]:
 
 
 def _holds(writer: Schema, node: Type, load: Type, within: frozenset[Name]) -> bool:
-    """Whether a column, right after a version was folded in, can store that version's type."""
+    """Returns whether a column can store the values of a writer's type.
+
+    Args:
+        load: type of the column in the load schema right after the writer's version was folded in.
+    """
     node, inner = writer.resolve(node), _without_null(load)
     values = _values(writer, node)
     if _prop(inner, "kind") == "json":
@@ -356,7 +381,8 @@ def _is_called(node: Record | Enum, load: Record | Enum) -> bool:
 
 
 def _logical(node: Primitive | Fixed) -> tuple[Any, ...] | None:
-    """The meaning of a logical type. A uuid is plain text, and a fixed decimal too large for readers is plain bytes."""
+    """Returns the properties of a logical type that must be equal in the writer's schema and the column; None without a
+    logical type. A uuid counts as plain text, and a fixed decimal that is too large for readers as plain bytes."""
     logical = node.logical
     too_wide = isinstance(node, Fixed) and logical is not None and ((logical.precision or 0) > 38 or node.size > 1_024)
     if logical is None or too_wide or (isinstance(node, Primitive) and logical.name == "uuid"):
@@ -397,7 +423,7 @@ def _float_step(value: float, step: int) -> float:
 
 
 class _Text:
-    """Equal to a text with the same JSON value."""
+    """An expected text of JSON, which equals any text with the same JSON value."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -433,7 +459,7 @@ def _json(schema: Schema, node: Type, value: Any) -> Any:
 
 
 class _Float(float):
-    """Equal to a number with the same 32-bit float."""
+    """An expected number, which equals any number that is the same 32-bit float."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, int | float) and struct.pack("<f", self) == struct.pack("<f", other)

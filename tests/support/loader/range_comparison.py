@@ -1,4 +1,4 @@
-"""Processes the batches of a range with the core and with the reference, and compares all results."""
+"""Processes the record batches of an offset range with the core and with the reference, and compares all results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ ROOM = Room()
 def record_bytes(
     delta: int, time_delta: int, key: bytes | None, value: bytes | None, headers: bytes = NO_HEADERS
 ) -> bytes:
-    """The encoding of a record in a batch."""
+    """Returns the encoding of a record in a record batch.
+
+    Args:
+        delta: its offset relative to the batch's base offset.
+        time_delta: its timestamp relative to the batch's first timestamp.
+    """
     parts = [b"\x00", encode_long(time_delta), encode_long(delta)]
     parts += [encode_long(-1) if one is None else encode_bytes(one) for one in (key, value)]
     return encode_bytes(b"".join((*parts, headers)))
@@ -42,7 +47,7 @@ def headers_bytes(headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
 
 @dataclass(slots=True)
 class Rows:
-    """The rows of each kind and time partition, in order."""
+    """The rows that processing has produced, in order, by kind of file and time partition."""
 
     found: dict[tuple[FileKind, str], list[tuple[int, bytes]]] = field(default_factory=lambda: defaultdict(list))
 
@@ -57,7 +62,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class RangeInputs:
-    """The inputs common to all batches of a range."""
+    """The inputs of processing that are common to all batches of a range."""
 
     plan: TopicPlan
     time_fields: tuple[str, ...] = ("timestamp",)
@@ -90,7 +95,14 @@ class RangeInputs:
 def taken(
     given: RangeInputs, batches: Sequence[bytes], counts: Sequence[int], through: Library | None
 ) -> tuple[Any, ...]:
-    """All results of the batches. The batch number n has the given count of records, from offset 100 n on."""
+    """Processes batches and returns everything that this produces: rows, counts, time sources, audit rows and the
+    offset at which it stopped.
+
+    Args:
+        batches: payloads of batches. Batch number n begins at offset 100 n.
+        counts: the number of records of each batch.
+        through: the core; None for the reference.
+    """
     messages, rows = given.messages(through)
     record_parser = parse_records if through is None else RecordColumns(through)
     stopped = None
@@ -109,7 +121,12 @@ def taken(
 def check_same(
     given: RangeInputs, batches: Sequence[Sequence[bytes]], counts: Sequence[int] | None = None
 ) -> tuple[Any, ...]:
-    """Checks that core and reference give the same results, and returns them."""
+    """Processes batches with core and reference, checks that the results are equal, and returns them.
+
+    Args:
+        batches: the encoded records of each batch.
+        counts: the number of records of each batch, by default of its encoded records.
+    """
     payloads, counts = [b"".join(one) for one in batches], counts or [len(one) for one in batches]
     expected = taken(given, payloads, counts, None)
     assert taken(given, payloads, counts, required_core()) == expected
@@ -117,7 +134,7 @@ def check_same(
 
 
 def plan_of(versions: Sequence[Schema]) -> TopicPlan:
-    """A plan for these versions. Schema ids count from 1; 404 is known to be absent."""
+    """Returns the plan of a topic with these schema versions. Schema ids count from 1; id 404 is known to be absent."""
     texts = {number: version.text for number, version in enumerate(versions, 1)}
     state = states_of(*versions)[-1]
     return TopicPlan("t", state.text, texts, POLICY, routes=state.routes, absent_ids=frozenset({404}))

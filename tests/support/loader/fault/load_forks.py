@@ -37,7 +37,8 @@ from headrace.pipeline.load_session import LoadSession  # noqa: E402
 from headrace.settings.log_format import configure_logging  # noqa: E402
 
 _of_the_first_process: list[Any] = []
-"""Connections of the first process to the JVM. A forked process must not close them, so they are never collected."""
+"""Connections to the JVM of the process that forks. A forked process must not close them; this list prevents that they
+are garbage collected."""
 
 
 def open_session(arguments: list[str]) -> LoadSession:
@@ -57,7 +58,11 @@ def open_own_connections(session: LoadSession) -> None:
 
 
 def run_forked(session: LoadSession, order: dict[str, Any]) -> int:
-    """Runs one command in the forked process and returns its exit code."""
+    """Runs one command in the forked process and returns its exit code.
+
+    Args:
+        order: the line of JSON that requested it.
+    """
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for descriptor, target in ((nothing, 0), (log, 1), (log, 2)):

@@ -81,8 +81,8 @@ def add_points() -> None:
 
 
 def let_workers_stop() -> None:
-    """Lets Spark's Python workers stop too: Spark starts their daemon, which finds its stop points through
-    `PYTHONPATH`."""
+    """Makes the stop points effective in Spark's Python workers too. Spark starts them itself, so they find the stop
+    points through `PYTHONPATH`."""
     paths = [str(HERE / "worker_site"), str(HERE), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
 

@@ -24,7 +24,14 @@ CONTROL = "HEADRACE_TEST_CONTROL"
 
 
 class Stop(NamedTuple):
-    """The point at which the load with this number stops."""
+    """The selected stop point.
+
+    Attributes:
+        point: its name.
+        nth: at which passage the process stops, from 1.
+        announce: the file to which the stopped process appends its id and the point.
+        load: number of the load that stops, for a process that runs several.
+    """
 
     point: str
     nth: int
@@ -51,7 +58,8 @@ def wanted() -> Stop:
 
 
 def stop_at(point: str) -> None:
-    """Stops this process if this is the selected passage of the selected point. SIGCONT resumes it."""
+    """Stops this process with SIGSTOP if `point` is the selected one and this is the selected passage. SIGCONT resumes
+    it."""
     stop = wanted()
     if point != stop.point:
         return

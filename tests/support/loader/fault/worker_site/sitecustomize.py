@@ -1,4 +1,5 @@
-"""Puts stop points into Spark's Python workers; found through PYTHONPATH by every Python that the launcher starts."""
+"""Adds the stop points to Spark's Python workers. Python imports this module at its start, because the launcher adds
+its directory to PYTHONPATH."""
 
 from __future__ import annotations
 
