@@ -15,7 +15,7 @@ class Executor(Protocol):
     """Reads tables and runs operations sequentially; not thread-safe.
 
     Every operation can be repeated after a failure with unknown result. Every method raises `MetastoreUnavailable` if
-    the metastore is unreachable and `StatementRefused` if it refuses.
+    the metastore is unreachable, and `StatementRefused` if it refuses the request.
     """
 
     @property
@@ -35,8 +35,10 @@ class Executor(Protocol):
     def partitions(
         self, database: str, name: str, selected: Collection[PartitionValues] | None = None
     ) -> Mapping[PartitionValues, str]:
-        """Returns the locations of existing partitions by their values; limited to the `selected` ones if given, which
-        avoids listing the whole table.
+        """Returns a mapping from the values of each existing partition to its location.
+
+        Args:
+            selected: limits the result to these partitions, which avoids listing the whole table; None for all.
         """
         ...
 

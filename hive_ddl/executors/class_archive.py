@@ -44,12 +44,20 @@ def archive_key() -> Path:
 
 
 def archive_name(key: Path, size: int) -> Path:
-    """Returns the path of an archive with the given size in bytes."""
+    """Returns the path of an archive with the given size in bytes.
+
+    Args:
+        key: the result of `archive_key`.
+    """
     return key.with_name(f"{key.name}-{size}{SUFFIX}")
 
 
 def find_archive(key: Path) -> Path | None:
-    """Returns the archive with the size that its name contains, or None."""
+    """Returns the path of the archive, None if there is none or its size is not the one in its name.
+
+    Args:
+        key: the result of `archive_key`.
+    """
     found = key.parent.glob(f"{key.name}-*{SUFFIX}")
     return next((one for one in found if one == archive_name(key, one.stat().st_size)), None)
 

@@ -74,7 +74,7 @@ class ThriftValues:
         return decoded
 
     def texts(self, items: Iterable[str]) -> JavaObject:
-        """Returns a Java list of texts, which must be non-empty and without line breaks."""
+        """Returns a Java list of these texts. They must not be empty or contain line breaks."""
         return self._texts.getStringCollection("\n".join(items), "\n")
 
     def partitions_json(self, partitions: JavaObject) -> Sequence[dict[str, Any]]:

@@ -85,7 +85,7 @@ class SourceDamaged(Exception):
 
 
 def run_merge_unit(unit: MergeUnit) -> MergeResult:
-    """Runs a merge unit in a task of the pool. The entry point for Spark."""
+    """Runs a merge unit in a Spark task and returns its result."""
     try:
         sink = LocalSink(unit.staging, unit.task)
     except OSError as error:

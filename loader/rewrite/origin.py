@@ -20,8 +20,8 @@ rows come from the brokers."""
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """The reason why a file cannot be recreated from the topic's present log. If not `is_whole`, only some of its rows
-    came from an earlier log, and it is unknown which."""
+    """The reason why a file cannot be recreated from the topic's present log. If not `is_whole`, some of its rows may
+    come from the present log, and it is unknown which."""
 
     why: str
     is_whole: bool

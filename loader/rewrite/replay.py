@@ -146,7 +146,7 @@ def _ids(ports: RewritePorts, sources: Iterable[QuarantineSource], codes: Collec
 
 
 def schema_problem(schemas: WriterSchemas, topic: str, answer: TopicSchemas) -> str:
-    """Returns the reason why no message of the topic can be loaded now, "" if messages can be loaded.
+    """Returns the reason why messages of the topic cannot be converted now, "" if they can.
 
     Args:
         answer: the topic's schemas, from `schemas`.

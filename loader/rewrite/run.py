@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RewritePorts:
-    """The interfaces that a rewrite uses. `run_merges` runs merge units on the pool of tasks."""
+    """The interfaces that a rewrite uses. `run_merges` runs merge units as parallel tasks."""
 
     log: CommitLog
     staging: Staging
@@ -135,7 +135,7 @@ def accept_missing(
 
 
 def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSettings, *, is_dry: bool) -> RewriteReport:
-    """Merges the small files of past time partitions, on the pool of tasks.
+    """Merges the small files of past time partitions, in parallel tasks.
 
     Args:
         topics: names of the topics to compact.
