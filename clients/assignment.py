@@ -22,8 +22,8 @@ from headrace.clients.partitions import TopicAndPartition, as_kafka_partitions, 
 logger = logging.getLogger(__name__)
 
 FindStarts = Callable[[Any, frozenset[TopicAndPartition]], list[TopicPartition]]
-"""Function (Kafka client, partitions) that returns partitions without a committed offset with the offsets at which
-reading starts."""
+"""Function (Kafka client, partitions) that finds where to start reading partitions without a committed offset. It
+returns the partitions with these offsets."""
 
 
 class Assignment:
@@ -175,7 +175,7 @@ class Assignment:
 
     def _release(self, kafka: Any, topic_partitions: frozenset[TopicAndPartition]) -> frozenset[TopicAndPartition]:
         """Removes partitions from the assignment, and discards their buffered records and offsets. Returns the ones
-        that this member had started to read."""
+        that were already being read."""
         if topic_partitions & self._unstarted and self._is_cooperative:
             kafka.incremental_unassign(
                 as_kafka_partitions(topic_partitions - self._unstarted)

@@ -32,8 +32,7 @@ WAIT_S_MAX: Final = 30.0
 """Maximum time that an application waits for its audit rows to be acknowledged. After one timeout it no longer waits,
 until rows are acknowledged again."""
 BLOCKED_JOIN_S: Final = 0.5
-"""Maximum wait for the end of the thread if publication is blocked, for example because the registry does not respond.
-"""
+"""Maximum wait for the end of the thread if publication is blocked, for example because the registry hangs."""
 
 
 def spool_directories(settings: Settings) -> tuple[Path, ...]:

@@ -289,8 +289,8 @@ class Consumer:
     def close(self) -> None:
         """Closes the consumer.
 
-        With `auto_commit` it commits finished messages; the current message is not one of them while an exception
-        propagates. Nothing else is committed. Closing again, or in a forked process, does nothing.
+        With `auto_commit` it commits finished messages. The current message counts as finished, unless an exception is
+        being raised. Nothing else is committed. Closing again, or in a forked process, does nothing.
 
         If brokers hang, it returns after about `CLOSE_TIMEOUT_S`; uncommitted messages are then read again.
 
@@ -384,8 +384,8 @@ class Consumer:
         self._kafka.assign(starts)
 
     def _find_starts(self, kafka: Any, topic_partitions: frozenset[TopicAndPartition]) -> list[TopicPartition]:
-        """Returns partitions without a committed offset with the offsets at which reading starts. Only called if
-        `from_end` or `start_at_ms` is set."""
+        """Finds where to start reading partitions without a committed offset, and returns the partitions with these
+        offsets. Only called if `from_end` or `start_at_ms` is set."""
         if self._options.start_at_ms is None:
             return at_end(kafka, topic_partitions)
         return at_time(kafka, topic_partitions, self._options.start_at_ms)

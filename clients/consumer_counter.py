@@ -75,7 +75,7 @@ class ConsumerCounter:
         self._publisher.stop(max(0.0, deadline - time.monotonic()))
 
     def abandon_after_fork(self) -> None:
-        """Prevents that a forked child closes the parent's Kafka client."""
+        """Prevents a forked child process from closing the parent's Kafka client."""
         never_free(self._kafka)
 
     def _take_rows(self) -> list[AuditRow]:

@@ -112,10 +112,11 @@ class GroupCommits:
             self._finished.pop(topic_partition, None)
 
     def _raise_deleted(self, kafka: Any, committed: list[TopicAndPartition]) -> None:
-        """Raises SourceUnavailable if partitions of a rejected commit have been deleted, and discards their offsets.
+        """Raises SourceUnavailable if partitions of a rejected commit have been deleted, and discards the offsets of
+        the commit.
 
-        The brokers have committed the offsets of all existing partitions, although the Kafka client reports the error
-        for every partition.
+        The brokers have then committed the offsets of all existing partitions, although the Kafka client reports the
+        error for every partition.
 
         Args:
             committed: the partitions of the commit.

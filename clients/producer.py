@@ -283,7 +283,8 @@ class Producer:
             self._end(max(0.0, deadline - time.monotonic()))
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Processes responses of the brokers, and calls `on_delivery`. A thread also does so every 0.1 seconds."""
+        """Processes responses of the brokers, and calls `on_delivery`. A background thread also does so every 0.1
+        seconds."""
         try:
             self._poll(timeout_s)
         finally:
@@ -446,8 +447,8 @@ class Producer:
 
     def _publish(self, taking: RowSelection, deadline: float) -> None:
         """Publishes audit rows, and waits for their acknowledgement until `deadline` on the monotonic clock. Rows that
-        are not acknowledged stay in the spool, the file in which each process stores its unpublished counts; a later
-        process publishes them.
+        are not acknowledged stay in the spool, the file in which each process stores its unpublished counts. They are
+        published later, if necessary by another process.
 
         Args:
             taking: which rows of this producer are published. Rows that ended processes left in their spools are always

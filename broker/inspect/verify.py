@@ -47,8 +47,8 @@ class VerifyFinding:
 
 @dataclass(slots=True)
 class PartitionReport:
-    """The result for one partition, or for the data directory itself, which has no batches. `omitted` is the number of
-    findings beyond FINDINGS_MAX."""
+    """The result of verifying one partition, or the files of the data directory that belong to no single partition; the
+    counts are then 0. `omitted` is the number of findings beyond FINDINGS_MAX."""
 
     name: str
     segments: int = 0

@@ -317,7 +317,8 @@ def discard_cleaned(group: Sequence[ClosedSegment]) -> None:
 
 
 def stage_swap(group: Sequence[ClosedSegment]) -> None:
-    """Renames the compacted file of a group of several segments to `.swap`: a start completes the swap from then on.
+    """Renames the compacted file of a group of several segments to `.swap`. If the broker stops after this, its next
+    start completes the swap.
 
     Raises:
         OSError: the files are unchanged.

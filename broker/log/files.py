@@ -48,10 +48,10 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_fully(fd: int, pieces: list[bytes | bytearray | memoryview], position: int) -> None:
-    """Writes all pieces in order, starting at `position`.
+    """Writes the byte strings in `pieces` one after another to a file, starting at `position`.
 
     Raises:
-        OSError: some of the pieces may have been written.
+        OSError: some of the bytes may have been written.
     """
     total = sum(map(len, pieces))
     written = os.pwritev(fd, pieces, position)

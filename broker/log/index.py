@@ -185,8 +185,8 @@ def last_time_entry_in_file(path: Path) -> TimeEntry | None:
 
 
 class _FileEntries:
-    """Sequence of the entries of an index file. An entry is read when it is accessed: a binary search reads about
-    twenty of a quarter of a million."""
+    """Sequence of the entries of an index file. An entry is read from disk when it is accessed: a binary search in a
+    file with 250,000 entries reads about twenty."""
 
     def __init__(self, path: Path, entry: struct.Struct) -> None:
         self._entry = entry

@@ -161,8 +161,8 @@ class _LogReader:
         return self.recovery_point or 0
 
     def read(self, base: int, later: list[int]) -> SegmentFacts:
-        """Scans one segment and returns the facts about it. Truncates the log at a fault, or repairs the segment if the
-        fault is below the recovery point, and rebuilds the indexes.
+        """Scans one segment, rebuilds its indexes and returns the facts about it. At a fault above the recovery point,
+        truncates the log; below it, repairs the segment.
 
         Args:
             base: base offset of the segment.

@@ -107,7 +107,7 @@ def pad_segment(directory: Path, facts: SegmentFacts, end: int, epoch: int) -> N
     """Appends an empty batch to a segment that lost its last batches, so that it ends where the next one begins.
 
     Args:
-        facts: index content and bounds of the segment; updated.
+        facts: the facts about the segment; updated.
         end: offset at which the segment must end.
         epoch: leader epoch of the empty batch.
     """

@@ -121,7 +121,7 @@ class Segments:
         return b"", 0, 0
 
     def position_of(self, offset: int, bound: ReadBound) -> tuple[int, int]:
-        """Returns where the batch begins that contains `offset`: the base offset of its segment and its position in the
+        """Returns where the batch that contains `offset` begins: the base offset of its segment and its position in the
         file. If `offset` is not before `bound`, returns the place of the bound."""
         for base, located in self.located_batches(offset, bound):
             return base, located.position

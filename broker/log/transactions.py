@@ -41,7 +41,7 @@ _VALUE = struct.Struct(">hi")
 _OFFSETS = struct.Struct(">qq")
 _OFFSETS_NAME = "offsets"
 BLOCK_ENTRIES = 512
-"""Entries of a `.txnindex` that are read together, a block; its size is 17 KB."""
+"""Number of entries in a block of a `.txnindex` file. A block has 17 KB and is read as a whole."""
 _ENTRY = struct.Struct(">hqqqq")
 _LOG_BYTES = struct.Struct(">q")
 _CRC = struct.Struct(">I")
@@ -227,9 +227,9 @@ def overlapping(entries: Sequence[AbortedTransaction], start: int, end: int) -> 
 
 
 class TransactionOutcomes:
-    """Determines for compaction which transactions of a log were aborted, and which markers must be retained: the
-    markers of transactions of which a batch is retained. The batches must be passed in order, from the start of the
-    log.
+    """Determines for compaction which transactions of a log were aborted, and which markers must be retained: a marker
+    is retained if compaction retains a batch of its transaction. The batches must be passed in order, from the start of
+    the log.
 
     Args:
         aborted: the aborted transactions that overlap the compacted range, which contains no open transaction.
