@@ -17,7 +17,7 @@ REMEDIES: Mapping[int, str] = {
     errno.EPERM: "",
     errno.ENOSYS: "",
 }
-"""Remedies by error number; "" if the message includes one."""
+"""What the operator can do if the directory cannot be written, by error number; "" if the error's message states it."""
 
 TEMPORARY_DIRECTORY = "tmp"
 

@@ -28,13 +28,13 @@ OF_SDK: Final = r"software\.amazon\.awssdk\..*"
 
 @dataclass(frozen=True, slots=True)
 class JavaFailure:
-    """A kind of Java exception, and the `OSError` for it. It matches an exception of one of these classes with this
-    text.
+    """A kind of Java exception, and the `OSError` that is raised for it. An exception is of this kind if its class and
+    its message match both patterns.
 
     Args:
         classes: a pattern of the full class name.
         number: the error number of the `OSError`.
-        saying: its message; "" for Java's.
+        saying: the message of the `OSError`; "" for that of the Java exception.
         text: a pattern of the exception's message; "" for any.
         is_outage: whether the storage fails for every path.
     """
