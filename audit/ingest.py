@@ -26,7 +26,7 @@ BOOTSTRAP_TIMEOUT_S: Final = 5.0
 """Timeout for reaching the first broker."""
 
 BROKER_TIMEOUT_S: Final = 15.0
-"""Timeout for each response after that."""
+"""Timeout for each response, once the first broker was reached."""
 
 _BATCH_RECORDS: Final = 20_000
 """Records per transaction: other writers then wait for less than a second."""

@@ -4,8 +4,8 @@ It has one connection per broker and no threads. Fetches are sessionless and ret
 unchanged. From Fetch 13 on, a request identifies the topic by id, so the broker rejects a re-created topic; in older
 versions the caller compares topic ids. Create a client after a fork, not before.
 
-A failing broker is retried a few times over all requests, not per request (`circuit_breaker`). A broker that throttles
-this client is not contacted for the throttle time.
+Retries of a failing broker are limited for all requests together, not for each request (`circuit_breaker`). A broker
+that throttles this client is not contacted for the throttle time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Parses Fetch responses without copying their records.
 
-kafka-python's class copies all records to a bytes object of some megabytes per response, which costs a task as much as
-reading them from the socket. Here they are views of the receive buffer. Supports versions 4 to 13 of Kafka's
-`FetchResponse.json`.
+The response class of kafka-python copies all records to a bytes object of some megabytes per response. That takes a
+loader task as long as reading them from the socket. Here they are views of the receive buffer. Supports versions 4 to
+13 of Kafka's `FetchResponse.json`.
 """
 
 from __future__ import annotations

@@ -172,7 +172,8 @@ UNSECURED = KafkaSecurity()
 
 
 class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
-    """A token file that is read for every connection; it is replaced before its token expires."""
+    """A file with an OAuth token, which is read for every connection. The program that writes it must replace the token
+    before it expires."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -39,6 +39,9 @@ class Deletion:
     def delete_version(self, subject: str, version: int, *, permanent: bool) -> int:
         """Deletes a version, the newest live one for `LATEST`, and returns its number.
 
+        Without `permanent` the version becomes soft-deleted. With `permanent` a soft-deleted version is removed for
+        ever.
+
         Raises:
             SubjectNotFound: the subject does not exist.
             VersionNotFound: the version does not exist.
@@ -71,7 +74,10 @@ class Deletion:
         return number
 
     def delete_subject(self, subject: str, *, permanent: bool) -> list[int]:
-        """Deletes a subject and returns the deleted versions, ascending.
+        """Deletes a subject. Returns the numbers of the versions that this call deleted, ascending.
+
+        Without `permanent` the live versions become soft-deleted. With `permanent` a soft-deleted subject is removed
+        for ever.
 
         Raises:
             SubjectNotFound: the subject does not exist.

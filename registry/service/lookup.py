@@ -367,9 +367,9 @@ class Lookup:
     ) -> tuple[StoredSchema | None, StoredVersion | None]:
         """Returns a schema by id in the context of a subject, and its newest version under that subject.
 
-        A qualified subject (`:.eu:orders`) only finds the schemas that it has. A context alone (`:.eu:`) finds every
-        schema of that context. For an unqualified subject the search continues with subjects of the same name in other
-        contexts, and then with all schemas of the default context.
+        With a qualified subject (`:.eu:orders`) the schema is found only if a version of the subject uses it. With a
+        context alone (`:.eu:`) every schema of that context is found. For an unqualified subject the search continues
+        with subjects of the same name in other contexts, and then with all schemas of the default context.
         """
         if not subject or is_context_scope(subject):
             return self._by_id_in(repository, context_of(subject or ""), schema_id), None

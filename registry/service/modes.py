@@ -140,7 +140,8 @@ class Modes:
 
 
 def _refuse_on_replica(repository: Repository) -> None:
-    """Rejects changes of modes on a replica. The replica's global mode rejects all other changes."""
+    """Rejects changes of modes on a replica. Other changes need no such check, because a replica's global mode is
+    read-only."""
     replication = repository.replication_state()
     if replication is not None and not replication.is_promoted:
         raise OperationNotPermitted(

@@ -41,9 +41,9 @@ SHOWN_TEXT_MAX = 500  # characters of an invalid schema that its error repeats
 class Candidate:
     """A parsed schema of a request. `lookup_key` is the same for schemas that differ only in spelling.
 
-    `content` is what a registration stores: the text, normalized on request, with references, metadata and rules.
-    `text` is the request's own text. `targets` are hashes of the referenced schemas (see `SchemaParser.closure_key`).
-    `text` and `targets` together determine `schema`.
+    `content` is the content that a registration stores: the text, normalized on request, with references, metadata and
+    rules. `text` is the request's own text. `targets` are hashes of the referenced schemas (see
+    `SchemaParser.closure_key`). `text` and `targets` together determine `schema`.
     """
 
     content: SchemaContent

@@ -125,7 +125,8 @@ def postgres_arguments(given: Mapping[str, Any]) -> dict[str, str]:
     """Returns libpq parameters to add to a connection URL: Headrace's defaults, except for those that the URL sets
     itself.
 
-    `given` are the parameters of the URL.
+    Args:
+        given: the parameters in the URL.
     """
     arguments = {
         "connect_timeout": str(POSTGRES_CONNECT_TIMEOUT_S),

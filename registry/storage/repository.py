@@ -928,5 +928,5 @@ def _matching(subject_filter: SubjectFilter) -> list[Any]:
 
 
 def _scope_values(rows: Mapping[str | None, T]) -> ScopeValues[T]:
-    """Wraps the first `CACHED_SCOPES_MAX` rows of a table. If there are fewer, they are all of the table."""
+    """Wraps the first `CACHED_SCOPES_MAX` rows of a table. Fewer rows than this limit are the complete table."""
     return ScopeValues({**rows}, is_complete=len(rows) < statements.CACHED_SCOPES_MAX)

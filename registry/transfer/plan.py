@@ -39,7 +39,8 @@ from headrace.registry.transfer.snapshot import (
 )
 
 PUT_KEY_NAMES: Final[Mapping[str, str]] = {"compatibilityLevel": "compatibility"}
-"""Keys of a configuration that have another name in a PUT request than in the response."""
+"""Configuration keys that have another name in a PUT request than in a response to GET: the name in the request, by the
+name in the response."""
 
 
 @dataclass(frozen=True, slots=True)
