@@ -30,7 +30,7 @@ def core_library() -> library.Library | None:
 
 
 def missing_core_reason() -> str:
-    """Returns the reason why `core_library` is None, or ""."""
+    """Returns the reason why the core cannot be used; "" if it can."""
     return _WHY_NONE
 
 

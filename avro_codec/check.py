@@ -25,17 +25,17 @@ OPERATIONS_MAX: Final = 10_000
 """Maximum size of a program. A type is compiled at each use, so a short schema can have a very large program."""
 
 Check = Callable[[bytes], None]
-"""Raises `BadBody` for a body that is not exactly one value, or is nested too deeply."""
+"""A function that raises `BadBody` for a body that is not exactly one value, or is nested too deeply."""
 
 
 def compile_check(schema: Schema, core: Library | None) -> Check:
-    """Compiles the check for the bodies of one writer schema. The check is not thread-safe.
+    """Returns the check for message bodies with one writer schema. The check is not thread-safe.
 
     Args:
         core: confirms valid bodies faster; None walks each body in Python.
 
     Raises:
-        BadBody: the schema itself nests values too deeply.
+        BadBody: values of the schema are nested too deeply even without recursion.
     """
     nested = deepest_nesting(schema)
     if nested > NESTED_MAX:
@@ -62,7 +62,8 @@ def compile_check(schema: Schema, core: Library | None) -> Check:
 def deepest_nesting(schema: Schema) -> int:
     """Returns how deep values of the schema are nested at most, counting a recursive type once.
 
-    `WalkCompiler` counts nested values the same way while it reads a body, including each recursion.
+    Each recursion in a body adds at most this many levels. `compile_check` therefore limits the number of recursions so
+    that no body exceeds `NESTED_MAX`.
     """
     done: dict[Name, int] = {}
     is_open: set[Name] = set()

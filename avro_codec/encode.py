@@ -1,4 +1,5 @@
-"""Encodes single values to Avro binary: longs, and the defaults of a schema, which are encoded once per plan."""
+"""Encodes single values to Avro binary: numbers, byte strings and the defaults of fields. The loader encodes each
+default once, when it compiles a conversion."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def encode_bytes(data: bytes) -> bytes:
 
 
 def encode_float(value: float) -> bytes:
-    """Encodes the nearest float; larger values become infinity, as in Avro Java."""
+    """Encodes the nearest float; values beyond the range of a float become infinity, as in Avro Java."""
     try:
         return struct.pack("<f", value)
     except OverflowError:
@@ -49,7 +50,13 @@ def encode_float(value: float) -> bytes:
 
 
 def encode_default(schema: Schema, node: Type, default: JsonValue) -> bytes:
-    """Encodes a field's default, which `avro_schema` has validated."""
+    """Encodes a field's default, which `avro_schema` has validated.
+
+    Args:
+        schema: resolves references to named types.
+        node: the type of the field.
+        default: the default as a JSON value of the schema text.
+    """
     return _encode(schema, node, default)
 
 

@@ -3,7 +3,8 @@
 Union values other than null are objects with the name of the branch, bytes are texts of the code points 0 to 255, and
 the numbers without JSON form are the texts NaN, Infinity and -Infinity (Avro 1.12, JSON Encoding).
 
-The text of a value has up to about seven times its bytes. Field names may have any length, so their bytes are limited.
+Apart from names, the text of a value has up to about seven times as many bytes as the value. Names of fields, symbols
+and branches may have any length, so their total per message is limited.
 """
 
 from __future__ import annotations
@@ -33,15 +34,18 @@ from headrace.avro_schema import (
 )
 
 Read = Callable[[bytes, int], tuple[Any, int]]
-"""Reads a validated value; returns an object for `json.dumps` and the position after the value."""
+"""A function that reads a validated value; it returns an object for `json.dumps` and the position after the value."""
 
 
 def compile_json_text(walks: WalkCompiler, node: Type) -> Callable[[bytes, int], tuple[bytes, int]]:
-    """Returns a function from a body and the position of a value of type `node` to the value's JSON, encoded as an Avro
-    string, and the position after the value.
+    """Compiles the conversion of values of the type `node` to JSON text.
 
     Args:
         walks: walks of the writer's schema; the function requires values that they have validated.
+
+    Returns:
+        A function from a body and the position of a value to the value's JSON, encoded as an Avro string, and the
+        position after the value.
     """
     read = _JsonCompiler(walks).read(node)
 
@@ -114,7 +118,8 @@ class _JsonCompiler:
 
 
 def _take_names(limits: Limits, named_bytes: int) -> None:
-    """Adds the length of a record's field names to the total of the message, before they are written.
+    """Adds the length of names (a record's field names, an enum's symbol, a union's branch) to the total of the
+    message, before they are written.
 
     Raises:
         UnreadableValue: the names would make the row much larger than the message.
@@ -147,7 +152,14 @@ def _union(branches: list[tuple[str, Read]], limits: Limits) -> Read:
 
 
 def _record(fields: list[tuple[str, Read]], zero_width: int, limits: Limits) -> Read:
-    """Returns a reader of a record. `zero_width` is the number of fields without bytes, which become values here."""
+    """Returns a reader of a record.
+
+    Args:
+        fields: name and reader of each field.
+        zero_width: number of fields that take no bytes in the message. They take space in the text, so they are counted
+            and limited like array items without bytes.
+        limits: counters of the message.
+    """
     named_bytes = sum(len(name) for name, _ in fields)
 
     def read(b: bytes, p: int) -> tuple[Any, int]:

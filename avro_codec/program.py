@@ -1,8 +1,8 @@
 """Programs for the C core: the conversion of a body as a flat sequence of operations.
 
 `loader.project.projection` compiles each field twice, to Python functions and to `Code`. `assemble` converts the code
-to the words that `core/program.c` executes; `core/program.h` documents each operation. A conversion without an
-operation is None, and its messages are converted in Python.
+to the words that `core/program.c` executes; `core/program.h` documents each operation. The code is None for a
+conversion that the core does not support; Python then converts the messages.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Branches:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """The conversion of an array or map: `body` converts one item, for all items of all blocks."""
+    """The conversion of an array or map: `body` converts one item and is executed for all items of all blocks."""
 
     flags: Flag
     body: Code
@@ -81,10 +81,10 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """The conversion of a record whose columns have another order than the writer's fields.
+    """The conversion of a record to a row whose columns are not in the order of the writer's fields.
 
-    `fields` convert the fields in the writer's order. `columns` are in the row's order: each is the index of a field,
-    or the bytes of a constant.
+    `fields` convert the fields in the writer's order. `columns` are in the order of the row: a number is the index of a
+    field in `fields`, bytes are an encoded constant.
     """
 
     fields: tuple[Code, ...]
@@ -123,8 +123,12 @@ def walk_primitive(kind: PrimitiveType) -> Code:
 
 
 def walk_readable(writer: Primitive, load: Primitive) -> Code:
-    """Returns the code that walks a value and rejects those on which queries fail (`readable`); the bytes stay
-    unchanged.
+    """Returns the code that validates a value and rejects values on which queries fail (see `readable`). The bytes of
+    the value stay unchanged.
+
+    Args:
+        writer: the type of the value in the message.
+        load: the type of the column; its logical type determines which values queries reject.
     """
     logical = load.logical.name if load.logical is not None else ""
     if logical == "decimal":
@@ -157,7 +161,7 @@ def emit(constant: bytes) -> Code:
 
 
 def concatenate(*codes: Code | None) -> Code | None:
-    """Returns the codes in sequence; None if one of them is None."""
+    """Returns the codes in sequence, or None if any of them is None."""
     known = _all(codes)
     return None if known is None else tuple(step for code in known for step in code)
 
@@ -231,7 +235,7 @@ def _all(codes: Iterable[Code | None]) -> tuple[Code, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program of the core: words, and the constants that they refer to."""
+    """A program of the core: 32-bit words, and the constants that they refer to."""
 
     words: tuple[int, ...]
     constants: bytes

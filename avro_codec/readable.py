@@ -29,11 +29,11 @@ TIMESTAMP_MS_MAX = 9_223_372_036_854_775
 overflow")."""
 
 MILLIS_TIMES: Final = frozenset({"timestamp-millis", "local-timestamp-millis"})
-"""Logical types of times in milliseconds. Hive shows the second one as a number; the `_latest` view converts it to a
-time."""
+"""Logical types of times in milliseconds. Hive shows a `local-timestamp-millis` as a number; the view `<table>_latest`
+converts it to a time."""
 
 SAFE_TIMESTAMP_BYTES = 7
-"""A varint of this size is within 2^48, so ordinary times need no further check."""
+"""A varint of at most this many bytes is within 2^48, so ordinary times need no further check."""
 
 
 class UnreadableValue(BadBody):
@@ -41,7 +41,7 @@ class UnreadableValue(BadBody):
 
 
 def skip_readable(load: Primitive, skip: Skip, where: str) -> Skip:
-    """Returns a function that validates the values of a column (a walk) and rejects those on which queries fail.
+    """Returns a walk that validates the values of a column and rejects values on which queries fail.
 
     Args:
         load: the type of the column.

@@ -1,4 +1,5 @@
-"""Building blocks of conversion plans: functions from the bytes of a value to the bytes of its column.
+"""Building blocks of the conversion of a message to a row: functions from the bytes of a value to the bytes of its
+column.
 
 Source: Avro 1.12, Schema Resolution.
 """
@@ -25,18 +26,20 @@ from headrace.avro_codec.walk import (
 from headrace.avro_schema import PrimitiveType
 
 ADDED_BYTES_MAX = 64 * 1024 * 1024
-"""Limit of the additional bytes of one array or map, and of all texts of a message: each item may get defaults, and
-field names in a text, that need no bytes in the message."""
+"""Maximum number of bytes by which a converted array or map may be larger than in the message: its items may get
+defaults that the message does not contain. Also the maximum length of all names (fields, symbols, branches) in the JSON
+texts of a message."""
 
 Convert = Callable[[bytes, int], tuple[bytes, int]]
-"""Converts the value at a position to the load schema; returns its bytes and the position after the value."""
+"""A function that converts the value at a position to the load schema; it returns the bytes and the position after the
+value."""
 
 
 def concatenate(template: list[bytes], steps: list[tuple[int, Convert]]) -> Convert:
     """Returns a converter from the fields of an encoded record to an encoded row.
 
     Args:
-        template: the encoded columns of the row; a column that gets a field is replaced.
+        template: the encoded columns of the row; a converted field replaces the column that it is written to.
         steps: for each field in the writer's order, the index of its column and its converter.
     """
 

@@ -137,7 +137,7 @@ PRIMITIVE_SKIPS: dict[PrimitiveType, Skip] = {
 
 
 class Limits:
-    """Counts the limited properties of a body during its walk: nested values of recursive types and items without
+    """Counters of one body's walk for properties that are limited: nested values of recursive types, and items without
     bytes. Also counts the bytes of names in JSON texts."""
 
     __slots__ = ("depth_max", "level", "named_bytes", "zero_width_items")
@@ -151,7 +151,11 @@ class Limits:
         self.level = self.zero_width_items = self.named_bytes = 0
 
     def enter(self) -> None:
-        """Counts a nested value of a recursive type; the caller decrements `level` after it."""
+        """Counts a nested value of a recursive type; the caller decrements `level` after it.
+
+        Raises:
+            BadBody: values are nested deeper than `depth_max`.
+        """
         self.level += 1
         if self.level > self.depth_max:
             raise BadBody(f"values are nested deeper than {self.depth_max} levels")
@@ -203,7 +207,8 @@ def skip_union(branches: Sequence[Skip]) -> Skip:
 
 
 def skip_record(fields: Sequence[Skip]) -> Skip:
-    """Returns the walk of a record; a record without bytes needs no call, because nested ones could take 2^n calls."""
+    """Returns the walk of a record. A record without bytes gets `skip_nothing`, because walking nested records without
+    bytes could take 2^n calls."""
     fields = tuple(field for field in fields if field is not skip_nothing)
     if not fields:
         return skip_nothing
@@ -237,7 +242,7 @@ def check_block(p: int, end: int) -> None:
 
 
 def check_count(count: int, bytes_left: int) -> None:
-    """Rejects a count that exceeds the bytes left; each item has at least one byte."""
+    """Raises `BadBody` for an item count that exceeds the number of bytes left; each item has at least one byte."""
     if count > bytes_left:
         raise BadBody(f"an array or map claims {count} items in {bytes_left} bytes")
 
@@ -258,7 +263,7 @@ def skip_array(item: Skip) -> Skip:
 
 
 def skip_zero_width_array(limits: Limits) -> Skip:
-    """Returns the walk of an array whose items have no bytes; they are only counted."""
+    """Returns the walk of an array with items that take no bytes; the walk only counts them."""
 
     def skip(b: bytes, p: int) -> int:
         while b[p]:
@@ -383,13 +388,17 @@ def malformed_reason(error: Exception) -> str:
 
 
 def length_problem(end: int, length: int) -> str:
-    """Returns the description of a body of `length` bytes, in which the walk of the value ended at another position
-    (`end`)."""
+    """Returns the description of the error that a value does not end where its body ends.
+
+    Args:
+        end: the position after the value.
+        length: the size of the body.
+    """
     return f"{length - end} bytes follow the value" if end < length else "the body ends inside a value"
 
 
 def walk_body(skip: Skip, limits: Limits, body: bytes) -> None:
-    """Validates a complete body with a walk.
+    """Validates a complete body with the walk `skip`.
 
     Raises:
         BadBody: the body is not exactly one value.
@@ -405,7 +414,7 @@ def walk_body(skip: Skip, limits: Limits, body: bytes) -> None:
 
 @dataclass(slots=True)
 class CapturedLong:
-    """Receives the number that a walk of `skip_capturing` reads; None before that."""
+    """Variable in which a walk of `skip_capturing` stores the number that it reads; None before that."""
 
     value: int | None = None
 

@@ -42,8 +42,7 @@ def default_problem(node: Type, value: JsonValue, resolve: Resolve) -> str | Non
 
 class DefaultValidator:
     """Validates the defaults of one schema. Each field's own default is validated once, so that the work is bounded by
-    the text.
-    """
+    the length of the schema text."""
 
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve

@@ -34,7 +34,8 @@ class SchemaParseError(AvroSchemaError):
 
 
 class FramingError(AvroSchemaError):
-    """A message value that does not follow the wire format; `reason` is one word for counters."""
+    """A message value that does not follow the wire format; `reason` is a short code by which such messages are
+    counted."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message, reason)

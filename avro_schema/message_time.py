@@ -50,8 +50,8 @@ _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class TimeField:
-    """The field that holds a message's time. `source` is its dotted path, which is recorded with the counts of the
-    messages."""
+    """The field that holds a message's time: its path, its unit, and its dotted path as text (`source`), which is
+    recorded with the counts of the messages."""
 
     path: tuple[str, ...]
     unit: TimeUnit

@@ -153,7 +153,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Enum:
-    """An enum. A reader returns `default` for an unknown symbol; it is None if the enum has no default."""
+    """An enum. A reader returns `default` for an unknown symbol; `default` is None if the enum does not have one."""
 
     name: Name
     symbols: tuple[str, ...]

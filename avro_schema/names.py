@@ -27,7 +27,7 @@ def full_name(text: str, namespace: str) -> Name:
 
 
 def name_problem(name: Name, *, check_namespace: bool = True) -> str | None:
-    """Returns a description of why a full name is invalid, or None if it is valid. The namespace counts only if
+    """Returns a description of why a full name is invalid, or None if it is valid. The namespace is checked only with
     `check_namespace`."""
     if not is_name(name.name):
         return f'"{name.name}" is not a name; expected {NAME_RULE}'

@@ -62,7 +62,7 @@ def parse_schema(text: str, *, references: Sequence[Schema] = (), source: str = 
 
     Args:
         text: JSON.
-        references: schemas whose named types this text may use by full name.
+        references: schemas with named types that this text may use by full name.
         source: a file name or subject, for messages.
         strict: also refuse invalid defaults and namespaces.
 
@@ -243,8 +243,8 @@ class _Parser:
         return field
 
     def with_number_default(self, field: Field, value: JsonObject, pointer: str) -> Field:
-        """Returns the field with a number as the default, if it is a float or double whose default is the text of a
-        number (as Avro Java does since 1.4)."""
+        """Returns the field. If it is a float or double with a text such as "1.5" as its default, the default is
+        converted to a number, as in Avro Java since 1.4."""
         text = field.default
         if not isinstance(text, str) or text in _NON_FINITE or not isinstance(field.type, Primitive):
             return field
@@ -371,8 +371,12 @@ class _Parser:
         return Reference(name, node.position)
 
     def finish(self) -> None:
-        """Checks that every reference denotes a defined type and, if `strict`, that all defaults are valid. This needs
-        all types."""
+        """Checks that every reference denotes a defined type and, if `strict`, that all defaults are valid. It is
+        called last, because it needs all types.
+
+        Raises:
+            SchemaParseError: a type is not defined, or a default is invalid.
+        """
         for name, pointer, offset in self.unresolved:
             if name not in self.names:
                 self.fail(_undefined(name, self.names), offset, pointer)
@@ -419,6 +423,9 @@ def _comparable(node: Type, *, is_outer: bool = True) -> Type:
     equality: documentation, aliases, an enum's default.
 
     Nested named types are replaced by references, because each of them is compared at its own definition.
+
+    Args:
+        is_outer: whether `node` is the compared definition, not a type inside it.
     """
     if isinstance(node, Union):
         return Union(tuple(_comparable(branch, is_outer=False) for branch in node.branches))

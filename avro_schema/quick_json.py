@@ -45,7 +45,8 @@ class QuickDocument(JsonDocument):
         raise SchemaParseError(message, source=self.source)
 
     def locate(self, pointer: str) -> Position:
-        """Returns the position of the value at a pointer; its parts are keys of schemas, which need no unescaping."""
+        """Returns the position of the value at a JSON pointer. The parts of the pointer are keys of schemas, which need
+        no unescaping."""
         if self._positioned is None:
             self._positioned = read_json(self.text, self.source)
         value, offset = self._positioned.root, self._positioned.offset
@@ -81,7 +82,7 @@ _set_document = LazyPosition.__dict__["_document"].__set__
 
 
 def read_without_positions(text: str, source: str) -> QuickDocument | None:
-    """Reads one JSON value; returns None if `read_json` must be used, such as for every invalid text."""
+    """Reads a text that is one JSON value; returns None if `read_json` must be used, such as for every invalid text."""
     if len(text) > TEXT_CHARS_MAX or "\\u" in text:  # the escape may be a lone surrogate
         return None
     document = QuickDocument(text, source)

@@ -40,17 +40,19 @@ from headrace.avro_schema.walk import defined_names
 
 
 def canonical_text(schema: Schema) -> str:
-    """Returns the text that the Confluent registry stores: the input without spaces, types of references as names."""
+    """Returns the text that the Confluent registry stores: compact JSON, in which types of referenced schemas are only
+    names."""
     return to_json_text(_Writer(schema, inline=defined_names(schema)).json(schema.root, ""))
 
 
 def normalized_text(schema: Schema) -> str:
-    """Returns the canonical text with sorted aliases and properties and converted defaults: one text per meaning."""
+    """Returns the canonical text with sorted aliases and properties and converted defaults: schemas with the same
+    meaning have the same text."""
     return to_json_text(_NormalWriter(schema, inline=defined_names(schema)).json(schema.root, ""))
 
 
 def self_contained_text(schema: Schema) -> str:
-    """Returns a text that contains every named type, also those of references, in full at its first use."""
+    """Returns a text that contains every named type, also types of referenced schemas, in full at its first use."""
     return to_json_text(schema_to_json(schema))
 
 
@@ -218,8 +220,12 @@ def _sorted(value: JsonValue) -> JsonValue:
 
 
 def _as_float(value: float, *, single: bool) -> JsonValue:
-    """Converts a default to a double. If `single`, returns the double whose text is the shortest one for the same
-    float. Out-of-range values do not change."""
+    """Converts a number to a double; a number out of range is returned unchanged.
+
+    Args:
+        single: the number is the default of a float. The result is then the double with the shortest text among all
+            doubles that are rounded to the same float.
+    """
     try:
         if not single:
             return float(value)

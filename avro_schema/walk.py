@@ -35,5 +35,5 @@ def children(node: Type) -> tuple[Type, ...]:
 
 
 def defined_names(schema: Schema) -> set[Name]:
-    """Returns the names of the types that the schema's own text defines, without those of its references."""
+    """Returns the names of the types that the schema's own text defines, without types of referenced schemas."""
     return {node.name for node in walk(schema) if isinstance(node, Record | Enum | Fixed)}

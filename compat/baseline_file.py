@@ -1,8 +1,9 @@
-"""Baseline file: fingerprints of the problems that a repository had when it adopted the check, which do not fail it.
+"""Baseline file: the problems that a repository already had when it adopted the check. They do not make the check fail.
 
-A known problem is identified by file and fingerprint, because two files may have the same subject. The fingerprint does
-not change when other parts of the schema change. If a file was moved, its known problems apply to the file that has the
-same fingerprints. Known problems that were fixed are reported, so that the baseline file only ever shrinks.
+A known problem is identified by its file and its fingerprint (see `compute_fingerprint`), because two files may have
+the same subject. The fingerprint does not change when other parts of the schema change. A known problem of a file that
+no longer exists, such as a renamed one, applies to another file with the same fingerprint. Fixed problems are reported,
+so that users remove them and the baseline file only shrinks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ class KnownProblem:
 
 
 def render_baseline(checked: Sequence[CheckedSchema]) -> str:
-    """Returns the text of a baseline file that lists every current problem, sorted to keep diffs small."""
+    """Returns the text of a baseline file that lists every current problem, sorted to keep diffs small.
+
+    Args:
+        checked: the results of this run. Warnings, and problems suppressed for another reason, are not listed.
+    """
     known = {
         (item.file, problem.fingerprint): {
             "fingerprint": problem.fingerprint,
@@ -45,7 +50,7 @@ def render_baseline(checked: Sequence[CheckedSchema]) -> str:
 
 
 def parse_baseline(text: str) -> tuple[KnownProblem, ...]:
-    """Parses the text of a baseline file.
+    """Returns the known problems that the text of a baseline file lists.
 
     Raises:
         InvalidBaselineFile: the text is not a baseline file.
@@ -75,8 +80,8 @@ def mark_known(
         checked: the results of this run.
         known: the problems that the baseline file lists.
         origin: name of the baseline file.
-        file_exists: whether a file still exists. A known problem of a missing (for example renamed) file applies to one
-            other file with the same problem.
+        file_exists: whether the file at a path still exists. A known problem of a missing file, such as a renamed one,
+            applies to one other file that has a problem with the same fingerprint.
     """
     rows = set(known)
     moved = Counter(row.fingerprint for row in known if not file_exists(row.file))

@@ -13,7 +13,7 @@ from headrace.compat.rules import RULES
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """Description of a rule or lint. `is_lint`: it runs only when enabled by name."""
+    """Description of a rule (`is_lint` is false) or a lint: `purpose` states its requirement, and `why` the reason."""
 
     id: str
     severity: Severity
@@ -59,5 +59,6 @@ CATALOGUE: Mapping[str, CatalogueEntry] = MappingProxyType(
 
 
 def find_catalogue_entry(word: str) -> CatalogueEntry | None:
-    """Returns the rule or lint of a name; case does not matter and words may be joined by `-` or `_`."""
+    """Returns the entry of a rule or lint by its name, or None for an unknown name. Case does not matter, and the words
+    of a name may be joined by `-` or `_`."""
     return CATALOGUE.get(word.strip().upper().replace("-", "_"))

@@ -1,7 +1,7 @@
 """The result of a check run as flat values, from which every output format is rendered.
 
-A `Report` holds parsed schemas. These values hold only the displayed texts, so that they can be sent between processes
-and a run over thousands of schemas does not keep the schemas in memory. They do not depend on the source of a schema.
+A `Report` holds parsed schemas. The values of this module hold only the displayed texts. They can be sent between
+processes, and a run over thousands of schemas does not keep the schemas in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.compat.describe import describe_field
 from headrace.compat.finding import CompatibilityLevel, Direction, Finding, Report, Severity
 
 EXCERPT_CHARS_MAX = 110
-"""Most characters of a source line that are shown. Of a longer line, only the part around the column is shown."""
+"""Most characters of a source line that are shown. A longer line is truncated around the problem's column."""
 
 FINGERPRINT_HEX_CHARS = 32
 
@@ -48,8 +48,10 @@ class Problem:
     """One problem of a schema (an incompatibility, a finding of a lint, a violated policy), as the texts and numbers
     that are displayed.
 
-    `line` and `column` count from 1; they are 0 if the problem has no position. `field` is the affected field.
-    `fingerprint` does not change when other parts of the file change, see `compute_fingerprint`.
+    `version` and `version_name` are the earlier version with which the schema was compared. `line` and `column` count
+    from 1; they are 0 if the problem has no position. `field` is the affected field as a phrase, such as `field
+    "header.region"`. `reader` and `writer` are the schema texts of the compared types. `causes` are the problems inside
+    a union branch. `fingerprint` does not change when other parts of the file change, see `compute_fingerprint`.
     """
 
     rule: str
@@ -88,9 +90,9 @@ class ComparedVersion:
 class CheckedSchema:
     """Result for one schema that could be checked.
 
-    `compared` are the versions that it was compared with, newest first. `version_count` is the number of versions in
-    the baseline. `level_origin` names the source of the level. `is_new`: the baseline has no version. `notes` are
-    sentences for the user.
+    `compared` are the versions that it was compared with, newest first. `version_count` is the number of its versions
+    in the baseline. `level_origin` is a phrase for the source of the level, such as "as requested" or "the subject's
+    own". `is_new`: the baseline has no version. `notes` are sentences for the user.
     """
 
     file: str
@@ -127,12 +129,17 @@ EXIT_CODES: dict[FailureKind, int] = {
     FailureKind.REGISTRY: 4,
 }
 EXIT_ORDER = (4, 2, 3, 1, 0)
-"""If several exit codes apply, the first one in this order is used: the earlier ones leave more schemas unchecked."""
+"""Exit codes in their order of precedence: if several apply, the first one in this order is used.
+
+A code that comes earlier leaves more schemas unchecked: 4 is a failed registry, 2 an unreadable file or baseline, 3 a
+text that is not a schema, 1 an incompatible schema.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A schema, or a whole baseline (`file` is then its name), that could not be checked."""
+    """A schema that could not be checked, or a baseline that could not be read. `file` is the schema's file or the name
+    of the baseline."""
 
     kind: FailureKind
     file: str
@@ -183,7 +190,7 @@ def describe_finding(finding: Finding, text: str) -> Problem:
     """Converts one finding of a report to a problem.
 
     Args:
-        text: the candidate's text, from which the shown source line is taken.
+        text: the text of the candidate (the new schema), from which the shown source line is taken.
     """
     incompatibility = finding.incompatibility
     position = finding.position
@@ -209,8 +216,8 @@ def describe_finding(finding: Finding, text: str) -> Problem:
 
 
 def _field(finding: Finding) -> str:
-    """Returns the affected field as text, with its path in the candidate. If the candidate lacks the field, the path of
-    the record that lacks it precedes the field's name."""
+    """Returns the affected field as text, with its path in the candidate (the new schema). If the candidate lacks the
+    field, the path of the record that lacks it precedes the field's name."""
     problem = finding.incompatibility
     is_backward = finding.direction is Direction.BACKWARD
     path = (problem.reader_side if is_backward else problem.writer_side).path
@@ -220,8 +227,10 @@ def _field(finding: Finding) -> str:
 
 
 def add_fingerprints(checked: CheckedSchema) -> CheckedSchema:
-    """Sets the fingerprint of each problem. Equal problems of one version are numbered; equal problems of several
-    versions share a fingerprint.
+    """Returns the result with the fingerprint of each problem set.
+
+    Equal problems with several versions share a fingerprint. If several problems with the same version are equal, the
+    fingerprints of the second and later ones also include a running number.
     """
     seen: Counter[tuple[str, int]] = Counter()
     problems = []
@@ -234,7 +243,7 @@ def add_fingerprints(checked: CheckedSchema) -> CheckedSchema:
 
 
 def compute_fingerprint(subject: str, problem: Problem) -> str:
-    """Returns the identity of a problem across runs: subject, rule, direction, field path and Avro's message.
+    """Returns a hash that identifies a problem across runs: of subject, rule, direction, field path and Avro's message.
 
     Lines, versions and wording are excluded, because they can change while the problem stays the same.
     """
@@ -266,13 +275,14 @@ def source_excerpt(text: str, position: Position) -> Excerpt | None:
 
 
 def leaf_problems(problem: Problem) -> Sequence[Problem]:
-    """Returns the problems that the author has to fix: those inside a union branch, or the problem itself if there are
-    none."""
+    """Returns the problems that the author has to fix: the problems inside a union branch, or the problem itself if it
+    is not about one."""
     return problem.causes or (problem,)
 
 
 def group_problems(problems: Iterable[Problem]) -> list[list[Problem]]:
-    """Groups equal problems of several versions, or of several uses of one type, to be shown once."""
+    """Returns groups of equal problems; each group is shown as one problem. Its members have the same rule, direction,
+    position and sentence, but occur with several versions or at several uses of one type."""
     groups: dict[tuple[object, ...], list[Problem]] = {}
     for problem in problems:
         sentence = problem.sentence.replace(problem.version_name, "")
@@ -282,10 +292,11 @@ def group_problems(problems: Iterable[Problem]) -> list[list[Problem]]:
 
 
 def mask_unprintable(text: str) -> str:
-    """Replaces control and formatting characters, so that a terminal shows the text unchanged."""
+    """Replaces control and formatting characters by `·`, so that a text from a file cannot control the terminal."""
     return text if text.isprintable() else "".join(char if char.isprintable() else "·" for char in text)
 
 
 def pluralize(count: int, singular: str, plural: str = "") -> str:
-    """Returns a number and its noun."""
+    """Returns a number and its noun, such as `3 problems`. `plural` is needed only if it is not the singular with an
+    "s"."""
     return f"{count} {singular if count == 1 else plural or singular + 's'}"

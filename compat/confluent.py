@@ -45,7 +45,7 @@ def confluent_messages(report: Report, *, validate_fields: bool = False, others:
     Args:
         report: result of the check.
         validate_fields: whether reserved field names were checked; the last message contains it.
-        others: messages about other problems; they come first.
+        others: messages about problems that are not in the report, such as reserved field names; they come first.
     """
     messages = [*others, *_messages(report)]
     if messages:

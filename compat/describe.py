@@ -22,10 +22,12 @@ from headrace.avro_schema import (
 )
 
 LISTED_WORDS_MAX = 8
-"""Most symbols, branches or names in one sentence; the rest is counted."""
+"""Most symbols, branches or names that one sentence lists. If there are more, the sentence ends in the number of the
+rest."""
 
 FRAGMENT_CHARS_MAX = 1_000
-"""Longest fragment. It only identifies the node; the file contains the full text."""
+"""Maximum length of a fragment, which is the schema text of one type or field in a message. A fragment only identifies
+the type or field, because the file contains the full text."""
 
 
 TYPE_DESCRIPTION_CHARS_MAX = 100
@@ -60,7 +62,7 @@ def _type_words(node: Type) -> str:
 
 
 def type_kind(node: Type) -> str:
-    """Returns the keyword of a type in schema text."""
+    """Returns the keyword of a type in schema text, such as `record` or `long`."""
     if isinstance(node, Primitive):
         return node.type.value
     if isinstance(node, Record) and node.is_error:
@@ -75,7 +77,8 @@ def describe_field(path: Sequence[str]) -> str:
 
 
 def join_words(words: Sequence[str]) -> str:
-    """Joins words to a list in a sentence, limited to `LISTED_WORDS_MAX`."""
+    """Joins words to a list in a sentence, such as `a, b and c`. A list of more than `LISTED_WORDS_MAX` words ends in
+    the number of the rest, such as `and 3 more`."""
     if len(words) > LISTED_WORDS_MAX:
         return f"{', '.join(words[:LISTED_WORDS_MAX])} and {len(words) - LISTED_WORDS_MAX} more"
     if len(words) > 1:
@@ -84,14 +87,15 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def schema_fragment(node: Type | Field) -> str:
-    """Returns the text of one node; nested named types are abbreviated to their names."""
+    """Returns the schema text of a type or field, truncated to `FRAGMENT_CHARS_MAX`. A named type is written with its
+    content; named types inside it are replaced by their full names."""
     value = _field_json(node) if isinstance(node, Field) else _json(node)
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= FRAGMENT_CHARS_MAX else f"{text[: FRAGMENT_CHARS_MAX - 1]}…"
 
 
 def type_fragment(node: Type) -> str:
-    """Returns the text of a type inside a field; named types are abbreviated to their names."""
+    """Returns the schema text of a type. Every named type, also the type itself, is replaced by its full name."""
     return json.dumps(_inner_json(node), ensure_ascii=False)
 
 
@@ -122,7 +126,8 @@ def _inner_json(node: Type) -> JsonValue:
 
 
 def _props(props: Props) -> dict[str, JsonValue]:
-    """Sorts properties, so that the order of keys does not change the message."""
+    """Returns properties (attributes that Avro does not reserve) in sorted order, so that the order of keys in a schema
+    does not change the message."""
     return dict(sorted(props))
 
 

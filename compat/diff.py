@@ -39,9 +39,11 @@ class SchemaChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """One difference. `attribute` is the changed attribute of `name`, "" if `name` was added or removed.
+    """One difference between two schemas.
 
-    `position` is in the candidate's text, or in the earlier text if `name` was removed.
+    `name` is the full name of a type, with `.field` appended for a field. If it was added or removed, `attribute` is
+    "", and `after` or `before` describes it. Otherwise its attribute `attribute`, such as `doc`, changed from `before`
+    to `after`. `position` is in the candidate's text (the new schema), or in the earlier text if `name` was removed.
     """
 
     kind: SchemaChangeKind
@@ -52,7 +54,7 @@ class SchemaChange:
     position: Position
 
     def describe(self) -> str:
-        """Returns the change as one line."""
+        """Returns the change as one line that begins with `+` (added), `-` (removed) or `~` (changed)."""
         if self.kind is SchemaChangeKind.ADDED:
             return f"+ {self.name}: {self.after}"
         if self.kind is SchemaChangeKind.REMOVED:
@@ -69,7 +71,13 @@ class _Row:
 
 
 def diff_schemas(earlier: Schema, candidate: Schema) -> tuple[SchemaChange, ...]:
-    """Returns the differences in the order of the candidate's text; removals come last."""
+    """Returns the differences in the order of the candidate's text; removals come last. The fields of a new or removed
+    type are not listed separately.
+
+    Args:
+        earlier: the earlier version.
+        candidate: the new schema.
+    """
     before, after = _rows(earlier), _rows(candidate)
     found: list[SchemaChange] = []
     for key, row in after.items():
@@ -86,7 +94,7 @@ def diff_schemas(earlier: Schema, candidate: Schema) -> tuple[SchemaChange, ...]
 
 
 def _owner(key: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the key of the record that holds a field; empty for a type."""
+    """Returns the key of the record that contains the field with this key; empty for the key of a type."""
     return key[:1] if len(key) > 1 else ()
 
 

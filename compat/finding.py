@@ -19,19 +19,19 @@ class Severity(StrEnum):
 
 
 SCHEMA_DELETED = "SCHEMA_DELETED"
-"""Rule about a schema file that was deleted; it belongs to a run, not to a pair of schemas."""
+"""Rule that a deleted schema file must have a replacement. It is about the files of a run, not about a pair of schemas.
+"""
 
 
 LOGICAL_POLICY = "LOGICAL_POLICY"
 RESERVED_FIELD = "RESERVED_FIELD"
-"""`LOGICAL_POLICY` and `RESERVED_FIELD` are rules that apply if the subject's configuration enables them, see
-`compat.subject_policy`."""
+"""`LOGICAL_POLICY` (a field keeps its logical type) and `RESERVED_FIELD` (no field has a reserved name) are rules that
+apply only if the subject's configuration enables them, see `compat.subject_policy`."""
 
 
 class Direction(StrEnum):
-    """Which schema is the reader: the candidate reads old data (backward), or an old version reads the candidate's
-    (forward).
-    """
+    """The direction of a comparison. Backward: the candidate (the new schema) is the reader, an earlier version the
+    writer. Forward: the earlier version is the reader, the candidate the writer."""
 
     BACKWARD = "backward"
     FORWARD = "forward"
@@ -49,7 +49,8 @@ class CompatibilityLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LevelRule:
-    """Directions that a level compares, in reporting order, and whether it compares all versions or only the latest."""
+    """The comparisons that a level requires: its directions, in reporting order, and whether all versions are compared
+    or only the latest."""
 
     directions: tuple[Direction, ...]
     transitive: bool
@@ -69,7 +70,7 @@ LEVELS: Mapping[CompatibilityLevel, LevelRule] = MappingProxyType(
 
 
 def parse_level(text: str) -> CompatibilityLevel:
-    """Returns the level of a name in any case.
+    """Returns the level with this name; case does not matter.
 
     Raises:
         InvalidLevel: the text is not a level.
@@ -95,10 +96,11 @@ class VersionedSchema:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem of the candidate with one version.
+    """One problem between the candidate (the new schema) and one earlier version.
 
-    `pointer` and `position` are in the candidate's text. `sentence` describes the problem, `fix` the remedy. For a
-    finding about a union branch, `causes` are the problems inside that branch.
+    `version` and `version_name` are the earlier version. `position` and `pointer` (a JSON pointer) are in the
+    candidate's text. `sentence` describes the problem, `fix` the remedy. `causes` are the problems inside a union
+    branch, if the finding is about one.
     """
 
     rule: IncompatibilityType
@@ -128,7 +130,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Result of one check: all findings, the level, and the compared versions (newest first)."""
+    """Result of the check of one candidate (a new schema): all findings, the level, and the compared versions (newest
+    first)."""
 
     candidate: Schema
     level: CompatibilityLevel

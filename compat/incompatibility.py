@@ -1,4 +1,4 @@
-"""Reasons why a reader cannot read the data of a writer: the values that a comparison returns."""
+"""The values that a comparison of two schemas returns: reasons why a reader cannot read the data of a writer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from headrace.avro_schema import Field, Position, Type
 
 
 class IncompatibilityType(StrEnum):
-    """The six types of Avro Java, and the case in which Avro Java throws an exception."""
+    """Kinds of incompatibility: the six of Avro Java's `SchemaCompatibility`, and `AMBIGUOUS_FIELD_ALIAS`, for which
+    Avro Java throws an exception."""
 
     NAME_MISMATCH = "NAME_MISMATCH"
     FIXED_SIZE_MISMATCH = "FIXED_SIZE_MISMATCH"
@@ -22,7 +23,8 @@ class IncompatibilityType(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LinkedPath:
-    """Path from the root of a schema as a linked list. A comparison has many paths, which share their beginnings."""
+    """Path from the root of a schema as a linked list. A comparison has many paths; paths with the same beginning share
+    it."""
 
     step: str
     outer: LinkedPath | None = None
@@ -51,7 +53,7 @@ class ComparedNode:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """Field names, "[]" for items of an array and "{}" for values of a map."""
+        """The place as path elements: field names, "[]" for items of an array and "{}" for values of a map."""
         return self.linked_path.steps() if self.linked_path is not None else ()
 
 
@@ -59,10 +61,13 @@ class ComparedNode:
 class Incompatibility:
     """One reason why the reader cannot read the writer's data.
 
-    `location` and `message` are Avro Java's. `reader` and `writer` are the compared nodes with references resolved.
-    `field` is the reader's field if the writer has no or several fields for it. `causes` are the problems inside the
-    union branch that was intended, which Avro Java does not report. For unions inside unions they are the innermost
-    problems, so that a cause has no causes.
+    `location` and `message` have Avro Java's values. `reader` and `writer` are the compared types with references
+    resolved, `reader_side` and `writer_side` their places in the two schemas. `field` is set only if a reader's field
+    matches no field of the writer, or several.
+
+    `causes` are the problems inside the union branch that was probably intended, which Avro Java does not report. If
+    that branch contains unions, the problems inside the innermost union are listed; a cause therefore has no causes
+    itself.
     """
 
     type: IncompatibilityType
@@ -77,6 +82,7 @@ class Incompatibility:
 
     @property
     def location(self) -> str:
-        """JSON pointer into the reader; the index inside a writer's union is that of the writer's branch."""
+        """JSON pointer into the reader schema, as Avro Java reports it. At a union of the writer it contains the index
+        of the writer's branch."""
         steps = self.location_path.steps()[1:]
         return "/" + "/".join(step.replace("~", "~0").replace("/", "~1") for step in steps)

@@ -1,4 +1,4 @@
-"""Checks a candidate against a history at a compatibility level."""
+"""Checks a candidate (a new schema) against the earlier versions of its subject at a compatibility level."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_level(
     every_version: bool = False,
     budget: ComparisonBudget | None = None,
 ) -> Report:
-    """Checks a candidate as a registry does on registration.
+    """Checks a candidate as a registry does on registration; returns the compared versions and the findings.
 
     Versions are compared from the newest to the oldest. The check ends at the first incompatible version, because older
     versions mostly repeat its problems.
@@ -39,7 +39,7 @@ def check_level(
         history: earlier versions, ascending.
         level: which pairs must be readable; a level that is not transitive compares only the last version.
         every_version: continue after an incompatible version.
-        budget: limit for all comparisons of this check together; the default is the maximum.
+        budget: limit for all comparisons of this check together; None for a new budget of `PAIRS_MAX` pairs of types.
 
     Raises:
         ComparisonTooLarge: the schemas are too large to compare.
@@ -61,7 +61,11 @@ def check_level(
 def compare(
     candidate: Schema, earlier: VersionedSchema, direction: Direction, budget: ComparisonBudget | None = None
 ) -> list[Finding]:
-    """Returns the findings between the candidate and one version in one direction."""
+    """Returns the findings of comparing the candidate (the new schema) with one earlier version in one direction.
+
+    Args:
+        budget: limit that this comparison shares with others; None for a new budget of `PAIRS_MAX` pairs of types.
+    """
     if direction is Direction.BACKWARD:
         problems = check_reader_writer(candidate, earlier.schema, budget)
     else:

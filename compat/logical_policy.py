@@ -17,7 +17,7 @@ _TypePair = tuple[Type, Type, str]
 
 
 def find_logical_problems(reader: Schema, writer: Schema, *, reader_is_new: bool) -> list[str]:
-    """Returns a message for each pair of matching types with different logical types.
+    """Returns a message for each pair of matching types whose logical types, scales or precisions violate the policy.
 
     Outer types come before inner ones. Pairs that Avro cannot read are omitted, because Avro's rules report them. With
     `reader_is_new`, the messages call the reader "new" and the writer "old", otherwise the reverse.
@@ -99,7 +99,8 @@ def _inner(reader: Schema, writer: Schema, reader_type: Type, writer_type: Type,
 
 
 def _kind(node: Type) -> str:
-    """Returns the key of a union branch: the short name of a named type, else the type."""
+    """Returns the text by which branches of two unions are matched: the short name of a named type, else the kind of
+    the type, such as `long`."""
     if isinstance(node, Record | Enum | Fixed):
         return node.name.name
     return node.type.value if isinstance(node, Primitive) else type(node).__name__

@@ -1,6 +1,6 @@
 """Renders a single report as text or JSON; `compat.formats` renders whole runs in every format.
 
-`confluent_messages` is the wording of the registry API.
+The module also exports `confluent_messages`, which renders a report in the wording of the registry's API.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ def to_checked_schema(
     """Converts a report to the flat value that the formats render.
 
     Args:
+        baseline: name of the source of the earlier versions.
+        level_origin: phrase for the source of the level, such as "as requested".
         version_count: number of earlier versions that exist; at least the number compared.
     """
     compared = tuple(ComparedVersion(version.version, version.name) for version in report.compared)
@@ -38,7 +40,11 @@ def to_checked_schema(
 
 
 def text_report(report: Report, style: Style = PLAIN) -> str:
-    """Renders a report as text: each finding with position, source line and fix, then a summary line."""
+    """Renders a report as text: each finding with position, source line and fix, then a summary line.
+
+    Args:
+        style: terminal colours; none by default.
+    """
     return render_checked_schema(to_checked_schema(report), style)
 
 

@@ -1,4 +1,4 @@
-"""Compares one reader/writer pair: can data written with one schema be read with the other?
+"""Compares a reader and a writer schema: can data written with one schema be read with the other?
 
 The results are those of Avro Java's `SchemaCompatibility` 1.12: the same problems in the same order (depth first), with
 the same location and message. Its behaviour is reproduced also where the specification does not require it, because
@@ -47,17 +47,15 @@ PAIRS_MAX = 500_000
 """
 
 PAIRS_BETWEEN_TIME_CHECKS = 1_000
-"""Pairs between two reads of the clock (some 20 ms)."""
+"""Number of compared pairs between two checks of the caller's deadline (some 20 ms)."""
 
 PAIR_DEPTH_MAX = 2_000
-"""Deepest nesting of pairs. Two cycles of different lengths nest up to the product of their lengths, and a location is
-as long as its depth.
-"""
+"""Maximum nesting of compared pairs of types. If both schemas are recursive with cycles of different lengths, pairs
+nest up to the product of the two lengths. A problem's location is as long as the nesting."""
 
 INCOMPATIBILITIES_MAX = 1_000
-"""Most problems listed. A type used in many places repeats its problems in each place, so their number can double at
-every level.
-"""
+"""Most problems listed. A type that is used in many places repeats its problems in each place, so the number of
+problems can double at every level of nesting."""
 
 CAUSES_MAX = 20
 """Most problems listed inside one union branch; users need only the first few."""
@@ -127,8 +125,8 @@ def is_readable(reader: PrimitiveType, writer: PrimitiveType) -> bool:
 
 
 class _AmbiguousField(Exception):
-    """Ends the check of a pair whose reader field matches several writer fields. Like the exception of Avro Java, it
-    discards the problems found before."""
+    """A reader's field matches several fields of the writer. The exception ends the whole comparison. Like the
+    exception of Avro Java, it discards the problems found before."""
 
     def __init__(self, incompatibility: Incompatibility) -> None:
         super().__init__(incompatibility.message)
@@ -152,11 +150,13 @@ class _Visit(NamedTuple):
     writer_side: ComparedNode
 
     def inside(self, step: str, reader: Type, writer: Type, reader_mark: str = "", writer_mark: str = "") -> _Visit:
-        """Returns the comparison of two types inside this pair's types, such as the types of two fields. If only one
-        type of this pair is a union, the other type itself is compared with the union's branch.
+        """Returns the comparison of two types directly inside this pair's types, such as the types of two fields. If
+        only one type of this pair is a union, a branch of the union is compared with the other type itself.
 
         Args:
             step: path element that is appended to the location, such as `items`.
+            reader: the inner type of the reader, or the reader itself.
+            writer: the inner type of the writer, or the writer itself.
             reader_mark: path element that is appended to the reader's path of field names; "" if none.
             writer_mark: path element that is appended to the writer's path of field names; "" if none.
         """
@@ -268,8 +268,9 @@ _Steps = Generator[_Visit, _Problems, _Problems]
 class _ComparisonWalk:
     """The state of comparing one reader schema with one writer schema.
 
-    `results` holds the problems of every pair met, keyed by the identity of both nodes as in Avro Java. A pair met
-    again repeats its problems with their first location. A pair still in progress counts as readable.
+    `results` holds the problems of every pair of types compared so far, keyed by the identity of both objects as in
+    Avro Java. If a pair occurs again, its problems are repeated with the location of the first occurrence. While a pair
+    is being compared, it counts as readable; comparisons of recursive types therefore end.
     """
 
     def __init__(self, reader: Schema, writer: Schema, budget: ComparisonBudget) -> None:
@@ -280,9 +281,9 @@ class _ComparisonWalk:
 
     @cached_property
     def reader_names(self) -> set[Name]:
-        """Names defined in the reader's text. Computed at the first reference: most schemas have none, and collecting
-        the names takes as long as the check.
-        """
+        """Names of the types that the reader's own text defines, without the types of referenced schemas. The names are
+        computed when the first `Reference` is met: most schemas have none, and collecting the names takes as long as
+        the check."""
         return defined_names(self.reader)
 
     @cached_property
@@ -290,8 +291,8 @@ class _ComparisonWalk:
         return defined_names(self.writer)
 
     def run(self, request: _Visit) -> _Problems:
-        """Compares a pair of types, and all pairs on which its result depends; returns the problems. The stack holds
-        the checks that wait for the result of an inner pair, innermost last."""
+        """Compares the types of the pair `request`, and all pairs on which its result depends; returns the problems of
+        `request`. The stack holds the checks that wait for the result of an inner pair, innermost last."""
         stack: list[tuple[tuple[int, int], _Steps]] = []
         while True:
             visit = self.resolved(request)
@@ -353,7 +354,7 @@ def _resume(steps: _Steps, problems: _Problems | None) -> tuple[_Visit | None, _
 
 
 def _check(walk: _ComparisonWalk, visit: _Visit) -> _Steps:
-    """Compares one pair by the rows of Avro 1.12, Schema Resolution."""
+    """Checks one pair of types by the rules of Avro 1.12, Schema Resolution; a generator as described at `_Steps`."""
     match visit.reader, visit.writer:
         case Union(), Union(branches=branches):
             return (yield from _check_union(visit, branches))
@@ -381,7 +382,8 @@ def _check(walk: _ComparisonWalk, visit: _Visit) -> _Steps:
 
 
 def _check_records(walk: _ComparisonWalk, visit: _Visit, reader: Record, writer: Record) -> _Steps:
-    """Compares records. The fields are compared even if the names differ."""
+    """Checks two records; a generator as described at `_Steps`. The fields are compared even if the names of the
+    records differ."""
     problems = _check_names(visit, reader, writer)
     by_name = {field.name: field for field in writer.fields}
     fields = visit.at("fields")
@@ -402,11 +404,12 @@ def _check_records(walk: _ComparisonWalk, visit: _Visit, reader: Record, writer:
 
 
 def _is_trivially_readable(reader: Type, writer: Type) -> bool:
-    """Whether the pair is readable by primitives alone, so that it need not be compared like other pairs; true for most
-    fields.
+    """Whether the reader can read the writer because both are primitives or unions of primitives, as in most fields.
+    Such a pair need not be compared like other pairs: the comparison would find no problem, and no other pair needs its
+    result.
 
-    A comparison of such a pair would find no problem and request no pair that matters later. Reader branches before the
-    matching one are tried too, so a union with an earlier non-primitive branch is compared like other pairs.
+    False for a reader's union in which a branch before the matching one is not primitive, because branches are tried in
+    order.
     """
     if type(writer) is Union:
         return all(_is_trivially_readable(reader, branch) for branch in writer.branches)
@@ -424,7 +427,8 @@ def _is_trivially_readable(reader: Type, writer: Type) -> bool:
 
 
 def _check_missing_field(walk: _ComparisonWalk, visit: _Visit, field: Field) -> _Steps:
-    """Returns the problem of a reader field without default that the writer does not have.
+    """Returns the problem of a reader field without default that the writer does not have; a generator as described at
+    `_Steps`.
 
     If the field's type is an enum with a default, Avro Java compares the enum with the writer's record and reports a
     type mismatch.
@@ -450,7 +454,8 @@ def _ambiguous(walk: _ComparisonWalk, visit: _Visit, field: Field, writer: Recor
 
 
 def _check_names(visit: _Visit, reader: NamedType, writer: NamedType) -> _Problems:
-    """Compares short names; the namespace may differ. An alias must be the writer's full name."""
+    """Returns the problem of two named types with different names, empty if they match. Names match if the short names
+    are equal (the namespaces may differ), or if an alias of the reader is the writer's full name."""
     if reader.name.name == writer.name.name or writer.name in reader.aliases:
         return _Problems()
     return visit.incompatible(IncompatibilityType.NAME_MISMATCH, f"expected: {writer.name.full}", "name")
@@ -474,8 +479,8 @@ def _check_fixed(visit: _Visit, reader: Fixed, writer: Fixed) -> _Problems:
 
 
 def _check_union(visit: _Visit, writer_branches: tuple[Type, ...]) -> _Steps:
-    """Compares a writer's union with a reader's union: each branch of the writer must be readable by some branch of the
-    reader."""
+    """Checks a writer's union with a reader's union; a generator as described at `_Steps`. Each branch of the writer
+    must be readable by some branch of the reader."""
     problems = _Problems()
     for index, branch in enumerate(writer_branches):
         found = yield visit.trial(visit.reader, branch)
@@ -488,7 +493,8 @@ def _check_union(visit: _Visit, writer_branches: tuple[Type, ...]) -> _Steps:
 
 
 def _check_every_branch(visit: _Visit, reader: Type, writer_branches: tuple[Type, ...]) -> _Steps:
-    """Compares a writer's union with a reader that is not a union: the reader must read each branch."""
+    """Checks a writer's union with a reader that is not a union; a generator as described at `_Steps`. The reader must
+    read each branch."""
     problems = _Problems()
     for index, branch in enumerate(writer_branches):
         problems.include((yield visit.inside(str(index), reader, branch)))
@@ -496,7 +502,8 @@ def _check_every_branch(visit: _Visit, reader: Type, writer_branches: tuple[Type
 
 
 def _try_branches(walk: _ComparisonWalk, visit: _Visit, reader_branches: tuple[Type, ...], writer: Type) -> _Steps:
-    """Compares a writer's type with a reader's union: some branch must read it. Branches are tried in order."""
+    """Checks a writer's type with a reader's union; a generator as described at `_Steps`. Some branch must read the
+    writer's type; the branches are tried in order."""
     intended = _intended_branch([walk.reader.resolve(branch) for branch in reader_branches], writer)
     causes: tuple[Incompatibility, ...] = ()
     for index, branch in enumerate(reader_branches):
@@ -511,7 +518,9 @@ def _try_branches(walk: _ComparisonWalk, visit: _Visit, reader_branches: tuple[T
 
 
 def _intended_branch(branches: Sequence[Type], writer: Type) -> int | None:
-    """Returns the index of the branch that was probably intended: same name, else the only one of the same kind."""
+    """Returns the index of the branch of the reader's union that was probably intended for the writer's type: the one
+    with the same name, else the only one of the same kind, such as the only record. None if there is no such branch, or
+    if the writer's type is primitive."""
     same_kind = [
         index
         for index, branch in enumerate(branches)

@@ -53,8 +53,10 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class RuleCase:
-    """One incompatibility, described from the view of the candidate's author. `other` is the name of the compared
-    version."""
+    """One incompatibility, described from the view of the author of the candidate (the new schema).
+
+    `other` is the name of the earlier version. `causes` explain the problems inside a union branch.
+    """
 
     problem: Incompatibility
     direction: Direction
@@ -67,13 +69,13 @@ class RuleCase:
 
     @property
     def location(self) -> str:
-        """Affected field of the candidate."""
+        """Affected field of the candidate, such as `field "header.region"`."""
         side = self.problem.reader_side if self.is_backward else self.problem.writer_side
         return describe_field(side.path)
 
     @property
     def consequence(self) -> str:
-        """Clause that states which data can no longer be read."""
+        """Clause that states which data can no longer be read, as the end of a sentence."""
         if self.is_backward:
             return "data of that version cannot be read"
         return "readers of that version cannot read new data"
@@ -81,7 +83,8 @@ class RuleCase:
 
 @dataclass(frozen=True, slots=True)
 class CompatibilityRule:
-    """One kind of incompatibility. `id` is Avro Java's name of it; `explain` describes one occurrence."""
+    """One kind of incompatibility. `id` is Avro Java's name of it, `purpose` the requirement and `why` its reason.
+    `explain` returns the sentence and the fix of one occurrence."""
 
     id: IncompatibilityType
     purpose: str
@@ -113,7 +116,13 @@ def _keep_field_advice(field: Field) -> str:
 
 
 def _rename_advice(case: RuleCase, field: Field, writer: Record) -> str:
-    """Suggests an alias if the field resembles a writer field that the reader does not read."""
+    """Returns advice to add an alias, as the beginning of a sentence, if `field` is probably a renamed field: the
+    writer has a field of the same type and a similar name that the reader does not read. Otherwise returns "".
+
+    Args:
+        field: the reader's field that the writer does not have.
+        writer: the writer's record.
+    """
     reader = case.problem.reader
     read = {name for writer_field in _fields(reader) for name in (writer_field.name, *writer_field.aliases)}
     unread = [writer_field for writer_field in writer.fields if writer_field.name not in read]
@@ -170,7 +179,7 @@ _SAMPLES: Mapping[PrimitiveType, JsonValue] = MappingProxyType(
 
 
 def _sample_default(node: Type) -> tuple[JsonValue] | None:
-    """Returns a simple default of a type, or None if no simple one exists."""
+    """Returns a simple default of a type in a tuple of one element, or None if no simple one exists."""
     match node:
         case Primitive():
             return (_SAMPLES[node.type],)
@@ -217,7 +226,11 @@ def _explain_enum_field(case: RuleCase) -> Explanation:
 
 
 def _explain_null(case: RuleCase, reader: str) -> Explanation:
-    """Explains a writer field that may be null and a reader field that may not."""
+    """Explains the mismatch of a writer's type that may be null and a reader's type that may not.
+
+    Args:
+        reader: the reader's type as a phrase.
+    """
     if case.is_backward:
         sentence = f"{case.location} may be null in {case.other} but is {reader} here, so {case.consequence}"
         return Explanation(sentence, f'allow null: "type": ["null", {_type_text(case.problem.reader)}]')
@@ -231,7 +244,8 @@ def _type_text(node: Type) -> str:
 
 
 def _keep_advice(node: Type, *, widen: bool = True) -> str:
-    """Returns the advice to keep the type or, with `widen`, to use another type that can also read data of this one."""
+    """Returns the advice to keep the type `node`. With `widen`, the advice also names the types that can read data of
+    this type."""
     if not widen or not isinstance(node, Primitive):
         return f"keep {describe_type(node)}"
     wider = [kind.value for kind in PrimitiveType if kind is not node.type and is_readable(kind, node.type)]

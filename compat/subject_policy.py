@@ -1,7 +1,7 @@
 """Requirements of a registered subject besides its level: the compatibility policy and reserved field names.
 
-The registry answers 409 in these cases too. Values that a schema file does not contain come from the subject's latest
-version and configuration, as in the registry.
+The registry refuses a registration with status 409 if one is violated. Reserved names are not part of a schema file.
+They come from the metadata of the subject's latest version and from the subject's configuration, as in the registry.
 """
 
 from __future__ import annotations

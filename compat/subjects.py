@@ -1,6 +1,6 @@
 """Derives the subject under which a schema file is registered.
 
-The strategies are those of the serializers: by topic (`orders-value`), by record (`shop.Order`), by both
+The strategies are the same as in the serializers: by topic (`orders-value`), by record (`shop.Order`), by both
 (`orders-shop.Order`), or the file name without its suffix. A rule for matching paths takes precedence over the
 strategy.
 """
@@ -23,7 +23,8 @@ TOPIC_KINDS = ("-key", "-value")
 
 @dataclass(frozen=True, slots=True)
 class SubjectSource:
-    """Input of a naming strategy. `record` is the full name of the schema, "" if it has none."""
+    """Input of a naming strategy: the path of a schema file, and the full name of its schema (`record`), "" if it has
+    none."""
 
     path: str
     record: str = ""
@@ -35,7 +36,7 @@ class SubjectSource:
 
     @property
     def topic(self) -> str:
-        """File name without `-key` or `-value`."""
+        """File name without its suffix and without `-key` or `-value`."""
         return next((self.stem.removesuffix(kind) for kind in TOPIC_KINDS if self.stem.endswith(kind)), self.stem)
 
     @property
@@ -50,7 +51,8 @@ def without_suffix(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A naming strategy. `template` refers to the properties of a `SubjectSource`."""
+    """A naming strategy. `template` is the subject with placeholders for parts of a `SubjectSource`, such as
+    `{topic}-{kind}`."""
 
     name: str
     template: str
@@ -72,7 +74,7 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class SubjectRule:
-    """Files with a path that matches `pattern` get the subject of `template`."""
+    """Files with a path that matches `pattern` get the subject of `template`, see `Strategy`."""
 
     pattern: str
     template: str
@@ -91,7 +93,7 @@ def derive_subject(source: SubjectSource, strategy: str, rules: Sequence[Subject
     """Returns the subject of a file: by the first matching rule, else by the strategy.
 
     Raises:
-        NoSubject: the template needs the schema's name, and the schema has none.
+        NoSubject: the template needs the name of the schema or directory, and there is none, or the subject is empty.
     """
     template = next((rule.template for rule in rules if rule.covers(source.path)), STRATEGIES[strategy].template)
     subject = _fill_template(template, source)
@@ -109,7 +111,7 @@ class SubjectNaming:
 
     @property
     def needs_record(self) -> bool:
-        """Whether a subject depends on the name of the schema."""
+        """Whether the subject of some file depends on the name of its schema."""
         templates = [STRATEGIES[self.strategy].template, *(rule.template for rule in self.rules)]
         return any(word in template for template in templates for word in ("{record}", "{name}", "{namespace}"))
 

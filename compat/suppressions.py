@@ -91,8 +91,10 @@ def apply_suppressions(
     """Marks suppressed problems; returns the marked schemas and notes about expired and unused suppressions.
 
     Args:
+        checked: the results of this run.
         origin: where the suppressions are defined, such as the settings file.
-        is_partial: only some schemas were checked. An unused suppression may belong to an unchecked schema.
+        is_partial: only some schemas were checked. Unused suppressions are then not reported, because they may be for
+            other schemas.
     """
     used: set[int] = set()
     marked = tuple(_marked(item, suppressions, today, origin, used) for item in checked)
@@ -127,7 +129,8 @@ def _marked(
 
 
 def _field_path(problem: Problem) -> str:
-    """Returns `header.region` of `field "header.region"`; "" for the whole schema."""
+    """Returns the path in a problem's field, such as `header.region` of `field "header.region"`; "" for the whole
+    schema."""
     return problem.field.removeprefix('field "').removesuffix('"') if problem.field.startswith("field ") else ""
 
 

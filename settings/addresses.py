@@ -165,8 +165,8 @@ def _is_locked(descriptor: int) -> bool:
 
 
 def _parse(content: bytes) -> LiveAddresses | None:
-    """Returns the addresses in the content of `up.json`, or None while a starting `up` holds the lock and has not
-    written them."""
+    """Returns the addresses in the content of `up.json`. Returns None if the content is not complete, because a
+    `headrace up` that is starting has the lock but has not written the addresses."""
     try:
         document = json.loads(content)
     except ValueError:

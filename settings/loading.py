@@ -68,7 +68,8 @@ def home_directory() -> Path | None:
 
 
 def user_state_directory() -> Path | None:
-    """Returns the directory for files of the user that survive the process: XDG_STATE_HOME or ~/.local/state."""
+    """Returns the directory for files of the user that survive the process: XDG_STATE_HOME or ~/.local/state; None
+    without a home directory."""
     state, home = os.environ.get("XDG_STATE_HOME", ""), home_directory()
     if state:
         return Path(state)
@@ -272,7 +273,14 @@ def _build(found: _SourcedValues) -> Settings:
 
 
 def _resolve_path(file: Path | None, origin: str, text: str) -> Path:
-    """Resolves a path of the settings file against the file's directory; other paths stay relative."""
+    """Returns a path that a setting contains. A path from the settings file is relative to the file's directory; other
+    paths stay relative to the working directory.
+
+    Args:
+        file: the settings file, if there is one.
+        origin: the source of the setting, such as the name of the settings file.
+        text: the path, which may begin with `~`.
+    """
     try:
         path = Path(text).expanduser()
     except RuntimeError as error:

@@ -22,7 +22,7 @@ TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-01-31 07:20:04.512+00:00 INFO headrace.loader.run: load_started …`"""
+    """Formats an event as one line: `2026-01-31 07:20:04.512+00:00 INFO headrace.loader.run: load_started …`"""
 
     def __init__(self) -> None:
         super().__init__(TEXT)
@@ -32,7 +32,8 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: `time`, `level`, `logger`, `message`, and `trace` for an exception."""
+    """Formats an event as one line with a JSON object: `time`, `level`, `logger`, `message`, and `trace` for an
+    exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {

@@ -15,7 +15,8 @@ MASK = "***"
 URL_KEYS = frozenset({"registry.database_url", "registry.url"})
 """Keys of URLs that may contain a password; only the password is masked."""
 SECRET_KEYS = frozenset({"registry.client_token"})
-"""Secret keys of Headrace without a word of `OWN_WORDS`. Names of files and issuers are not secret."""
+"""Further secret keys of Headrace: their names contain none of the `OWN_WORDS`. Names of files and issuers are not
+secret."""
 OWN_WORDS = ("password", "secret")
 WORDS = (
     *OWN_WORDS,

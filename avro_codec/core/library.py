@@ -21,14 +21,15 @@ SOURCES = 3
 SUFFIX_MODES = {"none": 0, "position": 1, "full": 2}
 
 RECORD = "qqIiIiII"
-"""Format of a record: offset, time, position and size of the key and of the value, position of the headers, end of the
-record. A size is -1 for null."""
+"""Format of a record (`hr_record` in `core.h`): offset, time, position and size of the key and of the value, position
+of the headers, end of the record. A size is -1 for null."""
 WINDOW = "qqqQQQIi"
-"""Format of the count of a window: its start, value and time of its first message, number of messages, bytes,
-fingerprint, program of the first message, source of its time."""
+"""Format of the count of a window (`hr_window` in `core.h`): its start, the raw time value and the time of its first
+message, number of messages, bytes, fingerprint, index of the first message's program, source of the messages' time
+(`HR_SOURCE_…`)."""
 TIME_PARTITION = "qQQQQ"
-"""Format of the rows of a time partition: its number, position and size of its rows, index of the first row, number of
-rows."""
+"""Format of the rows of one time partition (`hr_time_partition` in `core.h`): its number (time divided by the length of
+a time partition), position and size of its rows, index of the first row, number of rows."""
 
 
 class CProgram(ctypes.Structure):
@@ -127,7 +128,7 @@ def c_program(program: Program, schema_id: int, time_unit: int) -> tuple[CProgra
 
 
 def load() -> tuple[Library | None, str]:
-    """Loads the library in this directory. Returns it with no reason, or None with the reason why it cannot be used."""
+    """Loads the library in this directory. Returns the library and "", or None and the reason why it cannot be used."""
     path = Path(__file__).with_name(LIBRARY)
     try:
         return Library(path), ""

@@ -21,7 +21,7 @@ from headrace.registry.errors import SubjectNotFound, VersionNotFound
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A file to write. `state` is new, updated or unchanged."""
+    """A file to write. `state` is `new`, `updated` or `unchanged`, compared with the file that exists at `path`."""
 
     path: Path
     text: str
@@ -75,9 +75,8 @@ def plan_downloads(
 
 
 class _Names:
-    """Assigns file or directory names below a directory. `taken` contains existing and assigned names in lower case, as
-    case-insensitive file systems compare them.
-    """
+    """Assigns each subject the name of a file or directory below one directory. Existing and assigned names are
+    compared in lower case, as case-insensitive file systems compare them."""
 
     def __init__(self, directory: Path, suffix: str) -> None:
         self._directory = directory
@@ -96,7 +95,8 @@ class _Names:
 
 
 def _context(subject: str) -> str:
-    """Returns the prefix of a subject's context; references without a context refer to the same context."""
+    """Returns the prefix that names the context of a subject, such as `:.eu:`; "" for the default context. If a
+    schema's reference has no such prefix, it refers to a subject of the schema's own context."""
     context, colon, _ = subject[1:].partition(":") if subject.startswith(":.") else ("", "", "")
     return f":{context}:" if colon else ""
 
@@ -121,7 +121,8 @@ def _download(item: RegisteredSchema, subject: str, version: int, path: Path) ->
 
 
 def _indented(text: str) -> str:
-    """Indents a schema, because the registry stores it as one line, and diffs and line numbers need several."""
+    """Returns the text of a schema with indented lines, because the registry stores it as one line, and diffs and line
+    numbers need several."""
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False) + "\n"
     except (ValueError, RecursionError):

@@ -26,8 +26,8 @@ class GitFailed(Exception):
 class FileChange:
     """The change of one file in one commit.
 
-    `before` is its earlier path, which differs from `path` if the commit renamed it. `blob` is "" if the commit deleted
-    it.
+    `path` is the file's path after the commit, `before` its path before, which differs if the commit renamed the file.
+    `blob` is the id of the new content, "" if the commit deleted the file.
     """
 
     commit: str
@@ -91,7 +91,8 @@ class GitRepository:
         return self._run("rev-parse", "--is-shallow-repository").stdout.strip() == b"true"
 
     def path_of(self, path: str) -> str | None:
-        """Returns a file's path in the repository with forward slashes; None if it is outside."""
+        """Returns a file's path relative to the top of the repository, with forward slashes; None if the file is
+        outside."""
         full = os.path.join(os.path.realpath(os.path.dirname(path) or "."), os.path.basename(path))  # noqa: PTH118,PTH119,PTH120
         try:
             return Path(full).relative_to(self.top).as_posix()
@@ -99,7 +100,7 @@ class GitRepository:
             return None
 
     def tree(self, commit: str) -> GitTree:
-        """Returns the content of a commit."""
+        """Returns the files and submodules of a commit."""
         listing = self._output("ls-tree", "-r", "-z", "--full-tree", commit)
         files: dict[str, str] = {}
         links: dict[str, str] = {}
@@ -153,7 +154,7 @@ class GitRepository:
         changes of a merge are those against its first parent.
 
         Args:
-            patterns: git's patterns of the files.
+            patterns: git's pathspecs; only changes of matching files are returned.
         """
         shape = ("--raw", "-z", "-M", "--no-abbrev", "--format=format:%x01%H")
         listing = self._output("log", "--first-parent", "-m", *shape, commit, "--", *patterns)
@@ -209,7 +210,13 @@ def _no_repository(stderr: str, directory: Path) -> str:
 
 
 def _resolve_links(links: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
-    """Returns the targets of links; omits links to missing files, out of the repository or through directories."""
+    """Returns the blob of the file to which each symbolic link leads, by the link's path. Links to missing files, out
+    of the repository or through directories are omitted.
+
+    Args:
+        links: path and target of each symbolic link.
+        files: path and blob of each regular file.
+    """
     found = {}
     for path in links:
         target = path

@@ -40,10 +40,11 @@ _NOT_A_LINE_END = re.compile(r"[^\r\n]")
 
 @dataclass(frozen=True, slots=True)
 class SchemaFile:
-    """A schema file.
+    """A schema file that the command line selects.
 
-    `path` is shown to users and opened. `key` is the path below the named directory, with forward slashes; another
-    directory has the same schema under the same key. For standard input both are the name given for it.
+    `path` is the path to open, which is also shown to users. `key` is the path below the directory that the command
+    line names, with forward slashes; a baseline directory has the earlier version under the same key. A file that was
+    named itself has its name as the key. For standard input, `path` is a name that the user gives it.
     """
 
     path: str
@@ -58,7 +59,8 @@ class FoundFiles:
 
 
 def find_files(arguments: Sequence[str], *, stdin_name: str = "") -> FoundFiles:
-    """Returns the files that the arguments select, each once, in the order of the arguments.
+    """Returns the files that the arguments select, each once, in the order of the arguments, and a failure for every
+    argument that selects none.
 
     Args:
         stdin_name: file name that stands for `-`; determines its subject and its path in a baseline.
@@ -102,7 +104,8 @@ def _expand(argument: str, stdin_name: str) -> Iterator[SchemaFile]:
 
 
 def is_pattern(argument: str) -> bool:
-    """Whether an argument is a pattern; a file of that exact name takes precedence."""
+    """Whether an argument has the wildcards of a glob pattern. A file whose name is exactly the argument takes
+    precedence."""
     return re.search(r"[*?]|\[.*\]", argument, re.DOTALL) is not None
 
 
@@ -131,12 +134,16 @@ def _walk_directories(directory: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def is_searched(name: str) -> bool:
-    """Whether a subdirectory is searched."""
+    """Whether a subdirectory of this name is searched: it is not hidden and not in `SKIPPED_DIRECTORIES`."""
     return not name.startswith(".") and name not in SKIPPED_DIRECTORIES
 
 
 def _is_link_loop(top: str, path: str, name: str) -> bool:
-    """Whether a directory is a link to a parent of itself."""
+    """Whether the subdirectory `name` of the directory `path` is a symbolic link to a directory that contains it.
+
+    Args:
+        top: the directory in which the search began.
+    """
     full = Path(path, name)
     if not full.is_symlink():
         return False
@@ -148,17 +155,18 @@ def _is_link_loop(top: str, path: str, name: str) -> bool:
 
 
 def is_schema_name(name: str) -> bool:
-    """Whether the file name is that of a schema."""
+    """Whether the file name ends in `.avsc`, in any case. Such a file is always treated as a schema."""
     return name.lower().endswith(SUFFIX)
 
 
 def is_json_name(name: str) -> bool:
-    """Whether the file name is that of JSON, which may be a schema, see `is_schema_text`."""
+    """Whether the file name ends in `.json`, in any case. Such a file is a schema only if `is_schema_text` accepts its
+    text."""
     return name.lower().endswith(JSON_SUFFIX)
 
 
 def is_schema_text(text: str) -> bool:
-    """Whether the text is a named type of Avro, or invalid JSON that starts like one."""
+    """Whether the text is a record, error, enum or fixed type in Avro's JSON, or invalid JSON that starts like one."""
     try:
         document: Any = json.loads(text)
     except (ValueError, RecursionError):
@@ -189,7 +197,11 @@ def _no_match_reason(argument: str) -> str:
 
 
 def read_text(file: SchemaFile | str, *, comments: bool = False) -> str | Failure:
-    """Returns the text of a file, or the failure; see `decode`."""
+    """Returns the text of a file or of standard input, or the failure to read it.
+
+    Args:
+        comments: replace comments with blanks.
+    """
     path = file if isinstance(file, str) else file.path
     try:
         if isinstance(file, SchemaFile) and file.is_stdin:
@@ -206,7 +218,11 @@ def read_text(file: SchemaFile | str, *, comments: bool = False) -> str | Failur
 
 
 def read_texts(files: Iterable[SchemaFile | str], *, comments: bool = False) -> tuple[dict[str, str], list[Failure]]:
-    """Returns the texts of readable files by path, and a failure for every unreadable file."""
+    """Returns the texts of readable files by path, and a failure for every unreadable file.
+
+    Args:
+        comments: replace comments with blanks.
+    """
     texts: dict[str, str] = {}
     failures = []
     for file in files:
@@ -219,9 +235,10 @@ def read_texts(files: Iterable[SchemaFile | str], *, comments: bool = False) -> 
 
 
 def decode(data: bytes, path: str, *, comments: bool = False) -> str | Failure:
-    """Decodes the content of a schema file, or returns the failure.
+    """Returns the text of a schema file with the content `data`, or the failure to decode it.
 
     Args:
+        path: name of the file, for messages.
         comments: replace comments with blanks.
     """
     if len(data) > FILE_BYTES_MAX:
@@ -247,7 +264,8 @@ def _describe_encoding_error(data: bytes, error: UnicodeDecodeError) -> tuple[st
 
 
 def blank_out_comments(text: str) -> str:
-    """Replaces comments with blanks to preserve positions. JSON has no comments, but Avro Java ignores them."""
+    """Replaces comments with blanks, so that positions do not change. JSON has no comments, but Avro Java ignores
+    comments."""
     if "/*" not in text and "//" not in text:
         return text
     return _TEXT_OR_COMMENT.sub(
@@ -257,9 +275,9 @@ def blank_out_comments(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkingDirectoryFiles:
-    """Schema files on disk near a path, see `type_sets.TypeSource`.
+    """The schema files on disk that may define a type which another file uses; implements `type_sets.TypeSource`.
 
-    Near an .avsc file only .avsc files are searched, because .json files next to it may be generated copies.
+    For an .avsc file only .avsc files are searched, because .json files next to it may be generated copies.
 
     Args:
         comments: ignore comments in the files.
@@ -277,7 +295,7 @@ class WorkingDirectoryFiles:
         return [other for other in paths if is_file(other)]
 
     def descendants(self, path: str, directory: str) -> Sequence[str]:
-        """Returns the paths of the schema files below a directory; see `type_sets.TypeSource`.
+        """Returns the paths of the schema files below a directory that may define a type which the file `path` uses.
 
         Returns nothing for a `path` outside of the working directory, because its parent directories may be the whole
         disk.

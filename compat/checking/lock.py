@@ -38,6 +38,9 @@ class LockEntry:
 def sha256_of(sources: Sources, path: str) -> str:
     """Returns the hash of a file's canonical text.
 
+    Args:
+        sources: the schema files, with the types that they use.
+
     Raises:
         SchemaParseError: the file is not a schema.
     """
@@ -45,7 +48,12 @@ def sha256_of(sources: Sources, path: str) -> str:
 
 
 def lock_entry(item: RegisteredFile, sources: Sources) -> LockEntry:
-    """Returns the lock entry of a registered schema."""
+    """Returns the lock entry of a registered schema.
+
+    Args:
+        item: the result of its registration, which has a version and an id.
+        sources: the schema files.
+    """
     assert item.version is not None
     assert item.schema_id is not None
     registration = item.registration
@@ -59,7 +67,7 @@ def lock_text(rows: Sequence[LockEntry]) -> str:
 
 
 def parse_lock(text: str) -> tuple[LockEntry, ...]:
-    """Parses a lock file.
+    """Returns the entries of a lock file.
 
     Raises:
         InvalidLock: the text is not a lock file; the message gives the reason.

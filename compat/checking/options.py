@@ -97,7 +97,7 @@ def load_sources(args: argparse.Namespace, settings: CompatSettings) -> Sources:
 
 
 def parse_naming(args: argparse.Namespace, settings: CompatSettings) -> SubjectNaming:
-    """Returns the naming of subjects. Rules of the command line precede rules of the settings."""
+    """Returns how the subjects of files are derived. Rules of the command line precede rules of the settings."""
     rules = []
     try:
         for text in args.subject:
@@ -120,7 +120,7 @@ def parse_level_choice(args: argparse.Namespace, settings: CompatSettings) -> Le
 
 
 def open_baseline(args: argparse.Namespace, settings: Settings) -> Baseline:
-    """Returns the baseline: from the flags, else from the settings."""
+    """Returns the baseline (the source of earlier versions) that the flags name, or else the settings."""
     given = [name for name in ("against", "against_registry", "against_db") if getattr(args, name) is not None]
     if len(given) > 1:
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
@@ -175,8 +175,8 @@ def _database(settings: Settings, url: str, args: argparse.Namespace) -> Baselin
 
 
 def _all_new_policy(args: argparse.Namespace) -> AllNewPolicy:
-    """Returns whether the check may continue if the registry does not have any of the subjects. For a few files this is
-    plausible; for a whole tree it suggests a wrong naming strategy."""
+    """Returns whether the check may continue if the registry has none of the subjects of the checked files. For a few
+    files this is plausible; for a whole tree it suggests a wrong naming strategy."""
     from headrace.compat.checking.baselines.registry import AllNewPolicy
 
     if args.all_new:
@@ -216,7 +216,8 @@ def open_client(settings: Settings, url: str, *, is_from_working_directory: bool
 
 
 def parse_lint_options(args: argparse.Namespace, settings: CompatSettings) -> tuple[EnabledLint, ...]:
-    """Returns the enabled and the default lints; the command line overrides the settings."""
+    """Returns the lints to run: the lints that the settings and the command line enable, and the lints that run by
+    default. The command line overrides the settings."""
     words = [*settings.lints, *(word for text in args.lint for word in text.split(","))]
     from headrace.compat.lints import DEFAULT_LINTS, parse_lints
 

@@ -85,7 +85,8 @@ def _rendered(name: str, result: CompatCheckResult) -> str:
 
 
 def _with_repository_paths(result: CompatCheckResult) -> CompatCheckResult:
-    """Converts file paths to paths relative to the enclosing repository, if there is one."""
+    """Returns the result with file paths relative to the top of the enclosing git repository; unchanged if there is
+    none."""
     directory = Path.cwd()
     top = next((parent for parent in (directory, *directory.parents) if (parent / ".git").exists()), directory)
     location = directory.relative_to(top).as_posix()

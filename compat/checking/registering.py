@@ -26,7 +26,8 @@ class RegistrationAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRegistration:
-    """One schema to register. `dependencies` are the referenced types and the files that define them."""
+    """One schema to register. `dependencies` are pairs: the full name of a referenced type, and the file that defines
+    it."""
 
     file: str
     subject: str
@@ -36,7 +37,8 @@ class PlannedRegistration:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredFile:
-    """Result for one schema. `version` and `schema_id` are None if a dry run cannot know them."""
+    """Result of registering one schema. `version` and `schema_id` are None if a dry run found that the schema is not
+    registered yet."""
 
     registration: PlannedRegistration
     action: RegistrationAction
@@ -49,7 +51,7 @@ def plan_registrations(
 ) -> tuple[tuple[PlannedRegistration, ...], tuple[Failure, ...]]:
     """Returns the registrations in order, referenced schemas first, and the files that cannot be registered.
 
-    Files that were not named are included if they define types that named files use.
+    Files that the command line does not name are included if they define types that named files use.
     """
     plan: dict[str, PlannedRegistration] = {}
     failures: dict[str, Failure] = {failure.file: failure for failure in sources.failures}
@@ -93,7 +95,7 @@ def _add(
 def register_all(
     plan: Sequence[PlannedRegistration], client: RegistryClient, *, dry_run: bool = False
 ) -> Iterator[RegisteredFile]:
-    """Registers schemas in order and yields each result immediately.
+    """Registers schemas in order and yields each result immediately. A dry run only looks them up.
 
     Raises:
         RegistryError: the registry refused a schema or is unreachable; earlier schemas stay registered.
@@ -126,7 +128,12 @@ def _register(
 def find_registered(
     client: RegistryClient, subject: str, text: str, references: Sequence[SchemaReference] = ()
 ) -> RegisteredSchema | None:
-    """Returns the version of a subject with the given text, if a registration would find it."""
+    """Returns the version that a registration of this text under the subject would return, because it exists; else
+    None.
+
+    Args:
+        references: the references of the schema; an equal version has the same text and references.
+    """
     try:
         found = client.lookup(subject, text, references)
     except (SubjectNotFound, SchemaNotFound):
@@ -152,7 +159,8 @@ def _action_of_new(item: PlannedRegistration, client: RegistryClient) -> Registr
 
 
 def with_planned_files(sources: Sources, plan: Sequence[PlannedRegistration]) -> Sources:
-    """Returns the sources with all files of the plan, including files that were not named."""
+    """Returns the sources with the files of the plan in place of the named files: the plan also has files that define
+    types which named files use."""
     named_files = {file.path: file for file in sources.files}
     files = tuple(named_files.get(item.file) or SchemaFile(item.file, item.file.rpartition("/")[2]) for item in plan)
     return replace(sources, files=files, texts={item.file: item.text for item in plan})

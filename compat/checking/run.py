@@ -1,9 +1,10 @@
-"""Runs a check: compares every candidate with its history and returns the result.
+"""Runs a check: compares every candidate (a new schema) with its earlier versions and returns the result.
 
-Also reports deleted schemas (`SCHEMA_DELETED`, a rule about a run instead of a pair). A schema is deleted if the
-baseline, or the revision of `--since`, has a file that the command line selects and the working tree lacks, and no
-other file replaces it. In a registry, any file with the same subject replaces it. If files are identified by path,
-another file with the same subject does not count, because it existed before.
+Also reports deleted schemas (`SCHEMA_DELETED`). A schema is deleted if the baseline, or the revision of `--since`, has
+a file that the command line selects and the working tree lacks, and no other file replaces it. With a registry, any
+file with the same subject replaces it. With a baseline of files, an existing file replaces it only if the deleted file
+is the earlier version of the existing file. An equal subject does not suffice, because both files may have existed
+before.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ if TYPE_CHECKING:
     from headrace.compat.lints import EnabledLint
 
 ITEMS_PER_PROCESS_MIN = 25
-"""Minimum number of items for each process. This process checks fewer items in the 10 ms that a second process takes to
-start."""
+"""Minimum number of items for each process. Starting another process takes 10 ms, in which the first one checks fewer
+items than this."""
 
 PROCESSES_MAX = 16
 
@@ -67,8 +68,8 @@ Result = TypeVar("Result")
 class Exemptions:
     """Findings that are suppressed, so that they do not fail a check.
 
-    `known` are the findings listed in `baseline_file`. `is_partial`: the exemptions cover more schemas than are
-    checked, so that unused suppressions are not reported.
+    `known` are the findings listed in `baseline_file`. `is_partial`: only some schemas are checked, so unused
+    suppressions are not reported, because they may be for other schemas.
     """
 
     suppressions: tuple[Suppression, ...] = ()
@@ -111,7 +112,7 @@ def list_candidates(sources: Sources, naming: SubjectNaming) -> tuple[list[Candi
 
 
 def find_invalid(types: TypeSet, path: str) -> Failure | None:
-    """Returns the failure of an invalid schema, None if the schema is valid."""
+    """Returns the failure of the schema at a path if it is invalid, None if it is valid."""
     try:
         types.schema(path)
     except SchemaParseError as error:
@@ -126,7 +127,15 @@ def check(
     choice: LevelChoice,
     options: CheckOptions = CheckOptions(),
 ) -> CompatCheckResult:
-    """Compares every schema with its baseline; a failure of one schema does not stop the others."""
+    """Compares every schema with its earlier versions. Returns the results, and the failures of schemas that could not
+    be checked; a failure does not end the check of the rest.
+
+    Args:
+        sources: the schemas to check.
+        naming: derives the subject of each file.
+        baseline: the source of the earlier versions.
+        choice: the level that the user requested.
+    """
     candidates, failures = list_candidates(sources, naming)
     failures = [*sources.failures, *failures]
     try:
@@ -157,7 +166,12 @@ def check(
 def _accept_registered(
     candidate: CandidateSchema, result: CheckedSchema | Failure, sources: Sources, baseline: Baseline
 ) -> CheckedSchema | Failure:
-    """Accepts an incompatible schema if the baseline already has it as a version; only the findings of lints remain.
+    """Returns the result of a schema. If it is incompatible, but the registry already has it as a version, it is
+    accepted: only the findings of lints remain.
+
+    Args:
+        result: the result of the check so far.
+        sources: the checked schemas.
 
     Raises:
         BaselineFailed: the baseline cannot be read.
@@ -186,6 +200,10 @@ def _check_deletions(
     histories: Sequence[VersionHistory],
 ) -> list[CheckedSchema]:
     """Returns the deleted schemas, each with a `SCHEMA_DELETED` problem.
+
+    Args:
+        choice: the level that the user requested.
+        histories: the earlier versions of all checked schemas.
 
     Raises:
         BaselineFailed: the baseline cannot be read.
@@ -224,7 +242,7 @@ def _check_candidate(checker: SchemaChecker, item: tuple[CandidateSchema, Versio
 
 @dataclass(frozen=True, slots=True)
 class SchemaChecker:
-    """Checks candidates; holds the values shared by all schemas of a run."""
+    """Checks single candidates (new schemas); holds the values that all schemas of a run share."""
 
     types: TypeSet
     baseline: str
@@ -278,8 +296,8 @@ class SchemaChecker:
     def _versions(
         self, candidate: CandidateSchema, candidate_schema: Schema, history: VersionHistory
     ) -> tuple[list[VersionedSchema], list[str]]:
-        """Returns the versions that the level compares, and notes. A version with the candidate's text shares its
-        schema object.
+        """Returns the earlier versions that the level compares, and notes for the user. A version with the same text as
+        the candidate is not parsed; it gets the candidate's schema object.
 
         Raises:
             SchemaParseError: a version is invalid, and invalid versions are not skipped.
@@ -303,8 +321,9 @@ class SchemaChecker:
         return versions, notes
 
     def _comparable_text(self, candidate: CandidateSchema) -> Callable[[EarlierVersion], bool]:
-        """Returns a function that tests whether a version has the candidate's text, apart from white space. It always
-        returns false if the candidate uses types of other files, since the same text may then have another meaning."""
+        """Returns a function that tests whether an earlier version has the candidate's text, apart from white space. It
+        always returns false if the candidate uses types of other files, since the same text may then have another
+        meaning."""
         if not self.types.is_self_contained(candidate.file.path):
             return lambda _: False
         dense, compact = "".join(candidate.text.split()), None
@@ -322,7 +341,7 @@ class SchemaChecker:
 
 
 def apply_exemptions(result: CompatCheckResult, exemptions: Exemptions, today: datetime.date) -> CompatCheckResult:
-    """Marks suppressed and known problems, and adds notes about unused exemptions."""
+    """Returns the result with suppressed and known problems marked, and with notes about unused exemptions."""
     checked, notes = apply_suppressions(
         result.checked, exemptions.suppressions, today, exemptions.suppressions_origin, is_partial=exemptions.is_partial
     )
@@ -335,8 +354,12 @@ def apply_exemptions(result: CompatCheckResult, exemptions: Exemptions, today: d
 def deleted_candidates(
     deleted_files: Iterable[tuple[str, str]], scope: FileScope, naming: SubjectNaming
 ) -> list[CandidateSchema]:
-    """Returns the deleted files with their subjects, as candidates of which the earlier versions can be found. Omits
-    files for which no subject can be derived."""
+    """Returns the deleted files with their subjects, as candidates, so that a baseline can find their earlier versions.
+    Files for which no subject can be derived are omitted.
+
+    Args:
+        deleted_files: path and text of each file.
+    """
     candidates = []
     for path, text in deleted_files:
         with suppress(NoSubject):
@@ -357,7 +380,7 @@ def report_deletions(
     Args:
         deleted: the deleted files.
         histories: histories of the deleted files; a file without versions was never released.
-        others: histories of existing files, which replace the file that they are compared with.
+        others: histories of existing files. An existing file replaces a deleted file with the same latest version.
         baseline: name of the baseline, for messages.
         choice: the level that the user requested; at a level without checks nothing is reported.
     """
@@ -400,7 +423,7 @@ def run_in_processes(
     """Returns the results of a function for all items, in order; results must be picklable.
 
     Processes are forked, so that they share everything read so far and only results are transferred. If a process ends
-    without results (killed, out of memory), its items are processed here, where errors are reported.
+    without results (killed, out of memory), the calling process handles its items itself and reports their errors.
     """
     count = min(processes or usable_cores(), PROCESSES_MAX, max(1, len(items) // ITEMS_PER_PROCESS_MIN))
     if count < 2 or not hasattr(os, "fork"):

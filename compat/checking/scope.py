@@ -33,16 +33,15 @@ class FileScope:
         return self.arguments[0] if len(self.arguments) == 1 and Path(self.arguments[0]).is_dir() else None
 
     def covers(self, path: str) -> bool:
-        """Whether a directory or pattern of the arguments selects a path. A missing file that was named itself is
-        reported elsewhere.
-        """
+        """Whether a directory or pattern of the arguments selects a path. A file that is itself an argument does not
+        count; if it is missing, reading it fails."""
         return any(pattern.fullmatch(path) for pattern in self._patterns) or any(
             _is_below(os.path.realpath(Path(path).parent), Path(path).name, directory)
             for directory in self._directories
         )
 
     def key(self, path: str) -> str:
-        """Returns the path below the named directory, as `SchemaFile.key`."""
+        """Returns the path relative to the named directory that contains it, like `SchemaFile.key`."""
         location = PurePosixPath(path)
         named = (directory for directory in self.arguments if directory == "." or location.is_relative_to(directory))
         return next((location.relative_to(directory).as_posix() for directory in named), location.name)
@@ -92,7 +91,11 @@ def _part(part: str) -> str:
 def deleted_in_git(
     repository: GitRepository, commit: str, scope: FileScope, *, comments: bool
 ) -> tuple[tuple[str, str], ...]:
-    """Returns path and text of the selected schemas that a commit has and the working tree lacks.
+    """Returns path and text of the schemas that the command line selects, a commit has and the working tree lacks.
+
+    Args:
+        scope: the selection of the command line.
+        comments: replace comments in the texts with blanks.
 
     Raises:
         GitFailed: the commit cannot be read.

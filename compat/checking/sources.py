@@ -1,4 +1,4 @@
-"""Schema files of a command: the named files and, with `--since`, only those that a branch changed."""
+"""Schema files of a command: the named files or, with `--since`, only files that a branch changed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from headrace.compat.checking.type_sets import AmbiguousType, TypeSet
 class Sources:
     """The schemas to check: `files` with their `texts` and `types`, and `failures` of unreadable files.
 
-    `scope` is the command line's selection. `deleted_files` are path and text of files deleted since a revision, None
-    if no revision was given.
+    `scope` is the command line's selection. `deleted_files` are path and text of the files deleted since the revision
+    of `--since`, None without `--since`.
     """
 
     files: tuple[SchemaFile, ...]
@@ -59,7 +59,11 @@ def read_sources(
 
 
 def only_changed(sources: Sources, revision: str, *, comments: bool = False) -> Sources:
-    """Keeps only files that differ from a revision, and adds the files deleted since.
+    """Returns the sources with only the files that differ from a revision, and with the files deleted since; see
+    `changed_since`.
+
+    Args:
+        comments: ignore comments in the deleted files.
 
     Raises:
         BaselineFailed: git failed.
@@ -73,7 +77,7 @@ def only_changed(sources: Sources, revision: str, *, comments: bool = False) -> 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The files of the working tree that changed, and path and text of the deleted files."""
+    """The files of the working tree that a branch changed, and path and text of the files that it deleted."""
 
     files: tuple[SchemaFile, ...]
     deleted_files: tuple[tuple[str, str], ...]
@@ -82,11 +86,14 @@ class Changed:
 def changed_since(
     files: Sequence[SchemaFile], revision: str, types: TypeSet, scope: FileScope, *, comments: bool
 ) -> Changed:
-    """Returns the files that differ from the merge base of HEAD and a revision, and the files that use types of such
-    files. Standard input is always included.
+    """Returns the files that differ from the merge base of HEAD and a revision, the files that use types of such files,
+    and the deleted files. Standard input always counts as changed.
 
     Args:
+        files: the files that the command line selects.
+        types: the texts of these files and of files with types that they use.
         scope: the command line's selection; deleted files outside of it are omitted.
+        comments: ignore comments in the deleted files.
 
     Raises:
         GitFailed: there is no such revision or no repository.
@@ -105,7 +112,8 @@ def changed_since(
 
 
 def _is_among(changed: Set[str], path: str, repository: GitRepository) -> bool:
-    """Whether a file, the target of its link, or the submodule or nested repository that contains it has changed."""
+    """Whether `changed` contains a file, the target of its link, or the submodule or nested repository that contains
+    it."""
     paths = {repository.path_of(name) for name in (path, os.path.realpath(path))} - {None}
     parents = {str(directory) for path in paths if path for directory in PurePosixPath(path).parents}
     return not changed.isdisjoint({*paths, *parents, *(f"{directory}/" for directory in parents)})

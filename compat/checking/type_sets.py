@@ -42,14 +42,14 @@ class TypeNames:
 
 
 class TypeSource(Protocol):
-    """Loads texts that were not named but may define missing types."""
+    """Loads further texts, which the command line does not name but which may define missing types."""
 
     def siblings(self, path: str) -> Sequence[str]:
         """Returns the paths of the texts in the same directory."""
         ...
 
     def descendants(self, path: str, directory: str) -> Sequence[str]:
-        """Returns the paths of the texts below a directory that contains `path`; "." for all available texts."""
+        """Returns the paths of the texts below `directory`, which contains `path`; "." for all available texts."""
         ...
 
     def read(self, paths: Sequence[str]) -> Mapping[str, str]: ...
@@ -73,7 +73,8 @@ class TypeSet:
             texts: texts by path; more can be added later.
             strict: also refuse invalid defaults and namespaces.
             prefix: prepended to paths in messages, such as `main:` for a git revision.
-            given_types: paths of the texts that were given as type definitions.
+            given_types: paths of the texts that the user named as sources of types. They take precedence over all other
+                texts, except texts of the directory in which a type is used.
             type_source: loads further texts.
         """
         self.texts = dict(texts)
@@ -110,7 +111,7 @@ class TypeSet:
         return schema
 
     def release(self, path: str) -> None:
-        """Removes a parsed schema from the cache, unless texts of this set use each other's types. Keeping and freeing
+        """Removes a parsed schema from the cache, unless texts of this set use each other's types. Caching and freeing
         thousands of schemas is slow."""
         if not self._indexed:
             self._parsed.pop(path, None)
@@ -120,7 +121,12 @@ class TypeSet:
         return path in self._self_contained
 
     def dependencies(self, path: str) -> tuple[str, ...]:
-        """Returns the texts that define the missing types of a text; empty if one of them is unknown."""
+        """Returns the paths of the texts that define the types which a text uses without defining them. Types that no
+        text defines are omitted.
+
+        Raises:
+            AmbiguousType: equally near texts define a type differently.
+        """
         found: dict[str, None] = {}
         for names in self.names(path).missing():
             other = self._defining_path(path, names)
@@ -191,7 +197,7 @@ class TypeSet:
         return None
 
     def _nearest_paths(self, path: str, name: str) -> Sequence[str]:
-        """Returns the files that define a type, from the directory nearest to the file `path` that uses it."""
+        """Returns the paths of the nearest texts that define the type `name`, which the text at `path` uses."""
         self._load_siblings(path)
         directory = _directories(path)
         here = [other for other in self._defining_paths(path, name) if _directories(other) == directory]
@@ -267,7 +273,8 @@ def _shared(path: str, other: str) -> list[str]:
 
 
 def _nearest(path: str, paths: Sequence[str]) -> Sequence[str]:
-    """Returns the paths nearest to a text: most common directories, then fewest directories between; sorted."""
+    """Returns the paths nearest to `path`, sorted: paths with the most leading directories in common with `path` and,
+    among these, with the fewest directories."""
     distances = {other: (-len(_shared(path, other)), len(_directories(other))) for other in paths}
     least = min(distances.values(), default=None)
     return sorted(other for other in paths if distances[other] == least)

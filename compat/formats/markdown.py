@@ -103,7 +103,7 @@ def _at(file: str, line: int) -> str:
 
 
 def _cell(text: str) -> str:
-    """Escapes text for one table cell."""
+    """Escapes a text so that it can be the content of one table cell."""
     escaped = "".join(f"\\{char}" if char in "\\`*_[]|#~" else char for char in text)
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "").replace("\n", " ")
 

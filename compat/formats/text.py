@@ -77,7 +77,7 @@ def render_checked_schema(checked: CheckedSchema, style: Style = PLAIN, *, verbo
 
 
 def _summary(result: CompatCheckResult, style: Style) -> list[str]:
-    """Returns a summary line if there are three or more schemas."""
+    """Returns a list with the summary line; an empty list for one or two schemas, which need none."""
     total = len(result.checked) + len(result.failures)
     if total == 0:
         return ["no schema to check"]
@@ -94,7 +94,12 @@ def _summary(result: CompatCheckResult, style: Style) -> list[str]:
 
 
 def _problem_text(checked: CheckedSchema, group: Sequence[Problem], style: Style) -> str:
-    """Renders one problem; for a union branch, each problem inside that branch."""
+    """Renders one group of equal problems; for a problem with a union branch, each problem inside that branch.
+
+    Args:
+        checked: the schema that has the problems.
+        group: problems as grouped by `group_problems`; the first is shown, with the versions of all others.
+    """
     problem = group[0]
     lines = []
     for leaf in leaf_problems(problem):
@@ -171,7 +176,7 @@ def _verdict(checked: CheckedSchema, style: Style) -> str:
 
 
 def _remarks(checked: CheckedSchema) -> str:
-    """Returns the numbers of warnings and suppressed problems as text in parentheses; "" if there are none."""
+    """Returns the numbers of warnings and suppressed problems as text in parentheses, or ""."""
     warnings = sum(problem.severity.value == "warning" and not problem.suppressed for problem in checked.problems)
     suppressed = sum(problem.suppressed is not None for problem in checked.problems)
     words = [pluralize(warnings, "warning")] if warnings else []

@@ -145,13 +145,15 @@ DEFAULT_LINTS: Mapping[str, EnabledLint] = MappingProxyType(
 def parse_lints(
     words: Sequence[str], given: Mapping[str, EnabledLint] = MappingProxyType({})
 ) -> tuple[EnabledLint, ...]:
-    """Parses lint options: `NAME`, `NAME=error`, `NAME=warning`, `NAME=off`, or `all`; later words override earlier
-    ones.
+    """Returns the enabled lints. An option is `NAME`, `NAME=error`, `NAME=warning`, `NAME=off`, or `all` in place of a
+    name; later options override earlier ones.
 
-    Case does not matter, and words may be joined by `-` or `_`. The lints in `given` are enabled before any word.
+    Args:
+        words: the options. Case does not matter, and the words of a name may be joined by `-` or `_`.
+        given: lints that are enabled before the first option.
 
     Raises:
-        UnknownLint: a word is not a lint.
+        UnknownLint: an option is not a lint, or its severity is invalid.
     """
     chosen = dict(given)
     for word in words:
@@ -171,7 +173,12 @@ def parse_lints(
 
 
 def lint_problems(chosen: Sequence[EnabledLint], linted: LintInput) -> tuple[Problem, ...]:
-    """Returns the problems that the `chosen` lints find in `linted`, by lint and then in text order."""
+    """Returns the problems that lints find, by lint and then in text order.
+
+    Args:
+        chosen: the lints to run.
+        linted: the new schema and its earlier versions.
+    """
     return tuple(_problem(row, remark, linted) for row in chosen for remark in row.lint.check(linted))
 
 

@@ -1,4 +1,4 @@
-"""Lints about changes since earlier versions that Avro itself accepts."""
+"""Lints about changes since earlier versions. Avro itself accepts these changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ NodePairCheck = Callable[[NodePair, VersionedSchema], Iterator[LintFinding]]
 
 
 def for_each_pair(check: NodePairCheck) -> Callable[[LintInput], Iterator[LintFinding]]:
-    """Returns a lint that checks each type of the candidate with the matching type of each earlier version."""
+    """Returns a lint that calls `check` with each type of the candidate (the new schema) and the matching type of each
+    earlier version."""
 
     def lint(linted: LintInput) -> Iterator[LintFinding]:
         for earlier in linted.earlier:

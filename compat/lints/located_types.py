@@ -1,6 +1,6 @@
 """The types in a schema's own text with their field paths, and the matching types of an earlier version.
 
-A type defined in another file is checked with that file, because its positions are in that file. Types inside it are
+A type that another file defines is checked with that file, because its positions are in that file. Types inside it are
 therefore not listed.
 """
 
@@ -29,7 +29,8 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class LocatedType:
-    """A type at a position of the text. `field` is set if the type is the whole type of that field."""
+    """A type in a schema's own text, with its field path. `field` is set if the type is the type of that field, not a
+    part of it."""
 
     node: Type
     path: Path
@@ -38,9 +39,9 @@ class LocatedType:
 
 @dataclass(frozen=True, slots=True)
 class NodePair:
-    """A type of the candidate and the matching type of an earlier version, with references resolved.
+    """A type of the candidate (the new schema) and the matching type of an earlier version, with references resolved.
 
-    `position` is that of the use in the candidate.
+    `position` is the place in the candidate's text where the type is used.
     """
 
     new: Type
@@ -50,7 +51,7 @@ class NodePair:
 
 
 def located_types(schema: Schema) -> Iterator[LocatedType]:
-    """Yields every type in text order."""
+    """Yields every type in a schema's own text, in text order."""
     pending = [LocatedType(schema.root, ())]
     while pending:
         located = pending.pop()

@@ -13,7 +13,8 @@ from headrace.compat.finding import Severity, VersionedSchema
 class LintFinding:
     """One finding of a lint. `path` is the field path, see `compat.describe.describe_field`.
 
-    `new` and `old` are the fragments of the candidate and of the earlier version.
+    `new` and `old` are the schema texts of the affected type in the candidate (the new schema) and in the earlier
+    version.
     """
 
     sentence: str
@@ -27,7 +28,7 @@ class LintFinding:
 
 @dataclass(frozen=True, slots=True)
 class LintInput:
-    """Input of a lint: the candidate and the versions it is compared with, newest first."""
+    """Input of a lint: the candidate (the new schema) and the versions it is compared with, newest first."""
 
     candidate: Schema
     earlier: Sequence[VersionedSchema] = ()

@@ -1,4 +1,4 @@
-"""Lints about a single schema."""
+"""Lints about a single schema, without comparison with earlier versions."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def naming(linted: LintInput) -> Iterator[LintFinding]:
 
 
 def _field_style(schema: Schema) -> str:
-    """Returns the naming style that more fields of the schema have: "snake_case" or "camelCase". Names of one word
+    """Returns the naming style that most fields of the schema have: "snake_case" or "camelCase". Names of one word
     count for neither."""
     styles: Counter[str] = Counter()
     for node, path in _named(schema):
@@ -137,8 +137,8 @@ def optional_default(linted: LintInput) -> Iterator[LintFinding]:
 
 
 def empty_array_default(linted: LintInput) -> Iterator[LintFinding]:
-    """Finds fields whose type is a union with an array and whose default is the empty array. Avro Java's reader creates
-    that array with the union as its type, instead of the union's array branch, and fails."""
+    """Finds fields with a union type that contains an array, and with an empty array as the default. Avro Java's reader
+    creates that array with the union as its type, instead of the union's array branch, and fails."""
     for node, path in _named(linted.candidate):
         for field, inner in _fields(node, path):
             if field.default == [] and isinstance(field.type, Union):
@@ -151,7 +151,8 @@ def empty_array_default(linted: LintInput) -> Iterator[LintFinding]:
 
 
 def ignored_logical_type(linted: LintInput) -> Iterator[LintFinding]:
-    """Finds misspelled and misplaced logical types; a name unlike any of Avro's may be a custom logical type."""
+    """Finds misspelled and misplaced logical types. A name that is not similar to any of Avro's is not reported,
+    because it may be a custom logical type."""
     for node, path in _named(linted.candidate):
         for field, inner in _fields(node, path):
             name = dict(field.props).get("logicalType")

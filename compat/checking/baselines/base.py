@@ -1,4 +1,4 @@
-"""Interface of a baseline: candidates in, version histories out."""
+"""Interface of a baseline: it gets candidates (new schemas) and returns their earlier versions."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class BaselineFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LevelChoice:
-    """The level that the user requested: `level` is None to use the baseline's own level. With `all_versions`, any
-    level is compared with all versions."""
+    """The level that the user requested. If `level` is None, the baseline's own level applies. With `all_versions`, all
+    earlier versions are compared at any level."""
 
     level: CompatibilityLevel | None = None
     all_versions: bool = False
@@ -76,8 +76,9 @@ class EarlierVersion:
 class VersionHistory:
     """The earlier versions of one schema, ascending; empty if it is new.
 
-    `version_count` includes versions that were omitted because no level needs them. `level` is the baseline's own level
-    for this schema, `level_origin` its source, and `policy` the subject's other requirements.
+    `version_count` includes versions that were omitted because the level does not compare them. `level` is the
+    baseline's own level for this schema, `level_origin` a phrase for its source, and `policy` the subject's other
+    requirements.
     """
 
     versions: tuple[EarlierVersion, ...] = ()
@@ -103,8 +104,8 @@ class Baseline(Protocol):
         ...
 
     def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
-        """Returns path and text of files that the baseline has, the command line covers and the working tree lacks;
-        empty if the baseline does not identify files by path.
+        """Returns path and text of the files that the baseline has, the command line selects and the working tree
+        lacks; empty if the baseline does not identify files by path.
 
         Raises:
             BaselineFailed: the baseline cannot be read.
@@ -112,13 +113,14 @@ class Baseline(Protocol):
         ...
 
     def find_equal_version(self, candidate: CandidateSchema, text: str) -> str:
-        """Returns the label of the version that equals the candidate; "" if no version does.
+        """Returns the label of the version that equals the candidate, such as `orders-value version 3`; "" if no
+        version does.
 
         Only a registry implements this: it accepts a schema that equals an existing version, even if later versions are
         incompatible with it.
 
         Args:
-            text: the schema with all types of other files included.
+            text: the candidate's schema, with all types of other files included.
 
         Raises:
             BaselineFailed: the baseline cannot be read.

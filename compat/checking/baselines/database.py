@@ -1,7 +1,8 @@
-"""Schemas in the database of a Headrace registry, read without its server: the API runs in this process.
+"""Schemas in the database of a Headrace registry, read without a running server: the registry's API runs in this
+process.
 
-The results equal those of the registry, because both run the same application. While schemas are read, it listens on a
-random port of the loopback interface.
+The results equal those of the registry, because both run the same application. While schemas are read, the API listens
+on a random port of the loopback interface.
 """
 
 from __future__ import annotations

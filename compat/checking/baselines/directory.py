@@ -5,7 +5,7 @@ The earlier version of `schemas/shop/order.avsc`, given as `schemas`, is the fir
 1. `shop/order.avsc` in the directory;
 2. the file named after its subject, as `schema download` writes it;
 3. the only file of the same subject that the working tree no longer has at its path;
-4. the only file whose record has the same name.
+4. the only file with a record of the same name.
 
 A file named individually is also found by the longest suffix of its path that exists, or as the only file of its name.
 A directory named `shop/order/` or after the subject contains several versions: its files with a version number as name,
@@ -132,7 +132,7 @@ class DirectoryLayout:
         self._by_subject: dict[str, dict[str, list[str]]] = {}
 
     def find_versions(self, candidate: CandidateSchema) -> list[str]:
-        """Returns the names of the earlier versions, oldest first.
+        """Returns the names (in `texts`) of the earlier versions of a candidate, oldest first.
 
         Raises:
             BaselineFailed: several files match equally well.
@@ -156,8 +156,8 @@ class DirectoryLayout:
         return [self._paths[key] for key in likely]
 
     def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
-        """Returns path and text of the files that this directory has and the checked directory lacks; of several
-        versions, the last one."""
+        """Returns path and text of the files that this directory has and the checked directory lacks. If several
+        versions of a file exist, the text is that of the last one."""
         directory = scope.directory
         if directory is None or not any(os.path.lexists(f"{directory}/{key}") for key in self._paths):
             return ()
@@ -171,8 +171,11 @@ class DirectoryLayout:
         return tuple(found.items())
 
     def _find_renamed(self, candidate: CandidateSchema) -> Sequence[str]:
-        """Returns the keys of files that may be the candidate's earlier version under another path or name. If
-        directories were named, their layout takes precedence over file names."""
+        """Returns the keys of files that may be the candidate's earlier version under another path or name.
+
+        If the candidate's key is only a file name, the result is the file at the longest suffix of its path, or the
+        only file of its name. Otherwise, or if there is no such file, rules 3 and 4 of the module apply.
+        """
         same_name: Sequence[str] = ()
         if "/" not in candidate.file.key:
             parts = candidate.file.path.split("/")
@@ -185,7 +188,8 @@ class DirectoryLayout:
         return self._find_deleted(candidate) or self._find_by_record(candidate.record) or same_name
 
     def _find_deleted(self, candidate: CandidateSchema) -> Sequence[str]:
-        """Returns the keys of files that have the candidate's subject and no longer exist at their path."""
+        """Returns the keys of files that have the candidate's subject and do not exist at their path in the working
+        tree."""
         root = candidate.file.path.removesuffix(candidate.file.key)
         if root not in self._by_subject:
             self._by_subject[root] = {}

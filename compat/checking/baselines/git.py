@@ -1,7 +1,7 @@
 """Schemas in a git revision, with renames followed; uses neither network nor registry.
 
-A branch name means the merge base with the working tree's branch: later commits of others are not changes of this
-branch. The tip of a branch is used only on request; a tag means its own commit.
+A branch name means the merge base with the working tree's branch, because later commits on the named branch are not
+changes of the working tree's branch. The tip of a branch is used only on request; a tag means its own commit.
 
 The earlier version of a file is the file at the same path; else one of the files that the working tree no longer has:
 the only one with the same subject, the one that git detects as renamed, or the only one with the same record name. At a
@@ -124,7 +124,12 @@ class _Revision:
             raise GitFailed(f"{self.name} has no file or directory {location!r}")
 
     def deleted_files(self, scope: FileScope, location: str) -> Sequence[tuple[str, str]]:
-        """Returns path and text of the files that the arguments cover and the working tree no longer has."""
+        """Returns path and text of the files of the revision that the command line selects and the working tree no
+        longer has.
+
+        Args:
+            location: the directory of the revision that is the baseline; "" for the same paths as in the working tree.
+        """
         if not location:
             return deleted_in_git(self.repository, self._commit, scope, comments=self._comments)
         return () if location in self._tree else self._layout(location).deleted_files(scope)
@@ -134,7 +139,11 @@ class _Revision:
         return self.repository.path_of(candidate.file.path)
 
     def earlier_path(self, candidate: CandidateSchema, location: str) -> str | None:
-        """Returns the path of the earlier version of a file, or None."""
+        """Returns the path of the earlier version of a file in the revision, or None.
+
+        Args:
+            location: the file or directory of the revision that is the baseline; "" for the path in the working tree.
+        """
         key = candidate.file.path
         if key not in self._found:
             self._found[key] = (
@@ -183,8 +192,11 @@ class _Revision:
         return same[0] if same else None
 
     def _find_renamed(self, path: str, candidate: CandidateSchema) -> Sequence[str]:
-        """Returns the deleted files that this file may have been; the subject takes precedence over git's rename
-        detection.
+        """Returns the files deleted since the revision that may be the earlier version of a file; the subject takes
+        precedence over git's rename detection.
+
+        Args:
+            path: path of the candidate's file, relative to the top of the repository.
         """
         of_subject, of_record = self._deleted_files
         same = of_subject.get(candidate.subject, [])
@@ -200,7 +212,7 @@ class _Revision:
 
     @cached_property
     def _deleted_files(self) -> tuple[Mapping[str, list[str]], Mapping[str, list[str]]]:
-        """Schemas that the working tree no longer has, by subject and by record name."""
+        """Paths of the schemas that the revision has and the working tree lacks: by subject, and by record name."""
         top = self.repository.top
         of_subject: dict[str, list[str]] = {}
         of_record: dict[str, list[str]] = {}
@@ -213,7 +225,7 @@ class _Revision:
         return of_subject, of_record
 
     def fetch(self, paths: Iterable[str | None]) -> None:
-        """Reads files of the revision in one git call."""
+        """Reads the files at these paths from the revision in one git call and stores their texts in this object."""
         missing = [path for path in paths if path is not None and path not in self._texts]
         blobs = self.repository.blobs([self._tree[path] for path in missing])
         for path in missing:
@@ -273,9 +285,8 @@ class _Revision:
         return EarlierVersion(0, label, text, partial(self._parse_old, commit, change.path, text))
 
     def _parse_old(self, commit: str, path: str, text: str) -> Schema:
-        """Parses an old version. Types of other files are taken from the revision, not from the old commit, which
-        rarely matters.
-        """
+        """Parses a version from an old commit. Types of other files are taken from the revision instead of the old
+        commit; their difference rarely matters."""
         return TypeSet({path: text}, strict=False, prefix=commit, type_source=self).schema(path)
 
     def _changes(self, suffix: str) -> Sequence[FileChange]:

@@ -1,9 +1,10 @@
 """Schemas in a registry, each compared at its subject's own level.
 
 A few schemas are requested individually. Many are read from a listing, in pages of 1,000, if the registry supports it.
-Levels are requested per subject, because no registry lists them, over a few persistent connections. Any failed request
-ends the check, because an unreachable registry gives no information about the schemas. The check also ends if the
-registry has subjects but none of the requested ones, which indicates a wrong naming strategy.
+Each subject's level is requested individually, because no registry lists levels; the requests use a few persistent
+connections. Any failed request ends the check, because an unreachable registry gives no information about the schemas.
+The check also ends if the registry has subjects but none of the requested ones, which indicates a wrong naming
+strategy.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ SINGLE_REQUESTS_MAX = 24
 """Most subjects that are requested individually."""
 
 LISTED_PER_CANDIDATE_MAX = 20
-"""A listing with more subjects than this per candidate costs more than it saves."""
+"""Most listed subjects per existing subject of a checked file. Above this, requests for single subjects cost less than
+the listing."""
 
 PAGE_SIZE = 1000
 
@@ -234,7 +236,7 @@ class RegistryBaseline:
 
         Args:
             configured: the configurations of all checked subjects.
-            pool: threads for requests of single subjects.
+            pool: threads that send the requests for single subjects.
         """
         if len(configured) <= SINGLE_REQUESTS_MAX:
             return self._fetch_latest(configured, pool)
@@ -306,7 +308,7 @@ class RegistryBaseline:
 
         Args:
             newest: the newest version of each subject.
-            pool: threads for requests of single subjects.
+            pool: threads that send the requests for single subjects.
         """
         if len(newest) > SINGLE_REQUESTS_MAX:
             rows: list[RegisteredSchema] | None = []
@@ -331,7 +333,11 @@ class RegistryBaseline:
         return [self._client.version(requested, number) for number in numbers if number != newest.version]
 
     def _configured(self, default: CompatibilityLevel, subject: str) -> SubjectConfig:
-        """Returns the effective configuration for registering under a subject."""
+        """Returns the configuration that applies to a registration under a subject.
+
+        Args:
+            default: the registry's global level, for a subject without configuration.
+        """
         try:
             config = self._client.config(subject)
         except SubjectLevelNotConfigured:
@@ -346,7 +352,7 @@ class RegistryBaseline:
 
 
 def _renamed_subjects(candidates: Sequence[CandidateSchema], existing_subjects: Collection[str]) -> Iterator[str]:
-    """Yields a hint for each schema whose subject exists under another naming strategy."""
+    """Yields a hint for each schema if the registry has its subject under another naming strategy."""
     for strategy in STRATEGIES:
         for item in candidates:
             with suppress(NoSubject):
@@ -374,7 +380,7 @@ def _group_by_context(subjects: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _common_prefix(names: Sequence[str]) -> str:
-    """Returns the common prefix of all names, which includes their context."""
+    """Returns the longest prefix that all names have, which includes their context."""
     first, last = min(names), max(names)
     same = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
     return first[:same]

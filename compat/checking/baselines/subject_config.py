@@ -29,9 +29,10 @@ class UnsupportedConfig(Exception):
 class SubjectConfig:
     """Effective configuration of a subject.
 
-    `requested` is the subject derived from the file, `target` the subject that a registration goes to. The metadata of
-    a version is merged from `default_properties`, its own properties and `override_properties`; later ones take
-    precedence. `adds_tags_or_rules`: the configuration also adds tags or rules.
+    `requested` is the subject derived from the file, `target` the subject that a registration goes to. `group` is the
+    metadata property that divides the versions into compatibility groups, or "". The metadata of a version is merged
+    from `default_properties`, its own properties and `override_properties`; later ones take precedence.
+    `adds_tags_or_rules`: the configuration also adds tags or rules.
     """
 
     requested: str
@@ -60,7 +61,11 @@ class SubjectConfig:
         return {**self.default_properties, **latest, **self.override_properties}
 
     def policy(self, latest: Mapping[str, str]) -> SubjectPolicy:
-        """Returns the requirements for the next version, given the metadata properties of the latest one."""
+        """Returns the requirements for the next version besides its level.
+
+        Args:
+            latest: metadata properties of the latest version.
+        """
         if not self.validates_fields:
             return SubjectPolicy(self.is_logical)
         reserved = _reserved(self.metadata(latest))
@@ -69,7 +74,11 @@ class SubjectConfig:
         )
 
     def notes(self, latest: Mapping[str, str]) -> tuple[str, ...]:
-        """Returns notes about the alias and the compatibility group."""
+        """Returns notes for the user about the alias and the compatibility group.
+
+        Args:
+            latest: metadata properties of the latest version.
+        """
         notes = []
         if self.target != self.requested:
             notes.append(f"{self.requested} is an alias of {self.target}")
@@ -81,9 +90,10 @@ class SubjectConfig:
 
 
 def alias_target(subject: str, config: Mapping[str, Any]) -> str:
-    """Returns the subject that a registration goes to: the alias, in the subject's context unless it names another one.
+    """Returns the subject that a registration goes to: the alias in the configuration of `subject`, else the subject
+    itself. An alias without a context is in the subject's context.
 
-    Aliases are followed one step only.
+    An alias of the target is not followed.
     """
     alias = str(config.get("alias") or "")
     subject = plain_subject(subject)
@@ -104,6 +114,8 @@ def parse_subject_config(
     """Parses the configuration of a subject.
 
     Args:
+        requested: the subject derived from the file.
+        target: the subject that a registration goes to.
         config: effective configuration of the target.
         default: global level of the registry.
 
