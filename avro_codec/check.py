@@ -22,7 +22,8 @@ NESTED_MAX: Final = 1_000
 would also stop the walk, but some applications raise it."""
 
 OPERATIONS_MAX: Final = 10_000
-"""Maximum size of a program. A type is compiled at each use, so a short schema can have a very large program."""
+"""Maximum number of operations in a program. A type is compiled at each use, so a short schema can have a very large
+program."""
 
 Check = Callable[[bytes], None]
 """A function that raises `BadBody` for a body that is not exactly one value, or is nested too deeply."""

@@ -81,7 +81,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """The conversion of a record to a row whose columns are not in the order of the writer's fields.
+    """The conversion of a record to a row with columns in another order than the writer's fields.
 
     `fields` convert the fields in the writer's order. `columns` are in the order of the row: a number is the index of a
     field in `fields`, bytes are an encoded constant.
@@ -161,7 +161,7 @@ def emit(constant: bytes) -> Code:
 
 
 def concatenate(*codes: Code | None) -> Code | None:
-    """Returns the codes in sequence, or None if any of them is None."""
+    """Returns the codes in sequence, or None if the core does not support one of the conversions."""
     known = _all(codes)
     return None if known is None else tuple(step for code in known for step in code)
 
@@ -306,8 +306,8 @@ TIME_UNITS = {TimeUnit.MILLIS: 1, TimeUnit.MICROS: 2, TimeUnit.NANOS: 3, TimeUni
 
 
 def assemble(code: Code | None) -> Program | None:
-    """Returns the program that converts a message with this code; None if `code` is None or nested too deeply for the
-    core."""
+    """Returns the program that converts a message with this code. Returns None for the code None, and for code that is
+    nested too deeply for the core."""
     if code is None:
         return None
     found = _Assembler()

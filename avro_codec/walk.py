@@ -6,8 +6,8 @@ and 5 bytes, longs 64 bits and 10 bytes, booleans are 0 or 1, indexes of unions 
 counts of array and map blocks are correct, and no bytes follow the value. Avro Java reads every accepted body to the
 same value.
 
-Two properties cost a sender no bytes but a reader much, so they are limited: the nesting of recursive types, and the
-items of a type without bytes (an `array<null>` of 2^60 items has ten bytes).
+Two properties of a short body can cost its reader much time and memory, so they are limited: the nesting of recursive
+types, and the items of a type without bytes (an `array<null>` of 2^60 items has ten bytes).
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ PRIMITIVE_SKIPS: dict[PrimitiveType, Skip] = {
 
 
 class Limits:
-    """Counters of one body's walk for properties that are limited: nested values of recursive types, and items without
-    bytes. Also counts the bytes of names in JSON texts."""
+    """Counts properties of one body that are limited: nested values of recursive types, and items without bytes. Also
+    counts the bytes of names in JSON texts."""
 
     __slots__ = ("depth_max", "level", "named_bytes", "zero_width_items")
 
@@ -319,7 +319,7 @@ class ZeroWidth:
 
 
 class WalkCompiler:
-    """Compiles the types of one schema. A type is compiled once; recursive types refer to themselves."""
+    """Compiles the types of one schema to walks. A type is compiled once; the walk of a recursive type calls itself."""
 
     def __init__(self, schema: Schema, limits: Limits | None = None) -> None:
         self.schema = schema
@@ -375,7 +375,7 @@ class WalkCompiler:
 
 
 MALFORMED = (IndexError, UnicodeDecodeError, RecursionError, struct.error)
-"""Errors of walks for invalid bytes, besides `BadBody`."""
+"""Exceptions besides `BadBody` that walks raise for invalid bytes."""
 
 
 def malformed_reason(error: Exception) -> str:

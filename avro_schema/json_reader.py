@@ -287,7 +287,7 @@ def _read_scalar(document: JsonDocument, at: int) -> tuple[JsonValue, int]:
 
 
 def _describe_at(text: str, at: int) -> str:
-    """Describes the text at an offset for a message."""
+    """Returns a description of the text at an offset, such as "the end of the text", for an error message."""
     if at >= len(text):
         return "the end of the text"
     if text.startswith(("//", "/*"), at):

@@ -26,7 +26,8 @@ from headrace.avro_schema.model import JsonValue, Position
 
 
 class QuickDocument(JsonDocument):
-    """A text and its JSON value. Offsets are always 0, and line and column of a position are computed on demand."""
+    """A text and its JSON value, read without positions: offsets are always 0, and line and column of a position are
+    computed on demand."""
 
     __slots__ = ("_positioned",)
 

@@ -76,7 +76,7 @@ class Problem:
 
     @property
     def is_blocking(self) -> bool:
-        """Whether the problem makes its schema incompatible."""
+        """Whether the problem makes its schema incompatible: it is an error and not suppressed."""
         return self.severity is Severity.ERROR and self.suppressed is None
 
 

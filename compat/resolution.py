@@ -221,7 +221,7 @@ _REPORTED_AT_DEFINITION = frozenset(
         IncompatibilityType.AMBIGUOUS_FIELD_ALIAS,
     )
 )
-"""Problems reported at the definition of a named type; all others are reported at its use."""
+"""Kinds of problems with the position of a named type's definition; all other problems have the position of its use."""
 
 
 def _extend_path(linked_path: LinkedPath, steps: Sequence[str]) -> LinkedPath:
@@ -231,8 +231,11 @@ def _extend_path(linked_path: LinkedPath, steps: Sequence[str]) -> LinkedPath:
 
 
 def _location_inside(side: ComparedNode, node: Type, mark: str = "") -> ComparedNode:
-    """Returns position and path of `node`, a type directly inside the one at `side`. `mark` is the path element that is
-    appended for it, "" for none."""
+    """Returns the place of the type `node`, which is directly inside the type at `side`.
+
+    Args:
+        mark: path element that is appended for `node`; "" for none.
+    """
     linked_path = LinkedPath(mark, side.linked_path) if mark else side.linked_path
     return ComparedNode(linked_path, side.position if side.is_external else node.position, side.is_external)
 
@@ -242,7 +245,7 @@ def _with_position(side: ComparedNode, position: Position) -> ComparedNode:
 
 
 class _Problems(list["Incompatibility | _Problems"]):
-    """A tree of problems. Subtrees are shared between the uses of a type; empty trees are never included."""
+    """A tree of problems. If a type is used several times, its uses share a subtree. Empty trees are never included."""
 
     __slots__ = ()
 
@@ -262,7 +265,8 @@ def _flatten(problems: _Problems) -> Iterator[Incompatibility]:
 
 
 _Steps = Generator[_Visit, _Problems, _Problems]
-"""Check of one pair: yields the visits it needs, is sent their problems, and returns its own problems."""
+"""Generator that checks one pair of types: it yields each inner pair whose result it needs, is sent the problems of
+that pair, and returns the problems of its own pair."""
 
 
 class _ComparisonWalk:
@@ -316,8 +320,8 @@ class _ComparisonWalk:
             request = next_visit
 
     def resolved(self, visit: _Visit) -> _Visit:
-        """Returns the pair of types with references replaced by the referenced types. The content of a referenced
-        schema's type has no position in the referring text."""
+        """Returns the pair of types with references replaced by the referenced types. The content of a type from a
+        referenced schema gets the position of the reference, because it has no position in the referring text."""
         reader, writer = visit.reader, visit.writer
         if not (isinstance(reader, Reference) or isinstance(writer, Reference)):
             return visit

@@ -51,7 +51,7 @@ class Suppression:
         return self.expires is None or today <= self.expires
 
     def describe(self) -> str:
-        """Identifies the suppression in messages."""
+        """Returns the patterns of the suppression as text, which identifies it in messages."""
         named = {"rule": self.rule, "path": self.path, "subject": self.subject, "field": self.field}
         return ", ".join(f"{name} {value}" for name, value in named.items() if value != "*")
 
@@ -140,6 +140,6 @@ def _matches(text: str, pattern: str) -> bool:
 
 
 def _matches_path(file: str, pattern: str) -> bool:
-    """Matches a path; a pattern that names a directory matches all files below it."""
+    """Whether the path of a file matches a pattern. A pattern that names a directory matches all files below it."""
     file, pattern = file.removeprefix("./"), pattern.removeprefix("./").rstrip("/")
     return _matches(file, pattern) or _matches(file, f"{pattern}/*") or file.startswith(f"{pattern}/")

@@ -53,6 +53,10 @@ def plan_downloads(
 ) -> Iterator[Download]:
     """Yields the files of the subjects and of all subjects they refer to.
 
+    Args:
+        directory: the directory of the files.
+        all_versions: download every version of a subject instead of the latest one.
+
     Raises:
         RegistryError: a request to the registry failed.
         OSError: an existing file cannot be read.

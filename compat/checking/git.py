@@ -1,4 +1,5 @@
-"""Git commands that return values. They use no network: a revision that was not fetched is an error."""
+"""Runs git commands and returns their results as values. The commands use no network: a revision that was not fetched
+is an error."""
 
 from __future__ import annotations
 

@@ -128,8 +128,8 @@ def _register(
 def find_registered(
     client: RegistryClient, subject: str, text: str, references: Sequence[SchemaReference] = ()
 ) -> RegisteredSchema | None:
-    """Returns the version that a registration of this text under the subject would return, because it exists; else
-    None.
+    """Returns the existing version that a registration of this text under the subject would return; None if the
+    registration would create a version.
 
     Args:
         references: the references of the schema; an equal version has the same text and references.

@@ -441,7 +441,8 @@ def run_in_processes(
 
 
 def _fork_worker(function: Callable[[Item], Result], items: Sequence[Item]) -> tuple[int, BinaryIO]:
-    """Forks a process that writes its results to the returned stream."""
+    """Forks a process that applies the function to the items; returns its process id and the stream to which it writes
+    the results."""
     readable, writable = os.pipe()
     process = os.fork()
     if process:

@@ -29,7 +29,8 @@ class FileScope:
 
     @property
     def directory(self) -> str | None:
-        """The directory, if exactly one directory was named."""
+        """The directory that the command line names, if it names exactly one directory and nothing else; otherwise
+        None."""
         return self.arguments[0] if len(self.arguments) == 1 and Path(self.arguments[0]).is_dir() else None
 
     def covers(self, path: str) -> bool:

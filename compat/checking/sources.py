@@ -45,6 +45,8 @@ def read_sources(
     """Reads the schemas that the arguments select.
 
     Args:
+        arguments: files, patterns and directories, or `-` for standard input.
+        stdin_name: file name that stands for `-`.
         type_files: files and directories with types that the schemas may use; these files are not checked.
         comments: ignore comments in the files.
     """

@@ -1,10 +1,10 @@
 """Schema texts that use each other's named types without declaring which file defines them.
 
 Most texts are self-contained and parsed directly. If a text uses an undefined type, other texts are searched for its
-definition: those of the same directory, then those given as types, then the one nearest by directory, and recursively
-their dependencies. The result does not depend on which other texts were named, because all nearer texts are loaded
-first. Two equally near definitions that differ are an error, unless only one of them was named. Files that use each
-other's types in a cycle are an error too.
+definition: first texts of the same directory, then texts given as types, then the text nearest by directory, and
+recursively their dependencies. The result does not depend on which other texts were named, because all nearer texts are
+loaded first. Two equally near definitions that differ are an error, unless only one of them was named. Files that use
+each other's types in a cycle are an error too.
 """
 
 from __future__ import annotations

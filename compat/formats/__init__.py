@@ -8,7 +8,7 @@ from typing import Final
 from headrace.compat.check_result import CompatCheckResult
 
 FORMATS: Final = ("text", "json", "junit", "sarif", "github", "gitlab", "markdown")
-"""Each is a module of this package with a function `render_<format>`."""
+"""Names of the formats. Each is a module of this package with a function `render_<format>`."""
 
 
 def render(name: str, result: CompatCheckResult) -> str:

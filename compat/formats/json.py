@@ -8,7 +8,8 @@ from typing import Any
 from headrace.compat.check_result import CheckedSchema, CompatCheckResult, Failure, Problem
 
 JSON_FORMAT = 1
-"""Incremented on incompatible changes of the structure; keys may be added without an increment."""
+"""Version of the structure of the JSON output: incremented on incompatible changes; keys may be added without an
+increment."""
 
 
 def render_json(result: CompatCheckResult) -> str:

@@ -37,7 +37,8 @@ class LintInput:
 
 @dataclass(frozen=True, slots=True)
 class Lint:
-    """A lint. `severity` is its default severity; only errors fail a check."""
+    """A rule beyond compatibility: `purpose` states its requirement, `why` the reason. `severity` is its severity
+    unless configured otherwise; only errors fail a check."""
 
     id: str
     purpose: str

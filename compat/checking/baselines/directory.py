@@ -1,6 +1,6 @@
 """A directory of released schemas with the same layout as the new ones.
 
-The earlier version of `schemas/shop/order.avsc`, given as `schemas`, is the first of these:
+If the command line names `schemas`, the earlier version of `schemas/shop/order.avsc` is the first of these that exists:
 
 1. `shop/order.avsc` in the directory;
 2. the file named after its subject, as `schema download` writes it;
@@ -37,13 +37,13 @@ from headrace.compat.errors import NoSubject
 from headrace.compat.subjects import SubjectNaming, SubjectSource, without_suffix
 
 SUBJECT_CHARS = " !#$&'()+,;=@[]^_`{}~-."
-"""Characters that are not percent-encoded in a file name derived from a subject."""
+"""Characters besides letters and digits that are not percent-encoded in a file name derived from a subject."""
 
 DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 """Device names on Windows, with any suffix; not usable as file names."""
 
 VERSION_NAME = re.compile(r"(?:.*[-_.])?v?\d+(?:[._]\d+)*", re.IGNORECASE)
-"""File name of one of several versions: 1, v2, order-v3, 1.0.2."""
+"""Pattern of a file name, without suffix, that contains the number of a version: 1, v2, order-v3, 1.0.2."""
 
 
 def subject_file_name(subject: str, *, spelled_out: bool = False) -> str:

@@ -61,8 +61,8 @@ SINGLE_REQUESTS_MAX = 24
 """Most subjects that are requested individually."""
 
 LISTED_PER_CANDIDATE_MAX = 20
-"""Most listed subjects per existing subject of a checked file. Above this, requests for single subjects cost less than
-the listing."""
+"""Most subjects in a listing per subject that the check needs from it. For a longer listing, requests for single
+subjects cost less."""
 
 PAGE_SIZE = 1000
 
