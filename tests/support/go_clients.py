@@ -57,8 +57,8 @@ def compile_clients() -> Path:
 
 
 class GoProgram:
-    """A running program that prints a line per event until its standard input is closed; as a context manager it kills
-    the program."""
+    """A running Go program that prints a line per event until its standard input is closed. Used as a context manager,
+    it is killed at the end of the context."""
 
     def __init__(self, *command: str) -> None:
         self.lines: list[list[str]] = []
@@ -96,7 +96,8 @@ class GoProgram:
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """Closes standard input, as a user ends the program. The program then finishes its pending work and exits."""
+        """Closes the program's standard input, which requests its end. The program then finishes its pending work and
+        exits."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(WAIT_TIMEOUT_S)

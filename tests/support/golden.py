@@ -23,9 +23,9 @@ def golden(path: str, text: str) -> str:
 
 
 def case_lines(cases: Iterable[tuple[object, object]]) -> str:
-    """Returns the text of a golden file of cases: a line for each case, and its result indented below.
+    """Returns the text of a golden file of cases: a line with the name of each case, and its result indented below.
 
-    Cases may have the same name. Every line of a result is indented.
+    Several cases may have the same name. A result may have several lines.
     """
     return "".join(
         f"{case}\n" + "".join(f"    {line}".rstrip() + "\n" for line in str(result).splitlines())

@@ -24,8 +24,14 @@ class UnitError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SystemdService:
-    """The processes of a service: each command of `before`, then `start`, in `directory`, with exactly
-    `environment`."""
+    """The processes of a service.
+
+    Attributes:
+        before: commands that run before the start, in order (ExecStartPre).
+        start: the command of the service.
+        environment: all environment variables of the processes.
+        directory: their working directory.
+    """
 
     before: tuple[tuple[str, ...], ...]
     start: tuple[str, ...]

@@ -24,9 +24,11 @@ def make_batch(
     """Returns a record batch as a broker stores it, whose records have these offsets.
 
     Args:
-        base: base offset of the batch, by default the first record's. next_offset: offset after the batch, by default
-        after the last record. Compaction may have removed records before it. control: type of the transaction marker (0
-        abort, 1 commit); None for a batch of messages. value: returns the value of the record at an offset.
+        base: base offset of the batch, by default the first record's.
+        next_offset: offset after the batch, by default after the last record. It is larger if compaction has removed
+            the last records.
+        control: type of the transaction marker (0 abort, 1 commit); None for a batch of messages.
+        value: returns the value of the record at an offset.
     """
     base = offsets[0] if base is None else base
     builder = DefaultRecordBatchBuilder(2, codec, transactional, producer_id, 0, 0, 1 << 24)

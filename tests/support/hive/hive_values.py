@@ -25,8 +25,8 @@ def expected_value(schema: Schema, node: Type, raw: Any) -> Any:
     """Returns a value of Avro's binary encoding in the common form of this module.
 
     Args:
-        node: its type. raw: the value as fastavro decodes it without logical types: dates and timestamps are numbers,
-        decimals are bytes.
+        node: its type.
+        raw: the value as decoded without logical types: dates and timestamps are numbers, decimals are bytes.
     """
     node = schema.resolve(node)
     if raw is None:

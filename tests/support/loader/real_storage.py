@@ -18,7 +18,12 @@ NUMBERS = itertools.count()
 
 @contextmanager
 def spark_jvm(data_dir: Path, spark: Mapping[str, str]) -> Iterator[None]:
-    """Spark's JVM with these keys of `[spark]`. `real_storage` uses it."""
+    """Runs Spark's JVM with these properties while the context is open. `real_storage` accesses file systems through
+    it.
+
+    Args:
+        spark: keys and values of the settings section `[spark]`.
+    """
     ensure_java(data_dir)
     properties = session_properties(
         app_name="test",
@@ -37,7 +42,7 @@ def spark_jvm(data_dir: Path, spark: Mapping[str, str]) -> Iterator[None]:
 
 
 def real_storage(base: str) -> Storage:
-    """A new warehouse in a directory."""
+    """Returns the storage of a new warehouse, in a new directory below `base`."""
     uri = f"{base}/w{next(NUMBERS)}"
     file_system = FILE_SYSTEMS[uri.partition(":")[0]](lambda: shared_jvm(Path(), {}), uri)
     return hadoop_storage(file_system, uri)

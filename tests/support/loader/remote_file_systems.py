@@ -44,7 +44,7 @@ class _InMemory:
             return tuple(sorted({path.split("/")[0] for path in below}))
 
     def below(self, path: str) -> list[str]:
-        """The file with this path, or the files in the directory."""
+        """Returns the file with this path, or the files in the directory with this path."""
         with self.lock:
             return [one for one in self.files if f"{one}/".startswith(f"{path}/")]
 
@@ -67,7 +67,11 @@ class _InMemory:
 
 @dataclass
 class FakeHdfs(_InMemory):
-    """Directories exist even if they are empty. `done` records persisted and deleted paths."""
+    """A file system in memory with the guarantees of HDFS. Directories exist even if they are empty.
+
+    Attributes:
+        done: the calls that persisted or deleted a path, in order.
+    """
 
     directories: set[str] = field(default_factory=set)
     done: list[tuple[str, str]] = field(default_factory=list)
@@ -149,10 +153,13 @@ class FakeHdfs(_InMemory):
 
 @dataclass
 class FakeBucket(_InMemory):
-    """There are no directories. A move is a copy and then a delete, and other calls may come in between.
+    """A file system in memory with the guarantees of a bucket on S3. There are no directories. A move copies and then
+    deletes, and calls of other threads may run in between.
 
-    `is_conditional` is whether the store refuses to put an existing name. With `drops_replies` the client loses the
-    reply of its first attempt, retries, and is refused because of it.
+    Attributes:
+        is_conditional: whether the store rejects putting a name that exists.
+        drops_replies: whether the response to the first attempt to put a file is lost. The client then repeats the
+            request, which is rejected because the file exists.
     """
 
     is_conditional: bool = True

@@ -32,7 +32,7 @@ POINTS = (
     "apply:audit:after",
     "apply:cursors:before",
 )
-"""Stop points of `fault/load_launcher.py` that every load of this world passes."""
+"""The stop points of `fault/load_launcher.py` that every load of this world reaches."""
 
 FIRST_KILLS_S = 12.0  # latest moment after the start of a load; if the load has ended by then, the kill is repeated
 OUTAGE_S = 20.0  # at most; Hadoop's client gives up after ten
@@ -41,7 +41,8 @@ OUTAGE_EVERY = 3  # kills
 
 @dataclass(frozen=True)
 class Outage:
-    """Stops a server that loads need; `end` returns when the server serves again."""
+    """Makes a server that loads need unavailable. `begin` stops it; `end` starts it and returns when it serves
+    again."""
 
     name: str
     begin: Callable[[], None]
@@ -49,7 +50,12 @@ class Outage:
 
 
 class RemoteWorld(LoadWorld):
-    """`uri` is the warehouse. `warehouse` is a local copy, which `fetch` creates in a directory."""
+    """A `LoadWorld` whose warehouse is on a remote file system.
+
+    Args:
+        uri: location of the warehouse.
+        fetch: copies the warehouse to a local directory, for the checks.
+    """
 
     def __init__(self, root: Path, uri: str, fetch: Callable[[Path], Path]) -> None:
         super().__init__(root)
@@ -64,13 +70,14 @@ class RemoteWorld(LoadWorld):
         super().check(whole=whole)
 
     def load_completely(self) -> None:
-        """Runs a load, which must have no findings and complete the tables."""
+        """Runs a load, which must have no findings. After it, no row may be missing in the tables."""
         run = self.load()
         assert run.returncode == 0, run.stdout + run.stderr
         self.check(whole=True)
 
     def counts(self, topic: str) -> tuple[int, int]:
-        """The numbers of rows and of distinct offsets of a table, by Spark SQL."""
+        """Returns the number of rows of a table and the number of different offsets in it, both from a Spark SQL
+        query."""
         query = f"SELECT count(*) AS n, count(DISTINCT kafka.partition, kafka.offset) AS places FROM headrace.{topic}"
         where = ["--data-dir", str(self.data_dir), "--metastore", self.addresses["metastore"], "--warehouse", self.uri]
         run = self.command("sql", query, *where, "--format", "json")
@@ -79,12 +86,13 @@ class RemoteWorld(LoadWorld):
         return int(row["n"]), int(row["places"])
 
     def staged_at_start(self) -> set[Path]:
-        """The staged files at the beginning. Files of killed loads stay until they reach the maximum age."""
+        """Returns the files that are in staging before the next load. Files of killed loads stay there until they reach
+        the maximum age."""
         self.check(whole=False)
         return set(self.staged())
 
     def staged(self) -> list[Path]:
-        """Staged files in the copy."""
+        """Returns the staged files in the local copy of the warehouse."""
         return [path for path in (self.warehouse / "_headrace" / "staging").rglob("*") if path.suffix == ".txt"]
 
 
@@ -93,8 +101,14 @@ def kills_of_test() -> int:
 
 
 def kill_loads(world: RemoteWorld, directory: Path, kills: int, outages: Sequence[Outage] = ()) -> None:
-    """Kills the driver or a worker of one load after another, or a server; alternately at a stop point and at a random
-    moment. After every second kill, a load completes the tables."""
+    """Runs loads and kills the driver or a worker of each, alternately at a stop point and at a random moment. Every
+    few kills, a server is stopped instead. After every second kill, a load must complete the tables.
+
+    Args:
+        directory: directory for the logs of the loads.
+        kills: number of kills.
+        outages: the servers that may be stopped.
+    """
     seed = int(os.environ.get("HEADRACE_TEST_SEED") or time.time_ns() % 10**6)
     print(f"\nseed {seed}")
     chance = random.Random(seed)
@@ -132,7 +146,8 @@ def kill_loads(world: RemoteWorld, directory: Path, kills: int, outages: Sequenc
 
 
 def _stop_server(load: StoppingLoad, outage: Outage, seconds: float) -> str:
-    """Stops a server for some time. The load either waits for it, or fails with an error message."""
+    """Stops a server for some seconds during a load. The load must either wait for it, or fail with an error message.
+    Returns a text about both."""
     outage.begin()
     _resume_workers(load, seconds)
     outage.end()
@@ -145,8 +160,8 @@ def _stop_server(load: StoppingLoad, outage: Outage, seconds: float) -> str:
 
 
 def _resume_workers(load: StoppingLoad, seconds: float) -> None:
-    """Waits until the load has ended or the time is over. Resumes each new worker, which stops at the same point as the
-    first."""
+    """Waits until the load has ended or the time is over. Every new worker stops itself at the stop point of the first
+    one; this function resumes it."""
     deadline = time.monotonic() + seconds
     while load.process.poll() is None and time.monotonic() < deadline:
         for pid in {int(word) for word in load.announce.read_text().split()[::2]}:
@@ -156,7 +171,7 @@ def _resume_workers(load: StoppingLoad, seconds: float) -> None:
 
 
 def read_and_change(world: RemoteWorld) -> None:
-    """Runs every command that reads or changes the warehouse."""
+    """Runs the commands that read the warehouse, a compaction and a load. Each must succeed."""
     where = ["--data-dir", str(world.data_dir), "--warehouse", world.uri]
     broker = ["--bootstrap-servers", world.addresses["broker"]]
     rewriting = [*where, *broker, "--master", "local[1]", "--metastore", world.addresses["metastore"]]
@@ -182,7 +197,7 @@ def read_and_change(world: RemoteWorld) -> None:
 
 
 def two_drivers(world: RemoteWorld, directory: Path) -> None:
-    """Two processes load the same offsets at once; each offset must be committed once."""
+    """Runs two loads of the same offsets at once. Each offset must be committed once."""
     world.produce("orders", 40, fields=[*FIELDS, NOTE])
     loads = [world.start_load(directory / f"{number}.log", "--no-lease") for number in range(2)]
     codes = [load.wait() for load in loads]
@@ -192,7 +207,8 @@ def two_drivers(world: RemoteWorld, directory: Path) -> None:
 
 
 def lose_a_worker(world: RemoteWorld, directory: Path) -> None:
-    """Kills a worker. Spark retries its task, and staging must have no files of the first attempt in use."""
+    """Kills a worker while it writes. Spark retries its task, and the files of the first attempt must neither be
+    committed nor stay in staging."""
     before = world.staged_at_start()
     world.produce("orders", 40, fields=[*FIELDS, NOTE])
     load = world.start_load(directory / "load.log", "--master", "local[2,3]", point="write:finish:after")

@@ -1,4 +1,4 @@
-"""A warehouse of real Avro files with their commits, made without brokers and tasks."""
+"""A warehouse of real Avro files with their commits, which is created without brokers and tasks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TIME_MS = 1_767_225_600_000
 
 
 def container(rows: Sequence[Row], kafka_column: str = "position") -> bytes:
-    """A data file of orders whose ids are their offsets, with two rows per block."""
+    """Returns a data file with orders in the rows, two rows per block. The id of an order is its offset."""
     form = ContainerFormat(load_schema_with_kafka(ORDER_V1, kafka_column), "deflate", bytes(range(16)))
     bodies = [
         encode_long(offset) + compile_suffix(kafka_column, partition)(offset, TIME_MS, b"key", NO_HEADERS)
@@ -54,7 +54,12 @@ def container(rows: Sequence[Row], kafka_column: str = "position") -> bytes:
 def quarantine_container(
     rows: Sequence[Row], value_at: Callable[[int], bytes] = lambda offset: b"v", bad: BadMessage = BAD
 ) -> bytes:
-    """A quarantine file of messages whose values depend on the offset."""
+    """Returns a quarantine file with messages at these offsets.
+
+    Args:
+        value_at: returns the value of the message at an offset.
+        bad: the reason why the messages are in quarantine.
+    """
     form = ContainerFormat(SCHEMA, "deflate", bytes(range(16)))
     encoded = [
         encode_row(partition, offset, TIME_MS, b"k", value_at(offset), NO_HEADERS, bad) for partition, offset in rows
@@ -70,15 +75,15 @@ def spans(rows: Iterable[Row]) -> tuple[FileRange, ...]:
 
 
 def folded() -> LoadSchema:
-    """The load schema of the first version of orders, schema id 7."""
+    """Returns the load schema after the first version of the subject of orders, whose schema id is 7."""
     state = fold(EMPTY, 1, parse_schema(ORDER_V1), 7)
     text = canonical(state.to_json()).decode()
     return LoadSchema(1, "orders-value", 1, text, state.text, frozenset({7}), "")
 
 
 class Shelf:
-    """A warehouse with an API to commit loads and rewrites. With `follows`, committed files are published; without it
-    they stay in staging."""
+    """A warehouse to which tests add commits of loads and rewrites. If `follows`, each commit is also applied, so that
+    its files are published; otherwise they stay in staging."""
 
     def __init__(self, root: Path) -> None:
         self.warehouse = root / "warehouse"
@@ -100,12 +105,15 @@ class Shelf:
         kafka_column: str = "position",
         topic_id: str = "id-1",
     ) -> Commit:
-        """Commits a load.
+        """Commits a load of one topic and returns the commit.
 
         Args:
-            rows: by time partition.
-            ranges: partition, previous, start and end.
-            counts: of the first range, if it has more than rows. `skipped` belongs to the first range too.
+            rows: the rows of the data files, by time partition.
+            ranges: for each offset range its partition, the next offset before the load, its start and its end.
+            quarantined: the messages of the quarantine files, by time partition.
+            value_at: returns the value of the quarantined message at an offset.
+            counts: the counts of the first range, by default those of its rows and quarantined messages.
+            skipped: offsets of the first range that were skipped.
         """
         quarantined = quarantined or {}
         files = {
@@ -193,7 +201,7 @@ class Shelf:
         return commit_result.commit
 
     def engine(self, index: FileIndex | None = None) -> ApplierEngine:
-        """The appliers that need no table."""
+        """Returns the engine with the appliers that need no Hive table."""
         index = index or FileIndex(self.log)
         appliers = (IndexApplier(index), FilesApplier(self.storage.files, index))
         return ApplierEngine(self.log, self.storage.staging, appliers)

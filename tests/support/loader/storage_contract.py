@@ -23,7 +23,7 @@ def stage(storage: Storage, content: bytes = b"whole", run_id: str = "w") -> Non
 
 
 def publish(storage: Storage, name: str = NAME) -> bool:
-    """Returns whether the file was found."""
+    """Publishes a staged file under a name. Returns whether the staged file was found."""
     checksum = checksum_of(b"whole")
     return not storage.files.publish([Publication("t", "w", "a.avro", name, 5, checksum)])
 
@@ -44,7 +44,7 @@ def is_staged(storage: Storage, length: int = 5, run_id: str = "w") -> bool:
 
 
 def in_threads(act: Callable[[int], None]) -> list[BaseException]:
-    """Runs the function in several threads at once and returns the exceptions that they raised."""
+    """Calls the function in several threads at once with the number of the thread. Returns the exceptions raised."""
     raised: list[BaseException] = []
     start = threading.Barrier(THREADS)
 
@@ -64,7 +64,8 @@ def in_threads(act: Callable[[int], None]) -> list[BaseException]:
 
 
 class StorageContract:
-    """`ROUNDS` is the number of rounds of each race; cheaper calls allow more."""
+    """The tests that every storage must pass. `ROUNDS` is the number of repetitions of each test with races; it is
+    larger for storages with faster calls."""
 
     ROUNDS = 50
 

@@ -40,8 +40,8 @@ def _batch(first: int, texts: tuple[str, ...], schema_ids: tuple[int, ...]) -> b
 
 
 def _body(text: str, offset: int) -> bytes:
-    """A record whose `id` is the offset and whose other fields are strings. Its `timestamp` is in hour number `offset %
-    3`. Empty for an unregistered schema id."""
+    """Returns a message body: a record whose `id` is the offset and whose other fields are strings. Its `timestamp` is
+    in hour `offset % 3`. The body is empty if `text`, the schema, is empty, because the schema id is not registered."""
     if not text:
         return b""
     known = {"id": offset, "timestamp": FIRST_MS + offset % HOURS * HOUR_MS}
@@ -50,8 +50,8 @@ def _body(text: str, offset: int) -> bytes:
 
 
 class ServingCluster(FakeCluster):
-    """A cluster that also serves messages. Each message contains its offset, encoded in the schema that the log has for
-    it."""
+    """A fake cluster from which tasks can also fetch messages. A message has its offset as content, encoded with the
+    schema that the topic's log states for this offset."""
 
     def __init__(self, registry: FakeRegistry) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class ServingCluster(FakeCluster):
 
 
 class TaskWorld(World):
-    """A `World` whose pool runs the tasks in this process."""
+    """A `World` whose units of work are run by the loader's real tasks, in this process."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -101,7 +101,8 @@ class TaskWorld(World):
         return [run_merge_unit(unit) for unit in units]
 
     def rows(self, topic: str) -> list[tuple[int, int]]:
-        """Every (partition, offset) that a query of the topic's table finds, with duplicates."""
+        """Returns the (partition, offset) of every row that a query of the topic's table finds; a duplicate row occurs
+        twice."""
         found = []
         for path in self._files("headrace", topic):
             with path.open("rb") as file:

@@ -18,7 +18,7 @@ END_TIMEOUT_S = 30.0
 
 
 class WarmCommands:
-    """The child process, started by the first command.
+    """Runs commands in a child process, which the first command starts.
 
     Args:
         environment: variables of the child in addition to those of this process.
@@ -29,7 +29,8 @@ class WarmCommands:
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, *words: str, timeout_s: float, now_ms: int | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs `headrace` with these words. The result equals that of a separate process.
+        """Runs `headrace` with these arguments. The result has the exit code and output, as of a command in a process
+        of its own.
 
         Args:
             now_ms: the time at which loads and rewrites run, by default the system's.

@@ -27,8 +27,8 @@ SYSTEM_CLOCK = load.now_ms
 
 
 class SharedSession(LoadSession):
-    """The session of every command. A session that was opened without a metastore is replaced when a command needs
-    one."""
+    """The Spark session that all commands share. If it was opened without a metastore and a command needs one, it is
+    replaced."""
 
     def __init__(self) -> None:
         super().__init__(outlives_load=True)

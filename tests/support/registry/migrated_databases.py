@@ -67,6 +67,6 @@ def _migrate(url: str) -> None:
 
 
 def _new_identity() -> str:
-    """The statement that replaces the template's identity. Replication and clients' caches take databases with equal
-    identities for one registry."""
+    """Returns the SQL statement that gives a copied database an identity of its own. Replication, and the caches of
+    clients, take databases with equal identities for the same registry."""
     return f"UPDATE registry_identity SET identity = '{secrets.token_hex(16)}'"

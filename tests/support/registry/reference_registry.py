@@ -17,14 +17,14 @@ JsonObject = dict[str, Any]
 
 
 class ReferenceRegistry:
-    """Handles the requests of a client.
+    """Handles the requests of a client like the reference implementation.
 
     Args:
         release: 8 marks deleted versions in lists of schemas, 7 does not.
         page_max: maximum length of a list of schemas.
-        pages: False ignores the requested page, like some implementations.
-        tells_contexts: False ignores the requested prefix of contexts, like some implementations.
-        stores_rules: the community edition drops rule sets.
+        pages: whether requests for a page of a list are obeyed. Some implementations return the whole list instead.
+        tells_contexts: whether a requested prefix of contexts is obeyed. Some implementations ignore it.
+        stores_rules: whether rule sets are stored; the community edition drops them.
     """
 
     def __init__(

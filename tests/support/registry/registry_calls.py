@@ -102,9 +102,9 @@ class RegistryInProcess(Registry):
 
 @contextmanager
 def registry_in_process(database_url: str, **options: Any) -> Iterator[RegistryInProcess]:
-    """A registry on a database, which may be empty. Its clock advances by a millisecond with every reading.
+    """Yields a registry on a database, which may be empty. It is called without a server, in this process.
 
-    No answer is cached, so no change waits until cached answers have expired.
+    Its clock advances by a millisecond with every reading. No response is cached, so a change is visible at once.
     """
     database = Database(database_url, lease_s=0)
     try:

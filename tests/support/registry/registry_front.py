@@ -1,4 +1,5 @@
-"""Requests to the ASGI front without a server, in an event loop of a separate thread."""
+"""Sends requests to the registry's ASGI front without a server. The front runs in an event loop of a separate
+thread."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from support.registry.registry_calls import CONTENT_TYPE, Registry, RestResponse
 T = TypeVar("T")
 
 LEASE_S = 0.004
-"""For the fronts and databases of tests: shorter than the default, because every change waits for it."""
+"""The lease of cached responses in tests. It is shorter than the default, because a change must wait until leases have
+expired."""
 
 
 class RecordingObserver:
@@ -35,7 +37,7 @@ class RecordingObserver:
 
 
 class RegistryBehindFront(Registry):
-    """The API behind an ASGI front, like a worker process."""
+    """The registry's API with an ASGI front before it, as in a worker process of `headrace registry serve`."""
 
     def __init__(self, database_url: str, *, caches: bool = True, **options: Any) -> None:
         super().__init__("http://localhost")
@@ -97,7 +99,7 @@ class RegistryBehindFront(Registry):
         return RestResponse(start["status"], headers, body["body"].decode())
 
     def end(self) -> None:
-        """Sends the shutdown event of the server."""
+        """Sends the event that a server sends when it shuts down."""
         messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
 
         async def receive() -> Any:

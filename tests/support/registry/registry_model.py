@@ -1,7 +1,9 @@
-"""A model of the registry's responses: plain dictionaries, in one context, without revisions or caches.
+"""A model of the registry: it computes the expected responses with plain dictionaries, in one context, without
+revisions or caches.
 
-Written from the rules of the API, independently of the registry's code. It has few schemas and represents them by their
-meaning: a primitive type, `F` of some size, or a list of the `F` in a version of the subject `t`.
+It is written from the rules of the API, independently of the registry's code. It knows few schemas and represents each
+by its meaning: a primitive type, `F1` to `F3` (the fixed `F` with that size), or a list of one of them. A schema may
+refer to the `F` in a version of the subject `t`.
 """
 
 from __future__ import annotations
@@ -12,16 +14,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 TARGET = "t"
-"""The subject that lists reference."""
+"""The subject that the schemas of lists reference."""
 
 Content = tuple[str, int | None]
-"""A text, and the version of `TARGET` that it references."""
+"""The text of a schema, and the version of `TARGET` that it references (None for none)."""
 
 Outcome = tuple[int, Any]
-"""A status, with the error code or the relevant part of the response."""
+"""The HTTP status of a response, and its error code or the part of it that the tests compare."""
 
 PROMOTIONS = {("long", "int"), ("string", "bytes"), ("bytes", "string")}
-"""(reader, writer)."""
+"""Pairs of different types (reader, writer) of which the reader can read the writer's data."""
 
 LIST = '{"type":"array","items":"F"}'
 PLAIN = {f'"{name}"': name for name in ("int", "long", "string", "bytes")}
@@ -33,7 +35,7 @@ def content(text: str, target: int | None = None) -> Content:
 
 
 def request(item: Content, **more: Any) -> dict[str, Any]:
-    """The request body for a content."""
+    """Returns the body of a request with this content."""
     text, target = item
     references = [] if target is None else [{"name": "F", "subject": TARGET, "version": target}]
     return {"schema": text, "references": references, **more}
@@ -53,13 +55,16 @@ class Refused(Exception):
 
 @dataclass
 class RegistryModel:
+    """The state of the registry and the responses that follow from it. A method raises `Refused` for an error
+    response."""
+
     next_id: int = 1
     schemas: dict[int, Content] = field(default_factory=dict)
-    """By id, in the order of registration."""
+    """The content of every schema by id, in the order of registration."""
     subjects: dict[str, dict[int, Stored]] = field(default_factory=dict)
     configs: dict[str, dict[str, str]] = field(default_factory=dict)
     modes: dict[str, str] = field(default_factory=dict)
-    """By subject; "" is the global mode."""
+    """The mode by subject; "" is the mode of the registry."""
 
     def copy(self) -> RegistryModel:
         return copy.deepcopy(self)
@@ -220,7 +225,7 @@ class RegistryModel:
     # Reads.
 
     def target(self, subject: str) -> str:
-        """The subject that an alias refers to, or the subject itself."""
+        """Returns the subject that an alias refers to, or the subject itself if it is no alias."""
         return self.configs.get(subject, {}).get("alias") or subject
 
     def level(self, subject: str) -> str:
@@ -250,7 +255,13 @@ class RegistryModel:
         return 200, found
 
     def version(self, asked: str, version: int | None, *, deleted: bool, resolved: bool) -> Outcome:
-        """`version` None is the latest one that is not deleted."""
+        """Returns the response to a request for a version.
+
+        Args:
+            version: the number; None for the latest version that is not deleted.
+            deleted: whether to find soft-deleted versions too.
+            resolved: whether the schema is returned with its references inlined.
+        """
         subject = self.target(asked)
         versions = self.subjects.get(subject, {})
         seen = [n for n, stored in versions.items() if (deleted and version is not None) or not stored.deleted]
@@ -321,7 +332,8 @@ class RegistryModel:
         return f"list of {inner}" if inner is not None and inner.startswith("F") else None
 
     def _matching(self, subject: str, item: Content, meaning: str, version: int | None, *, deleted: bool) -> int | None:
-        """The version with the same content, otherwise the newest with the same meaning."""
+        """Returns the version with the same content, otherwise the newest version with the same meaning; None if there
+        is neither."""
         same, alike = [], []
         for number, stored in sorted(self.subjects.get(subject, {}).items(), reverse=True):
             if (stored.deleted and not deleted) or version not in (None, number):
@@ -342,7 +354,7 @@ class RegistryModel:
         )
 
     def _referring(self, subject: str, version: int, *, deleted: bool) -> list[tuple[str, int]]:
-        """The versions whose schemas reference a version."""
+        """Returns the (subject, version) of all versions whose schemas reference this version."""
         if subject != TARGET:
             return []
         refer = [schema_id for schema_id, item in self.schemas.items() if item[1] == version]
@@ -350,21 +362,21 @@ class RegistryModel:
 
 
 def read_text(text: str) -> str:
-    """The meaning of a text without references."""
+    """Returns the meaning of a schema without references."""
     if text in PLAIN or text in FIXED:
         return {**PLAIN, **FIXED}[text]
     return f"list of {read_text(json.dumps(json.loads(text)['items'], separators=(',', ':')))}"
 
 
 def written(meaning: str) -> str:
-    """The text without references for a meaning."""
+    """Returns the text, without references, of a schema with this meaning."""
     inner = meaning.removeprefix("list of ")
     text = next(text for text, name in {**PLAIN, **FIXED}.items() if name == inner)
     return text if inner == meaning else f'{{"type":"array","items":{text}}}'
 
 
 def reads(reader: str, writer: str) -> bool:
-    """Whether a reader's meaning can read data of a writer's meaning."""
+    """Returns whether a reader schema with one meaning can read data of a writer schema with another."""
     if reader.startswith("list of ") and writer.startswith("list of "):
         return reads(reader.removeprefix("list of "), writer.removeprefix("list of "))
     return reader == writer or (reader, writer) in PROMOTIONS

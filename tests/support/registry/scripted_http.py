@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 BREAK_OFF = (0, None)
-"""Not a response: the connection is closed after the request was read."""
+"""Result of a script that closes the connection without a response, after the request was read."""
 
 
 @dataclass
 class ReceivedRequest:
-    """A received request."""
+    """A request that the server has received. `line` has the method and the path."""
 
     line: str
     headers: dict[str, str]
@@ -35,16 +35,19 @@ class ScriptedServer:
 
 
 Script = Callable[[ReceivedRequest], tuple[Any, ...]]
-"""Returns status, value (JSON, or a text as it is), and optionally headers."""
+"""Returns the response to a request: the status, the content (a text as it is, other values as JSON), and optionally
+headers."""
 
 
 @contextmanager
 def scripted_server(
     script: Script, *, closes: bool = False, tls: ssl.SSLContext | None = None
 ) -> Iterator[ScriptedServer]:
-    """
+    """Runs an HTTP server on a free port while the context is open.
+
     Args:
-        closes: closes each connection after one response without announcing it.
+        script: returns the response to each request.
+        closes: whether each connection is closed after one response, without announcing it.
         tls: the context for HTTPS; None serves HTTP.
     """
 

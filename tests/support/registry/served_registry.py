@@ -17,8 +17,11 @@ from headrace.registry.storage.database import Database
 
 
 class ServedRegistry:
-    """The registry's application on a local port. `calls` counts requests by method and path. A response that `respond`
-    returns replaces the application's.
+    """The registry's application on a local port.
+
+    Attributes:
+        calls: number of requests by method and path.
+        respond: may return a response to a request, in place of the application's.
     """
 
     def __init__(self, url: str) -> None:

@@ -26,7 +26,7 @@ TIMEOUT_S = 600
 
 
 def java_verdicts(pairs: Iterable[tuple[str, str]], work_dir: Path) -> list[dict[str, Any]]:
-    """Returns Avro Java's verdict for each (reader, writer), in order.
+    """Returns for each (reader, writer) pair of schema texts whether Avro Java finds them compatible, in order.
 
     Raises:
         headrace.pipeline.java.JavaNotFoundError: Java is not installed.
@@ -35,7 +35,7 @@ def java_verdicts(pairs: Iterable[tuple[str, str]], work_dir: Path) -> list[dict
 
 
 def java_answers(program: str, questions: Iterable[dict[str, Any]], work_dir: Path) -> list[dict[str, Any]]:
-    """Runs a program of `tests/support/java`; returns one result per request.
+    """Runs a program of `tests/support/java` with a list of inputs and returns one result per input.
 
     Raises:
         headrace.pipeline.java.JavaNotFoundError: Java is not installed.

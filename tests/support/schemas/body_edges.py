@@ -1,4 +1,4 @@
-"""Encoded bodies at the limits of their types, and just beyond."""
+"""Encoded values at the limits of their types, and invalid ones just beyond them."""
 
 from __future__ import annotations
 
@@ -26,4 +26,4 @@ EDGES: dict[str, tuple[Any, bytes, bytes]] = {
     "UTF-8": ("string", b"\x08\xf4\x8f\xbf\xbf", b"\x08\xf4\x90\x80\x80"),
     "surrogates": ("string", b"\x06\xed\x9f\xbf", b"\x06\xed\xa0\x80"),
 }
-"""By tested property: a type, a body at its limit, and one just beyond."""
+"""By tested property: a type, an encoded value at its limit, and an invalid one just beyond."""

@@ -1,4 +1,4 @@
-"""Check results with every case that a format must render."""
+"""Results of `headrace compat check` that contain every case which an output format must render."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ HOSTILE = 'a,b:c%d\r\n<&>"|`\x00\udcff.avsc'
 
 
 def checked(candidate: str = V3, earlier: str = V1, file: str = "schemas/order.avsc") -> CheckedSchema:
-    """Returns a schema checked against one earlier version."""
+    """Returns the result of checking one schema against one earlier version.
+
+    Args:
+        candidate: text of the schema.
+        earlier: text of the earlier version.
+        file: name of the schema's file.
+    """
     history = [VersionedSchema(7, parse_schema(earlier, source="v7"), "main:schemas/order.avsc")]
     report = check_level(parse_schema(candidate, source=file), history, CompatibilityLevel.FULL)
     return add_fingerprints(
@@ -35,9 +41,8 @@ def checked(candidate: str = V3, earlier: str = V1, file: str = "schemas/order.a
 
 
 def everything() -> CompatCheckResult:
-    """Returns incompatible, suppressed, new and compatible schemas, failures with and without position, and unusual
-    names.
-    """
+    """Returns a result with incompatible, suppressed, new and compatible schemas, with failures with and without a
+    position, and with names that contain characters special to the formats."""
     bad = checked()
     first, *others = bad.problems
     suppressed = replace(bad, file="b.avsc", problems=(replace(first, suppressed=SuppressedBy("we know", "settings")),))

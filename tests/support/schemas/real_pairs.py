@@ -1,6 +1,7 @@
-"""Pairs of a real schema and the same schema after a few realistic changes.
+"""Generates pairs of a real schema and the same schema after a few realistic changes, for comparisons of two
+implementations.
 
-Also reduces a pair with different verdicts to a readable size.
+Also reduces a pair on which their verdicts differ to a readable size.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def real_schemas() -> list[Any]:
 
 
 def real_pairs(seed: int, count: int) -> Iterator[Pair]:
-    """Yields `count` pairs, deterministic for the same seed and files."""
+    """Yields `count` pairs of schema texts. The same seed and files give the same pairs."""
     schemas = real_schemas()
     for index in range(count):
         rng = random.Random(f"real/{seed}/{index}")
@@ -43,7 +44,7 @@ def real_pairs(seed: int, count: int) -> Iterator[Pair]:
 
 
 def _change(schema: Any, rng: random.Random) -> None:
-    """Makes one change, if possible; the caller checks that the result is a valid schema."""
+    """Makes one random change to a schema in place, if possible. The result may be invalid, which the caller checks."""
     objects = [node for node in _walk(schema) if isinstance(node, dict)]
     if not objects:
         return
@@ -123,10 +124,11 @@ def _is_schema(text: str) -> bool:
 
 
 def shrink_pair(pair: Pair, still_differ: Callable[[Sequence[Pair]], Sequence[bool]]) -> Pair:
-    """Removes parts of a pair as long as the verdicts still differ.
+    """Removes parts of a pair as long as the verdicts of the two implementations still differ on it. Returns the
+    smallest pair found.
 
     Args:
-        still_differ: tests many pairs at once.
+        still_differ: returns for each of many pairs whether the verdicts differ.
     """
     for _ in range(SHRINK_ROUNDS_MAX):
         smaller = [candidate for candidate in _smaller(pair) if all(map(_is_schema, candidate))]
@@ -150,7 +152,8 @@ def _types_inside(node: Any) -> Iterator[Any]:
 
 
 def _without_a_part(node: Any) -> Iterator[Any]:
-    """Yields the value without one item or member, or with a nested value in place of its container."""
+    """Yields all values that are one step smaller: without one item or member, or with a nested value in place of its
+    container."""
     items = list(enumerate(node)) if isinstance(node, list) else list(node.items()) if isinstance(node, dict) else []
     for key, value in items:
         if isinstance(value, dict | list):

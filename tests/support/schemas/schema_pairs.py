@@ -20,7 +20,7 @@ DEPTH_MAX = 4
 
 
 def schema_pairs(seed: int, count: int) -> Iterator[tuple[str, str]]:
-    """Yields `count` pairs of schema texts, deterministic for the same seed."""
+    """Yields `count` pairs of schema texts. The same seed gives the same pairs."""
     for index in range(count):
         rng = random.Random(f"{seed}/{index}")
         reader = _type(rng, 0)
@@ -148,7 +148,7 @@ Put = Callable[[Any], Any]
 
 
 def _places(node: Any, put: Put, depth: int) -> Iterator[tuple[Any, Put, int]]:
-    """Yields every type of the tree, with a function that replaces it."""
+    """Yields every type in a schema, with a function that replaces it there, and its depth."""
     yield node, put, depth
     slots: list[tuple[Any, Any]] = []
     if isinstance(node, list):
@@ -169,7 +169,8 @@ def _setter(owner: Any, key: Any) -> Put:
 
 
 class _Repair:
-    """Makes a tree valid: each name defined once and before its use, no nested unions, valid defaults."""
+    """Converts a generated tree to a valid schema: each name is defined once and before its use, unions are not nested,
+    and defaults match their types."""
 
     def __init__(self, rng: random.Random, has_namespaces: bool) -> None:
         self.rng = rng
@@ -191,7 +192,8 @@ class _Repair:
         return self.named(node)
 
     def union(self, node: list[Any]) -> list[Any]:
-        """Keeps the first of conflicting branches; a definition occurs once, so it is never dropped."""
+        """Returns the branches of a union without those that conflict with an earlier branch. The definition of a name
+        is never among those dropped, because a second occurrence of it is only a reference."""
         branches: dict[str, Any] = {}
         for item in node:
             if isinstance(item, dict) and item.get("type") in branches:
@@ -260,6 +262,6 @@ def _branch_key(branch: Any) -> str:
 
 
 def _full_name(node: dict[str, Any]) -> str:
-    """Returns the full name of a definition in the text; "" for an array or map."""
+    """Returns the full name of a named type in a schema; "" for an array or map."""
     space = node.get("namespace")
     return f"{space}.{node['name']}" if space else node.get("name", "")

@@ -54,7 +54,12 @@ LOGICAL_TYPES: list[dict[str, Any]] = [
 
 @dataclass
 class _Names:
-    """Named types defined so far: full name to (short kind, defaults allowed)."""
+    """The named types of a schema that is being generated.
+
+    Attributes:
+        defined: the kind of each completed type, by full name.
+        open: the records that are not completed yet.
+    """
 
     defined: dict[str, str] = field(default_factory=dict)
     open: list[str] = field(default_factory=list)
@@ -70,7 +75,7 @@ def schema_values(draw: st.DrawFn, *, root: str | None = None, max_depth: int = 
 
 
 def schemas(**options: Any) -> st.SearchStrategy[Schema]:
-    """Generates a parsed valid schema; options as for `schema_values`."""
+    """Generates a valid schema and parses it; the options are those of `schema_values`."""
     return schema_values(**options).map(lambda value: parse_schema(json.dumps(value)))
 
 
@@ -182,7 +187,8 @@ _NO_DEFAULT = object()
 
 
 def _default(draw: st.DrawFn, node: Any) -> Any:
-    """Returns a default of the type, or `_NO_DEFAULT`; dates and times as in `data_for`."""
+    """Returns a valid default for a type, or `_NO_DEFAULT` for a type that gets none. Dates and times have the range of
+    `data_for`."""
     if isinstance(node, list):
         return _default(draw, node[0])
     kind = node if isinstance(node, str) else node["type"]
@@ -234,12 +240,11 @@ def _fixed(draw: st.DrawFn, names: _Names, space: str, logical: bool) -> dict[st
 
 
 def data_for(schema: Schema, node: Type | None = None, *, depth: int = 4) -> st.SearchStrategy[Any]:
-    """Generates data that fastavro writes with the schema; below `depth` levels, optional and repeated parts are
-    omitted.
+    """Generates data that fastavro can write with the schema.
 
-    Timestamps are between 1970 and 2100 and decimals have at least one byte: Hive's reader fails on others.
-
-    Branches of unions are given as `(name, value)` if the value alone would be ambiguous to fastavro.
+    Below `depth` levels, values that can be null or empty are so. Timestamps are between 1970 and 2100, and decimals
+    have at least one byte, because Hive's reader fails on others. A value of a union is a pair of branch name and value
+    if the value alone would be ambiguous to fastavro.
     """
     node = schema.resolve(schema.root if node is None else node)
     if isinstance(node, Primitive):
@@ -375,7 +380,11 @@ _CHANGES = ["add", "remove", "retype", "rename", "rename", "reuse", "exchange", 
 
 
 class _History:
-    """Fields of the newest version as JSON, and former fields with the record that they belonged to."""
+    """Generates the versions of a subject, of which it stores the newest.
+
+    Attributes:
+        fields: the fields of the newest version as JSON.
+    """
 
     def __init__(self, draw: st.DrawFn) -> None:
         self.draw = draw
@@ -384,7 +393,7 @@ class _History:
         self._types: set[str] = set()  # names of types created for a field that is not yet in a record
 
     def change(self) -> None:
-        """Makes one change in one record, the top-level one or a nested one."""
+        """Makes one change in one record of the newest version: the top-level one or a nested one."""
         nested = [node["fields"] for node in _named_types(self.fields) if node.get("fields")]
         fields = self.draw(st.sampled_from([self.fields, *nested]))
         former = self._free_former_fields(fields)
@@ -421,7 +430,7 @@ class _History:
             self._insert(fields, self._recreate_field(self._former_fields[-1][1]))
 
     def _free_former_fields(self, fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Returns the former fields of a record whose names are unused again."""
+        """Returns the fields that the record had in earlier versions and whose names are now unused."""
         names = {item["name"] for item in fields}
         return [field for of, field in self._former_fields if of is fields and field["name"] not in names]
 
@@ -430,7 +439,8 @@ class _History:
         one["aliases"], other["aliases"] = [other["name"]], [one["name"]]
 
     def _recreate_field(self, field: dict[str, Any]) -> dict[str, Any]:
-        """Returns a field equal to a former one, if possible: named types are defined only once."""
+        """Returns a field equal to a former one. If that one defines named types, which a schema may define only once,
+        returns a new field with its name."""
         if _named_types(field["type"]) or self.draw(st.integers(0, 3)) == 0:
             return self.new_field(field["name"])
         return self._with_default({"name": field["name"], "type": field["type"]})

@@ -21,8 +21,10 @@ READY_LINE = "Kafka Server started"
 class ApacheKafka:
     """A running broker.
 
-    `address` is host:port of the plaintext listener; `secured` maps the other listeners' names to addresses. `data`
-    contains a directory for each partition.
+    Attributes:
+        address: host:port of the plaintext listener.
+        secured: addresses of the other listeners, by name.
+        data: the log directory, with a directory for each partition.
     """
 
     def __init__(self, directory: Path, security: KafkaSecurity | None = None, *, partitions: int = 3) -> None:
@@ -66,7 +68,7 @@ class ApacheKafka:
         self._process.wait()
 
     def start(self) -> None:
-        """Starts the broker, also after `stop` or `kill`."""
+        """Starts the broker: for the first time, or again after `stop` or `kill`."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT, cwd=self._log.parent)
         self._wait_until_ready()

@@ -1,6 +1,6 @@
 """Starts an HDFS from Maven Central: a NameNode and a DataNode as two JVMs on free loopback ports.
 
-Tests check its files over WebHDFS, and so with another client than the tested one.
+Tests read its files over WebHDFS, so that they do not use the client that they test.
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 
 
 class Hdfs:
-    """A running HDFS; `uri` has no directory, and `conf` is the `HADOOP_CONF_DIR` for clients."""
+    """A running HDFS.
+
+    Attributes:
+        uri: hdfs://host:port, without a directory.
+        conf: the directory for clients' `HADOOP_CONF_DIR`.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -109,7 +114,7 @@ class Hdfs:
         return run.stdout
 
     def call(self, method: str, path: str, operation: str) -> bytes:
-        """Returns the response of WebHDFS.
+        """Sends a request of WebHDFS and returns the response.
 
         Retries status 403: a DataNode rejects its first request after the NameNode's restart.
         """
@@ -129,7 +134,7 @@ class Hdfs:
         raise AssertionError("unreachable")
 
     def files(self, directory: str) -> Iterator[tuple[str, int]]:
-        """Yields path and length of all files below the directory, none if it does not exist."""
+        """Yields the path and length of all files below a directory; nothing if it does not exist."""
         try:
             statuses = json.loads(self.call("GET", directory, "LISTSTATUS"))["FileStatuses"]["FileStatus"]
         except urllib.error.HTTPError:

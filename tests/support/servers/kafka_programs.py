@@ -46,7 +46,8 @@ def wait_until(condition: Callable[[], bool], description: str) -> None:
 
 
 def read_messages(address: str, topic: str, partitions: int, isolation: str = "read_committed") -> list[Message]:
-    """Returns all messages of a topic that the isolation level shows, in order within each partition."""
+    """Returns all messages of a topic that a consumer with this isolation level receives, in order within each
+    partition."""
     settings = {"bootstrap.servers": address, "group.id": "unused", "isolation.level": isolation}
     consumer = Consumer({**settings, "enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
@@ -74,7 +75,8 @@ def properties_file(path: Path, properties: Mapping[str, object]) -> Path:
 
 
 class JavaProgram:
-    """A running program that appends its output to `log`; as a context manager it ends the program."""
+    """A running program that appends its output to the file `log`. Used as a context manager, it is ended at the end of
+    the context."""
 
     def __init__(self, log: Path, classpath: str, main_class: str, *arguments: object) -> None:
         self.log = log
@@ -108,14 +110,15 @@ class JavaProgram:
             raise AssertionError(f"{late}\n{self.output()[-5000:]}") from late
 
     def pause(self) -> None:
-        """Stops its scheduling; data that it has sent still arrives."""
+        """Stops the program with SIGSTOP; data that it has sent still arrives."""
         stop(self._process.pid)
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> int:
-        """Terminates it and returns its exit code; if it does not end, fails with its thread dump."""
+        """Terminates the program and returns its exit code. If it does not end, fails with the program's thread
+        dump."""
         self._process.terminate()
         try:
             return self._process.wait(STOP_TIMEOUT_S)
@@ -141,18 +144,23 @@ class ToolResult:
 
     @property
     def rows(self) -> list[list[str]]:
-        """The words of each non-empty line."""
+        """The words of each non-empty line of standard output."""
         return [line.split() for line in self.stdout.splitlines() if line.strip()]
 
 
 class Tools:
-    """Kafka's command line tools; `tests/support/java/Tools.java` runs them all in one process."""
+    """Runs Kafka's command-line tools. The program `tests/support/java/Tools.java` runs them all in one process, which
+    saves the start of a JVM for each."""
 
     def __init__(self, process: JavaOracle, address: str) -> None:
         self._process, self._address = process, address
 
     def run(self, tool: str, *arguments: str, stdin: str = "") -> ToolResult:
-        """Runs the tool of a class against the broker; a name without package is in `org.apache.kafka.tools`."""
+        """Runs a command-line tool against the broker and returns its exit code and output.
+
+        Args:
+            tool: the class of the tool; a name without package is in `org.apache.kafka.tools`.
+        """
         main_class = tool if tool.startswith("kafka.") else f"org.apache.kafka.tools.{tool}"
         words = [main_class, stdin, "--bootstrap-server", self._address, *arguments]
         line = "\t".join(b64encode(word.encode()).decode() for word in words)

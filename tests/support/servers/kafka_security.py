@@ -15,14 +15,12 @@ USER, PASSWORD = "loader", "p4ss w$rd!"
 LISTENERS = {"TLS": "SSL", "MTLS": "SSL", "LOGIN": "SASL_SSL", "CLEAR": "SASL_PLAINTEXT"}
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 SESSION_MS = 4_000
-"""A broker ends connections that have not logged in again after this time."""
+"""Time after which the broker ends the connection of a client that has not logged in again."""
 
 
 class KafkaSecurity:
-    """Certificates, users and listeners of a broker.
-
-    `TLS` has no authentication, `MTLS` requires a certificate, `LOGIN` and `CLEAR` require a user.
-    """
+    """Certificates, users and listeners of a broker. Of the listeners, `TLS` needs no authentication, `MTLS` a
+    certificate, `LOGIN` a user over TLS, and `CLEAR` a user without TLS."""
 
     def __init__(self, directory: Path) -> None:
         self.authority = Authority(directory)
@@ -58,12 +56,12 @@ class KafkaSecurity:
         return properties
 
     def format_arguments(self) -> list[str]:
-        """Returns arguments of the tool that formats the broker's storage; they add the SCRAM users."""
+        """Returns arguments of the tool that formats the broker's storage, with which it stores the SCRAM users."""
         user = f"name={USER},password={_quoted(PASSWORD)}"
         return [word for name in ("SCRAM-SHA-256", "SCRAM-SHA-512") for word in ("--add-scram", f"{name}=[{user}]")]
 
     def client(self, listener: str, address: str, mechanism: str = "", **changes: Any) -> KafkaSettings:
-        """Returns settings that the listener accepts, with the changes."""
+        """Returns the settings with which a client can use a listener, changed by the given settings."""
         values: dict[str, Any] = {"bootstrap_servers": address, "security_protocol": LISTENERS[listener]}
         if listener != "CLEAR":
             values["ca"] = str(self.authority.ca_file)

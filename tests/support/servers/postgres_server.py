@@ -36,11 +36,15 @@ def binaries() -> Path | None:
 
 
 class PostgresServer:
-    """A running server; `remove` deletes its files. Skips the test if PostgreSQL is not installed.
+    """A running server; `remove` stops it and deletes its files. Skips the test if PostgreSQL is not installed.
 
-    PostgreSQL cannot run as root, so tests run as root start it as the package's user. It only fsyncs if `durable`:
-    only benchmarks need that, because no test cuts the power. With `base`, a running server, this server is a base
-    backup of it with its password, and not started. Its directory is in `parent`, by default the temporary directory.
+    PostgreSQL cannot run as root, so tests run as root start it as the package's user.
+
+    Args:
+        durable: whether the server fsyncs. Only benchmarks need that, because no test cuts the power.
+        settings: further settings of the server, as `name=value`.
+        base: a running server. This server is then a base backup of it, has its password, and is not started.
+        parent: the directory in which its own directory is created, by default the temporary directory.
     """
 
     def __init__(
@@ -94,13 +98,13 @@ class PostgresServer:
         return (self.directory / "log").read_text(encoding="utf-8", errors="replace")
 
     def new_database(self, template: str = "template1") -> str:
-        """Creates a copy of the template, by default an empty one, and returns its URL."""
+        """Creates a database, as a copy of the template or empty, and returns its URL."""
         name = f"registry_{next(self._numbers)}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return self.url(name)
 
     def drop_database(self, url: str) -> None:
-        """Drops a database of `new_database` and ends its connections."""
+        """Drops a database that `new_database` created, and ends its connections."""
         self.execute(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
@@ -114,7 +118,12 @@ class PostgresServer:
         self._start()
 
     def start_recovery(self, kind: str, *settings: str) -> None:
-        """Starts a base backup with the signal file of the `kind` "standby" or "recovery"."""
+        """Starts a server that is a base backup.
+
+        Args:
+            kind: `standby` or `recovery`, the name of the signal file that selects the kind of recovery.
+            settings: further settings of the server.
+        """
         signal_file = self.directory / "data" / f"{kind}.signal"
         signal_file.touch()
         self._change_owner(signal_file)
@@ -122,7 +131,7 @@ class PostgresServer:
         self.start()
 
     def copy_data(self, other: PostgresServer) -> None:
-        """Replaces its files by a copy of another server's; both must be stopped."""
+        """Replaces the files of this server by a copy of another server's. Both must be stopped."""
         shutil.rmtree(self.directory / "data")
         shutil.copytree(other.directory / "data", self.directory / "data")
         for path in (self.directory / "data").rglob("*"):
@@ -137,7 +146,7 @@ class PostgresServer:
             self._process = None
 
     def kill(self) -> None:
-        """`kill -9` of the server and all of its processes."""
+        """Kills the server and all of its processes with SIGKILL."""
         assert self._process is not None
         kill_with_children(self._process.pid)
         self._process.wait(READY_TIMEOUT_S)
@@ -190,7 +199,7 @@ class PostgresServer:
             raise RuntimeError(f"pg_basebackup failed: {output.decode(errors='replace')}")
 
     def _change_owner(self, path: Path) -> None:
-        """Makes the server's account the owner of the path."""
+        """Makes the account that runs the server the owner of a path."""
         if self._account is not None:
             os.chown(path, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False)
 
@@ -229,7 +238,7 @@ class PostgresServer:
 
 
 def _account() -> pwd.struct_passwd | None:
-    """Returns the account for the server if the tests run as root, else None."""
+    """Returns the account that runs the server if the tests run as root, else None."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):

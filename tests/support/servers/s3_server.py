@@ -33,7 +33,8 @@ ERROR_RESPONSES: dict[str, tuple[str, bytes]] = {
 """Status and body of the store's error responses."""
 
 Fault = Callable[[dict[str, Any]], str]
-"""Maps a request to "" (no fault), a key of `ERROR_RESPONSES`, or "lost" (no response after the operation)."""
+"""Returns the fault to inject into a request: "" for none, a key of `ERROR_RESPONSES`, or "lost" (the operation is
+carried out, but the response is not sent)."""
 
 
 class _Quiet(WSGIRequestHandler):
@@ -42,7 +43,13 @@ class _Quiet(WSGIRequestHandler):
 
 
 class S3Server:
-    """A running S3 server; `is_conditional` is whether the bucket supports `If-None-Match`."""
+    """A running S3 server.
+
+    Attributes:
+        is_conditional: whether the bucket supports `If-None-Match`.
+        fault: returns the fault to inject into a request.
+        fault_count: number of faults injected so far.
+    """
 
     def __init__(self) -> None:
         self.is_conditional = True
@@ -104,7 +111,7 @@ class S3Server:
         return target
 
     def spark(self, directory: Path) -> dict[str, str]:
-        """Returns the keys of `[spark]` for this server."""
+        """Returns the keys and values of the settings section `[spark]` with which loads use this server."""
         return {
             "jars": ",".join(s3a_jars()),
             "hadoop.fs.s3a.endpoint": self.endpoint,
@@ -116,7 +123,7 @@ class S3Server:
         }
 
     def settings_file(self, directory: Path, **more: str) -> Path:
-        """Writes a `headrace.toml` with these keys and the ones in `more`."""
+        """Writes a `headrace.toml` with the settings of `spark` and further keys of `[spark]`, and returns its path."""
         path = directory / "headrace.toml"
         keys = {**self.spark(directory), **more}
         rows = "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in keys.items())

@@ -28,7 +28,7 @@ NODE_MANAGER = "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
 
 
 class Yarn:
-    """A running YARN; `conf` is the `HADOOP_CONF_DIR` for clients, and includes the HDFS."""
+    """A running YARN. `conf` is the directory for clients' `HADOOP_CONF_DIR`, which configures YARN and HDFS."""
 
     def __init__(self, directory: Path, hdfs: Hdfs) -> None:
         self.directory = directory

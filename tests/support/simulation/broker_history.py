@@ -1,5 +1,5 @@
-"""The life of a broker for power-loss tests: its operations, its acknowledgements with their time, and the check of
-both."""
+"""The life of a broker for power-loss tests: its operations on the disk, the acknowledgements that its clients got at
+each moment, and a check that a disk has everything acknowledged."""
 
 from __future__ import annotations
 
@@ -33,13 +33,21 @@ Key = tuple[str, int]
 
 
 class Lost(AssertionError):
-    """A disk lacks acknowledged data."""
+    """Acknowledged data is missing on a disk."""
 
 
 @dataclass
 class Promises:
-    """Acknowledgements to clients. Of records, `sent` may be stored, `stored` are in the log, and `records` are on
-    disk. Of offsets, `least` were acknowledged and `most` were requested."""
+    """What a broker has acknowledged to clients until a moment, and what it may have stored beyond that.
+
+    Attributes:
+        records: by partition: the records that must be on disk.
+        stored: the records in the log, on disk or not.
+        sent: the records that may be stored.
+        starts_least, starts_most: bounds of the log start offset.
+        gone: deleted topics.
+        committed_least, committed_most: the largest group offset that was acknowledged, and that was requested.
+    """
 
     records: dict[Key, dict[int, bytes]] = field(default_factory=dict)
     stored: dict[Key, dict[int, bytes]] = field(default_factory=dict)
@@ -54,15 +62,20 @@ class Promises:
     producer_ids: set[int] = field(default_factory=set)
     epoch: int = -1
     tables: dict[Key, dict[bytes, int]] = field(default_factory=dict)
-    """Of compacted partitions, where the newest record of each key is that is on disk; `tables_stored`: in the log."""
+    """By compacted partition and key: the offset of the newest record that is on disk. `tables_stored` has the same for
+    the log."""
     tables_stored: dict[Key, dict[bytes, int]] = field(default_factory=dict)
     tables_sent: dict[Key, dict[int, tuple[bytes, bytes | None]]] = field(default_factory=dict)
     sequences: list[tuple[int, int]] = field(default_factory=list)
-    """(sequence, offset) of the idempotent producer's last acknowledged batches."""
+    """(sequence, offset) of the last acknowledged batches of the idempotent producer."""
 
 
 class Life:
-    """A sequence of brokers on a recorded disk."""
+    """Runs brokers on one disk, one after another, and records every operation on the disk and every acknowledgement.
+
+    Args:
+        without: the fsync to omit, see `Recorder`; "" for none.
+    """
 
     def __init__(self, root: Path, fsync: FsyncMode, without: str = "") -> None:
         self.root, self.fsync = root, fsync
@@ -119,7 +132,12 @@ class Life:
         return self.node.log(*key)
 
     async def send(self, key: Key, count: int = 1, *, acknowledged: bool = True, **fields: int) -> int:
-        """Appends a batch and returns its offset."""
+        """Appends a batch of numbered messages to a partition and returns its offset.
+
+        Args:
+            acknowledged: whether to wait until the broker would acknowledge the batch.
+            fields: arguments of `broker_samples.batch`.
+        """
         log, values = self.log(key), []
         for _ in range(count):
             self._number += 1
@@ -134,7 +152,7 @@ class Life:
         return offset
 
     async def set(self, place: Key, acknowledged: bool = True, **values: str | None) -> None:
-        """Appends a batch of keys and values to a compacted partition."""
+        """Appends a batch of keys and values to a compacted partition; None deletes a key."""
         log = self.log(place)
         entries = [(key.encode(), value.encode() if value is not None else None) for key, value in values.items()]
         located = {log.log_end_offset + delta: entry for delta, entry in enumerate(entries)}
@@ -150,7 +168,7 @@ class Life:
             self.promises.tables[place] = dict(self.promises.tables_stored[place])
 
     async def clean(self) -> None:
-        """Compacts the due partitions. If the broker is killed meanwhile, another one starts."""
+        """Runs the log cleaner. If the broker is killed meanwhile, as the recorder may request, starts the next one."""
         try:
             await self.node.maintenance.clean()
         except Killed:
@@ -194,7 +212,11 @@ class Life:
         self.promises.starts_least[key] = offset
 
     async def run_housekeeping(self, expiring: Key | None = None) -> None:
-        """Runs housekeeping with the records of one partition beyond retention, except the last segment's."""
+        """Runs housekeeping, which deletes old segments.
+
+        Args:
+            expiring: a partition whose records are all older than the retention time; the last segment remains.
+        """
         if expiring is not None:
             log = self.log(expiring)
             self.promises.starts_most[expiring] = log.log_end_offset
@@ -203,7 +225,7 @@ class Life:
     # Results
 
     def promised_after(self, count: int) -> Promises:
-        """Returns the acknowledgements after `count` operations."""
+        """Returns the acknowledgements at the time after the first `count` operations."""
         notes = self.tape.notes
         found = notes[count] if count < len(notes) else self.promises
         assert isinstance(found, Promises)
@@ -212,11 +234,14 @@ class Life:
     def disks(
         self, seed: int, mixes: int, step: int = 1, *, first: int = 0, renames_whole: bool = False
     ) -> Iterator[tuple[str, Image, Promises]]:
-        """Yields the disks that a power loss may leave. With `renames_whole` a file always has its old or its new name,
-        as all file systems guarantee, and all content may exist without the names.
+        """Yields the disks that a power loss may leave, each with a name and the acknowledgements at that time.
 
         Args:
+            seed: seed of the mixes.
+            mixes: number of random mixes of durable and lost changes, for each moment.
             step: interval of operations after which power is lost, from the operation `first` on.
+            renames_whole: whether a renamed file always has its old or its new name, as all file systems guarantee. The
+                disks then include one with all content but without the changes of names.
         """
         disk, chance, seen = Disk(), random.Random(seed), set()
         whole = renames(self.tape.operations) if renames_whole else {}
@@ -245,16 +270,20 @@ def opened(root: Path, fsync: FsyncMode, now_ms: int, *, repairs_corruption: boo
 
 
 def abandon(node: BrokerNode) -> None:
-    """Releases the resources of a killed process."""
+    """Closes the files of a broker that was killed in the simulation, without the work of an orderly stop."""
     node._files.close()
     os.close(node._lock_fd)
 
 
 def check(root: Path, promises: Promises, fsync: FsyncMode, *, was_killed: bool) -> None:
-    """Starts a broker on the remaining disk.
+    """Starts a broker on a disk that a power loss has left, and checks its data.
+
+    Args:
+        promises: the acknowledgements at the time of the power loss.
+        was_killed: whether only the process was killed, so that everything written is on the disk.
 
     Raises:
-        Lost: acknowledged data is missing.
+        Lost: acknowledged data is missing, or the broker does not start.
     """
     try:
         node = opened(root, fsync, NOW_MS + 1000)
@@ -329,7 +358,7 @@ def _check_table(log: PartitionLog, table: dict[bytes, int], sent: dict[int, tup
 
 @functools.cache
 def _loop() -> asyncio.Runner:
-    """One event loop for all checking brokers: a new one each would take a tenth of the time."""
+    """Returns an event loop that all checked brokers share. Creating one for each would take a tenth of the time."""
     return asyncio.Runner()
 
 
@@ -342,14 +371,16 @@ COARSE_STEP = 12
 
 
 def loses_something(life: Life, looked_at: Callable[..., object]) -> bool:
-    """Whether a life without one of its fsyncs leaves a disk without acknowledged data.
+    """Returns whether acknowledged data is missing on a disk that a power loss may leave, after a life without one of
+    its fsyncs. This shows that the fsync is needed.
 
-    Disks before the first omitted fsync are those of a complete life. A loss is mostly visible until the next fsync of
-    the same file or directory, so few moments show it, or those after the last omitted fsync. All are checked before
-    the result is False.
+    Disks before the first omitted fsync are those of a complete life, so later ones are checked. A loss is mostly
+    visible until the next fsync of the same file or directory; therefore a few moments, and all moments after the last
+    omitted fsync, are checked first. Before the result is False, all moments are checked.
 
     Args:
-        looked_at: raises `Lost`; called with `mixes`, `first` and `step` of `Life.disks`.
+        looked_at: checks disks and raises `Lost`; called with the arguments `mixes`, `first` and `step` of
+        `Life.disks`.
     """
     assert life.tape.left_out, "this force is not part of the life"
     since, newest = life.tape.left_out[0], life.tape.left_out[-1]
@@ -365,7 +396,12 @@ def loses_something(life: Life, looked_at: Callable[..., object]) -> bool:
 def look_at(
     disks: Iterable[tuple[str, Image, Any]], directory: Path, fsync: FsyncMode, check_one: Callable[..., None]
 ) -> int:
-    """Starts brokers on disks that a power loss may have left; `check_one` is one of the two `check` functions.
+    """Starts a broker on each of the disks that a power loss may have left, and checks its data.
+
+    Args:
+        disks: as of `Life.disks`.
+        directory: the directory in which the disks are restored, one after another.
+        check_one: checks a disk, with the arguments of `check`.
 
     Returns:
         The number of disks checked.

@@ -1,7 +1,7 @@
-"""The broker's data directories that a power loss may leave, at any moment of its operations.
+"""The data directories of a broker that a power loss may leave, at any moment of its operations.
 
-As `power_loss`, with its names and directories, and for files that are written in place: `Tape` also records every
-write. Of the writes since the last fsync any part may be on the disk, and a single write may be partial.
+Extends `power_loss` to files that are written in place: `Tape` also records every write. Of the writes to a file since
+its last fsync, any subset may be on the disk, and a single write may be there partially.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HELPERS = {
 
 
 class Inline(Executor):
-    """An executor without threads, so that recorded operations have one order."""
+    """An executor that runs each task at once in the calling thread, so that recorded operations have a fixed order."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -49,7 +49,7 @@ class Inline(Executor):
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """Bytes written at a position; None truncates the file there."""
+    """An operation: bytes were written to a file at a position. With `content` None the file was truncated there."""
 
     file: Node
     position: int
@@ -58,7 +58,7 @@ class Wrote:
 
 @dataclass
 class Tape(Recorder):
-    """Records a broker's operations below `root`, including writes."""
+    """Records a broker's operations on the files below `root`, including writes."""
 
     def _patch(self, patch: pytest.MonkeyPatch) -> None:
         super()._patch(patch)
@@ -130,7 +130,7 @@ class Tape(Recorder):
 
 
 def _caller() -> str:
-    """Returns the broker's function that requests an fsync."""
+    """Returns the name of the broker's function that has called fsync."""
     frame = sys._getframe(1)
     while (
         "/broker/" not in frame.f_code.co_filename or "/tests/" in frame.f_code.co_filename or frame.f_code in HELPERS
@@ -142,7 +142,8 @@ def _caller() -> str:
 
 @dataclass
 class Disk(Survivors):
-    """The durable content, and the names and writes that may be durable, after each operation."""
+    """Computes the disks that are possible after each operation: the durable content, and the names and writes that may
+    or may not be durable."""
 
     writes: dict[Node, list[Wrote]] = field(default_factory=dict)
 
@@ -155,8 +156,13 @@ class Disk(Survivors):
         Survivors.after(self, operation)
 
     def left(self, top: Node, named: Callable[[Named], bool], kept: Callable[[list[Wrote]], list[Wrote]]) -> Image:
-        """Returns the disk if exactly the names in `named` are durable, and of each file's writes those that `kept`
-        selects."""
+        """Returns the disk with some of the changes that may be durable.
+
+        Args:
+            top: the top directory.
+            named: returns whether a change of a name is durable.
+            kept: returns those of a file's writes that are durable.
+        """
         image = self.image(top, named)
         contents = {
             node: _written(content, kept(self.writes.get(node, []))) for node, content in image.contents.items()
@@ -184,7 +190,8 @@ def everything(_: object) -> bool:
 
 
 def renames(operations: Sequence[object]) -> dict[int, Named]:
-    """Returns, for each name removed by a rename, the name that replaced it, by identity."""
+    """Finds the renames among the operations. A rename adds the new name and then removes the old one. Returns the
+    addition by the `id` of the removal."""
     return {
         id(went): came
         for came, went in pairwise(operations)
@@ -195,10 +202,13 @@ def renames(operations: Sequence[object]) -> dict[int, Named]:
 def images(
     disk: Disk, top: Node, chance: random.Random, mixes: int, whole: Mapping[int, Named] = MappingProxyType({})
 ) -> Iterator[tuple[str, Image]]:
-    """Yields disks: everything, as after a kill; only fsynced data; only removals; and a few mixes.
+    """Yields disks that a power loss may leave, with a name: everything, as after a kill; only fsynced data; names
+    without content; only removals; and random mixes.
 
     Args:
-        whole: name changes, by identity, that are durable together or not at all.
+        mixes: number of mixes.
+        whole: additions of names by the `id` of the removal that belongs to the same rename. The two are durable
+            together or not at all.
     """
 
     def some(writes: list[Wrote]) -> list[Wrote]:

@@ -1,4 +1,4 @@
-"""Extent of simulations: a sample in the gate, everything in `make test-full`."""
+"""Extent of the simulations: a sample by default, all cases in `make test-full`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A warehouse with news that can be set up repeatedly, for one fault after the other."""
+"""A warehouse with new messages to load, which is set up anew for each injected fault."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from support.simulation.power_loss import Killed
 from support.simulation.small_world import BAD, ORDER_V1, ORDER_V2, Lost, SmallWorld, check_whole, make_small
 
 RUNS_MAX = 4
-"""Runs until nothing is left to do: catch up and load, load new topics found by that, and confirm."""
+"""Number of loads within which nothing may be left to do: one that catches up and loads, one for new topics that this
+one has found, and loads that confirm it."""
 
 REPORTED_ERRORS = (KafkaError, LoaderError, HiveDdlError, AuditError, RegistryError, OSError)
-"""Errors that `headrace load` reports in one line."""
+"""Errors that `headrace load` reports in one line. Any other error of a simulated load is a bug."""
 
 Row = tuple[int, int]
 COMPACTION = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
@@ -37,11 +38,11 @@ Report = RunReport | RewriteReport | BackfillReport
 
 
 class Case:
-    """Two files of a topic are loaded. There are a new topic, a new field, a bad message, and staging of a killed
-    process.
+    """A warehouse in which two files of a topic are loaded. To be loaded are a new topic, a message with a new field,
+    and a bad message. Staging has a file of a killed process.
 
     Args:
-        is_loaded: whether these are loaded too, except one more message.
+        is_loaded: whether these messages are loaded too, and one further message is to be loaded.
     """
 
     def __init__(self, directory: Path, *, is_loaded: bool = False) -> None:
@@ -82,7 +83,7 @@ class Case:
 
     @staticmethod
     def backfill(world: SmallWorld) -> BackfillReport:
-        """Runs a backfill of the loaded messages, in two pieces."""
+        """Runs a backfill of the loaded messages, in two pieces, each with a commit."""
         ports, rewrites = world.ports(), world.rewrites()
         read = BackfillPorts(rewrites, ports.cluster, ports.schemas, ports.run_units, lambda line: None)
         sizes = BackfillSettings(world.settings.plan, world.settings.task, piece_bytes_max=3_000)
@@ -90,18 +91,22 @@ class Case:
 
 
 def quick_case(directory: Path, patch: pytest.MonkeyPatch, *, is_loaded: bool = False) -> Case:
-    """Returns a case with small archives and commits, without fsyncs: a killed process leaves everything that it has
-    written."""
+    """Returns a case without fsyncs, whose archives and commits are small. Without fsyncs is enough, because a killed
+    process leaves everything that it has written."""
     make_small(patch)
     patch.setattr(os, "fsync", lambda descriptor: None)
     return Case(directory, is_loaded=is_loaded)
 
 
 def under(faults: Faults, world: SmallWorld, act: Callable[[SmallWorld], Report]) -> None:
-    """Acts as one process with faults. A process that succeeds must have done everything.
+    """Runs an operation as a process with an injected fault. The process may die or report an error; if it succeeds, it
+    must have done everything.
+
+    Args:
+        act: the operation, such as a load; returns its report.
 
     Raises:
-        Lost: it has not.
+        Lost: it has reported success, but not done everything.
     """
     before = world.rows("orders")
     with faults.injected():
@@ -124,7 +129,7 @@ def under(faults: Faults, world: SmallWorld, act: Callable[[SmallWorld], Report]
 
 
 def is_kept(before: Sequence[Row], after: Sequence[Row]) -> bool:
-    """Whether all rows are still there, without duplicates."""
+    """Returns whether all rows of `before` are in `after`, which has no duplicates."""
     return set(before) <= set(after) and len(after) == len(set(after))
 
 
@@ -135,7 +140,10 @@ def says_something(report: Report) -> bool:
 
 
 def finish(world: SmallWorld, *, staging: bool = True) -> None:
-    """Loads until nothing is left to do, and checks the result.
+    """Runs loads until nothing is left to do, and checks the result.
+
+    Args:
+        staging: whether staging must be empty at the end.
 
     Raises:
         Lost: rows are missing or duplicated, or a problem needs action.

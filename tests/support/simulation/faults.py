@@ -1,7 +1,8 @@
-"""Faults at every external call of a load, in one process.
+"""Injects faults at every external call of a load, in one process.
 
 `Faults` counts the calls of the storage, the brokers, the registry, the metastore and the audit database, and injects a
-fault at one of them: the process dies, the call fails or hangs, its reply is lost, or another process runs first.
+fault at one of them: the process dies, the call fails or hangs, its response is lost, or another process runs before
+the call.
 """
 
 from __future__ import annotations
@@ -46,7 +47,13 @@ def _of_disk(reason: str) -> Exception:
 
 @dataclass(frozen=True)
 class _Calls:
-    """The calls of one class, read-only and changing ones, and their errors."""
+    """The external calls of one class.
+
+    Attributes:
+        asks: names of the methods that only read.
+        changes: names of the methods that change something.
+        error: makes the error that a failing call raises, from its message.
+    """
 
     asks: tuple[str, ...]
     changes: tuple[str, ...]
@@ -80,13 +87,20 @@ CALLS: Mapping[type, _Calls] = {
 
 
 CHANGES = frozenset(f"{owner.__name__}.{name}" for owner, calls in CALLS.items() for name in calls.changes)
-"""The calls with side effects."""
+"""Names of the calls that change something."""
 
 
 @dataclass
 class Faults:
-    """`at` is the number of the call, from 0, at which `fault` happens, or before which `meanwhile` is called. `calls`
-    are the names of all calls; nested calls belong to the outer one."""
+    """Counts external calls and injects a fault at one of them.
+
+    Attributes:
+        at: number of the call, from 0; -1 for none.
+        fault: the fault at this call.
+        meanwhile: called before this call, such as another load.
+        calls: names of all calls so far. Calls that are made within another call are not counted.
+        late: completes a call that hangs.
+    """
 
     at: int = -1
     fault: Fault | None = None
@@ -98,7 +112,7 @@ class Faults:
 
     @contextlib.contextmanager
     def injected(self) -> Iterator[Faults]:
-        """Runs the body as one process. Hanging calls are completed at its end."""
+        """Runs the body of the context as a process with faults. At its end, completes a call that hangs."""
         with pytest.MonkeyPatch.context() as patch:
             for owner, calls in CALLS.items():
                 for name in (*calls.asks, *calls.changes):
@@ -109,7 +123,7 @@ class Faults:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Runs the body as another process, whose calls are not counted."""
+        """Runs the body of the context as another process: its calls are not counted and have no faults."""
         self.is_inside = True
         try:
             yield

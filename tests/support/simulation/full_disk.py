@@ -14,7 +14,13 @@ NOWHERE = -1
 
 
 class FullDisk:
-    """Counts the calls that need space below `root`. From call number `full_at` on there is none."""
+    """Simulates a disk that is full: counts the calls below `root` that need space, and makes one of them fail (or it
+    and all later ones).
+
+    Attributes:
+        full_at: number of the call that fails.
+        fails_once: whether later calls succeed.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = f"{root}/"

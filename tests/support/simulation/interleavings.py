@@ -1,8 +1,10 @@
-"""All interleavings of a few processes, each running the loader's own code with one external call at a time.
+"""Computes all interleavings of a few processes. Each process runs the loader's own code; one step is one external
+call, such as reading a file.
 
-The next call of a process must depend only on the results of its earlier calls. Its position therefore *is* these
-results: to continue, the process is run again from the beginning with them, up to the next call. That happens once for
-all interleavings with the same results. The world is an immutable value.
+A process is deterministic: its next call depends only on the results of its earlier calls. So these results identify
+the position of a process. To continue from a position, the process is run again from the beginning with these results,
+up to the next call. This is done once for all interleavings in which the process gets the same results. The world,
+which the processes share, is an immutable value.
 """
 
 from __future__ import annotations
@@ -19,23 +21,24 @@ class Call(NamedTuple):
 
 
 class World(Hashable, Protocol):
-    """The state shared by the processes."""
+    """The state that the processes share, such as the files of a commit log."""
 
     def done(self, call: Call) -> tuple[Any, Hashable]:
-        """Returns the world after a call, and the result."""
+        """Carries out a call. Returns the world after it, and the result of the call."""
         ...
 
     def is_settled(self, call: Call) -> bool:
-        """Whether the call has no side effect and no possible later call changes its result: then its time does not
-        matter."""
+        """Returns whether the call has no side effect and its result cannot change any more. It is then made at once,
+        because its order relative to other calls does not matter."""
         ...
 
 
 Ask = Callable[..., Any]
-"""`ask(name, *arguments)` returns the result of an external call."""
+"""`ask(name, *arguments)` makes an external call and returns its result."""
 
 Stage = Callable[[Ask, Any], Hashable]
-"""A part of a process: from the value returned by the previous part, its only input, to its own value."""
+"""A part of a process. It gets the value that the previous part returned, as its only input, and returns its own value.
+"""
 
 W = TypeVar("W", bound=World)
 
@@ -47,14 +50,20 @@ class Process:
 
 
 class _Unanswered(BaseException):
-    """The process has used all known results."""
+    """Stops the run of a process at its first call whose result is not known yet."""
 
 
 @dataclass(eq=False, slots=True)
 class Moment:
-    """The position of a process: at `call`, or at its end if None, with the value of its last stage.
+    """A position of a process, at which it is about to make `call`; None at its end.
 
-    `error` is the exception that ended it, for processes that must not fail.
+    Attributes:
+        stage: index of its current stage.
+        carried: the value of the previous stage.
+        answers: the results of the calls in this stage so far.
+        left: the value of the last stage, at the end of the process.
+        error: the exception that ended the process.
+        later: the next position, by the result of `call`.
     """
 
     process: Process
@@ -68,13 +77,13 @@ class Moment:
 
 
 class Interleavings:
-    """Caches every reached position of every process."""
+    """Runs processes, and caches the positions that they have reached."""
 
     def __init__(self) -> None:
         self._begun: dict[Hashable, Moment] = {}
 
     def begin(self, process: Process, stage: int = 0, carried: Hashable = None) -> Moment:
-        """Returns the first call of a stage, or the end."""
+        """Returns the position of a process at the first call of a stage, or at its end if it makes no more calls."""
         key = (process, stage, carried)
         if key not in self._begun:
             if stage == len(process.stages):
@@ -109,7 +118,7 @@ class Interleavings:
         return self.begin(moment.process, moment.stage + 1, left)
 
     def alone(self, world: W, process: Process) -> W:
-        """Returns the world after a process that runs alone.
+        """Runs a process without any other, and returns the world after it.
 
         Raises:
             Exception: raised by the process.
@@ -123,7 +132,8 @@ class Interleavings:
         return world
 
     def steps(self, first: W, processes: Sequence[Process]) -> Iterator[Step]:
-        """Yields every step of any interleaving; each state is continued once."""
+        """Yields every step that occurs in any interleaving of the processes. A state of world and positions that is
+        reached in several ways is continued once."""
         state = self._settled(first, tuple(self.begin(process) for process in processes))
         seen, waiting = {state}, [state]
         while waiting:
@@ -148,7 +158,14 @@ class Interleavings:
 
 
 class Step(NamedTuple):
-    """The process at `moment` made its call; `moments` are the positions of all processes."""
+    """One call in an interleaving.
+
+    Attributes:
+        before: the world before the call.
+        moment: the position at which the process made it.
+        after: the world after the call.
+        moments: the positions of all processes after the call.
+    """
 
     before: Any
     moment: Moment

@@ -1,4 +1,5 @@
-"""The storage of the commit log as an immutable value, for interleavings of processes with the real code."""
+"""The storage of the commit log as an immutable value, with which interleavings of processes run the loader's own
+code."""
 
 from __future__ import annotations
 
@@ -15,12 +16,18 @@ from headrace.loader.storage.protocols import Staged
 from support.simulation.interleavings import Ask, Call
 
 Prefix = tuple[bytes, ...]
-"""The contents of the commits, from the first."""
+"""The contents of the first commits of a log."""
 
 
 class LogModel(NamedTuple):
-    """The log's files by name, and staged files by run. `packs` means that a process may still archive commits; hints
-    exist if their names begin with one of `hints`."""
+    """The files of the commit log and of staging.
+
+    Attributes:
+        files: pairs of name and content.
+        staged: pairs of run id and path of a staged file.
+        packs: whether a process may still move commits into an archive.
+        hints: beginnings of the names of derived files that exist in this model, such as `checkpoint/`.
+    """
 
     files: frozenset[tuple[str, bytes]] = frozenset()
     staged: frozenset[tuple[str, str]] = frozenset()
@@ -76,7 +83,7 @@ class LogModel(NamedTuple):
         return self._replace(files=frozenset(one for one in self.files if one[0] != name))
 
     def committed(self) -> Prefix:
-        """Returns the commits up to the first free number."""
+        """Returns the contents of the commits, up to the first free commit number."""
         found: list[bytes] = []
         while True:
             archive = self.content(archive_path(len(found) + 1))
@@ -91,7 +98,7 @@ class LogModel(NamedTuple):
 
 
 class ModelCommitStorage:
-    """The `CommitStorage` of a process."""
+    """The `CommitStorage` through which a process accesses the model."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -129,7 +136,7 @@ class ModelCommitStorage:
 
 
 class ModelStaging:
-    """The `Staging` of a process; all files are old."""
+    """The `Staging` through which a process accesses the model. All its files are older than the maximum age."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -158,7 +165,11 @@ class ModelStaging:
 
 
 class ReadingLog(CommitLog):
-    """Records the commits it has read; `prefix` was read before."""
+    """A commit log that records which commits it has read.
+
+    Args:
+        prefix: the commits that it has read before.
+    """
 
     def __init__(self, ask: Ask, prefix: Prefix = ()) -> None:
         super().__init__(ModelCommitStorage(ask))

@@ -1,4 +1,5 @@
-"""The recorded life of a small warehouse, and the invariants of every disk that a power loss may leave."""
+"""Runs and records the life of a small warehouse, and checks each disk that a power loss may leave at any moment of
+it."""
 
 from __future__ import annotations
 
@@ -39,8 +40,13 @@ GENERATION = re.compile(r"/_g\d+/")
 
 @dataclass(frozen=True)
 class Outside:
-    """The knowledge of the outside world at a moment. `committed` are the (commit number, run id) returned to
-    drivers."""
+    """The state outside of the lost disk at a moment: metastore, audit database, and what drivers have reported.
+
+    Attributes:
+        tables, parts: tables and partitions of the metastore.
+        audit: the audit database.
+        committed: (commit number, run id) of the commits that drivers have reported as made.
+    """
 
     tables: Mapping[tuple[str, str], TableState]
     parts: Mapping[Any, Any]
@@ -49,7 +55,13 @@ class Outside:
 
 
 class History:
-    """`root` is created; the warehouse is some directories below it."""
+    """Runs a small warehouse and records the operations on its disk.
+
+    Args:
+        root: directory that is created; the warehouse is some levels below it.
+        without: the fsync to omit, see `Recorder`; "" for none.
+        kill_before: number of the operation before which the process is killed; None for none.
+    """
 
     def __init__(self, root: Path, *, without: str = "", kill_before: int | None = None) -> None:
         self.root = root
@@ -64,7 +76,7 @@ class History:
         self._version: tuple[int, bytes, int] = (0, b"", 0)
 
     def live(self, steps: Sequence[Callable[[History], None]]) -> History:
-        """Runs the steps in order. A killed step ends, and a new process runs the next."""
+        """Runs the steps in order. If the process is killed in a step, the next step runs in a new process."""
         with pytest.MonkeyPatch.context() as patch, self.recorder.recording():
             make_small(patch)
             patch.setattr(CommitLog, "try_commit", self._remembering(CommitLog.try_commit))
@@ -108,11 +120,11 @@ class History:
     def disks(
         self, *, seed: int = 0, moments: Collection[int] | None = None, mixed: Collection[int] = ()
     ) -> Iterator[tuple[str, Image, Outside]]:
-        """Yields each possible disk once, with its name and the outside world's knowledge.
+        """Yields each possible disk once, with its name and the state outside of it at that time.
 
         Args:
             moments: the operations after which power is lost; None means all.
-            mixed: those with additional mixes besides the extremes.
+            mixed: the moments at which also a random mix of durable and lost changes is tried.
         """
         chance = random.Random(seed)
         survivors, seen = Survivors(), set()
@@ -129,7 +141,7 @@ class History:
 
 
 def of_an_older_release(history: History) -> None:
-    """There is an empty log."""
+    """Creates an empty commit log in the format of an older release."""
     storage = local_storage(history.world.warehouse).commits
     storage.prepare()
     storage.put_if_absent(commit_log.FORMAT_PATH, b'{"format":1,"read_min":1,"write_min":1}')
@@ -151,7 +163,7 @@ def more_messages(history: History) -> None:
 
 
 def killed_when_its_tasks_were_done(history: History) -> None:
-    """Leaves staging that no run will commit."""
+    """Runs a load that is killed after its tasks, so that staging has files that no run will commit."""
     ports = history.world.ports()
     history.world.cluster.topics["clicks"].logs[0] += [2]
 
@@ -169,8 +181,8 @@ def schema_changes(history: History) -> None:
 
 
 def compacted(history: History) -> None:
-    """The files of a time become one, in the directory of a new generation, and one that is loaded meanwhile is
-    brought there."""
+    """Compacts a topic, while another load adds a file. The compaction merges the files of a time partition into one,
+    in the directory of a new generation, and the added file is moved there."""
     settings = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
     ports = history.world.rewrites()
 
@@ -183,7 +195,7 @@ def compacted(history: History) -> None:
 
 
 def backfilled(history: History) -> None:
-    """Recreates all files, in several pieces."""
+    """Runs a backfill that replaces all files of a topic, in several commits."""
     ports, rewrites, settings = history.world.ports(), history.world.rewrites(), history.world.settings
     report = backfill(
         BackfillPorts(rewrites, ports.cluster, ports.schemas, ports.run_units, lambda line: None),
@@ -196,7 +208,7 @@ def backfilled(history: History) -> None:
 
 
 def a_day_later(history: History) -> None:
-    """Deletes the replaced files, which no query reads any more."""
+    """Runs a load a day after files were replaced, which deletes them."""
     history.world.clock_ms += 2 * DAY_MS
     history.world.cluster.topics["orders"].logs[0] += [3]
     history.load()
@@ -218,15 +230,22 @@ WHOLE_LIFE = (
 
 
 class Aftermath:
-    """Restores disks in place of the history's own, and continues from them."""
+    """Restores disks in the directory of the history, and continues the warehouse from each."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._works = 1000
 
     def check(self, name: str, image: Image, outside: Outside) -> None:
-        """Raises:
-        Lost: see there.
+        """Restores a disk, checks that everything committed and published is on it, runs a load, and checks that no
+        message is missing or duplicated.
+
+        Args:
+            name: name of the disk, for messages.
+            outside: the state outside of the disk at that time.
+
+        Raises:
+            Lost: a check failed.
         """
         try:
             shutil.rmtree(self._history.root)
@@ -307,7 +326,7 @@ class Aftermath:
 
 
 def committed_files(log: CommitLog) -> dict[str, str]:
-    """Returns the checksum of every committed file, by its name in the first generation."""
+    """Returns the checksum of every committed file, by the path that it had in the first generation."""
     state: LoaderState = log.read_state()
     found = {}
     for commit_number in range(1, state.commit_number + 1):

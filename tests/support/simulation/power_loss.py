@@ -1,8 +1,8 @@
 """The directories that a power loss may leave, at any moment of a process.
 
-`Recorder` records a process's operations on the files below a directory: added and removed names, and fsyncs. For any
-prefix of them, `Survivors` computes the disks that POSIX permits: the content of a file as of its last fsync, nothing
-if it was never fsynced; the names in a directory as of its last fsync, and any subset of the later changes.
+`Recorder` records a process's operations on the files below a directory: added and removed names, and fsyncs. For the
+first n operations, `Survivors` computes the disks that POSIX permits. A file has the content of its last fsync; it is
+empty if it was never fsynced. A directory has the names of its last fsync, with any subset of the later changes.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
 
 
 class Killed(BaseException):
-    """The process ends here: all its further file operations fail the same way."""
+    """Simulates the death of the process: raised by a file operation and by all later ones."""
 
 
 class OneByOne:
-    """An executor without threads, so that recorded operations have one order."""
+    """An executor that runs each task at once in the calling thread, so that recorded operations have a fixed order."""
 
     def __init__(self, threads: int) -> None:
         pass
@@ -50,7 +50,8 @@ class OneByOne:
 
 @dataclass(eq=False, repr=False, slots=True)
 class Node:
-    """A file or directory, regardless of its names; `entries` are a directory's as the process sees them."""
+    """A file or directory as such; it may have several names or none. `entries` has the names in a directory, as the
+    process sees them."""
 
     entries: dict[str, Node] | None = None
 
@@ -61,8 +62,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A name in a directory was set to `node`, or removed; `path` is the full path, `source` another name of the
-    node."""
+    """An operation: a name in a directory was set to `node`, or removed if that is None.
+
+    Attributes:
+        path: the full path of the name.
+        source: the path from which the node was linked or renamed, "" for a new node.
+    """
 
     directory: Node
     name: str
@@ -73,14 +78,18 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Spoiled:
-    """A file was opened for writing: its content is undefined until the next fsync."""
+    """An operation: a file was opened for writing. Its content is undefined until the next fsync."""
 
     file: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """The content of a file, or the names in a directory; `site` is who did that to what."""
+    """An operation: the content of a file, or the names in a directory (`content` None), were fsynced.
+
+    Attributes:
+        site: the function that has called fsync, and the kind of path.
+    """
 
     node: Node
     content: bytes | None
@@ -92,12 +101,12 @@ Operation = Named | Spoiled | Forced
 
 @dataclass
 class Recorder:
-    """Records operations below `root`, an empty durable directory.
+    """Records the operations of processes on the files below `root`, an empty directory.
 
     Args:
-        without: the site whose fsync is omitted.
-        kill_before: number of the operation, from 0, at which the process ends.
-        note: returns further state at this moment; stored for the end of every operation.
+        without: the `site` (see `Forced`) whose fsyncs are omitted; "" for none.
+        kill_before: number of the operation, from 0, before which the process dies.
+        note: returns the state of other things than the disk; called at the end of every operation.
     """
 
     root: Path
@@ -108,13 +117,14 @@ class Recorder:
     notes: list[Any] = field(default_factory=list)
     top: Node = field(default_factory=lambda: Node({}))
     left_out: list[int] = field(default_factory=list)
-    """The numbers of operations that follow where `without` left something unforced."""
+    """The numbers of the operations before which an fsync was omitted because of `without`."""
     _is_dead: bool = False
     _descriptors: dict[int, tuple[Node, str]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def revive(self) -> None:
-        """Starts another process on the same running machine."""
+        """Ends the death of the process: the following operations are those of another process on the same running
+        machine."""
         if self._is_dead:
             self._is_dead, self.kill_before = False, None
 
@@ -253,7 +263,11 @@ class Recorder:
         self._note(Named(directory, name, node, path, source))
 
     def _below(self, path: Any, directory: int | None = None) -> str | None:
-        """Returns the path below the root, None outside."""
+        """Returns a path relative to the root; None if it is outside.
+
+        Args:
+            directory: descriptor of the directory to which the path is relative.
+        """
         text = os.fspath(path)
         if directory is not None and not text.startswith("/"):
             known = self._descriptors.get(directory)
@@ -282,12 +296,12 @@ class Recorder:
 
 
 def pattern(path: str) -> str:
-    """Returns the same text for paths with the same role."""
+    """Returns a path with its numbers replaced by `*`, so that paths with the same role are equal."""
     return NUMBERS.sub("*", path)
 
 
 def _caller() -> str:
-    """Returns the storage function that requests an fsync."""
+    """Returns the name of the storage function that has called fsync."""
     frame = sys._getframe(2)
     while frame.f_code in HELPERS or frame.f_code.co_filename == __file__:
         assert frame.f_back is not None
@@ -297,7 +311,13 @@ def _caller() -> str:
 
 @dataclass(slots=True)
 class Survivors:
-    """The durable content, and the changes of names that may be durable, after each operation."""
+    """Computes the disks that are possible after each operation.
+
+    Attributes:
+        contents: the durable content of files.
+        entries: the durable names in directories.
+        pending: the later changes of names, each of which may be durable or not.
+    """
 
     contents: dict[Node, bytes] = field(default_factory=dict)
     entries: dict[Node, dict[str, Node]] = field(default_factory=dict)
@@ -316,7 +336,7 @@ class Survivors:
                 self.contents[node] = content
 
     def image(self, top: Node, happened: Callable[[Named], bool]) -> Image:
-        """Returns the disk if exactly these pending changes are durable."""
+        """Returns the disk on which exactly those of the pending changes are durable that `happened` selects."""
         found: dict[str, Node] = {}
         waiting = [("", top)]
         while waiting:
@@ -340,14 +360,14 @@ def _apply(entries: dict[str, Node], changes: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Files and directories by path; a file that was never fsynced has a name but no content."""
+    """The files and directories of a disk by path. A file that was never fsynced has a name but no content."""
 
     nodes: Mapping[str, Node]
     contents: Mapping[Node, bytes]
 
     @property
     def key(self) -> Any:
-        """Equal for images that differ only in temporary files, which have no reader."""
+        """A value that is equal for images that differ only in temporary files, which no process reads."""
         return frozenset(
             (path, id(node), self.contents.get(node))
             for path, node in self.nodes.items()
@@ -355,7 +375,7 @@ class Image:
         )
 
     def write(self, root: Path) -> None:
-        """Writes the image to an empty directory."""
+        """Creates the files and directories of the image in an empty directory."""
         written: dict[Node, str] = {}
         for path, node in sorted(self.nodes.items(), key=lambda named: named[0]):
             target = f"{root}/{path}"
@@ -377,7 +397,8 @@ EXTREMES: Mapping[str, Callable[[Named], bool]] = {
 
 
 def images(survivors: Survivors, top: Node, chance: random.Random, mixes: int) -> Iterator[tuple[str, Image]]:
-    """Yields the extremes of possible disks, and a few mixes."""
+    """Yields disks that a power loss may leave, with a name: the extremes, and random mixes of durable and lost
+    changes."""
     for name, happened in EXTREMES.items():
         yield name, survivors.image(top, happened)
     for number in range(mixes):

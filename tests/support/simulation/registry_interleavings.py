@@ -1,5 +1,5 @@
-"""Two registry processes on one database respond as the model, with requests and changes in any order, also after a
-restore.
+"""Tests that two registry processes on one database respond as the model, while requests and changes go to either in
+any order, also after the database was restored from a copy.
 
 Each process has its own caches of responses, schemas and views, and must notice the changes of the other.
 """
@@ -58,7 +58,8 @@ def upgraded(url: str) -> Database:
 
 
 def in_subject(subject: str, item: Content, fixed: Content) -> Content:
-    """What lists refer to is always a fixed."""
+    """Returns the content to register in a subject. The subject that lists reference always gets the fixed type `F`,
+    other subjects get `item`."""
     return fixed if subject == TARGET else item
 
 
@@ -71,7 +72,7 @@ def outcome(answer: RestResponse, read: Any) -> Outcome:
 
 
 class Copies(Protocol):
-    """Copies a database, and restores it while it is in use."""
+    """Copies a database, and restores it from the copy while it is in use."""
 
     def take(self, url: str) -> None: ...
 
@@ -96,7 +97,8 @@ class SqliteCopies:
 
 
 class PostgresCopies:
-    """Restores a dump: all rows, including the database's identity, and the values of sequences."""
+    """Copies a database as a dump and restores it: all rows, including the database's identity, and the values of
+    sequences."""
 
     def take(self, url: str) -> None:
         with psycopg.connect(url) as connection:
@@ -127,13 +129,18 @@ def copies_of(url: str) -> Copies:
 
 
 def histories_of(url: str) -> settings:
-    """How many histories are tried on a kind of database, and how long they are."""
+    """Returns how many histories are tried on a kind of database, and their length, as settings of Hypothesis."""
     fraction = EXAMPLES_ON_SQLITE if url.startswith("sqlite") else EXAMPLES_ON_POSTGRES
     return settings(max_examples=examples(fraction), stateful_step_count=25)
 
 
 class Interleavings(RuleBasedStateMachine):
-    """`new_database` creates migrated databases and returns their URLs."""
+    """The state machine of Hypothesis: its rules are requests to one of the registry processes, and its invariants
+    compare their responses with the model.
+
+    Args:
+        new_database: creates a migrated database and returns its URL.
+    """
 
     def __init__(self, new_database: Callable[[], str]) -> None:
         super().__init__()
@@ -149,7 +156,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """Registers subjects and references."""
+        """Registers the first subjects and references."""
         for item in list(FIXED)[:2]:
             self.put_config(0, "", "NONE")
             self.register(0, TARGET, content(item), content(item))
@@ -176,7 +183,7 @@ class Interleavings(RuleBasedStateMachine):
     def bring(
         self, front: int, subject: str, item: Content, fixed: Content, schema_id: int, version: int | None
     ) -> None:
-        """An import, where the mode is one for it."""
+        """Registers a schema with a given id and version, which succeeds if the subject is in mode IMPORT."""
         item = in_subject(subject, item, fixed)
         more = {"id": schema_id} | ({} if version is None else {"version": version})
         answer = self.fronts[front].post(f"/subjects/{subject}/versions", request(item, **more))
@@ -196,7 +203,8 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(front=fronts, fixed=targets, schema_id=st.integers(3, 8))
     def replace_target(self, front: int, fixed: Content, schema_id: int) -> None:
-        """What lists refer to, deleted with them and brought anew."""
+        """Deletes the subject that lists reference, and the lists with it, and imports it again with another
+        content."""
         for subject in ("a", "b", TARGET):
             self.delete_subject(front, subject, False)
         self.ask_of_what_there_is()
@@ -266,7 +274,8 @@ class Interleavings(RuleBasedStateMachine):
 
     @invariant()
     def ask_of_what_there_is(self) -> None:
-        """The same questions all the time, so that whatever is kept of them from before is found out."""
+        """Sends the same read requests after every change and compares the responses with the model. A response that a
+        process has cached for too long differs."""
         self._ask(self.model.names, (), {"deleted": True}, list, "GET", "/subjects?deleted=true")
         for schema_id in range(1, 6):
             path = f"/schemas/ids/{schema_id}?format=resolved"

@@ -18,15 +18,17 @@ from headrace.loader.load_schema import table_schema
 from headrace.loader.load_schema.kafka_record import load_schema_with_kafka
 
 PURE_FUNCTIONS: tuple[Callable[..., Any], ...] = (load_schema_with_kafka, parse_schema, read_document, table_schema)
-"""They return immutable values, or text."""
+"""The functions whose results are cached. They return immutable values or text."""
 
 RESULTS_MAX = 4096  # of each function
 
 
 def remember_results(patch: pytest.MonkeyPatch) -> None:
-    """Replaces the functions wherever they are imported by name, and reads the installed release once.
+    """Replaces the functions in all modules that import them by cached ones. Also reads only once which release is
+    installed.
 
-    Python 3.11 lists the attributes of a protocol again for each `isinstance`; later releases remember them too.
+    Python 3.11 lists the attributes of a protocol again for each `isinstance`; this is cached too, as later releases
+    do.
     """
     if sys.version_info < (3, 12):
         patch.setattr(typing, "_get_protocol_attrs", functools.cache(typing._get_protocol_attrs))
@@ -40,7 +42,8 @@ def remember_results(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_journal_in_memory(patch: pytest.MonkeyPatch) -> None:
-    """Saves two files per opened audit database. No simulation interrupts its transactions."""
+    """Makes the audit database keep its journal in memory, which saves two files for each opened database. No
+    simulation interrupts a transaction of this database."""
     patch.setattr(
         store, "_use_write_ahead_log", lambda connection: connection.execute("PRAGMA journal_mode = MEMORY").fetchone()
     )

@@ -1,4 +1,4 @@
-"""Runs functions of the product without one of their rules, to show that a test would notice."""
+"""Runs a function of the product without one of its rules, to show that a test detects the missing rule."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 
 
 def without_rule(patch: pytest.MonkeyPatch, function: Callable[..., Any], line: str, instead: str) -> None:
-    """Replaces a piece of the function's source for all callers.
+    """Replaces a piece of a function's source by another text, for all callers of the function.
 
     Args:
-        line: must occur once.
+        line: the piece of source, which must occur once.
+        instead: the text that replaces it.
     """
     source = textwrap.dedent(inspect.getsource(function))
     assert source.count(line) == 1, f"{line!r} is {source.count(line)} times in {function.__qualname__}"

@@ -1,4 +1,4 @@
-"""A small world with real tasks, and its invariants at the end."""
+"""A small warehouse with real tasks and fake servers, for simulations, and the check of its final state."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ BAD = 9  # an unregistered schema id
 
 
 class Lost(AssertionError):
-    """A disk with missing or unexpected data."""
+    """Data is missing on a disk, or there is unexpected data."""
 
 
 def make_small(patch: pytest.MonkeyPatch) -> None:
-    """A few commits get checkpoints and archives, and a run with two topics makes two commits."""
+    """Changes constants of the loader, so that few commits suffice for checkpoints and archives, and a run with two
+    topics makes two commits."""
     patch.setattr(commit_files, "ARCHIVE_COMMITS", 2)
     patch.setattr(commit_files, "LOOSE_COMMITS_MIN", 2)
     patch.setattr(commit_log, "CHECKPOINT_EVERY", 2)
@@ -53,8 +54,8 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
 
 
 class SmallWorld(TaskWorld):
-    """Tables name their schemas by URL, so the schema files are needed too. The audit database is in another
-    directory."""
+    """A small warehouse. The definitions of its tables refer to schema files by URL, so that these files are tested
+    too. Its audit database is in another directory than the warehouse."""
 
     def __init__(self, root: Path, audit_path: Path) -> None:
         super().__init__(root)
@@ -67,10 +68,10 @@ class SmallWorld(TaskWorld):
 
 
 def check_whole(world: SmallWorld, *, staging: bool = True) -> None:
-    """Checks that every offset is in one row or quarantined, and counted once by each tier.
+    """Checks that every offset is in one row or in quarantine, and is counted once by each tier.
 
     Args:
-        staging: also checks that staging is empty.
+        staging: whether to check also that staging is empty.
 
     Raises:
         Lost: the check failed.

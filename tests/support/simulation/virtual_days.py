@@ -1,8 +1,8 @@
-"""A broker with test clocks and without sockets, and the knowledge of its clients.
+"""Runs a broker for days of virtual time, with test clocks and without sockets, and models its clients.
 
-The model does not know how the broker works: it knows the time of each record and the members of each group, and checks
-which of them must exist or must be deleted. The broker's own work (upkeep, compaction, fsyncs) runs once in every step
-of the clock.
+The model does not know how the broker works. It knows the time of each record and the members of each group, and checks
+which of them must exist or must be deleted. The broker's background work (upkeep, compaction, fsyncs) runs once after
+every step of the clock.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from support.simulation.broker_history import abandon
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 SESSION_MS = HOUR_MS // 2
 Record = tuple[int, bytes | None, bytes | None]
-"""Offset, key, value."""
+"""Offset, key and value of a record."""
 
 
 @dataclass
 class Clock:
-    """The wall clock can be set; the monotonic clock only advances."""
+    """The clocks of a simulated machine. The wall clock can be set; the monotonic clock only advances."""
 
     wall_ms: int = NOW_MS
     monotonic_ms: int = 1_000_000
@@ -67,7 +67,7 @@ class Clock:
 
 
 class VirtualBroker:
-    """A sequence of brokers on a directory."""
+    """Runs brokers on a directory, one after another, as the same broker is restarted."""
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         self.directory, self.clock = directory, clock
@@ -89,7 +89,7 @@ class VirtualBroker:
         abandon(self.node)
 
     async def look(self) -> None:
-        """Runs the broker's own work."""
+        """Runs the broker's background work once."""
         node = self.node
         await node.groups.run_due(self.clock.monotonic_ms)
         await node.transactions.run_maintenance()
@@ -101,7 +101,8 @@ class VirtualBroker:
     # Requests
 
     async def ask(self, request: Any, version: int, **fields: object) -> Any:
-        """Handles a request. Structures in `fields` are mappings by the names of the protocol."""
+        """Handles a request as if a client had sent it, and returns the response. Structures in `fields` are mappings
+        with the protocol's field names."""
         filled = {name: as_field(request.fields[name], value, version) for name, value in fields.items()}
         body = bytes(request(version=version, **filled).encode())
         handler = HANDLERS[request.API_KEY]
@@ -121,7 +122,7 @@ class VirtualBroker:
         return int(told.topics[0].error_code)
 
     async def ask_for(self, name: str) -> int:
-        """Creates the topic by requesting its metadata, and returns its number of partitions."""
+        """Requests the metadata of a topic, with which the broker creates it, and returns its number of partitions."""
         told = await self.ask(MetadataRequest, 9, topics=[{"name": name}], allow_auto_topic_creation=True)
         assert told.topics[0].error_code == 0
         return len(told.topics[0].partitions)
@@ -133,7 +134,7 @@ class VirtualBroker:
     async def produce(
         self, topic: str, records: bytes, partition: int = 0, transactional_id: str | None = None
     ) -> tuple[int, int]:
-        """Returns the error and the first offset."""
+        """Appends a batch. Returns the error code and the offset of the first record."""
         told = await self.ask(
             ProduceRequest,
             9,
@@ -159,7 +160,7 @@ class VirtualBroker:
         return int(found.offset)
 
     async def read(self, topic: str, partition: int = 0, *, is_committed: bool = False) -> list[Record]:
-        """Returns every record from the earliest on, as a consumer does."""
+        """Returns every record of a partition from the log start on, as a consumer receives them."""
         at, found = await self.offset(topic, -2, partition), []
         while True:
             told = await self._fetch(topic, partition, at, is_committed)
@@ -208,7 +209,7 @@ class VirtualBroker:
         return found
 
     async def producer(self, transactional_id: str | None = None, timeout_ms: int = MINUTE_MS) -> tuple[int, int]:
-        """Returns a producer's id and epoch."""
+        """Requests and returns the id and epoch of a producer."""
         told = await self.ask(
             InitProducerIdRequest,
             4,
@@ -290,7 +291,8 @@ class VirtualBroker:
     # Sizes that must not grow
 
     def sizes(self) -> dict[str, int]:
-        """Returns the sizes of the broker's state."""
+        """Returns the number of files, bytes and entries in the broker's state, by name, to detect what grows without
+        limit."""
         node, groups = self.node, self.node.groups
         logs = node.logs.values()
         return {
@@ -317,13 +319,19 @@ class VirtualBroker:
 
 @dataclass
 class Partition:
-    """The written records, with the times until which they must exist and after which they must not."""
+    """A partition as its clients know it: the written records, and which of them retention may have deleted or must
+    have deleted.
+
+    Attributes:
+        retention_ms: age at which a record may be deleted.
+        records: time and value of each record, by offset.
+    """
 
     topic: str
     index: int
     retention_ms: int
     latest_ms: int
-    """After this time it is gone, since its segment was closed meanwhile."""
+    """Age at which a record must be deleted, since its segment has been closed by then."""
     records: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     may_be_gone: set[int] = field(default_factory=set)
     must_be_gone: set[int] = field(default_factory=set)
@@ -333,7 +341,7 @@ class Partition:
         self.records.update({offset + delta: (at_ms, value) for delta, value in enumerate(values)})
 
     def looked_at(self, now_ms: int) -> None:
-        """Notes that the broker has checked retention."""
+        """Notes that the broker has applied retention at this time."""
         for offset, (at_ms, _) in self.records.items():
             if now_ms - at_ms > self.retention_ms:
                 self.may_be_gone.add(offset)
@@ -360,7 +368,12 @@ class Partition:
 
 @dataclass(eq=False)
 class Member:
-    """A member of a classic group: its assignment, and whether it waits for a response."""
+    """A member of a group of the classic protocol.
+
+    Attributes:
+        owned: the partitions assigned to it.
+        joining: its unfinished request to join; None if it waits for no response.
+    """
 
     member_id: str = ""
     generation: int = -1
@@ -369,7 +382,7 @@ class Member:
 
 
 class Classic:
-    """Members of a group of the classic protocol that share a topic's partitions."""
+    """The members of a group of the classic protocol, which share the partitions of a topic."""
 
     def __init__(self, group: str, topic: str, partitions: int, count: int) -> None:
         self.group, self.topic, self.partitions = group, topic, partitions
@@ -388,7 +401,8 @@ class Classic:
         self.calm_steps = 0
 
     async def broker_went(self) -> None:
-        """Waiting members have lost their connection and repeat the request."""
+        """The broker has ended: members that waited for a response lose their connection and will repeat the
+        request."""
         for member in self.members:
             if member.joining is not None:
                 member.joining.cancel()
@@ -451,7 +465,7 @@ class Classic:
             member.generation, member.owned = told.generation_id, tuple(bytes(synced.assignment))
 
     async def commit(self, broker: VirtualBroker, offset: int) -> None:
-        """Each member commits its own partitions; a removed member is refused."""
+        """Lets each member commit an offset for its own partitions. The commit of a removed member must be rejected."""
         for member in self.members:
             for partition in member.owned if member.joining is None else ():
                 code = await broker.commit(
@@ -478,7 +492,7 @@ class Reader:
 
 
 class Consumers:
-    """Members of a group of the consumer protocol that share a topic's partitions."""
+    """The members of a group of the consumer protocol (KIP-848), which share the partitions of a topic."""
 
     def __init__(self, group: str, topic: str, partitions: int, count: int) -> None:
         self.group, self.topic, self.partitions = group, topic, partitions
@@ -530,7 +544,7 @@ class Consumers:
 
 
 def folded(found: list[Record]) -> dict[bytes, bytes]:
-    """Returns the table that a reader of the whole log has at the end."""
+    """Returns the newest value of each key, without deleted keys, as a reader of a whole compacted log gets them."""
     table: dict[bytes, bytes] = {}
     for _, key, value in found:
         assert key is not None
@@ -542,7 +556,11 @@ def folded(found: list[Record]) -> dict[bytes, bytes]:
 
 
 def grown(before: Mapping[str, int], after: Mapping[str, int], most: Callable[[int], float]) -> Iterator[str]:
-    """Yields the sizes that grew."""
+    """Yields a text for each size that is larger than allowed.
+
+    Args:
+        most: returns the largest size allowed now, from the earlier size.
+    """
     for name, size in after.items():
         if size > most(before[name]):
             yield f"{name} grew from {before[name]} to {size}"

@@ -1,5 +1,5 @@
-"""A warehouse with one time partition as an immutable value: log and staging, published files, and the location of the
-partition."""
+"""A warehouse with one time partition as an immutable value, with which interleavings of processes run the loader's own
+code: commit log, staging, published files, and the location of the partition in the metastore."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from support.simulation.interleavings import Ask, Call
 from support.simulation.log_model import LogModel
 
 Rows = tuple[int, ...]
-"""The offsets in a file."""
+"""The offsets of the rows in a file."""
 
 
 def staged_name(rows: Rows) -> str:
-    """Returns the name of a staged file, which lists its offsets."""
+    """Returns the name of a staged file with these rows. The name lists their offsets."""
     return f"{'-'.join(map(str, rows))}.avro"
 
 
@@ -29,7 +29,13 @@ def rows_of(staged: str) -> Rows:
 
 
 class Warehouse(NamedTuple):
-    """`files` are published, by name; `location` is the directory of the partition, "" if there is none."""
+    """The state of the warehouse.
+
+    Attributes:
+        paper: commit log and staging.
+        files: pairs of name and rows of the published files.
+        location: the directory of the time partition; "" if the metastore does not have it.
+    """
 
     paper: LogModel
     files: frozenset[tuple[str, Rows]] = frozenset()
@@ -39,7 +45,7 @@ class Warehouse(NamedTuple):
         return next((rows for found, rows in self.files if found == name), None)
 
     def visible(self) -> Counter[int]:
-        """Returns the offsets that a query finds, with duplicates."""
+        """Returns the offsets that a query finds, each with the number of its rows."""
         found = [rows for name, rows in self.files if name.rpartition("/")[0] == self.location]
         return Counter(offset for rows in found for offset in rows)
 
@@ -81,7 +87,7 @@ class Warehouse(NamedTuple):
 
 
 class ModelFiles:
-    """The `WarehouseFiles` of a process."""
+    """The `WarehouseFiles` through which a process accesses the model."""
 
     reach = ""
 
@@ -123,7 +129,7 @@ class ModelFiles:
 
 
 class ModelHive:
-    """The metastore of a process, with the one partition."""
+    """The metastore through which a process accesses the model; it has at most one partition."""
 
     def __init__(self, ask: Ask, values: PartitionValues) -> None:
         self._ask, self._values = ask, values

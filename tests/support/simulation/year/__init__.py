@@ -1,6 +1,7 @@
-"""A generated year of a warehouse, loaded by the real loader, and its invariants.
+"""A generated year in the life of a warehouse. The real loader runs every day, and its results are checked.
 
-`schemas` evolves records whose values identify their field; `broker` and `registry` simulate the servers, with real
-record batches; `story` records the produced messages and their expected results without knowing the loader; `reader`
-reads the warehouse like a query; `scripts` are the events; `life` simulates the days.
+`schemas` evolves records whose values show to which field they belong. `broker` and `registry` simulate the servers,
+with real record batches. `story` records the produced messages and their expected results without knowing the loader.
+`reader` reads the warehouse as a query does, and `judge` compares both. `scripts` and `troubles` are the events. `life`
+simulates the days.
 """

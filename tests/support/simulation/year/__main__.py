@@ -1,4 +1,4 @@
-"""`PYTHONPATH=tests python -m support.simulation.year`: the whole year, with its figures."""
+"""Runs the whole year and prints figures about it: `PYTHONPATH=tests python -m support.simulation.year`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries Spark SQL between the loads of a year."""
+"""Runs queries with Spark SQL between the loads of a year."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ASKED_BETWEEN = 3  # topics
 
 
 class Analyst:
-    """Queries after every load. The result must be all committed rows of a topic, each once."""
+    """Queries tables after each load. A query must find every committed row of a topic once."""
 
     def __init__(self, session: SparkSession) -> None:
         self.session = session
         self.answers = 0
 
     def ask(self, life: Life) -> None:
-        """Queries a few topics.
+        """Queries a few of the loaded topics, unless the newest load had an injected fault.
 
         Raises:
             AssertionError: the result differs from the produced messages.
@@ -55,7 +55,7 @@ class Analyst:
 
 @contextmanager
 def analyst_of(directory: Path) -> Iterator[tuple[Analyst, SparkExecutor]]:
-    """Returns an analyst and the metastore for the loads under `directory`, with the database created."""
+    """Yields an analyst and the metastore for the loads under `directory`, whose database it creates."""
     with spark_session(directory / "data", directory / "warehouse") as session:
         executor = SparkExecutor(session)
         executor.ensure_database("headrace")

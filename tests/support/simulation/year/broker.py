@@ -1,4 +1,4 @@
-"""Brokers in memory whose logs are real record batches, with the events that happen to logs."""
+"""Kafka brokers in memory, whose logs are real record batches, and the events that can happen to a log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOME_TIME_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message as passed by a producer."""
+    """A message as a producer sends it."""
 
     timestamp_ms: int
     key: bytes | None
@@ -40,7 +40,13 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """Offsets `[base, next_offset)`; `sent` are the messages by offset, none in a marker."""
+    """A record batch in a log, with the offsets `[base, next_offset)`.
+
+    Attributes:
+        data: the batch as bytes.
+        epoch: its leader epoch.
+        sent: its messages by offset; empty for a transaction marker.
+    """
 
     base: int
     next_offset: int
@@ -50,7 +56,13 @@ class StoredBatch:
 
 
 class PartitionLog:
-    """`starts` are its leader epochs as (epoch, first offset). Nothing from `open_from` on is stable."""
+    """The log of a topic partition.
+
+    Attributes:
+        starts: its leader epochs as (epoch, first offset).
+        open_from: first offset of an open transaction, which is the last stable offset; None without one.
+        mended: intact copies of corrupt batches, by base offset.
+    """
 
     def __init__(self, leader: int, epoch: int = 0) -> None:
         self.leader = leader
@@ -67,7 +79,7 @@ class PartitionLog:
         return self.end if self.open_from is None else min(self.open_from, self.end)
 
     def append(self, messages: Sequence[Sent], *, codec: int = 0, producer: int = -1) -> range:
-        """Returns the offsets."""
+        """Appends messages and returns their offsets."""
         first = self.end
         for at in range(0, len(messages), RECORDS_PER_BATCH):
             sent = dict(enumerate(messages[at : at + RECORDS_PER_BATCH], self.end))
@@ -94,14 +106,14 @@ class PartitionLog:
         self.open_from = None
 
     def remove_before(self, offset: int) -> list[int]:
-        """Applies retention, and returns the offsets of deleted messages."""
+        """Deletes the messages before an offset, as retention does, and returns their offsets."""
         gone = [at for at in self.offsets() if at < offset]
         self.start = max(self.start, offset)
         self.batches = [one for one in self.batches if one.next_offset > offset]
         return gone
 
     def compact(self, gone: Collection[int]) -> None:
-        """Removes messages from their batches, and empty batches."""
+        """Removes the messages with these offsets from their batches, and batches that become empty."""
         kept = []
         for one in self.batches:
             sent = {offset: message for offset, message in one.sent.items() if offset not in gone}
@@ -113,8 +125,8 @@ class PartitionLog:
         self.batches = kept
 
     def cut_back(self, to: int) -> list[int]:
-        """An unclean election: a replica becomes leader whose log ends with the batch before `to`. Returns the lost
-        messages."""
+        """Simulates an unclean election: a replica becomes leader whose log ends at the last batch boundary up to `to`.
+        Returns the offsets of the lost messages."""
         to = max((one.next_offset for one in self.batches if one.next_offset <= to), default=self.start)
         gone = [at for at in self.offsets() if at >= to]
         self.batches = [one for one in self.batches if one.next_offset <= to]
@@ -129,7 +141,11 @@ class PartitionLog:
         self.starts = [*(one for one in self.starts if one[1] < self.end), (self.epoch, self.end)]
 
     def corrupt(self, at: int) -> StoredBatch:
-        """Flips a bit of the newest batch but `at`."""
+        """Flips a bit in a batch and returns the batch.
+
+        Args:
+            at: which batch, counted from the newest, which is 0.
+        """
         place = len(self.batches) - 1 - at
         one = self.batches[place]
         data = bytearray(one.data)
@@ -139,7 +155,7 @@ class PartitionLog:
         return self.batches[place]
 
     def repair_segment(self) -> None:
-        """A replica with an intact copy becomes leader."""
+        """Simulates that a replica with an intact copy becomes leader: corrupt batches are intact again."""
         self.batches = [self.mended.get(one.base, one) for one in self.batches]
         self.mended = {}
         self.new_leader()
@@ -148,7 +164,7 @@ class PartitionLog:
         return [offset for one in self.batches for offset in one.sent if offset >= self.start]
 
     def epoch_end(self, epoch: int) -> EpochEnd:
-        """Responds like Kafka's leader-epoch cache."""
+        """Returns the end of a leader epoch, as a broker's response would (OffsetsForLeaderEpoch)."""
         if epoch > self.epoch:
             return EpochEnd(-1, -1)
         ends = [*(start for _, start in self.starts[1:]), self.end]
@@ -186,7 +202,12 @@ def _with_epoch(data: bytes, epoch: int) -> bytes:
 
 @dataclass
 class BrokerTopic:
-    """`shown_id` is the topic id that the brokers report; "" if they are too old."""
+    """A topic of the brokers.
+
+    Attributes:
+        tells_id: whether the brokers report topic ids; old ones do not.
+        shown_id: the topic id that the brokers report, or "".
+    """
 
     topic_id: str
     logs: list[PartitionLog]
@@ -199,7 +220,12 @@ class BrokerTopic:
 
 @dataclass
 class YearCluster:
-    """`down` are unavailable brokers; partitions are led by the brokers in turn."""
+    """A cluster of brokers, which lead the partitions in turn.
+
+    Attributes:
+        down: numbers of the unavailable brokers.
+        committed: the offsets committed by the loader's consumer group.
+    """
 
     topics: dict[str, BrokerTopic] = field(default_factory=dict)
     brokers: int = 3

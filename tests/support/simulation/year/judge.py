@@ -1,4 +1,5 @@
-"""Checks the loader's reports and results against the story."""
+"""Checks the reports and results of loads against the story, which has the produced messages and the expected
+results."""
 
 from __future__ import annotations
 
@@ -24,22 +25,26 @@ from support.simulation.year.world import DAY_MS, HOUR_MS
 
 NUMBER = re.compile(rb"#(\d+)#")
 SAMPLED = 7
-"""One row in this many is compared with the projection oracle."""
+"""Of this many rows, one is compared with the projection oracle, which is slow."""
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 GRACE_MS = 900_000
 CLOCK_BACK_MS = 30 * HOUR_MS
-"""Maximum lag of the loader's clock."""
+"""The largest difference by which the loader's clock may be behind."""
 
 
 @dataclass
 class Judge:
-    """`pending` are, by topic, committed messages that have not been read yet; `time_partitions` are their possible
-    locations.
+    """Checks commits and rows.
 
-    `gaps` are the offsets of declared gaps, by topic, log and partition; `corrupt` the rows of whole batches, by place;
-    `bad` the number of messages quarantined by the newest commits; `late_ids` schemas of replayed messages that are not
-    versions.
+    Attributes:
+        pending: by topic: numbers of committed messages that have not been read from the tables yet.
+        time_partitions: by topic: the time partitions in which these messages may be.
+        gaps: by topic, log and partition: the offset ranges that commits have declared as gaps.
+        corrupt: by topic, log, partition and offset: the number of the message that stands for a quarantined batch.
+        load_schemas: by topic: the load schemas, in the order of their commits.
+        bad: by topic: number of messages that the newest commits have quarantined.
+        late_ids: schema ids of replayed messages whose schemas are not versions of the topic's subject.
     """
 
     story: Story
@@ -54,8 +59,10 @@ class Judge:
     _schemas: dict[str, Schema] = field(default_factory=dict)
 
     def committed(self, commit: Commit, logs: Mapping[str, int]) -> None:
-        """Args:
-        logs: by topic, the number of its log on the brokers.
+        """Notes the offset ranges of a commit, and checks its counts against the produced messages.
+
+        Args:
+            logs: by topic: the number of its present log; a re-created topic has a new log.
         """
         for topic, committed in commit.topics.items():
             if committed.load_schema is not None:
@@ -108,12 +115,12 @@ class Judge:
             )
 
     def is_of_bad_messages(self, topic: str, sentence: str) -> bool:
-        """Whether the sentence states the correct number of bad messages."""
+        """Returns whether a sentence of a report states the number of bad messages, and states it correctly."""
         said = re.match(r"([\d,]+) of [\d,]+ messages? cannot be loaded, more than", sentence)
         return said is not None and int(said[1].replace(",", "")) == self.bad[topic] > 0
 
     def take(self, topic: str, row: Row) -> int:
-        """Returns the message of a row.
+        """Returns the number of the message from which a row was made.
 
         Raises:
             AssertionError: the row belongs to no message, or differs from it.
@@ -168,7 +175,7 @@ class Judge:
         return message
 
     def _compare(self, topic: str, row: Row, message: Message) -> None:
-        """Compares a row with the projection oracle's."""
+        """Compares a row with the row that the projection oracle computes from the message."""
         then = next((one for one in self.load_schemas[topic] if message.schema_id in one.writer_ids), None)
         if then is None:
             raise self.story.failed(topic, f"{message} is a row, and its schema is not in the load schema")
@@ -192,7 +199,11 @@ class Judge:
         return self._schemas[text]
 
     def seen(self, topic: str, live: Counter[int], quarantined: Counter[int]) -> None:
-        """Checks that messages committed since the last check are visible.
+        """Checks that the committed messages in `pending` can be read, and removes them from it.
+
+        Args:
+            live: number of rows of each message.
+            quarantined: number of quarantined rows of each message.
 
         Raises:
             AssertionError: a message is missing or duplicated.
@@ -203,7 +214,7 @@ class Judge:
         self.time_partitions[topic].clear()
 
     def whole(self, topic: str, live: Counter[int], quarantined: Counter[int]) -> None:
-        """Checks that every message of a topic is where it must be, and nowhere else."""
+        """Checks for every message of a topic that it is a row or in quarantine as expected, once, and nowhere else."""
         for message in self.story.by_topic[topic]:
             self._check(message, live, quarantined)
 
@@ -217,7 +228,7 @@ class Judge:
             )
 
     def explained(self, topic: str) -> Counter[Gone]:
-        """Checks that each offset removed before it was read is in a declared gap.
+        """Checks that each offset which the brokers removed before it was read is in a declared gap.
 
         Raises:
             AssertionError: one is in none.
@@ -233,7 +244,7 @@ class Judge:
         return lost
 
     def audited(self, store: AuditStore, topics: Iterable[str], now_ms: int) -> Counter[str]:
-        """Compares all tiers like `headrace audit report`. Every difference must be in the story.
+        """Compares the counts of all tiers, as `headrace audit report` does. The story must explain every difference.
 
         Returns:
             The number of windows by verdict.
@@ -282,8 +293,8 @@ def _ms(value: Any) -> int:
 
 
 def _agrees(wanted: Any, found: Any) -> bool:
-    """Whether a row, read with a later schema of its table, has the written values. Renamed columns are identified by
-    the marks of their values."""
+    """Returns whether a row that was read with a later schema of its table has the values that were written. Columns
+    with other names are not compared here; the marks of their values identify them."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(
             _agrees(value, found[name]) for name, value in wanted.items() if name in found
@@ -296,8 +307,8 @@ def _text(value: Any) -> Any:
 
 
 def _may_be_in(message: Message, time_partition: str) -> bool:
-    """Whether a message may be in a time partition: of its own time, of its arrival if its time is implausible, or of
-    the loader's clock if that was behind."""
+    """Returns whether a message may be in a time partition. It may be in that of its own time; if this time is
+    implausible, in that of its arrival, or in an earlier one if the loader's clock was behind."""
     day, _, hour = time_partition.removeprefix("dt=").partition("/hr=")
     start_ms = (datetime.date.fromisoformat(day).toordinal() - 719_163) * DAY_MS + int(hour or 0) * HOUR_MS
     length_ms = HOUR_MS if hour else DAY_MS

@@ -32,11 +32,11 @@ from support.simulation.year.story import Encoder, Expectation, Gone, Kind, Mess
 from support.simulation.year.world import DAY_MS, HOUR_MS, YearWorld
 
 REPORTED_ERRORS = (KafkaError, LoaderError, HiveDdlError, AuditError, RegistryError, OSError)
-"""Errors that `headrace load` reports in one line."""
+"""Errors that `headrace load` reports in one line. Any other error of a load is a bug."""
 
 LATE_DAYS_MAX = 20
 RUNS_UNTIL_REPORT_MAX = 6
-"""Loads within which an expected sentence must be reported."""
+"""Number of loads within which an expected sentence must be in a report."""
 
 ALWAYS_SAID = (
     r"^[^:]+: not on the brokers now",
@@ -49,8 +49,20 @@ ALWAYS_SAID = (
 
 @dataclass
 class Topic:
-    """`rate` is the number of messages per active day, `share` the share of active days. `log` counts the re-creations.
-    `is_busy` prevents overlapping events; `is_quiet` pauses the producers."""
+    """A topic and its producers.
+
+    Attributes:
+        chance: its source of randomness.
+        rate: mean number of messages on an active day.
+        share: share of active days.
+        born: the day on which it is created.
+        record: the newest version of its schema.
+        versions: all versions with their schema ids.
+        log: how often it has been created.
+        is_busy: whether an event runs; events of a topic do not overlap.
+        is_quiet: whether its producers pause.
+        bad_share: share of malformed messages.
+    """
 
     name: str
     chance: random.Random
@@ -71,7 +83,7 @@ class Topic:
 
 
 Script = Callable[["Life", Topic], Iterator[None]]
-"""An event. It yields for each load that it waits for."""
+"""An event, as a generator. It yields for each load that it waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +96,14 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Sizes of the metadata at the end of a day. `state_bytes` are those of a checkpoint without its schemas, `days`
-    the days of topics that ever had files, and `run_ids` the stored run ids."""
+    """Sizes of the loader's metadata at the end of a day.
+
+    Attributes:
+        state_bytes: size of a checkpoint without the schemas in it.
+        run_ids: number of stored run ids.
+        days: number of days with files, summed over the topics, including deleted ones.
+        files: number of files by directory.
+    """
 
     day: int
     checkpoint_bytes: int
@@ -99,9 +117,12 @@ class Size:
 
 
 class Life:
-    """Args:
-    hive: another metastore than the one in memory.
-    between: called after each load.
+    """Simulates a warehouse for a number of days.
+
+    Args:
+        seed: determines everything random.
+        hive: the metastore; None for one in memory.
+        between: called after each load.
     """
 
     def __init__(
@@ -147,7 +168,7 @@ class Life:
 
     @property
     def true_ms(self) -> int:
-        """The time, regardless of the loader's clock."""
+        """The simulated time; the loader's clock may differ from it."""
         return self._start_ms + self.day * DAY_MS
 
     def create(self, topic: Topic, *, tells_id: bool = True) -> None:
@@ -176,8 +197,14 @@ class Life:
         return found
 
     def message(self, topic: Topic, kind: Kind = Kind.ROW, *, event_ms: int | None = None, **said: Any) -> Message:
-        """Returns a message that is not sent yet. `time` may differ from the event's time, and `value` may be
-        malformed."""
+        """Returns a message of a topic that is not sent yet.
+
+        Args:
+            kind: whether it is to become a row, a tombstone, a bad message and so on.
+            event_ms: the time of the event, by default around the present.
+            said: `version`, a schema version and its id; `time`, the value of the time field if it is not `event_ms`;
+                `value`, a function that makes a malformed body from the message's number.
+        """
         n = self.story.number()
         chance = topic.chance
         record, schema_id = said.get("version") or topic.versions[-1]
@@ -207,7 +234,8 @@ class Life:
             self.story.sent(ones, number, offsets, self.true_ms)
 
     def produce(self, topic: Topic, number: int) -> None:
-        """Sends a usual batch: some messages are late, some in the future, some of an older version, some malformed."""
+        """Sends a batch of messages as on a usual day: some are late, some in the future, some of an older version,
+        some malformed."""
         chance = topic.chance
         messages = []
         for _ in range(number):
@@ -235,7 +263,13 @@ class Life:
         self.world.policies[topic.name] = dataclasses.replace(self.world.policies[topic.name], **changes)
 
     def until(self, done: Callable[[], object], what: str, topic: str = "") -> Iterator[None]:
-        """Waits for the load that achieves something. Loads with an injected fault do not count."""
+        """Yields for each load until `done` returns true. Fails after `RUNS_UNTIL_REPORT_MAX` loads without an injected
+        fault.
+
+        Args:
+            what: the condition, for the error message.
+            topic: the topic concerned, for the error message.
+        """
         runs = 0
         while True:
             yield
@@ -246,7 +280,11 @@ class Life:
                 raise self.story.failed(topic, f"{what}, and no load of {runs} did it; the last: {self.report}")
 
     def until_said(self, topic: Topic, pattern: str, why: str) -> Iterator[None]:
-        """Expects a sentence, and waits for a load without an injected fault to report it."""
+        """Yields for each load until one without an injected fault reports a sentence that matches the pattern.
+
+        Args:
+            why: the reason why the sentence is expected, for the error message.
+        """
         expectation = self.story.expect(topic.name, pattern, why)
 
         def is_said() -> bool:
@@ -260,7 +298,12 @@ class Life:
         return self.story.expect(topic.name, pattern, why)
 
     def once_said(self, topic: Topic, pattern: str, why: str) -> Iterator[None]:
-        """Expects a sentence of the load that commits the present messages, unless that load had an injected fault."""
+        """Yields for each load until the present messages of the topic are committed. By then a load must have reported
+        a sentence that matches the pattern, unless a load had an injected fault.
+
+        Args:
+            why: the reason why the sentence is expected, for the error message.
+        """
         expectation = self.story.expect(topic.name, pattern, why)
         is_loaded, met_trouble = self._is_loaded(topic), False
 
@@ -276,7 +319,8 @@ class Life:
         self.story.over(expectation)
 
     def _is_loaded(self, topic: Topic) -> Callable[[], bool]:
-        """Whether all stable messages are committed."""
+        """Returns a function that returns whether all messages are committed that are now below the last stable
+        offset."""
         unread = self.story.unread[topic.name]
         ends = [log.stable_end for log in self.logs(topic)] if topic.name in self.world.cluster.topics else []
         messages = [self.story.messages[number] for number in unread]
@@ -284,7 +328,7 @@ class Life:
         return lambda: asked.isdisjoint(unread)
 
     def loaded(self, topic: Topic) -> Iterator[None]:
-        """Waits until all messages that were stable at the call are committed."""
+        """Yields for each load until all messages are committed that were below the last stable offset at the call."""
         is_loaded = self._is_loaded(topic)
         if not is_loaded():
             yield from self.until(is_loaded, f"{topic.name} is to be loaded", topic.name)
@@ -292,7 +336,11 @@ class Life:
     # The days.
 
     def live(self, days: int, happenings: Sequence[Happening], *, every: int = 30) -> None:
-        """Simulates the days, with a complete check every `every` days and at the end."""
+        """Simulates the days. Checks everything every `every` days and at the end.
+
+        Args:
+            happenings: the events and their days.
+        """
         due = sorted(happenings, key=lambda one: one.day)
         for self.day in range(days):
             self._give_birth()
@@ -323,7 +371,8 @@ class Life:
                 self.tell(topic, f"made with {topic.partitions} partitions: {topic.record.text()}")
 
     def _begin(self, due: list[Happening]) -> list[Happening]:
-        """Starts due events. An event on a busy topic is postponed."""
+        """Starts the events that are due, and returns the others. An event of a topic with a running event is
+        postponed."""
         later = []
         for one in due:
             topic = self.topics.get(one.topic)
@@ -352,7 +401,7 @@ class Life:
             self.tell(self.topics.get(one.topic), f"{one.name} is over")
 
     def load(self) -> None:
-        """Runs one load as a separate process, and its checks."""
+        """Runs one load as a new process would, and checks its results. Then continues the running events."""
         self.world.clock_ms = self.true_ms + 2 * HOUR_MS + self.clock_shift_ms
         ports, _ = self.world.drivers()
         fault, self.fault = self.fault, None
@@ -376,11 +425,12 @@ class Life:
             self._step(one, script)
 
     def random_call(self) -> int:
-        """Returns the number of a call that a load probably makes."""
+        """Returns the number of an external call that a load probably makes, at which a fault can be injected."""
         return self.chance.randrange(self._calls)
 
     def after(self, report: RunReport | RewriteReport | None = None) -> None:
-        """Records commits and reported sentences, and checks the changed topics; called once per report."""
+        """Checks what a load or rewrite has done: its commits, the sentences in its report, and the rows of the changed
+        topics. Called once per report."""
         state = self.log.read_state()
         logs = {topic.name: topic.log for topic in self.topics.values()}
         self.judge.bad.clear()
@@ -409,7 +459,7 @@ class Life:
                 raise self.story.failed(topic, f"no event caused this: {sentence}")
 
     def look_at_all(self) -> None:
-        """Reads all tables, and checks that every message is where it must be and that all tiers agree."""
+        """Reads all tables. Checks that every message is where it must be, and that the counts of all tiers agree."""
         if self.is_rough or self.rough_reasons:
             return
         state = self.log.read_state()

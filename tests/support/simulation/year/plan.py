@@ -1,4 +1,4 @@
-"""Chooses the topics and their events from the seed."""
+"""Chooses the topics of a year and their events, from a seed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TO_TOPICS: Mapping[str, tuple[Script, float]] = {
     "a subject deleted for good": (scripts.deleted_subject, 0.1),
     "a schema registered late": (scripts.registered_late, 0.1),
 }
-"""Events of a topic, and their average number per topic and year."""
+"""Events that happen to one topic, and how often they happen to a topic in a year on average."""
 
 TO_ALL: Mapping[str, tuple[Script, int]] = {
     "the registry is down": (troubles.registry_down, 2),
@@ -53,7 +53,7 @@ TO_ALL: Mapping[str, tuple[Script, int]] = {
     "old days are retired": (troubles.expired, 4),
     "files are deleted by hand": (troubles.deleted_by_hand, 2),
 }
-"""Events of all topics together, and their number per year."""
+"""Events that happen to all topics together, and how often in a year."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,12 @@ class Plan:
 
 
 def plan_year(seed: int, topics: int, days: int, *, rate: int, frequency: float = 1.0) -> Plan:
-    """Returns very different topics and their events. Every event happens at least once.
+    """Returns topics that differ much in size and partitions, and their events. Every event happens at least once.
 
     Args:
+        topics: number of topics.
         rate: messages of the largest topic on a day.
-        frequency: factor of the number of events.
+        frequency: factor by which events are more or less frequent than in the tables above.
     """
     chance = random.Random(f"{seed}/plan")
     made = []

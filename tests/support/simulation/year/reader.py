@@ -1,4 +1,4 @@
-"""Reads the tables like a query: every partition's files, with the schema of the table."""
+"""Reads the tables as a query does: the files in every partition of the metastore, with the schema of the table."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.table import SCHEMA_LITERAL, SCHEMA_URL, TableState
 
 DATABASES = {"headrace": False, "headrace_quarantine": True}
-"""By name, whether it has the quarantine tables."""
+"""The Hive databases, and whether each has the quarantine tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row with its location; `file_schema` is that of its file."""
+    """A row and where it was found. `file_schema` is the schema in the header of its file."""
 
     values: Mapping[str, Any]
     time_partition: str
@@ -32,7 +32,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A file that was read: its identity, the schema used, and its messages."""
+    """A file that was read.
+
+    Attributes:
+        identity: inode, size and time of change; a file with another identity is read again.
+        schema: the schema of the table with which it was read.
+        numbers: the numbers of the messages of its rows.
+    """
 
     identity: tuple[int, int, int]
     schema: str
@@ -40,13 +46,21 @@ class _Held:
 
 
 Take = Callable[[str, Row], int]
-"""Returns the message number of a row, or raises."""
+"""Gets a topic and a row, and returns the number of its message; raises if the row is wrong."""
 
 
 @dataclass
 class Reader:
-    """`live` counts each message's rows, `quarantined` its quarantined rows. A file is read again if it or its table's
-    schema changed. `days` are those of a topic that ever had files."""
+    """Reads the tables, and counts the rows of each message. It reads a file again only if the file or the schema of
+    its table has changed.
+
+    Attributes:
+        tables: returns the metastore.
+        live: number of rows of each message.
+        quarantined: number of quarantined rows of each message.
+        time_partitions: the files read, by database and topic, then by partition.
+        days: the days of each topic that ever had files.
+    """
 
     tables: Callable[[], Executor]
     take: Take
@@ -59,7 +73,10 @@ class Reader:
     days: set[tuple[str, str, str]] = field(default_factory=set)
 
     def look(self, topic: str, table: str, wanted: Collection[tuple[str, ...]] | None = None) -> int:
-        """Reads all or the wanted partitions of a topic, and returns their number of files.
+        """Reads the partitions of a topic and of its quarantine. Returns the number of files in them.
+
+        Args:
+            wanted: values of the partition columns of the partitions to read; None for all.
 
         Raises:
             AssertionError: a file cannot be read, or differs from the produced messages.
@@ -145,7 +162,7 @@ _PARSED: dict[str, Any] = {}
 
 
 def _parsed(text: str) -> Any:
-    """Parses without logical types, so that times are numbers."""
+    """Parses a schema for fastavro, without logical types, so that times are decoded as numbers."""
     if text not in _PARSED:
         _PARSED[text] = fastavro.parse_schema(_without_logical(json.loads(text)))
     return _PARSED[text]

@@ -1,4 +1,5 @@
-"""A registry in memory: versions, deletion, and the reuse of ids after a restore from an older copy."""
+"""A registry in memory, with deletion of subjects, and with a restore from an older copy, after which ids are assigned
+again."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ from headrace.registry.errors import RegistryUnavailable, SchemaNotFound, Subjec
 
 
 class YearRegistry:
-    """`subjects` are the ids by version, by subject; `texts` are the schemas by id."""
+    """A registry in memory.
+
+    Attributes:
+        subjects: by subject: the schema ids by version.
+        texts: the schemas by id.
+    """
 
     def __init__(self) -> None:
         self.name = "registry-1"
@@ -23,7 +29,8 @@ class YearRegistry:
         self._newest_id = 0
 
     def register(self, subject: str, text: str, metadata: Mapping[str, str] | None = None) -> int:
-        """Registers like a registry: equal texts have one id, and one version per subject."""
+        """Registers a schema and returns its id. As in any registry, equal texts have one id, and a subject has one
+        version of each."""
         schema_id = next((one for one, known in self.texts.items() if known == text), 0)
         if not schema_id:
             self._newest_id += 1
@@ -36,13 +43,14 @@ class YearRegistry:
         return schema_id
 
     def reserve_ids(self, number: int) -> range:
-        """Reserves ids that are never assigned, for malformed messages."""
+        """Returns ids that will never be assigned, for malformed messages."""
         first = self._newest_id + 1
         self._newest_id += number
         return range(first, first + number)
 
     def delete_for_good(self, subject: str) -> None:
-        """Permanently deletes a subject: version numbers begin again, and unused ids are deleted."""
+        """Permanently deletes a subject. Its version numbers start again, and ids that no other subject uses are
+        deleted."""
         del self.subjects[subject]
         used = {schema_id for versions in self.subjects.values() for schema_id in versions.values()}
         self.texts = {schema_id: text for schema_id, text in self.texts.items() if schema_id in used}
@@ -51,7 +59,7 @@ class YearRegistry:
         return {subject: dict(one) for subject, one in self.subjects.items()}, dict(self.texts), self._newest_id
 
     def put_back(self, kept: tuple[dict[str, dict[int, int]], dict[int, str], int], name: str) -> None:
-        """Restores a copy: later changes are lost, and their ids are assigned a second time."""
+        """Restores the registry from a copy. Later changes are lost, and their ids will be assigned again."""
         subjects, texts, self._newest_id = kept
         self.subjects = {subject: dict(one) for subject, one in subjects.items()}
         self.texts, self.name = dict(texts), name

@@ -1,4 +1,4 @@
-"""Evolving records whose values identify their field, so that a value in a wrong column is found."""
+"""Evolving records whose values show to which field they belong, so that a value in a wrong column is detected."""
 
 from __future__ import annotations
 
@@ -24,12 +24,18 @@ MARK = re.compile(r"m(\d+)")
 FIELDS_MAX = 14
 
 TIMES = ("timestamp", "header", "micros", "property", "record")
-"""Sources of a topic's message times."""
+"""The kinds of fields from which the message time is taken, such as a field `timestamp` or the record's own timestamp.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class EvolvingField:
-    """`meaning` is the mark of its values, regardless of later names."""
+    """A field of an evolving record.
+
+    Attributes:
+        meaning: a number in all of its values (their mark), which stays the same when the field is renamed.
+        inner: the fields of its type, if that is a record.
+    """
 
     name: str
     kind: str
@@ -56,7 +62,8 @@ class EvolvingField:
         return {**field, "aliases": list(self.aliases)} if self.aliases else field
 
     def value(self, n: int) -> Any:
-        """Returns the value for fastavro: in a union, with the name of its branch."""
+        """Returns the value in message number n, in the form of fastavro: a pair of branch name and value for a
+        union."""
         if self.is_nullable and n % 5 == 0:
             return None
         value = self._plain_value(n)
@@ -86,7 +93,7 @@ class EvolvingField:
 
 @dataclass(frozen=True, slots=True)
 class EvolvingRecord:
-    """One version of a topic's schema; `time` is one of `TIMES`."""
+    """One version of a topic's schema. `time` is the kind of its time field, one of `TIMES`."""
 
     name: str
     time: str
@@ -110,7 +117,11 @@ class EvolvingRecord:
         return json.dumps({"type": "record", "name": self.name, "fields": fields})
 
     def value(self, n: int, time: int) -> dict[str, Any]:
-        """Returns a message; `time` is the value of its time field, in that field's unit."""
+        """Returns message number n in the form of fastavro.
+
+        Args:
+            time: the value of its time field, in that field's unit.
+        """
         value: dict[str, Any] = {"n": n, **{one.name: one.value(n) for one in self.fields}}
         match self.time:
             case "timestamp" | "micros":
@@ -143,10 +154,10 @@ def _new_field(name: str, meaning: int, chance: random.Random, *, within: bool =
 
 
 def next_version(record: EvolvingRecord, version: int, chance: random.Random) -> EvolvingRecord:
-    """Returns a compatible next version.
+    """Returns a next version of the record, which is compatible.
 
     Args:
-        version: its number, used in names of new fields.
+        version: the number of this version, used in the names of new fields.
     """
     fields = list(record.fields)
     at = chance.randrange(len(fields))
@@ -171,7 +182,7 @@ def next_version(record: EvolvingRecord, version: int, chance: random.Random) ->
 
 
 def marks(value: Any) -> Counter[int]:
-    """Returns the marks of the values in a message or row; defaults have no mark."""
+    """Returns the marks of the values in a message or row, which identify fields; defaults have no mark."""
     found: Counter[int] = Counter()
     _collect(value, found)
     return found

@@ -1,7 +1,8 @@
-"""Events of a topic. A script causes an event, and yields for each load until all expected sentences were reported.
+"""Events of a topic. Each function is a generator that causes an event and yields for each load, until loads have
+reported all expected sentences.
 
-Scripts also play the operator: if the load reports a diverged log, they let the loader continue; if it reports a
-corrupt batch, they skip it or let another replica become leader.
+The functions also act as the operator. If the load reports a diverged log, they permit the loader to continue; if it
+reports a corrupt batch, they skip it or let another replica become leader.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NANOS = 1_000_000
 
 
 def _some_partition(life: Life, topic: Topic) -> tuple[int, PartitionLog]:
-    """Returns a partition with loaded offsets, the largest of a few."""
+    """Returns the number and log of a partition of the topic, the one with the longest log."""
     logs = life.logs(topic)
     number = max(range(len(logs)), key=lambda one: logs[one].end)
     return number, logs[number]
@@ -35,14 +36,21 @@ def _next_offset(life: Life, topic: Topic, partition: int) -> int:
 
 
 def _filled(life: Life, topic: Topic, number: int = 20) -> Iterator[None]:
-    """Adds messages to one partition, and waits until all are loaded."""
+    """Sends messages to partition 0, pauses the producers, and waits until everything is loaded."""
     life.send(topic, [life.message(topic) for _ in range(number)], 0)
     topic.is_quiet = True
     yield from life.loaded(topic)
 
 
 def _taken_up(life: Life, topic: Topic, problem: str, note: str, why: str) -> Iterator[None]:
-    """The loader holds the topic until it is allowed to continue with the present log."""
+    """Waits until the loader reports the problem and holds the topic back. Then permits it to continue with the present
+    log, and waits for the note about that.
+
+    Args:
+        problem: pattern of the sentence about the problem.
+        note: pattern of the sentence about the continuation.
+        why: the reason, for error messages.
+    """
     allowed = [life.may_say(topic, one, why) for one in (problem, note, ALSO_REPORTED)]
     yield from life.until_said(topic, problem, why)
     life.policy(topic, on_data_loss="skip")
@@ -62,7 +70,7 @@ def evolves(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def evolves_unseen(life: Life, topic: Topic) -> Iterator[None]:
-    """Registers two versions between two loads; messages of the first arrive after those of the second."""
+    """Registers two versions between two loads. Messages of the first one arrive after messages of the second one."""
     yield from life.may_register()
     life.evolve(topic)
     life.evolve(topic)
@@ -72,7 +80,8 @@ def evolves_unseen(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def bad_day(life: Life, topic: Topic) -> Iterator[None]:
-    """Sends more bad messages of each kind than the limit for a note, but too few to hold the topic back."""
+    """Sends more bad messages of each kind than `quarantine_ratio_max` permits without a note, but too few to hold the
+    topic back."""
     topic.is_quiet = True
     yield from life.loaded(topic)
     yield from life.may_register()
@@ -128,7 +137,7 @@ def wrong_unit(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def aborted(life: Life, topic: Topic) -> Iterator[None]:
-    """One aborted and one committed transaction."""
+    """Sends messages in a transaction that is aborted, and in one that is committed."""
     number, log = _some_partition(life, topic)
     if log.open_from is None:
         for commits in (False, True):
@@ -141,7 +150,7 @@ def aborted(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def hanging(life: Life, topic: Topic) -> Iterator[None]:
-    """A transaction that stays open for days."""
+    """Sends messages in a transaction that stays open for days."""
     number, log = _some_partition(life, topic)
     allowed = life.may_say(topic, "an open transaction holds", "a transaction hangs")
     commits = topic.chance.random() < 0.5
@@ -157,7 +166,7 @@ def hanging(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def retention(life: Life, topic: Topic) -> Iterator[None]:
-    """Deletes loaded messages; nothing need be reported."""
+    """The brokers delete messages that are loaded. Nothing needs to be reported."""
     for number, log in enumerate(life.logs(topic)):
         to = min(_next_offset(life, topic, number), log.stable_end)
         life.story.removed(topic.name, topic.log, number, log.remove_before(to), Gone.REMOVED)
@@ -165,7 +174,7 @@ def retention(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def retention_unread(life: Life, topic: Topic) -> Iterator[None]:
-    """Also deletes unread offsets."""
+    """The brokers delete messages, of which some have not been read yet."""
     yield from _filled(life, topic)
     log = life.logs(topic)[0]
     life.send(topic, [life.message(topic) for _ in range(9)], 0)
@@ -178,7 +187,8 @@ def retention_unread(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def truncated(life: Life, topic: Topic) -> Iterator[None]:
-    """100 -> 80 -> 150: an unclean election loses loaded messages, and other messages get their offsets."""
+    """Simulates an unclean election that loses loaded messages. Other messages get their offsets: the log end goes from
+    100 to 80 and then to 150, for example."""
     yield from _filled(life, topic, 40)
     log = life.logs(topic)[0]
     end = log.end
@@ -193,7 +203,7 @@ def truncated(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def truncated_unread(life: Life, topic: Topic) -> Iterator[None]:
-    """An unclean election that loses unread messages only, which cannot be detected."""
+    """Simulates an unclean election that loses only messages which were not read yet. The loader cannot detect that."""
     yield from _filled(life, topic)
     log = life.logs(topic)[0]
     life.send(topic, [life.message(topic) for _ in range(8)], 0)
@@ -211,7 +221,7 @@ def new_leaders(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def recreated(life: Life, topic: Topic) -> Iterator[None]:
-    """The topic is deleted with unread messages, and re-created."""
+    """Deletes the topic with unread messages, and creates it again."""
     yield from _filled(life, topic)
     life.send(topic, [life.message(topic) for _ in range(4)])
     _delete(life, topic)
@@ -230,7 +240,7 @@ def _delete(life: Life, topic: Topic) -> None:
 
 
 def recreated_without_ids(life: Life, topic: Topic) -> Iterator[None]:
-    """The brokers report no topic ids for a while, and the topic is re-created meanwhile; its epochs begin again."""
+    """Deletes the topic and creates it again while the brokers report no topic ids. Its leader epochs start again."""
     for log in life.logs(topic):
         log.new_leader()
     yield from _filled(life, topic)
@@ -251,7 +261,7 @@ def recreated_without_ids(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def ids_appear(life: Life, topic: Topic) -> Iterator[None]:
-    """Brokers without topic ids are replaced by brokers with ids: the topic is the same."""
+    """Replaces brokers that report no topic ids by brokers that do. The topic remains the same for the loader."""
     yield from _filled(life, topic)
     broker_topic = life.world.cluster.topics[topic.name]
     broker_topic.tells_id = not broker_topic.tells_id
@@ -273,7 +283,7 @@ def partitions_added(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def compacted_log(life: Life, topic: Topic) -> Iterator[None]:
-    """The brokers compact: some messages are removed, read or not."""
+    """The brokers compact a log: some of its messages are removed, read or not."""
     number, log = _some_partition(life, topic)
     life.send(topic, [life.message(topic) for _ in range(12)], number)
     gone = {at for at in log.offsets()[:-1] if topic.chance.random() < 0.4}
@@ -283,7 +293,7 @@ def compacted_log(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def emptied_log(life: Life, topic: Topic) -> Iterator[None]:
-    """A compacted log with no messages left, up to its end."""
+    """The brokers compact a log so that no message remains in it. Its end stays the same."""
     number, log = _some_partition(life, topic)
     if log.open_from is None:
         life.send(topic, [life.message(topic) for _ in range(6)], number)
@@ -294,7 +304,7 @@ def emptied_log(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def corrupt(life: Life, topic: Topic) -> Iterator[None]:
-    """A flipped bit in a batch, under each policy in turn."""
+    """Flips a bit in a batch, under one of the policies for corrupt batches."""
     fate = topic.chance.choice(("fail", "fail", "quarantine", "skip"))
     life.policy(topic, corrupt_batches=fate)
     yield from _filled(life, topic)
@@ -317,7 +327,8 @@ def corrupt(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def _note_kept(life: Life, kept: Message, offset: int) -> None:
-    """Notes the row of a whole batch, which no producer sent and no tier counts."""
+    """Adds the quarantine row of a whole corrupt batch to the story. No producer sent it as a message, and no tier
+    counts it."""
     kept.partition, kept.offset, kept.event_ms = 0, offset, -2
     life.story.messages[kept.n] = kept
     life.story.by_topic[kept.topic].append(kept)
@@ -325,7 +336,12 @@ def _note_kept(life: Life, kept: Message, offset: int) -> None:
 
 
 def _stopped(life: Life, topic: Topic, offset: int, next_offset: int, *, mends: bool) -> Iterator[None]:
-    """The partition stops before the batch, until another replica becomes leader or an operator skips it."""
+    """Waits until the loader stops the partition before a corrupt batch. Then another replica becomes leader, or an
+    operator skips the batch.
+
+    Args:
+        mends: whether another replica becomes leader.
+    """
     allowed = life.may_say(topic, "headrace offsets skip", "a corrupt batch stops its partition")
     yield from life.until_said(topic, f"headrace offsets skip {topic.name} 0 {offset}", "a corrupt batch stops")
     if mends:
@@ -348,7 +364,7 @@ def _skip(life: Life, topic: Topic, offset: int, to: int) -> None:
 
 
 def deleted_subject(life: Life, topic: Topic) -> Iterator[None]:
-    """The subject is permanently deleted and registered again, with other fields under the same version numbers."""
+    """Deletes the subject permanently and registers it again: the same version numbers then have other fields."""
     yield from _filled(life, topic)
     yield from life.may_register()
     while life.is_alone or life.rough_reasons:
@@ -384,7 +400,7 @@ def _with_new_meanings(record, number):  # type: ignore[no-untyped-def]
 
 
 def registered_late(life: Life, topic: Topic) -> Iterator[None]:
-    """Messages with an unregistered schema, which is registered later; then the quarantine is replayed."""
+    """Sends messages with an unregistered schema, registers the schema later, and replays the quarantine."""
     from headrace.loader.plan.schemas import WriterSchemas
     from headrace.loader.rewrite.replay import ReplaySettings, replay
 
@@ -426,5 +442,5 @@ def day_ms(message: Message) -> int:
 
 
 def committed(life: Life, topic: Topic) -> int:
-    """Returns the sum of the loader group's offsets."""
+    """Returns the sum of the offsets that the loader's consumer group has committed for a topic."""
     return sum(life.world.cluster.committed.get(TopicPartition(topic.name, n), 0) for n in range(topic.partitions))

@@ -1,7 +1,8 @@
-"""The produced messages, their results and the expected sentences, recorded without knowing the loader.
+"""The produced messages, their expected results and the expected sentences of reports, recorded without knowing the
+loader.
 
-A message is identified by its number, which its value contains. It is `committed` once a commit has its offset, `gone`
-if the brokers lost it before that, and `retired` once an operator removed its row.
+A message is identified by its number, which its value contains. It is `committed` once a commit contains its offset,
+`gone` if the brokers lost it before that, and `retired` once a rewrite or an operator has removed its row.
 """
 
 from __future__ import annotations
@@ -43,8 +44,17 @@ class Gone(StrEnum):
 
 @dataclass(slots=True)
 class Message:
-    """`event_ms` is the time under which it is counted, `time` the value of its field. `log` is the number of its log:
-    a re-created topic has another."""
+    """A produced message.
+
+    Attributes:
+        n: its number.
+        log: the number of the topic's log in which it is; a re-created topic has a new log.
+        event_ms: the time under which the audit counts it.
+        time: the value of its time field.
+        committed: number of the commit that contains it; 0 for none.
+        gone: why the brokers lost it unread.
+        retired: why its row was removed.
+    """
 
     n: int
     topic: str
@@ -73,7 +83,7 @@ class Message:
 
 
 class Encoder:
-    """Avro binary by fastavro, without logical types, so that times are numbers."""
+    """Encodes messages with fastavro, without logical types, so that times are numbers."""
 
     def __init__(self) -> None:
         self._parsed: dict[EvolvingRecord, Any] = {}
@@ -95,7 +105,12 @@ def _plain(node: Any) -> Any:
 
 @dataclass
 class Expectation:
-    """A sentence that may be reported for a topic ("" is any), and whether it was."""
+    """A sentence that loads may report for a topic, and how often they did.
+
+    Attributes:
+        topic: the topic; "" for any.
+        said: number of reports with the sentence.
+    """
 
     topic: str
     pattern: re.Pattern[str]
@@ -105,8 +120,16 @@ class Expectation:
 
 @dataclass
 class Story:
-    """`places` finds a message by topic, log, partition and offset; `unread` are, by topic, messages on the brokers
-    without a commit; `lines` are the events of a topic."""
+    """Everything that has happened in a year.
+
+    Attributes:
+        messages: all messages by number.
+        places: by topic, log and partition: the messages by offset.
+        unread: by topic: numbers of the messages on the brokers that are not committed.
+        lines: by topic: descriptions of its events.
+        expectations: the sentences that may be reported at present.
+        producer_rows: the message counts that the producers have published.
+    """
 
     seed: int
     messages: dict[int, Message] = field(default_factory=dict)
@@ -125,13 +148,13 @@ class Story:
         self.lines[topic].append(f"day {day}: {line}")
 
     def failed(self, topic: str, what: str) -> AssertionError:
-        """Returns the error that ends the year, with the seed and the topic's events."""
+        """Returns the error that ends the simulation. Its message has the seed and the events of the topic."""
         told = [*(self.lines[topic] if topic else ()), *self.lines[""][-12:]]
         story = "\n".join(f"  {line}" for line in told[-60:])
         return AssertionError(f"seed {self.seed}, topic {topic or '(any)'}: {what}\nwhat happened:\n{story}")
 
     def sent(self, messages: Sequence[Message], partition: int, offsets: Iterable[int], now_ms: int) -> None:
-        """Notes the offsets of acknowledged messages, and counts them like their producer."""
+        """Notes the offsets of acknowledged messages, and adds the counts that their producer would publish."""
         counter = WindowCounter()
         for message, offset in zip(messages, offsets, strict=True):
             message.partition, message.offset = partition, offset
@@ -161,7 +184,7 @@ class Story:
             )
 
     def removed(self, topic: str, log: int, partition: int, offsets: Iterable[int], why: Gone) -> int:
-        """Notes deleted offsets, and returns the number of unread messages among them."""
+        """Notes that the brokers have deleted these offsets. Returns the number of unread messages among them."""
         known = self.places[topic, log, partition]
         lost = 0
         for offset in offsets:
@@ -181,7 +204,7 @@ class Story:
         self.expectations.remove(expectation)
 
     def heard(self, topic: str, sentence: str) -> bool:
-        """Whether the sentence was expected."""
+        """Notes a sentence of a report, and returns whether it was expected."""
         found = [
             one for one in self.expectations if one.topic in ("", topic) and one.pattern.search(sentence) is not None
         ]

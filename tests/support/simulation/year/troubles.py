@@ -1,4 +1,5 @@
-"""Events of all topics at once, and operators' changes of the warehouse."""
+"""Events of all topics at once, and changes of the warehouse by operators. Each function is a generator, as in
+`scripts`."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ HINTS = ("head.json", "cursor", "index", "complete.json", "checkpoint", "lease.j
 
 
 def _with_news(life: Life) -> list[Topic]:
-    """Sends messages to a few topics without events."""
+    """Sends messages to a few topics that have no event at present, and returns these topics."""
     free = [topic for topic in life.topics.values() if topic.versions and not topic.is_busy and not topic.is_quiet]
     for topic in free[:4]:
         life.send(topic, [life.message(topic) for _ in range(3)])
@@ -30,7 +31,7 @@ def _with_news(life: Life) -> list[Topic]:
 
 
 def _rough(life: Life, reason: str, days: int) -> Iterator[None]:
-    """Injects this fault into loads."""
+    """For some days, marks the loads as disturbed for this reason, so that they may report problems."""
     life.rough_reasons.add(reason)
     for _ in range(days):
         _with_news(life)
@@ -39,7 +40,7 @@ def _rough(life: Life, reason: str, days: int) -> Iterator[None]:
 
 
 def registry_down(life: Life, _: Topic) -> Iterator[None]:
-    """Topics without new schemas are loaded anyway."""
+    """Makes the registry unavailable for two loads. Topics without new schemas are loaded meanwhile."""
     yield from life.may_register()
     life.is_frozen = True
     yield
@@ -59,7 +60,7 @@ def registry_down(life: Life, _: Topic) -> Iterator[None]:
 
 
 def no_schema_yet(life: Life, _: Topic) -> Iterator[None]:
-    """A topic is created before its schema, and waits."""
+    """Creates a topic before its schema is registered. The loader must wait for the schema."""
     number = len(life.topics)
     own = random.Random(f"{life.seed}/{number}")
     topic = Topic(f"early{number}", own, 4, 0.5, 2, 0, first_version(f"Early{number}", "timestamp", own))
@@ -76,8 +77,8 @@ def no_schema_yet(life: Life, _: Topic) -> Iterator[None]:
 
 
 def registry_put_back(life: Life, _: Topic) -> Iterator[None]:
-    """The registry is restored from an older copy: its newest ids are assigned to other schemas. Then the newer copy is
-    restored."""
+    """Restores the registry from an older copy, in which its newest ids are assigned to other schemas. Then restores
+    the newer copy."""
     registry = life.world.registry
     yield from life.may_register()
     while not (free := [one for one in life.topics.values() if one.versions and not one.is_busy]):
@@ -123,7 +124,8 @@ def cluster_down(life: Life, _: Topic) -> Iterator[None]:
 
 
 def metastore_down(life: Life, _: Topic) -> Iterator[None]:
-    """Messages read meanwhile are committed, and can be queried once it is back."""
+    """Makes the metastore unavailable for some loads. Messages are committed meanwhile, and must be visible to queries
+    when it is available again."""
     if not hasattr(life.world.hive, "failure"):
         return
     life.world.hive.failure = MetastoreUnavailable("thrift://metastore", "connection refused")
@@ -135,7 +137,7 @@ def metastore_down(life: Life, _: Topic) -> Iterator[None]:
 
 
 def audit_lost(life: Life, _: Topic) -> Iterator[None]:
-    """The audit database is deleted; the commit log and the audit topic have all counts."""
+    """Deletes the audit database. It is rebuilt, since the commit log and the audit topic have all counts."""
     life.audit_is_lost()
     yield
 
@@ -150,7 +152,8 @@ def clock_back(life: Life, _: Topic) -> Iterator[None]:
 
 
 def dies(life: Life, _: Topic) -> Iterator[None]:
-    """The driver dies, or a call fails, anywhere."""
+    """Injects a fault at a random call of the next load: the driver dies, or the call fails, hangs or loses its
+    response."""
     _with_news(life)
     fault = life.chance.choice(list(Fault))
     life.fault = Faults(life.random_call(), fault)
@@ -159,7 +162,7 @@ def dies(life: Life, _: Topic) -> Iterator[None]:
 
 
 def two_drivers(life: Life, _: Topic) -> Iterator[None]:
-    """Another load runs completely during any call of this one."""
+    """Runs another load completely before a random call of the next load."""
     _with_news(life)
     life.fault = faults = Faults(life.random_call())
     met = []
@@ -173,7 +176,7 @@ def two_drivers(life: Life, _: Topic) -> Iterator[None]:
 
 
 def hints_lost(life: Life, _: Topic) -> Iterator[None]:
-    """Deletes everything that can be rebuilt from the log."""
+    """Deletes all files that can be rebuilt from the commit log."""
     for name in HINTS:
         path = life.world.headrace / name
         if path.is_dir():
@@ -198,7 +201,7 @@ def compaction(life: Life, _: Topic) -> Iterator[None]:
 
 
 def expired(life: Life, _: Topic) -> Iterator[None]:
-    """Expires old days of some topics."""
+    """Deletes the old days of some topics with `headrace expire`."""
     _, rewrites = life.world.drivers()
     names = [topic.name for topic in life.topics.values() if topic.name in life.log.read_state().topics][::2]
     _look_at(life, names)
@@ -216,8 +219,8 @@ def expired(life: Life, _: Topic) -> Iterator[None]:
 
 
 def deleted_by_hand(life: Life, _: Topic) -> Iterator[None]:
-    """Deletes an old day's files. After its cursor is lost the loader reports them, and an operator accepts the
-    loss."""
+    """Deletes the files of an old day, as an operator might by mistake. The loader finds that only after the cursor of
+    the files applier is lost; it then reports them, and the operator accepts the loss."""
     state = life.log.read_state()
     found = [
         (topic, values)
@@ -253,14 +256,20 @@ def deleted_by_hand(life: Life, _: Topic) -> Iterator[None]:
 
 
 def _look_at(life: Life, names: list[str]) -> None:
-    """Reads all partitions as they are now."""
+    """Reads all partitions of the topics, so that the reader knows their rows at present."""
     tables = life.log.read_state().topics
     for name in names:
         life.reader.look(name, tables[name].table)
 
 
 def _retire(life: Life, name: str, is_gone, why: str, *kinds: FileKind) -> None:  # type: ignore[no-untyped-def]
-    """The messages in these time partitions have no rows from here on."""
+    """Notes that the messages in some time partitions no longer have rows.
+
+    Args:
+        is_gone: returns whether a time partition was removed.
+        why: the reason to note.
+        kinds: the kinds of files concerned, by default all.
+    """
     for kind in kinds or tuple(FileKind):
         database = "headrace_quarantine" if kind is FileKind.QUARANTINE else "headrace"
         for values, files in life.reader.time_partitions[database, name].items():

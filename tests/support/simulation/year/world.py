@@ -1,4 +1,5 @@
-"""The loader's world for a year: real tasks, files, commits and audit; brokers, registry and metastore in memory."""
+"""The warehouse of the simulated year: real tasks, files, commits and audit; brokers, registry and metastore in
+memory."""
 
 from __future__ import annotations
 
@@ -36,8 +37,10 @@ LITERAL_CHARS_MAX = 1_500  # so that the schemas of some tables are separate fil
 
 
 class YearWorld(TaskWorld):
-    """Args:
-    hive: another metastore than the one in memory.
+    """A warehouse with the simulated servers of `broker` and `registry`.
+
+    Args:
+        hive: the metastore; None for one in memory.
     """
 
     def __init__(self, root: Path, seed: int, hive: Executor | None = None) -> None:
@@ -64,7 +67,7 @@ class YearWorld(TaskWorld):
 
     @property
     def headrace(self) -> Path:
-        """The directory of the commit log."""
+        """The directory `_headrace` of the warehouse, which has the commit log."""
         return self.warehouse / "_headrace"
 
     def drivers(self) -> tuple[RunDependencies, RewritePorts]:
@@ -74,7 +77,7 @@ class YearWorld(TaskWorld):
 
 @contextlib.contextmanager
 def unhurried() -> Iterator[None]:
-    """Runs without fsyncs (`test_power_loss` covers them) and without threads."""
+    """In the context, loads run without fsyncs, which the power-loss tests cover, and without threads."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda number: None)
         patch.setattr(os, "fdatasync", lambda number: None)
