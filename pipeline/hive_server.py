@@ -26,7 +26,7 @@ def hive_server_address(settings: Settings) -> HiveServerAddress:
 
 
 def _problem(hive: HiveSettings) -> str:
-    """Returns the first contradiction between settings, or ""."""
+    """Returns the first contradiction between the settings `hive.server_…`, or ""."""
     given = [name for name in ("server_password", "server_password_file") if getattr(hive, name)]
     if len(given) > 1:
         return "hive.server_password and hive.server_password_file: expected only one of them"

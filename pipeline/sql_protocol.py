@@ -90,7 +90,8 @@ def _send_on(connection: socket.socket, request: SqlRequest) -> QueryResult:
 
 
 def _exchange(connection: socket.socket, request: bytes) -> bytes:
-    """Sends a request and returns the response, or the first part of the response if the connection ends early."""
+    """Sends a request and returns the response as bytes. If the server ends before the response is complete, returns
+    its first part."""
     response = b""
     with contextlib.suppress(OSError):
         connection.sendall(request)
@@ -101,10 +102,10 @@ def _exchange(connection: socket.socket, request: bytes) -> bytes:
 
 
 def read_request(content: bytes) -> SqlRequest:
-    """Parses a request.
+    """Parses the bytes of a request.
 
     Raises:
-        ValueError: the content is not a request.
+        ValueError: they are not a request.
     """
     document: Any = json.loads(content)
     if not isinstance(document, Mapping) or {*document} != {field.name for field in dataclasses.fields(SqlRequest)}:

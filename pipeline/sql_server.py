@@ -137,8 +137,9 @@ class _QueryServer:
         self._slots = threading.Semaphore(QUERIES_MAX)
 
     def warm_up(self) -> None:
-        """Runs a first query, because loading its classes takes seconds. It runs after the requests that waited for the
-        server's start, so that it does not take CPU time from them."""
+        """Runs a small query, so that the first query of a user does not wait some seconds for the loading of classes.
+        Waits first for the queries of clients that waited for the server's start, so that it does not take CPU time
+        from them."""
         time.sleep(RESPONSE_GRACE_S)
         for thread in list(self._threads):
             thread.join()

@@ -36,7 +36,7 @@ WAREHOUSE_NAME = "warehouse.json"
 
 
 def warehouse_storage(settings: Settings) -> Storage:
-    """Returns the configured storage, without any file operation."""
+    """Returns the storage of the configured warehouse and commit log. Performs no file operation yet."""
     directory, state = warehouse_location(settings), state_location(settings)
     if isinstance(directory, RemoteDirectory):
         from headrace.loader.storage.hadoop import hadoop_storage
@@ -123,8 +123,9 @@ def location_of(directory: Path | RemoteDirectory) -> str:
 
 
 def lease_path(settings: Settings) -> Path:
-    """Returns the path of the lock file on this machine: next to a local commit log; for a remote one, in the data
-    directory, with a name derived from its location."""
+    """Returns the path of the file of the lease, which keeps loads of this machine from running at once. It is next to
+    a local commit log. For a remote commit log it is in the data directory, with a name derived from the log's
+    location."""
     directory = state_location(settings) or warehouse_location(settings)
     if isinstance(directory, RemoteDirectory):
         path = settings.data_dir / f"lease-{hashlib.sha256(directory.uri.encode()).hexdigest()[:16]}.json"

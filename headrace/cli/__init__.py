@@ -131,14 +131,14 @@ LIBRARIES = frozenset(
         "zstandard",
     ]
 )
-"""The libraries that the extras install. If one of them is missing, the message names the extra; any other missing
-module is a bug of Headrace."""
+"""The libraries that the extras install. If the import of one of them fails, the error message names the extra to
+install. A failed import of any other module is a bug of Headrace."""
 
 
 LIBRARY_LOG_LEVELS = {"py4j": logging.WARNING, "alembic": logging.WARNING, "kafka": logging.CRITICAL}
-"""Lowest log level shown of libraries that log errors which they also raise or recover from. kafka-python logs each
-failed attempt to connect to a broker as an error, and warns of each pause of its event loop beyond 0.1 s, which is
-frequent on a busy machine."""
+"""By library: the lowest level of its log lines that are shown. These libraries log errors that they also raise, or
+from which they recover: kafka-python logs each failed attempt to connect to a broker as an error, and warns whenever
+its event loop pauses for more than 0.1 s, which is frequent on a busy machine."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""`headrace audit`: compares the counts of all tiers, and accepts explained differences."""
+"""`headrace audit`: compares the message counts of all tiers, and accepts differences that the user has explained."""
 
 from __future__ import annotations
 

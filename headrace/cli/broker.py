@@ -1,4 +1,5 @@
-"""`headrace broker`: serves the bundled broker, prints lines of its users file, and adds the inspection verbs."""
+"""`headrace broker`: serves the bundled broker, and prints lines for its users file. Adds the verbs that inspect
+running brokers and log directories."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the verb and returns its exit code."""
+    """Runs the verb that the command line names, and returns its exit code."""
     return int(args.run_verb(args))
 
 
@@ -114,10 +115,11 @@ def check_timeouts(settings: BrokerSettings) -> None:
 
 
 def metrics_address(settings: BrokerSettings) -> Address | None:
-    """Returns the address of /metrics, or None if it is not served.
+    """Returns the address on which the broker serves /metrics, or None if it does not.
 
     Raises:
-        CommandError: it is not an address, or anonymous clients from a network could read topic names.
+        CommandError: `broker.metrics_listen` is not an address, or it is one on which anonymous clients from a network
+            could read topic names, and no setting permits that.
     """
     if not settings.metrics_listen:
         return None

@@ -146,7 +146,7 @@ FLAGS: Mapping[str, Flag] = {
 
 
 def add_settings_flags(parser: argparse.ArgumentParser, keys: Sequence[str]) -> None:
-    """Adds `--config`, `--data-dir` and the flags of `keys`."""
+    """Adds `--config`, `--data-dir` and the flags that set the given keys of the settings, such as `loader.tasks`."""
     group = parser.add_argument_group("settings (override the environment and the file)")
     group.add_argument("--config", type=Path, metavar="FILE", help="settings file (default: headrace.toml)")
     defaults = Settings().masked()
@@ -174,7 +174,7 @@ def settings_from(args: argparse.Namespace, environment: Mapping[str, str] = os.
 
 
 def origins_from(args: argparse.Namespace) -> Mapping[str, str]:
-    """Returns the source of each setting that differs from its default: file, environment or flag.
+    """Returns the sources of the settings that differ from their defaults (file, environment or flag), by dotted key.
 
     Raises:
         SettingsError: a setting is invalid, see `load_settings`.
@@ -193,7 +193,7 @@ def _sources(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def flag_values(args: argparse.Namespace) -> dict[str, str]:
-    """Returns the settings given by flags, by dotted key."""
+    """Returns the values of the settings that the command line sets with flags, by dotted key."""
     return {
         name.removeprefix(SETTING_PREFIX): value
         for name, value in vars(args).items()
@@ -202,7 +202,7 @@ def flag_values(args: argparse.Namespace) -> dict[str, str]:
 
 
 def examples(*lines: str) -> str:
-    """Returns the given command lines as the section of examples that ends a help text."""
+    """Returns the section of examples for the end of a help text. The arguments are the command lines."""
     return "\n".join(("examples:", *(f"  headrace {line}" for line in lines)))
 
 

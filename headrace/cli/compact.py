@@ -1,4 +1,4 @@
-"""`headrace compact`: merges the small files of closed time partitions."""
+"""`headrace compact`: merges the small files of past time partitions."""
 
 from __future__ import annotations
 

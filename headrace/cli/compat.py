@@ -125,7 +125,7 @@ def configure_check(parser: argparse.ArgumentParser) -> None:
 
 
 def add_baseline_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that select the earlier versions and the level."""
+    """Adds the flags that select the earlier versions with which schemas are compared, and the compatibility level."""
     group = parser.add_argument_group("earlier versions")
     group.add_argument(
         "--against",

@@ -117,7 +117,7 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
 
 
 def _versions() -> CheckResult:
-    """Checks the versions of Python and the libraries against the metadata of this installation."""
+    """Checks the versions of Python and the libraries against those that the installed distribution requires."""
     python = platform.python_version()
     try:
         installed = importlib.metadata.distribution("headrace")
@@ -146,7 +146,7 @@ def _versions() -> CheckResult:
 
 
 def _installed(names: Iterable[str]) -> dict[str, str]:
-    """Returns the versions of the installed libraries."""
+    """Returns the versions of those of the named libraries that are installed."""
     versions = {}
     for library in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

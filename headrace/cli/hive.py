@@ -164,8 +164,12 @@ def explain(args: argparse.Namespace) -> int:
 
 
 def _topic_of(known: LoadedState, name: str) -> str:
-    """Returns the topic with this name, or else the loaded topic whose table has this name; the name itself if there is
-    neither. `known` has the loaded topics."""
+    """Returns the topic that the user means by a name: the loaded topic with this name, or the one whose table has this
+    name; if there is neither, the name itself.
+
+    Args:
+        known: the state of the loader.
+    """
     topics = known.log.state.topics
     return name if name in topics else next((item for item, state in topics.items() if state.table == name), name)
 

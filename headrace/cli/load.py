@@ -52,8 +52,9 @@ KEYS = (
     "hive.executor",
 )
 GC_THRESHOLD = 1_000_000
-"""Number of allocations between two garbage collections. A commit consists of hundreds of thousands of small values
-without reference cycles. With Python's default of 700, the collections take as long as reading the commits."""
+"""Number of allocations between two garbage collections of Python during a load. Commits consist of hundreds of
+thousands of small values without reference cycles; with Python's default of 700, the collections would take as long as
+reading the commits."""
 EXIT_CODES = """
 
 exit codes:
@@ -156,7 +157,8 @@ def _add_topic_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the verb and returns its exit code. An expected error becomes one line on standard error."""
+    """Runs the verb that the command line names, and returns its exit code. An expected error becomes one line on
+    standard error."""
     settings = settings_from(args)
     with loader_errors_as_command_errors():
         return int(args.run_verb(args, settings))
@@ -298,7 +300,7 @@ def show_status(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def print_report(report: RunReport) -> None:
-    """Prints the report as text."""
+    """Prints the report of a load as text."""
     if report.loaded:
         rows = [
             (
@@ -386,7 +388,8 @@ def _summary(report: RunReport) -> str:
 
 
 def _slowest(report: RunReport) -> str:
-    """Returns a text about the slowest task in relation to the mean; "" if there was only one task."""
+    """Returns a text that compares the time of the slowest task with the mean of all tasks; "" if there was only one
+    task."""
     if report.tasks < TASKS_COMPARED_MIN:
         return ""
     return f", the slowest of which took {report.imbalance_measured:.1f} times the mean"

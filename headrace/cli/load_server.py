@@ -78,7 +78,7 @@ def serve(args: argparse.Namespace, settings: Settings, run_once: RunOnce) -> in
 
 
 def _collect_garbage(session: LoadSession) -> None:
-    """Collects garbage in the JVM and in Python. SIGTERM is handled afterwards, because Python
+    """Collects garbage in the JVM and in Python. A SIGTERM that arrives meanwhile is handled afterwards, because Python
     discards an exception that a signal handler raises during a garbage collection."""
     received: list[int] = []
     with _sigterm_handled_by(lambda number, _: received.append(number)):
@@ -89,15 +89,16 @@ def _collect_garbage(session: LoadSession) -> None:
 
 
 def _response_stream() -> TextIO:
-    """Returns a stream on standard output that is used for responses only; all other output is redirected to standard
-    error."""
+    """Returns a stream that writes the responses to standard output. Redirects all other output of this process to
+    standard error."""
     responses = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return responses
 
 
 def _import_all() -> None:
-    """Imports the modules that a load needs before the first request arrives."""
+    """Imports the modules that loads need. Called before the first request arrives, so that the first load does not
+    wait for it."""
     import headrace.hive_ddl.executors.session
     import headrace.hive_ddl.executors.spark
     import headrace.loader.job
@@ -135,6 +136,6 @@ def _sigterm_handled_by(handler: Callable[[int, FrameType | None], object] | sig
 
 
 def _exit_for_restart(number: int, frame: FrameType | None) -> NoReturn:
-    """Handles SIGTERM between loads: ends the process normally, so that the JVM can clean up. If a load is requested at
-    this moment, it has not started."""
+    """Handles SIGTERM between loads: ends the process normally, so that the JVM can clean up. A load may have been
+    requested just before; it has not started, so the parent can request it again."""
     raise SystemExit(EXIT_RESTART)

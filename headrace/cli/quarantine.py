@@ -253,7 +253,7 @@ def _print_result(
     """Prints the report of a replay or discard, as text or JSON. Returns the exit code.
 
     Args:
-        done: the number of messages by quarantine code.
+        done: the number of replayed or discarded messages, by quarantine code.
         participle: past participle of the operation, such as `loaded`.
     """
     if args.format == "json":

@@ -63,11 +63,12 @@ def satisfies(version: str, bounds: str) -> bool:
 
 
 def missing_by_extra(required: Iterable[Requirement], versions: Mapping[str, str]) -> dict[str, list[str]]:
-    """Returns the missing libraries of each extra: an empty list for an extra that is completely installed.
+    """Returns by extra the required libraries that are not installed: an empty list for an extra that is completely
+    installed. pip does not record which extras were installed, so this is derived from the libraries.
 
     Args:
-        versions: the installed versions, by library. They are needed because pip does not record which extras were
-            installed.
+        required: the requirements of the distribution.
+        versions: the installed versions, by library.
     """
     missing_by_name: dict[str, list[str]] = {}
     for requirement in required:
@@ -78,7 +79,7 @@ def missing_by_extra(required: Iterable[Requirement], versions: Mapping[str, str
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """Parses the release numbers, without trailing zeros: 3.0 equals 3."""
+    """Returns the numbers of a version, without trailing zeros, so that 3.0 equals 3."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     numbers = [int(part) for part in found[0].split(".")] if found else []
     while numbers and not numbers[-1]:

@@ -1,7 +1,7 @@
 """Shows the current step of a long command in one line on a terminal.
 
-If standard error is a file, a pipe or a mail from cron, the log lines are written instead; they have times and ids. The
-environment variable `HEADRACE_LOG_LEVEL` selects log lines on a terminal too.
+If standard error is a file, a pipe or a mail from cron, the command writes log lines instead, which have times and ids.
+The environment variable `HEADRACE_LOG_LEVEL` selects log lines on a terminal too.
 """
 
 from __future__ import annotations

@@ -51,7 +51,13 @@ class DemoError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """A batch of events: the rows of a topic that `has_row` selects, converted by `event`."""
+    """A batch of events that the demo sends to a topic.
+
+    Attributes:
+        schema: name of the schema with which they are written.
+        has_row: returns whether a row of the data set belongs to the batch.
+        event: converts an event of the first schema to `schema`.
+    """
 
     topic: str
     schema: str
@@ -84,6 +90,10 @@ class DemoResult:
 
 def run_demo(settings: Settings, environment: Mapping[str, str], out: TextIO) -> DemoResult:
     """Runs the demo on this machine in `settings.data_dir`. Empties the directory first if an earlier demo created it.
+
+    Args:
+        environment: environment variables for the commands of the demo.
+        out: stream for the progress.
 
     Raises:
         DemoError: a step failed; the message has the reason and the path of the log.

@@ -35,15 +35,17 @@ PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """Returns the command that runs one of our modules with this Python. Its imports come from the installation only:
-    without `-P`, `-m` would search the working directory first, which may contain a directory `headrace`, such as a
-    checkout."""
+    """Returns the command that runs a module of Headrace with this Python.
+
+    The option `-P` ensures that the installed package is run. Otherwise `-m` would search the working directory first,
+    which may contain a directory `headrace`, such as a checkout.
+    """
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def python_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment without empty entries in PYTHONPATH, as in `:/opt/lib`, which mean the working
-    directory."""
+    """Returns the environment variables without empty entries in PYTHONPATH, as in `:/opt/lib`. Python would interpret
+    an empty entry as the working directory."""
     entries = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
     other_variables = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
     return {**other_variables, "PYTHONPATH": os.pathsep.join(entries)} if entries else other_variables
@@ -113,7 +115,7 @@ class Part:
             os.write(self.process.stdin.fileno(), f"{line}\n".encode())
 
     def read_line(self) -> str:
-        """Returns the next line printed after the ready line, or ""."""
+        """Returns the next line that the part has printed after the ready line; "" if there is none yet."""
         if not self._responses:
             self._read_output(0)
         return self._responses.popleft() if self._responses else ""
@@ -141,7 +143,8 @@ class Part:
             self._ready_at = time.monotonic()
 
     def last_log_line(self) -> str:
-        """Returns the last line that the part wrote to its log, or its exit code."""
+        """Returns the last line that the part wrote to its log, preferably one of Headrace. If it wrote none, returns a
+        text with its exit code."""
         lines = self.log.lines()
         own_lines = [line for line in lines if line.startswith("headrace: ")]
         if own_lines or lines:
@@ -162,7 +165,7 @@ class Part:
 
     @property
     def ready_for_s(self) -> float:
-        """Seconds since the ready line."""
+        """The seconds since the part printed its ready line."""
         return 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
 
     def request_stop(self) -> None:
@@ -172,8 +175,8 @@ class Part:
         self._stop_requested_at = self._stop_requested_at or time.monotonic()
 
     def stop(self, deadline: float) -> None:
-        """Ends the process and its children, by SIGKILL after the deadline. A part that is still starting gets less
-        time."""
+        """Sends SIGTERM to the part, waits until the deadline, and kills the processes that remain in its process
+        group. A part that is still starting gets less time."""
         self.request_stop()
         if not self.is_ready and self._stop_requested_at is not None:
             deadline = min(deadline, self._stop_requested_at + UNREADY_STOP_TIMEOUT_S)
@@ -192,8 +195,8 @@ class Part:
 
 
 def disk_full_note(path: Path) -> str:
-    """Returns a note if the disk is full; otherwise "". A part often cannot write this reason to its log on the full
-    disk."""
+    """Returns the end of an error message if the disk of a log is full, otherwise "". A part often cannot write this
+    reason to its log, which is on the full disk."""
     free = shutil.disk_usage(path.parent).free
     return "" if free >= DISK_BYTES_MIN else f"; its disk has {free // 1024} KiB left: free disk space, then restart"
 

@@ -21,7 +21,8 @@ PARTS: Mapping[str, str] = {
     "sql": "",
     LOAD: "",
 }
-"""The parts in the order of their start, each with the setting that places it on another machine."""
+"""The parts in the order of their start. The value is the setting that names a server elsewhere, which is used in place
+of the part; "" if there is no such setting."""
 
 QUICK_DEATH_S = 5.0  # a part that served for less time has not recovered through its restart
 RESTART_DELAY_MAX_S = 60.0
@@ -50,7 +51,8 @@ class PartCommand:
 
 
 def parts_of(settings: Settings, only: Collection[str] = ()) -> tuple[str, ...]:
-    """Returns the names of the parts to run: `only`, or all that the settings do not place on other machines."""
+    """Returns the names of the parts to run: those in `only`, or by default all parts in place of which no setting
+    names a server."""
     if only:
         return tuple(name for name in PARTS if name in only)
     return tuple(name for name, key in PARTS.items() if not key or not _setting(settings, key))
@@ -122,8 +124,8 @@ def restart_delay_s(quick_deaths: int) -> float:
 
 
 def next_aligned_ms(now_ms: int, interval_ms: int) -> int:
-    """Returns the next multiple of the interval since 1970 after `now_ms`, so that loads of different machines and
-    restarts start at the same minutes."""
+    """Returns the next multiple of the interval since 1970 after `now_ms`. Loads therefore start at the same minutes on
+    all machines and after a restart."""
     return (now_ms // interval_ms + 1) * interval_ms
 
 

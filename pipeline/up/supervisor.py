@@ -45,10 +45,9 @@ def run_up(
     """Starts all parts, calls `announce` when they are ready, and returns after a clean stop by SIGINT or SIGTERM.
 
     Args:
-        settings: the settings.
-        environment: environment of the children, from which they read the same settings.
+        environment: environment variables of the children, from which they read the same settings.
         announce: called once with the addresses.
-        only: names of `plan.PARTS`; empty for all that the settings do not place on other machines.
+        only: names of the parts to run, see `plan.PARTS`; empty for the default of `plan.parts_of`.
 
     Raises:
         UpError: another `headrace up` runs here, a part did not start, or a part died that is not restarted.
