@@ -37,7 +37,7 @@ can also lock a table permanently."""
 
 NUMERIC_TYPES = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "decimal"})
 PLAIN_TYPES = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "boolean", "string", "void"})
-"""Types whose values Spark's JSON functions already write in the form described above."""
+"""The types that Spark's JSON functions already write in the form described above."""
 NESTED_TYPES = frozenset({"struct", "array", "map", "variant"})
 
 KAFKA_COLUMN_TYPE = "struct<partition:int,offset:bigint,timestamp:"

@@ -218,7 +218,7 @@ def run_explain(args: argparse.Namespace) -> int:
 
 def _with_note_on_older_files(result: CompatCheckResult) -> CompatCheckResult:
     """Returns the result, with a note if only the newest of several earlier files was compared. That is so at levels
-    without _TRANSITIVE; users who named several files may expect more."""
+    without _TRANSITIVE, which may surprise a user who named several files."""
     for checked in result.checked[:1]:
         older = checked.version_count - len(checked.compared)
         if checked.compared and older > 0:

@@ -117,7 +117,7 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
 
 
 def _versions() -> CheckResult:
-    """Checks the versions of Python and the libraries against those that the installed distribution requires."""
+    """Checks the installed versions of Python and the libraries against the bounds that this distribution requires."""
     python = platform.python_version()
     try:
         installed = importlib.metadata.distribution("headrace")
@@ -146,7 +146,7 @@ def _versions() -> CheckResult:
 
 
 def _installed(names: Iterable[str]) -> dict[str, str]:
-    """Returns the versions of those of the named libraries that are installed."""
+    """Returns the versions of the named libraries, without libraries that are not installed."""
     versions = {}
     for library in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

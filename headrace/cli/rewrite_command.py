@@ -88,7 +88,7 @@ def checked_topics(ports: RewritePorts, topics_given: Sequence[str]) -> list[str
     """Returns the given topics, or all loaded topics if none is given.
 
     Args:
-        ports: the interfaces of a rewrite, of which the commit log is used.
+        ports: the interfaces of a rewrite; this function uses only the commit log.
 
     Raises:
         CommandError: a topic has never been loaded.

@@ -86,8 +86,8 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def ready_lines(addresses: LiveAddresses, database: str, *, on_terminal: bool) -> tuple[str, ...]:
-    """Returns the lines to print when all parts are ready: for programs one line; on a terminal one line per address,
-    and a line of commands to try.
+    """Returns the lines to print when all parts are ready. Programs get one line; a terminal gets a line for each
+    address and a line of commands to try.
 
     Args:
         database: the Hive database in the JDBC address.
