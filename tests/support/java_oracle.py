@@ -105,7 +105,8 @@ def compile_program(program: str, classpath: str, directory: Path) -> Path:
 
 @contextmanager
 def java_oracle(program: str, cache_dir: Path, classpath: str | None = None) -> Iterator[JavaOracle]:
-    """Runs `tests/support/java/<program>.java`, by default with the jars of the pyspark wheel, which include Avro's."""
+    """Runs `tests/support/java/<program>.java` while the context is open, by default with the jars of the PySpark
+    wheel, which include Avro's."""
     java = ensure_java(cache_dir, dict(os.environ)) / "bin" / "java"
     jars = pyspark_jars() if classpath is None else classpath
     command = [str(java), "-Xmx256m", "-cp", jars, str(JAVA_SOURCES / f"{program}.java")]

@@ -129,7 +129,7 @@ def under(faults: Faults, world: SmallWorld, act: Callable[[SmallWorld], Report]
 
 
 def is_kept(before: Sequence[Row], after: Sequence[Row]) -> bool:
-    """Returns whether all rows of `before` are in `after`, which has no duplicates."""
+    """Returns whether all rows of `before` are in `after`, and `after` has no duplicates."""
     return set(before) <= set(after) and len(after) == len(set(after))
 
 

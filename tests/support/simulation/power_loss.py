@@ -123,8 +123,7 @@ class Recorder:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def revive(self) -> None:
-        """Ends the death of the process: the following operations are those of another process on the same running
-        machine."""
+        """Simulates the start of another process on the same running machine, after the recorded process has died."""
         if self._is_dead:
             self._is_dead, self.kill_before = False, None
 

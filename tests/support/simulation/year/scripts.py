@@ -187,8 +187,8 @@ def retention_unread(life: Life, topic: Topic) -> Iterator[None]:
 
 
 def truncated(life: Life, topic: Topic) -> Iterator[None]:
-    """Simulates an unclean election that loses loaded messages. Other messages get their offsets: the log end goes from
-    100 to 80 and then to 150, for example."""
+    """Simulates an unclean election that loses loaded messages, after which other messages get their offsets. For
+    example, the log end goes from 100 back to 80, and then to 150."""
     yield from _filled(life, topic, 40)
     log = life.logs(topic)[0]
     end = log.end
