@@ -20,6 +20,7 @@ from support.checkout import ROOT
 from support.memory_directory import memory_directory
 from support.pages import block, blocks, page
 from support.processes import LOOPBACK, command_line, descendants, is_running, listening
+from support.shared import shared
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("up")]
 
@@ -163,9 +164,20 @@ def working_directory() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def up(working_directory: Path, start_module_service: Callable[..., Any]) -> Any:
-    """A `headrace up` in that directory; the last test that uses it ends it."""
-    return start_module_service("headrace", "up", "--data-dir", ".", *FREE_PORTS, directory=working_directory)
+def start_up(working_directory: Path, start_module_service: Callable[..., Any]) -> Iterator[Callable[[], Any]]:
+    arguments = ["headrace", "up", "--data-dir", ".", *FREE_PORTS]
+    with shared(
+        lambda: start_module_service(*arguments, directory=working_directory),
+        lambda service: service.process.poll() is None,
+        lambda service: service.stop(),
+    ) as start:
+        yield start
+
+
+@pytest.fixture
+def up(start_up: Callable[[], Any]) -> Any:
+    """A `headrace up` in that directory."""
+    return start_up()
 
 
 @pytest.mark.timeout(900)

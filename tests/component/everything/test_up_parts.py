@@ -35,6 +35,7 @@ from support.free_ports import free_port
 from support.loader.warm_commands import WarmCommands
 from support.memory_directory import memory_directory
 from support.processes import command_line, descendants, is_running, start_ticks
+from support.shared import shared
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("up_parts")]
 
@@ -55,6 +56,12 @@ class Up:
         self.service = service
         self.data_dir = data_dir
 
+    def is_running(self) -> bool:
+        return self.service.process.poll() is None
+
+    def stop(self) -> None:
+        self.service.stop()
+
     def command(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "headrace", *arguments, "--data-dir", str(self.data_dir)],
@@ -71,7 +78,7 @@ class Up:
     def rows(self, query: str) -> list[dict[str, Any]]:
         """Returns the rows of `headrace sql`, from an SQL server that may be restarting."""
         request = SqlRequest(query, "headrace", with_values=True)
-        answer = send_query(self.data_dir / "sql.sock", request, lambda: self.service.process.poll() is None)
+        answer = send_query(self.data_dir / "sql.sock", request, self.is_running)
         return [dict(zip(answer.columns, values, strict=True)) for values in answer.values]
 
     def part(self, name: str) -> int:
@@ -86,16 +93,25 @@ class Up:
 
 
 @pytest.fixture(scope="module")
-def up(start_module_service: Callable[..., Any]) -> Iterator[Up]:
-    """The `headrace up` of the module; the last test that uses it kills it."""
-    with memory_directory("up") as data_dir:
-        environment = {**os.environ, "HEADRACE__SQL__MEMORY": "640m"}
-        # With this interval no scheduled load runs during the tests.
-        arguments = ["headrace", "up", "--data-dir", str(data_dir), *FREE_PORTS, "--interval", "7d"]
-        arguments += ["--sql-listen", "127.0.0.1:0"]
-        up = Up(start_module_service(*arguments, environment=environment), data_dir)
-        yield up
-        up.service.stop()
+def start_up(start_module_service: Callable[..., Any]) -> Iterator[Callable[[], Up]]:
+    environment = {**os.environ, "HEADRACE__SQL__MEMORY": "640m"}
+    # With this interval no scheduled load runs during the tests.
+    arguments = [*FREE_PORTS, "--interval", "7d", "--sql-listen", "127.0.0.1:0"]
+    with ExitStack() as directories:
+
+        def start() -> Up:
+            data_dir = directories.enter_context(memory_directory("up"))
+            command = ["headrace", "up", "--data-dir", str(data_dir), *arguments]
+            return Up(start_module_service(*command, environment=environment), data_dir)
+
+        with shared(start, Up.is_running, Up.stop) as get:
+            yield get
+
+
+@pytest.fixture
+def up(start_up: Callable[[], Up]) -> Up:
+    """The `headrace up` of the module."""
+    return start_up()
 
 
 class Loads:
@@ -138,12 +154,12 @@ def test_served_loads_share_one_spark_beside_manual_load_and_sql_sees_each(up: U
         for number in range(4):
             row = {"id": number, **({"item": "tea"} if number > 1 else {})}
             schema = (SALE, SALE_WITH_ITEM)[number > 1]
-            producer.send("sales", row, schema=schema).result(timeout_s=60)
+            producer.send("orders", row, schema=schema).result(timeout_s=60)
             if number == 2:
                 assert up.run("load")[0] == 0
             assert loads.request_load() == "ended code=0\n"
             jvms.append(loads.jvms())
-            found = up.rows("SELECT * FROM sales ORDER BY id")
+            found = up.rows("SELECT * FROM orders ORDER BY id")
             assert [one["id"] for one in found] == [*range(number + 1)]
     assert [one["item"] for one in found] == ["?", "?", "tea", "tea"]
     assert jvms == [jvms[0]] * 4
@@ -224,13 +240,24 @@ def test_query_ends_when_its_client_disconnects(up: Up) -> None:
 
 
 @pytest.fixture(scope="module")
-def hold(tmp_path_factory: pytest.TempPathFactory, start_module_service: Callable[..., Any]) -> Up:
+def start_hold(
+    tmp_path_factory: pytest.TempPathFactory, start_module_service: Callable[..., Any]
+) -> Iterator[Callable[[], Up]]:
+    def start() -> Up:
+        data_dir = tmp_path_factory.mktemp("hold")
+        (data_dir / "logs").mkdir()
+        (data_dir / "logs" / "spark.log").write_text("01/01/31 12:00:00 ERROR Executor: long ago\n")
+        arguments = ["headrace", "up", "--data-dir", str(data_dir), *FREE_PORTS, "--only", "registry,broker"]
+        return Up(start_module_service(*arguments), data_dir)
+
+    with shared(start, Up.is_running, Up.stop) as get:
+        yield get
+
+
+@pytest.fixture
+def hold(start_hold: Callable[[], Up]) -> Up:
     """A `headrace up` of registry and broker, which found a log of Spark."""
-    data_dir = tmp_path_factory.mktemp("hold")
-    (data_dir / "logs").mkdir()
-    (data_dir / "logs" / "spark.log").write_text("01/01/31 12:00:00 ERROR Executor: long ago\n")
-    arguments = ["headrace", "up", "--data-dir", str(data_dir), *FREE_PORTS, "--only", "registry,broker"]
-    return Up(start_module_service(*arguments), data_dir)
+    return start_hold()
 
 
 def test_only_starts_just_the_named_parts(hold: Up, tmp_path: Path, start_service: Callable[..., Any]) -> None:

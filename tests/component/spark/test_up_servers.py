@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from support.checkout import ROOT
 from support.hive.spark_sessions import spark_session
 from support.memory_directory import memory_directory
 from support.processes import LOOPBACK, descendants, listening
+from support.shared import shared
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("up_servers")]
 
@@ -82,6 +83,9 @@ class Server:
         """The port of its host:port address."""
         (port,) = (int(each.rpartition(":")[2]) for each in self.addresses.values() if "127.0.0.1:" in each)
         return port
+
+    def is_running(self) -> bool:
+        return self.process.poll() is None
 
     def stop(self) -> tuple[int, str]:
         self.process.terminate()
@@ -178,24 +182,34 @@ def directories() -> Iterator[tuple[Path, Path]]:
 
 
 @pytest.fixture(scope="module")
-def metastore(directories: tuple[Path, Path]) -> Iterator[Server]:
+def start_metastore(directories: tuple[Path, Path]) -> Iterator[Callable[[], Server]]:
     data_dir, warehouse = directories
-    running = metastore_server(data_dir, "--warehouse", str(warehouse))
-    yield running
-    running.kill()
+    with shared(
+        lambda: metastore_server(data_dir, "--warehouse", str(warehouse)), Server.is_running, Server.kill
+    ) as start:
+        yield start
 
 
 @pytest.fixture(scope="module")
-def sql(metastore: Server, directories: tuple[Path, Path]) -> Iterator[Server]:
-    running = sql_server(metastore, *directories)
-    yield running
-    running.kill()
+def start_sql(start_metastore: Callable[[], Server], directories: tuple[Path, Path]) -> Iterator[Callable[[], Server]]:
+    with shared(lambda: sql_server(start_metastore(), *directories), Server.is_running, Server.kill) as start:
+        yield start
+
+
+@pytest.fixture
+def metastore(start_metastore: Callable[[], Server]) -> Server:
+    return start_metastore()
+
+
+@pytest.fixture
+def sql(start_sql: Callable[[], Server]) -> Server:
+    return start_sql()
 
 
 @pytest.fixture(scope="module")
-def clicks(metastore: Server, directories: tuple[Path, Path]) -> list[tuple[Any, ...]]:
+def clicks(start_metastore: Callable[[], Server], directories: tuple[Path, Path]) -> list[tuple[Any, ...]]:
     """The rows of the table, as read by the session that created it."""
-    return load_clicks(metastore, directories[1])
+    return load_clicks(start_metastore(), directories[1])
 
 
 STATEMENT = "select count(*) as n, max(url) as u from clicks"
