@@ -44,7 +44,7 @@ from headrace.loader.project.messages import (
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.read.batch_neighbors import CorruptSpan
-from headrace.loader.read.range_reader import Tally, read_range
+from headrace.loader.read.range_reader import ReadOptions, Tally, read_range
 from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.protocols import BlockSink
 from headrace.loader.work_unit import (
@@ -314,11 +314,7 @@ class _Task:
                 leader_epoch=offsets.leader_epoch,
             )
 
-        read_range(
-            fetch,
-            offsets,
-            take,
-            tally,
+        options = ReadOptions(
             batch_bytes_max=self._unit.topics[offsets.topic_partition.topic].policy.record_bytes_max,
             patience_s=self._settings.fetch_timeout_ms / 1000,
             skip_corrupt=skip_corrupt,
@@ -326,6 +322,7 @@ class _Task:
             prefetch=partial(self._fetch_ahead, offsets),
             fetch_following=None if following is None else partial(self._fetch_ahead, following, following.start),
         )
+        read_range(fetch, offsets, take, tally, options)
 
     def _fetch_ahead(self, offsets: OffsetRange, position: int) -> None:
         self._cluster.prefetch(

@@ -147,18 +147,30 @@ class StopBefore(Exception):
         self.offset = offset
 
 
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How a range is read.
+
+    Attributes:
+        batch_bytes_max: limit of a decompressed batch.
+        patience_s: maximum time without progress, not counting throttled responses.
+        skip_corrupt: called with each corrupt batch before its offsets are skipped; None to raise `CorruptBatch`.
+        record_parser: parses the records of a batch; None for the parser of `kafka_wire`.
+        prefetch: called with the likely offset of the next fetch, while the last response is processed.
+        fetch_following: called when the last response of the range has arrived, usually before it is processed, so that
+            the caller can send the first fetch of another range.
+    """
+
+    batch_bytes_max: int
+    patience_s: float
+    skip_corrupt: Callable[[CorruptSpan], SkippedOffsets] | None = None
+    record_parser: RecordParser | None = None
+    prefetch: Callable[[int], None] | None = None
+    fetch_following: Callable[[], None] | None = None
+
+
 def read_range(
-    fetch: Fetch,
-    offsets: OffsetRange,
-    take: Callable[[Sequence[Record]], None],
-    tally: Tally,
-    *,
-    batch_bytes_max: int,
-    patience_s: float,
-    skip_corrupt: Callable[[CorruptSpan], SkippedOffsets] | None = None,
-    record_parser: RecordParser | None = None,
-    prefetch: Callable[[int], None] | None = None,
-    fetch_following: Callable[[], None] | None = None,
+    fetch: Fetch, offsets: OffsetRange, take: Callable[[Sequence[Record]], None], tally: Tally, options: ReadOptions
 ) -> None:
     """Reads a range. Passes its data records to `take`, in order and batch by batch, and updates `tally`.
 
@@ -167,13 +179,6 @@ def read_range(
 
     Args:
         take: receives the records of each batch; may raise `StopBefore`, which is raised again.
-        batch_bytes_max: limit of a decompressed batch.
-        patience_s: maximum time without progress, not counting throttled responses.
-        skip_corrupt: called with each corrupt batch before its offsets are skipped; None to raise `CorruptBatch`.
-        record_parser: parses the records of a batch; None for the parser of `kafka_wire`.
-        prefetch: called with the likely offset of the next fetch, while the last response is processed.
-        fetch_following: called when the last response of the range has arrived, usually before it is processed, so that
-            the caller can send the first fetch of another range.
 
     Raises:
         MisplacedBatch: a batch is not at the offset that it states.
@@ -182,109 +187,156 @@ def read_range(
         KafkaUnavailable: the log ends before the range does, or the broker throttles indefinitely.
         KafkaError: raised by `fetch`.
     """
-    topic_partition = offsets.topic_partition
-    start = tally.position
-    newest_epoch = offsets.leader_epoch if offsets.leader_epoch >= 0 else EPOCH_MAX
-    silent_since = time.monotonic()
-    throttled_s = 0.0
-    ahead: FetchSlice | None = None
-    bytes_max: int | None = None
-    passed: set[int] = set()
-    while tally.position < offsets.end:
-        before = tally.position
-        piece = ahead or fetch(before, bytes_max)
-        tally.bytes_read += len(piece.records)
-        where = f"broker {piece.broker}, topic {topic_partition.topic} partition {topic_partition.partition}"
+    _RangeReader(fetch, offsets, take, tally, options).read()
+
+
+class _RangeReader:
+    """One call of `read_range`."""
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        offsets: OffsetRange,
+        take: Callable[[Sequence[Record]], None],
+        tally: Tally,
+        options: ReadOptions,
+    ) -> None:
+        self._fetch = fetch
+        self._end = offsets.end
+        self._newest_epoch = offsets.leader_epoch if offsets.leader_epoch >= 0 else EPOCH_MAX
+        self._topic_partition = offsets.topic_partition
+        self._take = take
+        self._tally = tally
+        self._options = options
+        self._silent_since = time.monotonic()
+        self._throttled_s = 0.0
+        self._bytes_max: int | None = None
+        self._skipped_bases: set[int] = set()
+
+    def read(self) -> None:
+        tally, start = self._tally, self._tally.position
+        ahead: FetchSlice | None = None
+        while tally.position < self._end:
+            before = tally.position
+            piece = ahead or self._fetch(before, self._bytes_max)
+            self._bytes_max = None
+            tally.bytes_read += len(piece.records)
+            neighbors = BatchNeighbors(piece, before, self._where(piece), self._fetch, start=start, end=self._end)
+            self._prefetch_after(piece, before)
+            self._take_batches(piece, neighbors)
+            ahead = neighbors.ahead
+            self._check_progress(piece, before)
+
+    def _where(self, piece: FetchSlice) -> str:
+        """Returns the place of a response for messages."""
+        topic_partition = self._topic_partition
+        return f"broker {piece.broker}, topic {topic_partition.topic} partition {topic_partition.partition}"
+
+    def _prefetch_after(self, piece: FetchSlice, before: int) -> None:
+        """Lets the caller send the fetch after this response, which begins at `before`."""
+        if self._options.prefetch is None or piece.throttle_ms:
+            return
+        # The offset comes from unchecked headers. If it is wrong, one response is useless.
+        following = end_of_batches(piece.records)
+        if following is None:
+            return
+        if following >= self._end:
+            if self._options.fetch_following is not None:
+                self._options.fetch_following()
+        elif following > before:
+            self._options.prefetch(following)
+
+    def _take_batches(self, piece: FetchSlice, neighbors: BatchNeighbors) -> None:
+        """Passes on the records of a response, up to the end of the range or the first batch that must be fetched
+        again."""
+        tally, options, where = self._tally, self._options, self._where(piece)
         transactions = TransactionFilter(piece.aborted)
-        place = BatchNeighbors(piece, before, where, fetch, start=start, end=offsets.end)
-        bytes_max = None
-        if prefetch is not None and not piece.throttle_ms:
-            # The offset comes from unchecked headers. If it is wrong, one response is useless.
-            following = end_of_batches(piece.records)
-            if following is not None and before < following < offsets.end:
-                prefetch(following)
-            elif following is not None and following >= offsets.end and fetch_following is not None:
-                fetch_following()
         for frame in split_batches(piece.records, where):
             try:
-                batch = read_batch(frame, where, batch_bytes_max, record_parser)
+                batch = read_batch(frame, where, options.batch_bytes_max, options.record_parser)
             except MisplacedBatch:
                 # Only the batch itself states the next offset, so no policy can skip it.
                 raise
             except CorruptBatch as error:
-                if frame.base_offset in passed:
+                if frame.base_offset in self._skipped_bases:
                     continue  # already skipped; the broker returned it again, because it contains the requested offset
-                if error.next_offset is None or place.is_known(frame, error.next_offset, tally.position):
-                    _skip_corrupt(error, place.span_of(error, frame, tally.position, offsets.end), tally, skip_corrupt)
-                    passed.add(frame.base_offset)
+                if error.next_offset is None or neighbors.is_known(frame, error.next_offset, tally.position):
+                    self._skip_corrupt(error, neighbors.span_of(error, frame, tally.position, self._end))
+                    self._skipped_bases.add(frame.base_offset)
                     # The next response may begin with the same batch, and must include the batch after it.
-                    bytes_max = len(frame.view) + LOOK_BEHIND_BYTES[-1]
+                    self._bytes_max = len(frame.view) + LOOK_BEHIND_BYTES[-1]
                 # The corrupt batch may have an abort marker that ends an aborted transaction. A new fetch returns a
                 # list of aborted transactions from the next offset on.
-                break
-            if not place.is_known(frame, batch.next_offset, tally.position):
-                break
+                return
+            if not neighbors.is_known(frame, batch.next_offset, tally.position):
+                return
             kind = transactions.kind(batch)
             if batch.next_offset <= tally.position:
                 continue
-            if batch.leader_epoch <= newest_epoch:
-                tally.note_epoch(batch, offsets.end)
-            records = _book(batch, kind, offsets.end, tally)
+            if batch.leader_epoch <= self._newest_epoch:
+                tally.note_epoch(batch, self._end)
+            records = _book(batch, kind, self._end, tally)
             if records:
                 try:
-                    take(records)
+                    self._take(records)
                 except StopBefore as stop:
                     tally.cut_to(stop.offset)
                     raise
-            if tally.position >= offsets.end:
+            if tally.position >= self._end:
                 return
-        ahead = place.ahead
-        if piece.records and tally.position == before:
+
+    def _skip_corrupt(self, error: CorruptBatch, span: CorruptSpan) -> None:
+        """Skips a corrupt batch and counts its offsets, if the policy permits.
+
+        Args:
+            error: the corruption.
+            span: the offsets of the batch in this range.
+
+        Raises:
+            CorruptBatch: the policy forbids it, or too many batches were skipped.
+        """
+        tally, skip = self._tally, self._options.skip_corrupt
+        if skip is None:
+            raise CorruptBatch(str(error), span.next_offset) from error
+        if len(tally.skipped) >= CORRUPT_BATCHES_MAX:
+            more = f"{error}; one of more than {CORRUPT_BATCHES_MAX} such batches in this partition"
+            raise CorruptBatch(more, span.next_offset) from error
+        tally.skip_to(span.start)
+        if span.start < span.end:
+            tally.skip_corrupt(skip(span))
+
+    def _check_progress(self, piece: FetchSlice, before: int) -> None:
+        """Decides how to go on after a response that was requested at `before`: if no record was read, the rest of the
+        range is a gap, or the fetch is repeated, or an error is raised."""
+        tally, end = self._tally, self._end
+        if tally.position > before:
+            self._silent_since, self._throttled_s = time.monotonic(), 0.0
+            return
+        if piece.records:
             # Brokers send the first batch completely, regardless of its size.
             raise CorruptBatch(
-                f"{where} offset {before}: no complete batch in a response of {len(piece.records)} bytes"
+                f"{self._where(piece)} offset {before}: no complete batch in a response of {len(piece.records)} bytes"
             )
-        if tally.position > before:
-            silent_since, throttled_s = time.monotonic(), 0.0
-        elif _says_nothing_is_left(piece, offsets.end) and all(
+        if _says_nothing_is_left(piece, end) and all(
             # A single response must not lose records, so the last offset is fetched as well: a broker with tiered
             # storage returns empty responses while its remote store is slow.
-            _says_nothing_is_left(fetch(offset), offsets.end)
-            for offset in (before, offsets.end - 1)
+            _says_nothing_is_left(self._fetch(offset), end)
+            for offset in (before, end - 1)
         ):
-            tally.skip_to(offsets.end)
-        elif piece.throttle_ms and throttled_s < THROTTLED_S_MAX:
-            throttled_s += piece.throttle_ms / 1000
-            silent_since = time.monotonic() + piece.throttle_ms / 1000
-        elif piece.throttle_ms or time.monotonic() - silent_since >= patience_s:
-            why = f"throttled for {throttled_s:.0f} s" if piece.throttle_ms else f"for {patience_s:.0f} s"
-            raise KafkaUnavailable(
-                f"{where} offset {before}: the range ends at {offsets.end} but the broker returned no records, {why}; "
-                f"the last stable offset is {piece.last_stable_offset}"
+            tally.skip_to(end)
+        elif piece.throttle_ms and self._throttled_s < THROTTLED_S_MAX:
+            self._throttled_s += piece.throttle_ms / 1000
+            self._silent_since = time.monotonic() + piece.throttle_ms / 1000
+        elif piece.throttle_ms or time.monotonic() - self._silent_since >= self._options.patience_s:
+            why = (
+                f"throttled for {self._throttled_s:.0f} s"
+                if piece.throttle_ms
+                else f"for {self._options.patience_s:.0f} s"
             )
-
-
-def _skip_corrupt(
-    error: CorruptBatch, span: CorruptSpan, tally: Tally, skip_corrupt: Callable[[CorruptSpan], SkippedOffsets] | None
-) -> None:
-    """Skips a corrupt batch and counts its offsets, if the policy permits.
-
-    Args:
-        error: the corruption.
-        span: the offsets of the batch in this range.
-        skip_corrupt: as in `read_range`; None forbids it.
-
-    Raises:
-        CorruptBatch: the policy forbids it, or too many batches were skipped.
-    """
-    if skip_corrupt is None:
-        raise CorruptBatch(str(error), span.next_offset) from error
-    if len(tally.skipped) >= CORRUPT_BATCHES_MAX:
-        more = f"{error}; one of more than {CORRUPT_BATCHES_MAX} such batches in this partition"
-        raise CorruptBatch(more, span.next_offset) from error
-    tally.skip_to(span.start)
-    if span.start < span.end:
-        tally.skip_corrupt(skip_corrupt(span))
+            raise KafkaUnavailable(
+                f"{self._where(piece)} offset {before}: the range ends at {end} but the broker returned no records, "
+                f"{why}; the last stable offset is {piece.last_stable_offset}"
+            )
 
 
 def _says_nothing_is_left(piece: FetchSlice, end: int) -> bool:

@@ -17,7 +17,7 @@ from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.read import range_reader
 from headrace.loader.read.batch_neighbors import CorruptSpan, Fetch
-from headrace.loader.read.range_reader import StopBefore, Tally, read_range
+from headrace.loader.read.range_reader import ReadOptions, StopBefore, Tally, read_range
 from headrace.loader.work_unit import OffsetRange, SkippedOffsets
 from support.broker.record_batches import make_batch, reseal
 
@@ -50,7 +50,13 @@ def serve(
 def read(fetch: Fetch, start: int, end: int, patience_s: float = 0.0) -> tuple[list[Record], Tally]:
     tally = Tally(start)
     records: list[Record] = []
-    read_range(fetch, OffsetRange(TP, start, end), records.extend, tally, batch_bytes_max=CAP, patience_s=patience_s)
+    read_range(
+        fetch,
+        OffsetRange(TP, start, end),
+        records.extend,
+        tally,
+        ReadOptions(batch_bytes_max=CAP, patience_s=patience_s),
+    )
     assert len(records) + tally.control + tally.aborted + tally.gap_offsets == end - start
     return records, tally
 
@@ -105,10 +111,12 @@ def prefetches(fetch: Fetch, start: int, end: int) -> tuple[list[int], list[int]
         OffsetRange(TP, start, end),
         ignored,
         Tally(start),
-        batch_bytes_max=CAP,
-        patience_s=0.0,
-        prefetch=prefetched.append,
-        fetch_following=lambda: behind.append(len(fetched)),
+        ReadOptions(
+            batch_bytes_max=CAP,
+            patience_s=0.0,
+            prefetch=prefetched.append,
+            fetch_following=lambda: behind.append(len(fetched)),
+        ),
     )
     return fetched, prefetched, behind
 
@@ -204,7 +212,7 @@ def test_error_of_a_log_that_ends_before_the_range_has_the_offset() -> None:
     pieces: list[list[Record]] = []
     with pytest.raises(KafkaUnavailable, match=r"\bb:1\b.*\borders\b.*\b3\b.*\b5\b.*\b9\b"):
         log = serve([make_batch(range(5))])
-        read_range(log, OffsetRange(TP, 0, 9), pieces.append, tally, batch_bytes_max=CAP, patience_s=0)
+        read_range(log, OffsetRange(TP, 0, 9), pieces.append, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0))
     assert tally.position == 5 and len(pieces) == 1
 
 
@@ -288,14 +296,14 @@ def test_an_error_of_the_second_fetch_keeps_the_first_as_prefix() -> None:
         return serve(log[:1])(offset)
 
     with pytest.raises(OffsetOutOfRange):
-        read_range(fetch, OffsetRange(TP, 0, 10), ignored, tally, batch_bytes_max=CAP, patience_s=0)
+        read_range(fetch, OffsetRange(TP, 0, 10), ignored, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0))
     assert tally.position == 5
 
 
 def test_cut_to_removes_later_gaps() -> None:
     log = [make_batch([1], base=0, next_offset=3), make_batch([4, 6, 9], base=3, next_offset=12)]
     tally = Tally(0)
-    read_range(serve(log), OffsetRange(TP, 0, 12), ignored, tally, batch_bytes_max=CAP, patience_s=0)
+    read_range(serve(log), OffsetRange(TP, 0, 12), ignored, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0))
     assert (tally.position, tally.gap_offsets) == (12, 8)
     tally.cut_to(9)
     assert (tally.position, tally.gaps, tally.gap_offsets) == (9, [(0, 1), (2, 4), (5, 6), (7, 9)], 6)
@@ -315,7 +323,7 @@ def test_nothing_is_counted_from_the_offset_at_which_the_consumer_stops() -> Non
             taken.append(record[0])
 
     with pytest.raises(StopBefore):
-        read_range(serve(log), OffsetRange(TP, 0, 12), take, tally, batch_bytes_max=CAP, patience_s=0)
+        read_range(serve(log), OffsetRange(TP, 0, 12), take, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0))
     assert taken == [0, 1, 2, 4, 6]
     assert (tally.position, tally.gaps, tally.gap_offsets) == (9, [(3, 4), (5, 6), (7, 9)], 4)
 
@@ -356,7 +364,7 @@ def test_a_batch_with_a_wrong_base_offset_is_corrupt_and_no_gap(at: int, base: i
     tally = Tally(0)
     taken: list[Record] = []
     with pytest.raises(CorruptBatch, match=fault):
-        read_range(fetch, OffsetRange(TP, 0, 50), taken.extend, tally, batch_bytes_max=CAP, patience_s=0)
+        read_range(fetch, OffsetRange(TP, 0, 50), taken.extend, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0))
     assert tally.position == len(taken) <= 5 * at
     assert offsets_of(taken) == list(range(len(taken))) and tally.gap_offsets == 0
 
@@ -392,7 +400,7 @@ def check_reads_no_wrong_record(fetch: Fetch) -> None:
     tally = Tally(0)
     taken: list[Record] = []
     with pytest.raises((CorruptBatch, KafkaUnavailable)):
-        read_range(fetch, OffsetRange(TP, 0, 50), taken.extend, tally, batch_bytes_max=CAP, patience_s=0)
+        read_range(fetch, OffsetRange(TP, 0, 50), taken.extend, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0))
     assert tally.gap_offsets == 0
     assert [(record[0], record[3]) for record in taken] == [
         (offset, b"value %d" % offset) for offset in range(tally.position)
@@ -491,7 +499,7 @@ def epochs_read(*epochs: int, start: int = 0, end: int = 50, leader_epoch: int =
     log = [of_epoch(epoch, batch) for epoch, batch in zip(epochs, LOG, strict=False)]
     tally = Tally(start)
     offsets = OffsetRange(TP, start, end, leader_epoch=leader_epoch)
-    read_range(serve(log), offsets, ignored, tally, batch_bytes_max=CAP, patience_s=0)
+    read_range(serve(log), offsets, ignored, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0))
     return tally.epochs
 
 
@@ -563,7 +571,9 @@ def test_any_flipped_bit_loses_at_most_its_batch(
     reader = OffsetRange(TP, 0, base)
     try:
         skip = skipping(spans)
-        read_range(fetch, reader, records.extend, tally, batch_bytes_max=CAP, patience_s=0, skip_corrupt=skip)
+        read_range(
+            fetch, reader, records.extend, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skip)
+        )
     except (CorruptBatch, KafkaUnavailable):
         # If two batches overlap, the first may be the damaged one, so it is not read either.
         is_base = bit < 64
@@ -593,9 +603,7 @@ def test_consecutive_corrupt_batches_are_skipped_separately() -> None:
         OffsetRange(TP, 0, 50),
         records.extend,
         tally,
-        batch_bytes_max=CAP,
-        patience_s=0,
-        skip_corrupt=skipping(spans),
+        ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans)),
     )
     assert [(span.start, span.end) for span in spans] == [(15, 20), (20, 25), (45, 50)]
     assert [span.batch for span in spans] == [log[3], log[4], log[9]]
@@ -608,7 +616,13 @@ def test_only_offsets_of_the_range_are_skipped_for_a_corrupt_batch() -> None:
         spans: list[CorruptSpan] = []
         tally = Tally(start)
         reader = OffsetRange(TP, start, end)
-        read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans))
+        read_range(
+            serve(log),
+            reader,
+            ignored,
+            tally,
+            ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans)),
+        )
         assert [(one.start, one.end) for one in spans] == [span] and tally.position == end
 
 
@@ -617,7 +631,9 @@ def test_a_corrupt_batch_after_the_range_is_ignored() -> None:
     spans: list[CorruptSpan] = []
     tally = Tally(0)
     reader = OffsetRange(TP, 0, 8)
-    read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans))
+    read_range(
+        serve(log), reader, ignored, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans))
+    )
     assert (tally.gaps, tally.position, spans) == ([(5, 8)], 8, [])
 
 
@@ -625,7 +641,9 @@ def test_a_gap_before_a_corrupt_batch_is_a_gap() -> None:
     log = [make_batch(range(5)), flipped(make_batch(range(8, 12)), 600), make_batch([12])]
     tally = Tally(0)
     reader = OffsetRange(TP, 0, 13)
-    read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping([]))
+    read_range(
+        serve(log), reader, ignored, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping([]))
+    )
     assert (tally.gaps, tally.gap_offsets, tally.corrupt) == ([(5, 8)], 3, 4)
 
 
@@ -633,7 +651,7 @@ def test_a_corrupt_batch_stops_the_range_with_the_next_offset() -> None:
     log = [make_batch(range(5)), flipped(make_batch(range(5, 15)), 600), make_batch(range(15, 20))]
     tally = Tally(0)
     with pytest.raises(CorruptBatch) as stop:
-        read_range(serve(log), OffsetRange(TP, 0, 20), ignored, tally, batch_bytes_max=CAP, patience_s=0)
+        read_range(serve(log), OffsetRange(TP, 0, 20), ignored, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0))
     assert (tally.position, stop.value.next_offset) == (5, 15)
 
 
@@ -661,9 +679,7 @@ def test_a_corrupt_batch_without_an_intact_next_batch_stops_the_range(behind: by
             OffsetRange(TP, 5, 99),
             ignored,
             tally,
-            batch_bytes_max=CAP,
-            patience_s=0,
-            skip_corrupt=skipping(spans),
+            ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans)),
         )
     assert (stop.value.next_offset, tally.position, spans) == (None, 5, [])
 
@@ -686,7 +702,13 @@ def test_a_corrupt_abort_marker_does_not_abort_later_records() -> None:
 
     tally = Tally(0)
     reader = OffsetRange(TP, 0, 6)
-    read_range(fetch, reader, records.extend, tally, batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans))
+    read_range(
+        fetch,
+        reader,
+        records.extend,
+        tally,
+        ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans)),
+    )
     assert (offsets_of(records), tally.aborted, tally.control, tally.corrupt) == ([3, 4], 2, 1, 1)
 
 
@@ -696,7 +718,13 @@ def test_too_many_corrupt_batches_stop_the_range(monkeypatch: pytest.MonkeyPatch
     tally = Tally(0)
     reader = OffsetRange(TP, 0, 12)
     with pytest.raises(CorruptBatch, match=r"\b3\b") as stop:
-        read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping([]))
+        read_range(
+            serve(log),
+            reader,
+            ignored,
+            tally,
+            ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping([])),
+        )
     assert (tally.position, stop.value.next_offset, tally.corrupt) == (7, 8, 3)
 
 
@@ -727,7 +755,9 @@ def test_a_batch_at_an_impossible_offset_is_no_gap(
     tally, spans = Tally(0), []
     reader = OffsetRange(TP, 0, 20)
     with pytest.raises(MisplacedBatch, match=why) as stop:
-        read_range(fetch, reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans))
+        read_range(
+            fetch, reader, ignored, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans))
+        )
     assert (tally.position, tally.gap_offsets, spans, stop.value.next_offset) == (stops_at, 0, [], None)
 
 
@@ -741,7 +771,13 @@ def test_an_undecodable_batch_is_skipped_only_with_a_correct_base_offset(at: int
         fetch = in_segments(damaged(at, moved(large, stated)), each)
         reader = OffsetRange(TP, 0, 50)
         try:
-            read_range(fetch, reader, ignored, tally, batch_bytes_max=4000, patience_s=0, skip_corrupt=skipping(spans))
+            read_range(
+                fetch,
+                reader,
+                ignored,
+                tally,
+                ReadOptions(batch_bytes_max=4000, patience_s=0, skip_corrupt=skipping(spans)),
+            )
         except MisplacedBatch:
             assert not is_passed and spans == [] and tally.position <= 5 * at
         else:
@@ -760,9 +796,7 @@ def test_a_corrupt_batch_is_skipped_only_if_the_next_batch_is_contiguous() -> No
                 OffsetRange(TP, 0, 50),
                 ignored,
                 tally,
-                batch_bytes_max=CAP,
-                patience_s=0,
-                skip_corrupt=skipping(spans),
+                ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans)),
             )
         assert (tally.position, spans) == (15, [])
 
@@ -775,7 +809,13 @@ def test_a_corrupt_batch_with_a_too_high_last_offset_is_skipped() -> None:
     tally, spans, records = Tally(0), [], []
     reader = OffsetRange(TP, 0, 50)
     fetch = serve(log, slice_bytes=1000)
-    read_range(fetch, reader, records.extend, tally, batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans))
+    read_range(
+        fetch,
+        reader,
+        records.extend,
+        tally,
+        ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans)),
+    )
     assert [(one.start, one.end) for one in spans] == [(5, 10)]
     assert offsets_of(records) == [*range(5), *range(10, 50)]
 
@@ -784,7 +824,9 @@ def test_epochs_of_batches_around_a_corrupt_one_are_recorded() -> None:
     log = [of_epoch(2 if at < 4 else 3, batch) for at, batch in enumerate(damaged(3, flipped(LOG[3], 600)))]
     tally = Tally(0)
     reader = OffsetRange(TP, 0, 50, leader_epoch=9)
-    read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping([]))
+    read_range(
+        serve(log), reader, ignored, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping([]))
+    )
     assert tally.epochs == ReadEpochs(((2, 0), (3, 15)), 50), "the epoch of the corrupt batch is not recorded"
 
 
