@@ -51,7 +51,7 @@ def from_json(value: Any, wanted: type[T], where: str = "") -> T:
 
     Raises:
         ValueError: the value does not have this type; the message begins with `where` and the JSON pointer of the
-        misfit.
+            misfit.
     """
     try:
         return typing.cast(T, _reader(typing.cast(Any, wanted))(value))

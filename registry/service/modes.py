@@ -52,8 +52,7 @@ class Modes:
         effective mode.
 
         Raises:
-            SubjectModeNotConfigured: the scope has no mode; never raised for the default context, which is READWRITE
-            then.
+            SubjectModeNotConfigured: the scope has no mode. Without a mode, the default context is READWRITE.
         """
 
         def read(repository: Repository) -> Mode:
