@@ -275,7 +275,7 @@ class UsersFile:
             self._load(stamp)
             logger.info("users_file_read path=%s users=%d", self._path, len(self._state.policy.principals))
         except UsersFileUnusable as error:
-            logger.error("users_file_not_read cause=%s", error)
+            logger.error("users_file_not_read action=keeping the previous users and grants cause=%s", error)
 
     def _load(self, stamp: tuple[int, ...]) -> None:
         # Set first, so that a file with a mistake is read and logged only once.

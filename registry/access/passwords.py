@@ -33,8 +33,9 @@ class Cost:
     def __post_init__(self) -> None:
         if not (1 <= self.log2_n <= 24 and self.r >= 1 and self.p >= 1) or self.memory_bytes > MEMORY_BYTES_MAX:
             raise ValueError(
-                f"the scrypt parameters ln={self.log2_n},r={self.r},p={self.p} are out of bounds: they need "
-                f"2**ln * r * 128 bytes of memory; the maximum is {MEMORY_BYTES_MAX}"
+                f"the scrypt parameters ln={self.log2_n},r={self.r},p={self.p} are out of bounds: expected ln from "
+                f"1 to 24, r and p from 1, and at most {MEMORY_BYTES_MAX} bytes of memory (128 * r * 2**ln); use the "
+                "parameters that `headrace registry user` prints"
             )
 
     @property
@@ -81,7 +82,10 @@ class PasswordHash:
         except binascii.Error:
             raise ValueError("salt or hash is not base64; copy the text that `headrace registry user` prints") from None
         if not 16 <= len(digest) <= 64:
-            raise ValueError("the hash must have 16 to 64 bytes")
+            raise ValueError(
+                f"the hash has {len(digest)} bytes, expected 16 to 64; copy the text that `headrace registry user` "
+                "prints"
+            )
         return cls(cost, salt, digest)
 
     def matches(self, password: str) -> bool:

@@ -94,7 +94,7 @@ class SubjectPattern:
         else:
             context, name = split_subject(text)
             if WILDCARD in context:
-                raise ValueError("a context has no wildcard; `:*:` is every context")
+                raise ValueError(f"the context in the pattern {text} contains `*`; write `:*:` for every context")
             context = unquote(context)
         return cls(text, context, tuple(unquote(piece) for piece in name.split(WILDCARD)))
 

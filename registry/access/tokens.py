@@ -96,7 +96,7 @@ class TokenKeys:
                 try:
                     self._read(self._clock())
                 except TokenKeysUnusable as error:
-                    logger.error("token_keys_not_read cause=%s", error)
+                    logger.error("token_keys_not_read keys_in_use=%d cause=%s", len(self._keys), error)
             return self._find(key_id)
 
     def _find(self, key_id: str | None) -> jwt.PyJWK | None:
@@ -115,7 +115,9 @@ class TokenKeys:
             raise TokenKeysUnusable(f"the token keys {self._source} are not a JSON Web Key Set: {error}") from error
         self._keys = {key.key_id: key for key in found.keys if key.key_type in KEY_KINDS}
         if not self._keys:
-            raise TokenKeysUnusable(f"the token keys {self._source} have no public key, expected RSA, EC or Ed25519")
+            raise TokenKeysUnusable(
+                f"the token keys {self._source} contain no public RSA, EC or Ed25519 key; use the key set of the issuer"
+            )
 
     def _text(self) -> str:
         if not self._is_url:

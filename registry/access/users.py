@@ -106,7 +106,10 @@ def parse_users(text: str) -> Policy:
     roles = {name.removeprefix(ROLE): tuple(found) for name, found in grants.items() if name.startswith(ROLE)}
     if not (hashes or grants[ANONYMOUS] or roles):
         # An editor may empty the file before it writes the new content.
-        raise UsersFileInvalid("it has no user and no grant for anonymous clients, so every request would be denied")
+        raise UsersFileInvalid(
+            "it has no user and no grant for anonymous clients, so every request would be denied; add the line that "
+            "`headrace registry user NAME` prints"
+        )
     for_every_user = grants[WILDCARD]
     return Policy(
         {name: known for name, known in hashes.items() if known is not None},
@@ -148,14 +151,16 @@ def _new_subject(text: str, existing: Mapping[str, str]) -> str:
 
 def _new_name(name: str, existing: Mapping[str, object]) -> str:
     if name in (WILDCARD, ANONYMOUS) or name.startswith(ROLE):
-        raise ValueError(f"{name} is reserved and cannot be a user name")
+        raise ValueError(f"{name} is reserved for grants; choose another user name")
     # A colon ends the name in HTTP basic authentication.
     if not name or ":" in name or "#" in name or not is_storable(name) or len(name.split()) != 1:
-        raise ValueError("a user name cannot contain a colon, blank, number sign or control character")
+        raise ValueError(
+            f"the user name {name!r} is empty or contains a colon, blank, number sign or control character"
+        )
     if name in existing:
         raise ValueError(f"user {name} is already defined")
     if len(existing) >= USERS_MAX:
-        raise ValueError(f"there are more than {USERS_MAX} users")
+        raise ValueError(f"there are more than {USERS_MAX} users; use tokens with roles for more")
     return name
 
 

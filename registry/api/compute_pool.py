@@ -70,7 +70,10 @@ class ComputePool:
             return False
         failure = self._starting.exception()
         if failure is not None:
-            logger.error("compute_process_not_started cause=%r", failure)
+            logger.error(
+                "compute_process_not_started action=running small checks in the worker until the next attempt cause=%r",
+                failure,
+            )
             self._pool, self._starting = self._new_pool(), None
         return failure is None
 
@@ -99,7 +102,7 @@ class ComputePool:
             return await asyncio.wrap_future(future)
         except BrokenProcessPool:
             if self._pool is pool:
-                logger.error("compute_process_died")
+                logger.error("compute_process_died possible_cause=lack of memory action=starting new processes")
                 self._pool, self._starting = self._new_pool(), None
             raise
 

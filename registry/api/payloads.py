@@ -46,7 +46,6 @@ CHARSETS = frozenset({*aliases, *(module.name for module in pkgutil.iter_modules
 """Names of existing codecs, as `encodings` spells them. It would cache failed lookups of other names forever."""
 
 VALUES_MAX = 20_000
-VALUES_MAX = 20_000
 """JSON values per body. marshmallow may take 40 microseconds for each; 1,000 references have 4,001 values."""
 _TOO_MANY_VALUES = re.compile(
     r"""(?:(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|[^",\[{]++)*+[,\[{])""" + f"{{{VALUES_MAX + 1}}}", re.DOTALL
@@ -357,7 +356,9 @@ def _read_json(text: str) -> Any:
     if not text.strip():
         return None
     if _TOO_MANY_VALUES.match(text):
-        raise RequestEntityTooLarge(f"the body has more than {VALUES_MAX} JSON values outside of the schema")
+        raise RequestEntityTooLarge(
+            f"the body has more than {VALUES_MAX} JSON values outside of the schema; use fewer references and rules"
+        )
     try:
         value = json.loads(text, parse_constant=_no_constant)
         # Lone surrogates, which JSON escapes can produce, cannot be encoded as UTF-8, so they cannot be stored.
@@ -365,7 +366,9 @@ def _read_json(text: str) -> Any:
     except RecursionError:
         raise BadRequest(400, "The request body cannot be read: the JSON is nested too deeply") from None
     except UnicodeEncodeError:
-        raise BadRequest(400, "The request body cannot be read: it has a lone surrogate") from None
+        raise BadRequest(
+            400, r"The request body has an unpaired surrogate (\ud800 to \udfff), which cannot be stored; remove it"
+        ) from None
     except json.JSONDecodeError as error:
         location = f"line {error.lineno}, column {error.colno}"
         reason = error.msg.removesuffix(" at")

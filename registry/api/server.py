@@ -172,7 +172,11 @@ def _reload_on_hangup(server: AbstractServer[Any], tls: ServerCertificate | None
                 _read_tls(server, tls)
             except (OSError, ValueError) as error:
                 # Workers that cannot read the files would exit, and the registry with them.
-                logger.error("certificate_refused path=%s cause=%s", tls.certificate, error)
+                logger.error(
+                    "certificate_not_reloaded path=%s action=keeping the previous certificate cause=%s",
+                    tls.certificate,
+                    error,
+                )
                 return
         logger.info("workers_replaced cause=SIGHUP")
         server.signal_handler_reload()  # type: ignore[no-untyped-call]  # granian's own
@@ -272,7 +276,7 @@ def _print_when_ready(url: str) -> None:
             print(f"ready registry={url}", flush=True)
             return
         time.sleep(READY_POLL_S)
-    logger.error("registry_not_ready after_s=%.0f status=%s", READY_TIMEOUT_S, status)
+    logger.error("registry_not_ready url=%s/readyz after_s=%.0f status=%s", url, READY_TIMEOUT_S, status)
 
 
 def _readiness(url: str) -> int | str:

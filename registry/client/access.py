@@ -45,7 +45,7 @@ class BearerAuth:
     def header(self) -> str:
         token = self.token if isinstance(self.token, str) else self.token()
         if not token or not token.isascii() or not token.isprintable() or " " in token:
-            raise ValueError("a bearer token must be printable ASCII without blanks")
+            raise ValueError("the bearer token is empty, or has a blank or a character that is not printable ASCII")
         return f"Bearer {token}"
 
 

@@ -178,7 +178,7 @@ class Connections:
             if time.monotonic() > deadline:
                 raise TimeoutError
         if response.length:
-            raise http.client.HTTPException("the response ends before its length")
+            raise http.client.HTTPException("the connection was closed before the whole response arrived")
         if response.length == 0:
             response.close()  # read1 does not detect the end, and the connection would reject another request
         return b"".join(parts)

@@ -81,8 +81,11 @@ def _token(path: Path) -> str:
     """Reads the token file. It is called before every request, because token files are replaced before they expire."""
     try:
         with path.open(encoding="ascii") as file:
-            return file.read(TOKEN_BYTES_MAX).strip()
+            token = file.read(TOKEN_BYTES_MAX).strip()
     except OSError as error:
         raise ValueError(f"the token file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"the token file {path} has no ASCII token") from None
+        token = ""
+    if not token:
+        raise ValueError(f"the token file {path} is empty or not ASCII; write one token to it")
+    return token

@@ -94,7 +94,9 @@ def parse_registered_schema(response: Mapping[str, Any]) -> RegisteredSchema:
             response.get("guid") or "",
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ServiceError("the response is not one of a schema registry: it has no schema", status=200) from error
+        raise ServiceError(
+            "the response is not one of a schema registry: it has no schema; check the URL", status=200
+        ) from error
 
 
 def response_field(response: Any, name: str, kind: type[T]) -> T:
@@ -105,7 +107,9 @@ def response_field(response: Any, name: str, kind: type[T]) -> T:
     """
     value = response.get(name) if isinstance(response, Mapping) else None
     if not isinstance(value, kind):
-        raise ServiceError(f"the response is not one of a schema registry: it has no {name!r}", status=200)
+        raise ServiceError(
+            f"the response is not one of a schema registry: it has no {name!r}; check the URL", status=200
+        )
     return value
 
 

@@ -49,7 +49,7 @@ class AuditLog:
         line = json.dumps(entry, separators=(",", ":"))
         if not self._file.write_line(line.encode() + b"\n"):
             # The change is committed already, so it goes to the server log at least.
-            logger.error("audit_log_not_written line=%s", line)
+            logger.error("audit_log_not_written remedy=append the line to the audit log line=%s", line)
 
     def close(self) -> None:
         self._file.close()

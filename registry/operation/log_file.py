@@ -50,7 +50,11 @@ class LogFile:
                 os.write(self._descriptor, line)
             except OSError as error:
                 if not self._fails:
-                    logger.error("log_not_written log=%r cause=%s", self._name, error)
+                    logger.error(
+                        "log_not_written log=%r cause=%s; lines are missing in it until writing succeeds again",
+                        self._name,
+                        error,
+                    )
                 self._fails = True
             else:
                 self._fails = False

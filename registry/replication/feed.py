@@ -200,7 +200,7 @@ def parse_response(body: Any, url: str) -> ReplicationResponse:
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidResponse(
-            f"the response of {url} to a replica is not that of a Headrace registry: {error}"
+            f"the response of {url} to a replica is not that of a Headrace registry: {error}; check the URL"
         ) from error
 
 

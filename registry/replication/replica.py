@@ -152,13 +152,16 @@ class Replica:
         if response.states is None or response.settings is None:
             return self._write_update(polled_ms, None) or RoundResult.UNCHANGED
         if self._position is not None and self._position.history != response.position.history:
-            logger.warning("source registry may have returned to an earlier state: url=%s", self._source.url)
+            logger.warning(
+                "source_history_changed url=%s possible_cause=restored backup action=fetching all subjects",
+                self._source.url,
+            )
             self._reset()
         try:
             update, states = self._build_update(response, response.states)
             result = self._write_update(polled_ms, update)
         except ReplicaDiverged as error:
-            logger.warning("full replication needed: cause=%s", error)
+            logger.warning("full_replication_needed cause=%s", error)
             self._reset()
             self._needs_full_copy = True
             return RoundResult.CHANGED
@@ -190,8 +193,9 @@ class Replica:
         if replication is not None:
             if replication.source != response.source:
                 raise ReplicationStopped(
-                    f"{self._source.url} is another registry ({response.source}) than the source of this replica "
-                    f"({replication.source}, at {replication.url}); replicate it into an empty database"
+                    f"the database is a replica of {replication.url} (id {replication.source}), but {self._source.url} "
+                    f"is another registry (id {response.source}); name the same source, or replicate into an empty "
+                    "database"
                 )
             return
 
@@ -213,7 +217,7 @@ class Replica:
             )
 
         self._database.write(write)
-        logger.info("replication started: url=%s source=%s", self._source.url, response.source)
+        logger.info("replication_started url=%s source=%s", self._source.url, response.source)
 
     def _build_update(
         self, response: ReplicationResponse, states: Mapping[str, SubjectState]
@@ -366,7 +370,9 @@ def promote(database: Database, now_ms: int) -> ReplicationState:
         tables.lock_replication_state()
         replication = repository.replication_state()
         if replication is None or replication.is_promoted:
-            raise ReplicationStopped("the database is not a replica, so it cannot be promoted")
+            raise ReplicationStopped(
+                "the database is not a replica, so it cannot be promoted; check registry.database_url"
+            )
         repository.bump_revision(of_settings=True)
         repository.remove_modes([ALL_CONTEXTS_SCOPE])
         if replication.mode is not None:
@@ -376,7 +382,7 @@ def promote(database: Database, now_ms: int) -> ReplicationState:
         return promoted
 
     promoted = database.write(write)
-    logger.info("registry promoted: source=%s lag_s=%.1f", promoted.source, promoted.lag_s(now_ms))
+    logger.info("registry_promoted source=%s lag_s=%.1f", promoted.source, promoted.lag_s(now_ms))
     return promoted
 
 

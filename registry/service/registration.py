@@ -182,7 +182,9 @@ class Registration:
             attempts = (self._attempt(subject, decide, stripe) for _ in range(REGISTRATION_ATTEMPTS_MAX))
             registered = next(filter(None, attempts), None)
         if registered is None:
-            raise StoreError(f"Register operation on subject '{subject}' timed out: too many concurrent changes")
+            raise StoreError(
+                f"Register operation on subject '{subject}' timed out: too many concurrent changes; try again"
+            )
         if registered.is_new:
             stored = registered.stored
             # Cached, because the subject's next registration is compared with it, and other subjects may register it
@@ -479,14 +481,19 @@ def _new_id(repository: Repository, plan: _RegistrationPlan) -> SchemaId:
     schema_id = repository.take_next_id(plan.context)
     # Imports can use up the ids.
     if schema_id > SCHEMA_ID_MAX:
-        raise OperationNotPermitted(f"No schema id is left in context {plan.context}", subject=plan.subject)
+        raise OperationNotPermitted(
+            f"No schema id up to {SCHEMA_ID_MAX} is left in context {plan.context}; register in another context",
+            subject=plan.subject,
+        )
     return schema_id
 
 
 def _require_number(subject: str, version: int) -> None:
     # Imports can use up the numbers.
     if version > VERSION_MAX:
-        raise InvalidSchema(f"No version number is left for subject '{subject}'", subject=subject)
+        raise InvalidSchema(
+            f"No version number is left for subject '{subject}'; register under another subject name", subject=subject
+        )
 
 
 def _require_mode(subject: str, request: SchemaRequest, mode: Mode) -> None:

@@ -177,7 +177,8 @@ class _VersionImporter:
         self.rejected[key] = ImportProblem(f"{describe_version(key)}: {reason}", key)
         if len(self.rejected) > REJECTED_MAX:
             raise ImportStopped(
-                f"the target rejected more than {REJECTED_MAX} versions; the last was {describe_version(key)}: {reason}"
+                f"the target rejected more than {REJECTED_MAX} versions; check that registry.url is the intended "
+                f"target; the last was {describe_version(key)}: {reason}"
             )
 
     def _call(self, action: VersionAction) -> None:
@@ -198,4 +199,6 @@ def _set(remote: RemoteRegistry, action: ImportAction) -> None:
         elif isinstance(action, SetConfig):
             remote.set_config(action.scope, json.loads(action.changes) if action.changes else None)
     except OperationNotPermitted as error:
-        raise ImportStopped(f"the target rejected {action}: {error}") from error
+        raise ImportStopped(
+            f"the target rejected {action}: {error}; correct the cause and run the import again, which continues it"
+        ) from error

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from headrace.registry.domain import SubjectVersion
 from headrace.registry.errors import RegistryChanged
-from headrace.registry.names import DEFAULT_CONTEXT, GLOBAL_CONTEXT
+from headrace.registry.names import DEFAULT_CONTEXT, GLOBAL_CONTEXT, quoted_for_log
 from headrace.registry.transfer.parallel import PARALLEL_REQUESTS_MAX
 from headrace.registry.transfer.remote import RemoteRegistry
 from headrace.registry.transfer.snapshot import (
@@ -112,8 +112,13 @@ def sort_by_references(versions: Sequence[ExportedVersion]) -> tuple[ExportedVer
         return ordered_by_references(versions)
     except CircularReferences as error:
         stuck = set(error.nodes)
-        logger.warning("circular references: versions=%d", len(stuck))
         rest = [version for version in versions if version.key in stuck]
+        logger.warning(
+            "versions with circular references are exported last: versions=%d first_subject=%s first_version=%d",
+            len(rest),
+            quoted_for_log(rest[0].subject),
+            rest[0].version,
+        )
         return (*ordered_by_references(version for version in versions if version.key not in stuck), *rest)
 
 

@@ -111,7 +111,7 @@ class SoftDeleteVersion(VersionAction):
     __slots__ = ()
 
     def __str__(self) -> str:
-        return f"{describe_version(self.version.key)}: delete softly"
+        return f"{describe_version(self.version.key)}: soft-delete"
 
 
 ImportAction = SetMode | SetConfig | RegisterVersion | SoftDeleteVersion
@@ -189,7 +189,7 @@ def _dangling_references(snapshot: Snapshot, target: TargetContent) -> Iterator[
             if key not in existing and version.key not in target.versions:
                 yield ImportProblem(
                     f"{describe_version(version.key)} refers to {describe_version(key)}, which is neither in the file "
-                    "nor in the target",
+                    "nor in the target; export that version too, or register it in the target first",
                     version.key,
                     can_be_skipped=True,
                 )
