@@ -125,7 +125,7 @@ class KafkaCluster:
     ) -> None:
         self._bootstrap = parse_bootstrap_servers(bootstrap_servers)
         if not self._bootstrap:
-            raise ValueError("expected at least one host:port")
+            raise ValueError("no broker address is given; set kafka.bootstrap_servers to at least one host:port")
         self._timeout_s = timeout_s
         self._security = security
         self._clock = clock

@@ -37,7 +37,8 @@ def decompress(codec: int, data: memoryview, bytes_max: int) -> bytes | memoryvi
     try:
         codec_function = _CODECS[codec]
     except KeyError:
-        raise DecompressionError(f"codec {codec} is not one of {sorted(_CODECS)}") from None
+        supported = ", ".join(CODEC_NAMES.values())
+        raise DecompressionError(f"unknown compression codec {codec}; supported are {supported}") from None
     try:
         decompressed = codec_function(data, bytes_max)
     except _LIBRARY_ERRORS as error:

@@ -218,7 +218,10 @@ class Connection:
         (correlation_id,) = struct.unpack_from(">i", frame)
         if correlation_id != self._correlation_id:
             self.close()
-            raise KafkaUnavailable(f"broker {self.name} responded to another request than {request.name}")
+            raise KafkaUnavailable(
+                f"broker {self.name} sent a response that does not belong to the request {request.name}; "
+                "the connection was closed"
+            )
         try:
             content = frame[_header_bytes(response, version, frame) :]
             return response.decode(content, version=version) if decode is None else decode(content, version)

@@ -121,7 +121,7 @@ class _Reader:
     def _take(self, size: int) -> memoryview:
         at, self._at = self._at, self._at + size
         if self._at > len(self._frame):
-            raise ValueError(f"{size} bytes at {at} of {len(self._frame)}")
+            raise ValueError(f"expected {size} bytes at position {at}, but the response has {len(self._frame)} bytes")
         return self._frame[at : self._at]
 
     def _varint(self) -> int:

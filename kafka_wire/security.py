@@ -215,7 +215,7 @@ def _read(key: str, path: str) -> str:
 def _cause(error: Exception) -> str:
     """Returns the cause of an error without the path and without any content of the file."""
     if isinstance(error, ssl.SSLError):
-        return error.reason or "it is not such a PEM file"
+        return error.reason or "it is not a PEM file with a valid certificate or key"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return "its content is invalid"
