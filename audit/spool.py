@@ -254,7 +254,12 @@ def leftover_spools(directory: Path) -> Iterator[LeftoverSpool]:
         except (OSError, ValueError, KeyError, struct.error) as error:
             os.close(descriptor)
             if not isinstance(error, BlockingIOError):
-                logger.warning("audit spool unreadable path=%s error=%s", path, error)
+                logger.warning(
+                    "audit spool unreadable, its counts are missing in the audit; delete it if the error persists "
+                    "path=%s error=%s",
+                    path,
+                    error,
+                )
             continue
         yield LeftoverSpool(path, rows, descriptor)
 
