@@ -113,7 +113,12 @@ class Cleaner:
             if not is_current():
                 return False
             self._uncleanable.add(key)
-            logger.error("compaction disabled directory=%s reason=%s", log.directory.name, error)
+            logger.error(
+                "compaction disabled until a restart; stop the broker and run headrace broker verify "
+                "directory=%s reason=%s",
+                log.directory.name,
+                error,
+            )
             return False
 
     def _due_segments(

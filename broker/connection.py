@@ -138,7 +138,10 @@ class Connections:
         while (unread_bytes := self._unread_bytes) > UNREAD_BYTES_TOTAL_MAX:
             oldest = next(iter(self.slow_readers))
             self.untrack_unread(oldest)
-            oldest.abort(f"slowest reader while all clients together have not read {unread_bytes} bytes of responses")
+            oldest.abort(
+                f"it has read slowly for the longest time, and all clients together have {unread_bytes} unread bytes "
+                f"of responses; the limit is {UNREAD_BYTES_TOTAL_MAX}"
+            )
 
     def _update_unread(self, connection: Connection) -> None:
         unread_bytes = connection.unread_bytes
@@ -273,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
             self._abort_on_io_error(error)
             return
         except Exception:
-            logger.exception("request failed peer=%s:%s", *self._peer)
+            logger.exception("request failed, connection closed peer=%s:%s", *self._peer)
             transport.abort()
             return
         self._receiver.shrink()
@@ -386,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _abort_on_io_error(self, error: OSError) -> None:
         """Closes the connection because a file cannot be read or written."""
-        logger.error("request failed peer=%s:%s error=%s", *self._peer, error)
+        logger.error("request failed, connection closed peer=%s:%s error=%s", *self._peer, error)
         if self._transport is not None:
             self._transport.abort()
 
@@ -408,7 +411,7 @@ class Connection(asyncio.BufferedProtocol):
             self._abort_on_io_error(error)
             return
         except Exception:
-            logger.exception("request failed peer=%s:%s", *self._peer)
+            logger.exception("request failed, connection closed peer=%s:%s", *self._peer)
             if self._transport is not None:
                 self._transport.abort()
             return
@@ -426,7 +429,13 @@ class Connection(asyncio.BufferedProtocol):
                     return
                 if error is not None:
                     trace = None if isinstance(error, OSError) else error
-                    logger.error("request failed peer=%s:%s error=%s", *self._peer, error, exc_info=trace)
+                    logger.error(
+                        "request failed, connection closed api=%s peer=%s:%s error=%s",
+                        BY_KEY[first.header.api_key].name,
+                        *self._peer,
+                        error,
+                        exc_info=trace,
+                    )
                     self._transport.abort()
                     return
                 result = first.task.result()

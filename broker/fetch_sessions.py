@@ -202,10 +202,13 @@ class FetchSessions:
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
                 "the session was started with topic names and is continued with topic ids, or the other way round",
             )
-        added = sum(len(topic.partitions) for topic in request.topics)
-        if len(session) + added > self._partitions_max:
+        total = len(session) + sum(len(topic.partitions) for topic in request.topics)
+        if total > self._partitions_max:
             del self._sessions[session.session_id]
-            raise RequestRefused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "the fetch session has too many partitions")
+            raise RequestRefused(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+                f"the fetch session would have {total} partitions; the limit is {self._partitions_max}",
+            )
         session.update(request.topics, request.forgotten)
         session.epoch = session.epoch + 1 if session.epoch < EPOCH_MAX else 1
         session.last_used_s = now_s

@@ -89,13 +89,17 @@ class FrameReceiver:
         view = memoryview(self._buffer)
         length = read_frame_length(view, self._start, self._end)
         if length > UNAUTHENTICATED_FRAME_BYTES_MAX and not is_authenticated:
-            raise FrameRefused(f"a frame of {length} bytes before login; at most {UNAUTHENTICATED_FRAME_BYTES_MAX}")
+            raise FrameRefused(
+                f"a frame of {length} bytes before login; at most {UNAUTHENTICATED_FRAME_BYTES_MAX}; configure SASL in "
+                "the client"
+            )
         start = self._start + _LENGTH_BYTES
         if start + length <= self._end:
             return view[start : start + length]
         if len(self._buffer) > BUFFER_BYTES and self._pool.extra_bytes > EXTRA_BYTES_MAX:
             raise FrameRefused(
-                f"incomplete requests of all clients take {self._pool.extra_bytes} bytes, more than {EXTRA_BYTES_MAX}"
+                f"incomplete requests of all clients take {self._pool.extra_bytes} bytes, more than {EXTRA_BYTES_MAX}; "
+                "send smaller requests or use fewer clients"
             )
         return None
 

@@ -115,7 +115,7 @@ class TopicChanges:
             remove_directories(self._new_directories(new_partitions))
             if isinstance(error, RequestRefused):
                 raise
-            raise RequestRefused(ErrorCode.STORAGE_ERROR, error.strerror or str(error)) from error
+            raise _not_created(error) from error
         return topic
 
     async def create_topics(self, topics: Sequence[Topic]) -> dict[str, RequestRefused]:
@@ -207,7 +207,7 @@ class TopicChanges:
             await asyncio.wrap_future(self._writer.submit(remove_directories, self._new_directories(new_partitions)))
             if isinstance(error, RequestRefused):
                 raise
-            raise RequestRefused(ErrorCode.STORAGE_ERROR, error.strerror or str(error)) from error
+            raise _not_created(error) from error
 
     def _creation_steps(
         self, topics: Sequence[Topic], new_partitions: Sequence[tuple[Topic, int]]
@@ -342,3 +342,10 @@ class TopicChanges:
             for index in range(changed.partitions):
                 self._logs[changed.name, index].limits = log_limits(changed.configs, self._config)
         logger.info("topic altered topic=%s configs=%s", changed.name, dict(changed.configs))
+
+
+def _not_created(error: OSError) -> RequestRefused:
+    return RequestRefused(
+        ErrorCode.STORAGE_ERROR,
+        f"no partition directory could be created: {error.strerror or error}; check the disk of the data directory",
+    )

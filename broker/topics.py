@@ -72,7 +72,7 @@ def check_topic_name(name: str) -> None:
         RequestRefused: INVALID_TOPIC with the reason.
     """
     if not name or name in (".", ".."):
-        raise RequestRefused(ErrorCode.INVALID_TOPIC, f"{name!r} cannot be a topic name")
+        raise RequestRefused(ErrorCode.INVALID_TOPIC, f"topic name {name!r}: a name cannot be empty, '.' or '..'")
     if len(name) > NAME_CHARS_MAX:
         raise RequestRefused(
             ErrorCode.INVALID_TOPIC,
@@ -182,7 +182,10 @@ class TopicStore:
         try:
             self._write(changed)
         except OSError as error:
-            raise RequestRefused(ErrorCode.STORAGE_ERROR, f"{self._path.name}: {error.strerror or error}") from error
+            raise RequestRefused(
+                ErrorCode.STORAGE_ERROR,
+                f"{self._path.name} cannot be written: {error.strerror or error}; check the disk of the data directory",
+            ) from error
 
     def apply(self, changed: TopicsByName) -> None:
         """Replaces the visible topics by `changed`, which `write` has written: all topics as they are after a

@@ -338,7 +338,7 @@ class GroupCoordinator:
             try:
                 self._store_changes(group)
             except RequestRefused as refused:
-                logger.error("group not stored group=%s reason=%s", group_id, refused)
+                logger.error("group not stored, stored with its next change group=%s reason=%s", group_id, refused)
         else:
             self._deadlines_ms[group_id] = due_ms
 
@@ -371,7 +371,9 @@ class GroupCoordinator:
             try:
                 self.store.append([self.store.entry_for(group)])
             except RequestRefused as refused:
-                logger.error("group not stored group=%s reason=%s", group.group_id, refused)
+                logger.error(
+                    "group not stored, members get an error and join again group=%s reason=%s", group.group_id, refused
+                )
                 error = ErrorCode.COORDINATOR_NOT_AVAILABLE
             logger.info(
                 "group changed group=%s state=%s generation=%d members=%d",

@@ -242,7 +242,11 @@ class Group:
                 ErrorCode.INVALID_REQUEST, f"an instance id or protocol is longer than {NAME_CHARS_MAX} characters"
             )
         if not request.protocol_type or not request.protocols:
-            raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the request names no protocol")
+            raise RequestRefused(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                "the request names no protocol type or no assignment protocol; configure partition.assignment.strategy "
+                "in the client",
+            )
         others = [member for member_id, member in self.members.items() if member_id != request.member_id]
         if not others:
             return

@@ -228,7 +228,11 @@ class GroupStore:
                     "records of groups and offsets skipped offset=%d reason=%s", placed.header.base_offset, error
                 )
         for kind, count in unknown.items():
-            logger.error("records of groups skipped kind=%d count=%d reason=unknown record kind", kind, count)
+            logger.error(
+                "records of groups skipped kind=%d count=%d reason=unknown record kind, written by a newer version",
+                kind,
+                count,
+            )
         now_ms = monotonic_ms()  # sessions start when the broker can serve members
         for group_id, stored_group in consumers.items():
             self._restore_consumer_group(group_id, stored_group, now_ms)

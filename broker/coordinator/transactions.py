@@ -178,7 +178,10 @@ class TransactionCoordinator:
         try:
             return await self._producer_ids.allocate()
         except OSError as error:
-            logger.error("producer ids could not be allocated error=%s", error)
+            logger.error(
+                "producer ids could not be allocated, clients retry; check the disk of the data directory error=%s",
+                error,
+            )
             raise RequestRefused(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no producer id could be allocated: {error.strerror}"
             ) from error
@@ -430,7 +433,12 @@ class TransactionCoordinator:
             except (MalformedMessage, CorruptBatch) as error:
                 logger.error("records of transactions skipped offset=%d reason=%s", placed.header.base_offset, error)
         for kind, count in unknown.items():
-            logger.error("records of transactions skipped kind=%d count=%d reason=unknown record kind", kind, count)
+            logger.error(
+                "records of transactions skipped kind=%d count=%d reason=unknown record kind, written by a newer "
+                "version",
+                kind,
+                count,
+            )
 
     def _fence_ongoing(self) -> None:
         """Decides, after a power failure, to abort all open transactions; `run_maintenance` writes their markers."""

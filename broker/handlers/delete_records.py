@@ -44,7 +44,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
     try:
         await _write(context.node, [(name, partition.partition_index) for name, partition in done])
     except OSError as error:
-        logger.error("log start offsets not written error=%s", error)
+        logger.error(
+            "log start offsets not written, clients got a retriable error; check the disk of the data directory error=%s",
+            error,
+        )
         for _, partition in done:
             partition.error_code, partition.low_watermark = ErrorCode.STORAGE_ERROR, -1
     return DeleteRecordsResponse(version=context.version, topics=topics)

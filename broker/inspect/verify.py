@@ -169,10 +169,17 @@ def _check_producer_ids(path: Path, largest_id: int, directory_report: Partition
         directory_report.add("producers", path.name, str(error))
         return
     if following is None and largest_id >= 0:
-        directory_report.add("producers", path.name, f"it is missing, but producer {largest_id} wrote to the logs")
+        directory_report.add(
+            "producers",
+            path.name,
+            f"it is missing, but producer {largest_id} wrote to the logs; a start writes it again, with ids above "
+            "those in the logs",
+        )
     if following is not None and following <= largest_id:
         directory_report.add(
-            "producers", path.name, f"it contains {following}, but producer {largest_id} wrote to the logs"
+            "producers",
+            path.name,
+            f"the next id in it is {following}, but producer {largest_id} already wrote to the logs; a start raises it",
         )
 
 
@@ -218,7 +225,11 @@ class _PartitionCheck:
         try:
             self._read_segment(segment)
         except OSError as error:
-            self._add("batches", segment.path.name, f"cannot be read: {error.strerror or error}")
+            self._add(
+                "batches",
+                segment.path.name,
+                f"cannot be read: {error.strerror or error}; check the disk and the file's permissions",
+            )
 
     def _read_segment(self, segment: SegmentFile) -> None:
         report, expected_offset = self._report, segment.base_offset
@@ -285,7 +296,12 @@ class _PartitionCheck:
         if found <= expected_offset:
             return
         if self._expected.is_clean or expected_offset < self._expected.fsynced_to:
-            self._add("offsets", where, f"offsets [{expected_offset}, {found}) are missing before it")
+            self._add(
+                "offsets",
+                where,
+                f"offsets [{expected_offset}, {found}), which were fsynced, are missing before it; restore the "
+                "directory from a copy",
+            )
         else:
             self._is_truncated = True
             message = f"offsets [{expected_offset}, {found}) are missing before it; this was not fsynced, and a start"

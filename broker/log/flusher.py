@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 SYNC_THREADS = 8
 """Number of threads, and so of files fsynced at the same time."""
 
+_DISK_FAILED = "the broker's disk has failed, and the broker is stopping; retry when it has been restarted"
+
 
 class Flusher:
     """Fsyncs the logs that have dirty files. `seconds` is a histogram of fsync durations.
@@ -58,7 +60,7 @@ class Flusher:
         durable."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._failed:
-            waiter.set_exception(RequestRefused(ErrorCode.STORAGE_ERROR, "the disk has failed"))
+            waiter.set_exception(RequestRefused(ErrorCode.STORAGE_ERROR, _DISK_FAILED))
             return waiter
         self._waiting.append((log, waiter))
         if self._round is None:
@@ -91,13 +93,13 @@ class Flusher:
                 await self._flush([(log, log.flush_job()) for log in {log for log, _ in waiting}])
             except Exception as error:
                 # A bug here must not block later requests, so the rounds continue.
-                logger.exception("flush failed waiters=%d", len(waiting))
+                logger.exception("fsync failed unexpectedly waiting_requests=%d", len(waiting))
                 unforeseen = error
             for _, waiter in waiting:
                 if waiter.done():
                     continue
                 if self._failed:
-                    waiter.set_exception(RequestRefused(ErrorCode.STORAGE_ERROR, "the disk has failed"))
+                    waiter.set_exception(RequestRefused(ErrorCode.STORAGE_ERROR, _DISK_FAILED))
                 elif unforeseen is not None:
                     waiter.set_exception(unforeseen)
                 else:
