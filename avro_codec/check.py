@@ -40,7 +40,7 @@ def compile_check(schema: Schema, core: Library | None) -> Check:
     """
     nested = deepest_nesting(schema)
     if nested > NESTED_MAX:
-        raise BadBody(f"its schema nests values {nested} deep, expected {NESTED_MAX} at most")
+        raise BadBody(f"the schema nests values {nested} levels deep; at most {NESTED_MAX} are supported")
     limits = Limits(min(DEPTH_MAX, NESTED_MAX // nested - 1))
     skip = WalkCompiler(schema, limits).skip(schema.root)
 

@@ -189,7 +189,7 @@ def skip_enum(symbols: int) -> Skip:
 def read_index(b: bytes, p: int, branches: int) -> tuple[int, int]:
     n, p = read_varint(b, p)
     if not 0 <= n < branches:
-        raise BadBody(f"a union has the index {n} of {branches} branches")
+        raise BadBody(f"the union index {n} is out of range: the union has {branches} branches")
     return n, p
 
 
@@ -232,13 +232,13 @@ def read_block(b: bytes, p: int) -> tuple[int, int, int]:
         return count, p, -1
     size, p = read_varint(b, p)
     if size < 0 or p + size > len(b):
-        raise BadBody("a block of an array or map has a wrong byte count")
+        raise BadBody(f"a block of an array or map claims {size} bytes; {len(b) - p} are left")
     return -count, p, p + size
 
 
 def check_block(p: int, end: int) -> None:
     if end not in (-1, p):
-        raise BadBody("a block of an array or map has a wrong byte count")
+        raise BadBody("the byte count of a block of an array or map does not match its items")
 
 
 def check_count(count: int, bytes_left: int) -> None:

@@ -103,7 +103,11 @@ class AuditPublisher:
             for _ in range(dropped):
                 self._waiting.popleft()
         if dropped > 0:
-            logger.warning("audit rows dropped topic=%s rows=%d", self._topic, dropped)
+            logger.warning(
+                "audit rows dropped, too many wait for the registry or the brokers topic=%s rows=%d",
+                self._topic,
+                dropped,
+            )
         self._wake.set()
 
     def wait(self, timeout_s: float) -> bool:
@@ -147,7 +151,7 @@ class AuditPublisher:
                 self._send_all()
             except Exception as error:  # no error of the audit may affect the application
                 self._is_blocked = True
-                logger.warning("audit rows not sent topic=%s error=%s", self._topic, error)
+                logger.warning("audit rows not sent, retrying topic=%s error=%s", self._topic, error)
             self._attempts += 1
 
     def _send_all(self) -> None:

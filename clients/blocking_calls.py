@@ -76,7 +76,7 @@ class _Call:
             try:
                 self._last()
             except Exception as error:
-                logger.warning("call after an abandoned call failed error=%s", error_text(error))
+                logger.warning("Kafka client not closed after a timed-out call error=%s", error_text(error))
 
     def returns_within(self, timeout_s: float) -> bool:
         return self._has_returned.wait(timeout_s)

@@ -250,7 +250,10 @@ class Consumer:
         topic_partition = (topic, partition)
         if topic_partition not in self._assignment.owned:
             raise SourceUnavailable(
-                f"topic {topic} partition {partition} is not read by this consumer", topic=topic, partition=partition
+                f"topic {topic} partition {partition} is not read by this consumer; add it to `topics` or "
+                "`partitions`, or seek after the group has assigned it",
+                topic=topic,
+                partition=partition,
             )
         with self._active_call():
             offset = offset_of(self._kafka, topic_partition, offset)

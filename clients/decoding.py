@@ -104,7 +104,11 @@ class Decoder:
             if record.topic not in self._time_properties:
                 self._time_properties[record.topic] = self._time_property(self._loader.subject_of(record.topic))
         except SchemaNotFound as error:
-            raise _undecodable(record, f"the registry has no schema {schema_id}") from error
+            raise _undecodable(
+                record,
+                f"the registry has no schema with id {schema_id}; check that registry.url names the registry of the "
+                "producer",
+            ) from error
         except SchemaParseError as error:
             raise _undecodable(record, f"schema {schema_id} of the registry is invalid: {error}") from error
         except (*INCONCLUSIVE_ERRORS, AccessDenied) as error:

@@ -33,7 +33,7 @@ from headrace.clients.fast_encoder import ENCODER_ERRORS, compile_encoder
 from headrace.clients.union_branches import compile_choice
 from headrace.clients.value_guard import compile_guard
 
-_TOO_DEEP: Final = "its values are inside each other too many times"
+_TOO_DEEP: Final = "its lists, maps and records are nested too deeply, or contain themselves"
 
 _AS_IN_JSON: Final = frozenset({PrimitiveType.BOOLEAN, PrimitiveType.INT, PrimitiveType.LONG, PrimitiveType.STRING})
 

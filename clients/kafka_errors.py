@@ -73,7 +73,7 @@ class DeferredErrors:
         if self._first is None:
             self._first = error
         else:
-            logger.warning("further callback error error=%s", error_text(error))
+            logger.warning("callback failed again before its first error was raised error=%s", error_text(error))
 
     def raise_first(self) -> None:
         """Raises the stored exception, if there is one, and forgets it."""
@@ -105,7 +105,7 @@ def error_to_raise(error: Any, topic: str, *, group: str | None, options: Option
         return SourceUnavailable(f"the Kafka client failed: {error_text(error)}", topic=topic)
     if code == KafkaError._MAX_POLL_EXCEEDED:
         logger.warning(
-            "message processing took too long, another member reads it again; raise handling_timeout_s "
+            "message not processed in time, another member of the group reads it again; raise handling_timeout_s "
             "group=%s handling_timeout_s=%g",
             group,
             int(options["max.poll.interval.ms"]) / 1000,

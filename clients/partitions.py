@@ -79,7 +79,10 @@ def offset_of(kafka: Any, topic_partition: TopicAndPartition, offset: int) -> in
     if offset >= 0:
         return offset
     if offset not in (OFFSET_BEGINNING, OFFSET_END):
-        raise ValueError(f"topic {topic_partition[0]} partition {topic_partition[1]}: offset {offset} is negative")
+        raise ValueError(
+            f"topic {topic_partition[0]} partition {topic_partition[1]}: offset {offset} is negative; pass an offset "
+            "from 0, `OFFSET_BEGINNING` or `OFFSET_END`"
+        )
     return _bounds(kafka, topic_partition)[offset == OFFSET_END]
 
 

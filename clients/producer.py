@@ -475,7 +475,7 @@ class Producer:
             try:
                 self._poll(0.0)
             except Exception:  # raised by a callback of the options
-                logger.exception("responses not processed")
+                logger.exception("a callback of options failed while responses were processed")
             self._in_flight.log_failures(only_when_due=True)
 
     def _end(self, timeout_s: float) -> None:

@@ -133,7 +133,7 @@ class EncodingCache:
             ) from error
         except RegistryError as error:
             if cached is None:
-                raise _unavailable(topic, subject, error) from error
+                raise _unavailable(topic, subject, "fetched", error) from error
             encoding = cached[0]
             if isinstance(error, INCONCLUSIVE_ERRORS):
                 now = time.monotonic()
@@ -161,7 +161,7 @@ class EncodingCache:
         try:
             registered = self._registry.register(subject, text)
         except INCONCLUSIVE_ERRORS as error:
-            raise _unavailable(topic, subject, error) from error
+            raise _unavailable(topic, subject, "registered", error) from error
         except RegistryError as error:
             raise SchemaRefused(
                 f"topic {topic}: the registry rejected the schema for {subject}: {error}", topic=topic, subject=subject
@@ -180,10 +180,11 @@ class EncodingCache:
                 time_fields=self._loader.of_topic(topic).time_fields,
             )
         except RegistryError as error:
-            raise _unavailable(topic, subject, error) from error
+            raise _unavailable(topic, subject, "fetched", error) from error
         except AvroSchemaError as error:
             raise SchemaUnavailable(
-                f"topic {topic}: the schema of {subject} (id {registered.schema_id}) cannot be read: {error}",
+                f"topic {topic}: the schema of {subject} (id {registered.schema_id}) cannot be read: {error}; "
+                "register a corrected version",
                 topic=topic,
                 subject=subject,
             ) from error
@@ -195,5 +196,7 @@ def _evict_oldest(cache: dict[Any, Any]) -> None:
             del cache[next(iter(cache))]
 
 
-def _unavailable(topic: str, subject: str, error: RegistryError) -> SchemaUnavailable:
-    return SchemaUnavailable(f"topic {topic}: no schema of {subject}: {error}", topic=topic, subject=subject)
+def _unavailable(topic: str, subject: str, action: str, error: RegistryError) -> SchemaUnavailable:
+    return SchemaUnavailable(
+        f"topic {topic}: the schema of {subject} cannot be {action}: {error}", topic=topic, subject=subject
+    )

@@ -41,7 +41,7 @@ except BadBody as error:
 """
 USED = (
     f"core {library.ABI}.{library.PROGRAM_VERSION}\n{message_hash(b'key', b'value')}\n"
-    "a union has the index -2 of 2 branches\n"
+    "the union index -2 is out of range: the union has 2 branches\n"
 )
 
 
