@@ -225,7 +225,7 @@ class _Parser:
             self.fail(f'record {owner.full} has two fields named "{name}"', value.offsets["name"], f"{pointer}/name")
         seen.add(name)
         if "type" not in value:
-            self.fail(f'field "{name}" of {owner.full} without "type"', offset, pointer)
+            self.fail(f'field "{name}" of {owner.full} has no "type"; add one', offset, pointer)
         node = self.parse_type(value["type"], value.offsets["type"], f"{pointer}/type", owner.namespace)
         field = Field(
             name,
@@ -366,8 +366,11 @@ class _Parser:
             self.names[name] = node
             return node
         if known is None or _comparable(known) != _comparable(node):
-            where = "in a referenced schema" if name in self.external else "in this schema, differently"
-            self.fail(f"{name.full} is already defined {where}", value.offsets["name"], f"{pointer}/name")
+            where, remedy = "this schema", "keep one definition"
+            if name in self.external:
+                where, remedy = "a referenced schema", "remove this definition or rename the type"
+            message = f"{name.full} is already defined differently in {where}; {remedy}"
+            self.fail(message, value.offsets["name"], f"{pointer}/name")
         return Reference(name, node.position)
 
     def finish(self) -> None:
@@ -474,7 +477,7 @@ def _no_type(value: JsonObject, kind: JsonValue) -> str:
     if isinstance(kind, dict | list):
         return 'the "type" of a schema object must be a type name; write the inner schema in place of this object'
     if kind is None and "type" not in value:
-        return 'a schema object without "type"'
+        return 'a schema object has no "type"; add one'
     return f'"type": expected the name of a type, found {shorten(kind)}'
 
 
