@@ -206,7 +206,10 @@ class GitRepository:
 def _no_repository(stderr: str, directory: Path) -> str:
     """Returns why git found no repository; git also ignores one of another user, as in CI containers."""
     if "dubious ownership" in stderr:
-        return f"git does not trust {directory}, which another user owns: git config --global --add safe.directory '*'"
+        # git's own suggestion names the top directory of the repository, and is quoted for the shell.
+        commands = [line for line in map(str.strip, stderr.splitlines()) if line.startswith("git config ")]
+        command = commands[0] if commands else "git config --global --add safe.directory '*'"
+        return f"git does not trust {directory}, which another user owns; run {command}"
     return f"{directory} is in no git repository; run the check in one, or compare with files or a directory"
 
 

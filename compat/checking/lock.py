@@ -77,7 +77,7 @@ def parse_lock(text: str) -> tuple[LockEntry, ...]:
     except (ValueError, RecursionError) as error:
         raise InvalidLock(f"not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise InvalidLock(f"expected an object of format {FORMAT}")
+        raise InvalidLock(f'expected an object with "format": {FORMAT}')
     try:
         return tuple(LockEntry(**row) for row in document["schemas"])
     except (KeyError, TypeError):

@@ -246,5 +246,7 @@ def parse_exemptions(args: argparse.Namespace, settings: CompatSettings) -> Exem
             f"the baseline file {path} cannot be read: {error.strerror}; create it with --write-baseline {path}"
         ) from None
     except (UnicodeDecodeError, CompatError) as error:
-        raise SettingsError(f"the baseline file {path} cannot be used: {error}") from None
+        raise SettingsError(
+            f"the baseline file {path} cannot be used: {error}; recreate it with --write-baseline {path}"
+        ) from None
     return replace(exemptions, known=known, baseline_file=path)

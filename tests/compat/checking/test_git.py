@@ -314,9 +314,10 @@ def test_untrusted_repository_error_suggests_safe_directory(
 ) -> None:
     """As in a container whose user does not own the files."""
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    code, _, err = check("schemas", "--against", "git:main")
+    monkeypatch.chdir(repository / "schemas")
+    code, _, err = check(".", "--against", "git:main")
     assert (code, err.count("\n"), str(repository) in err) == (2, 1, True)
-    assert err.endswith("git config --global --add safe.directory '*'\n")
+    assert err.endswith(f"git config --global --add safe.directory {repository}\n")  # of its top directory
 
 
 def test_submodule_files_are_not_new(repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
