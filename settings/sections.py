@@ -96,7 +96,7 @@ class BrokerSettings(Section):
     connections_per_address_max: int = 0  # concurrent connections from one IP address; 0 is unlimited
     # quota of one user (without users: one IP address) for sent and received bytes together; 0 is unlimited
     bytes_per_second_max: int = 0
-    partitions: int = 4  # partitions of a topic that its first message creates
+    partitions: int = 4  # partitions of a topic that is created automatically, or by a request without a number
     # age of the newest record timestamp at which a segment is deleted, like Kafka's retention.ms
     retention: Duration = Duration(7 * 86_400_000)
     segment_bytes_max: int = 1024 * 1024 * 1024  # size of one log segment; retention deletes whole segments
@@ -152,7 +152,7 @@ class LoaderSettings(Section):
     topics_include: tuple[str, ...] = (".*",)  # regular expressions that match whole topic names
     # regular expressions of topics to leave out; `__*` and `_schemas` are always left out
     topics_exclude: tuple[str, ...] = ()
-    # fields with the message time; the first that a record has counts
+    # fields with the message time; the first one that the schema has is used
     time_fields: tuple[str, ...] = ("header.time", "timestamp")
     subject: str = "{topic}-value"  # registry subject of a topic's values; {topic} is the topic's name
     codec: str = "snappy"  # Avro codec of the files: null | deflate | snappy
@@ -160,8 +160,8 @@ class LoaderSettings(Section):
     file_bytes_target: int = 256 * 1024 * 1024
     range_bytes_max: int = 4 * 1024 * 1024 * 1024  # estimated bytes that one load reads from one topic partition
     kafka_column: str = "position"  # none | position | full: which Kafka metadata of a record its row contains
-    # share of bad messages among a topic's messages in a load; above it the load exits 1, with over 100 bad messages
-    # the topic is not loaded
+    # maximum share of bad messages of a topic in a load; above it the load exits 1, and with more than 100 bad
+    # messages the topic is not loaded
     quarantine_ratio_max: float = 0.1
     # fail | skip: when a topic partition's offsets were deleted or replaced before they were read
     on_data_loss: str = "fail"
@@ -173,7 +173,7 @@ class LoaderSettings(Section):
     staging_age: Duration = Duration(7 * 86_400_000)  # age at which uncommitted files in staging are deleted
     retention_days: int = 0  # complete days that expiry keeps of a topic; 0 keeps all
     compact: bool = False  # whether `compact` without topics includes the topic
-    # time after the end of a time partition in which compaction leaves it to late messages
+    # wait after the end of a time partition before it is compacted, because late messages may arrive
     compact_after: Duration = Duration(21_600_000)
     run_log: str = ""  # file that receives one JSON line per load; "" is data_dir/logs/runs.jsonl, "off" is no log
     topic: tuple[TopicTable, ...] = ()  # tables of settings for some topics, see below
@@ -227,7 +227,7 @@ class AuditSettings(Section):
     topic: str = "headrace.audit"  # topic of the counts that producers and consumers publish
     # patterns of topics on which every producer counts; more messages than counted are then `extra`
     counted_topics: tuple[str, ...] = ()
-    # time after the last count of a window at which a finding in it is `past`
+    # time without new counts after which the findings of a window are `past`
     findings_ttl: Duration = Duration(30 * 86_400_000)
 
 
