@@ -45,7 +45,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         await _write(context.node, [(name, partition.partition_index) for name, partition in done])
     except OSError as error:
         logger.error(
-            "log start offsets not written, clients got a retriable error; check the disk of the data directory error=%s",
+            "log start offsets not written, clients may retry; check the disk of the data directory error=%s",
             error,
         )
         for _, partition in done:
