@@ -112,7 +112,7 @@ def _run_jvm(scratch: Path, archive: Path) -> None:
         process.stdin.close()  # the JVM exits and writes the archive
         process.wait(WRITE_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        logger.warning("class_archive_not_made reason=timeout")
+        logger.warning("class_archive_not_made reason=timeout; JVMs start more slowly without it")
     finally:
         process.kill()
         process.wait()

@@ -47,7 +47,9 @@ def _password(hive: HiveSettings) -> str:
         password = path.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not valid UTF-8"
-        raise SettingsError(f"hive.server_password_file: cannot read {path}: {reason}") from error
+        raise SettingsError(
+            f"hive.server_password_file: cannot read {path}: {reason}; check the file and its permissions"
+        ) from error
     if not password:
         raise SettingsError(f"hive.server_password_file: {path} is empty, expected a password")
     return password

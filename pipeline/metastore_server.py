@@ -94,11 +94,16 @@ def _listening(jvm: Any, conf: Any, listen: Address) -> Iterator[Address]:
     try:
         handler = hive.RetryingHMSHandler.getProxy(conf, hive.HiveMetaStore.HMSHandler("headrace", conf, False), False)
     except Py4JJavaError as error:
-        raise JvmServerError(f"the metastore's database cannot be opened: {root_cause(error)}") from error
+        raise JvmServerError(
+            f"the metastore's database cannot be opened: {root_cause(error)}; stop other processes that use "
+            "data_dir, or restore its directory metastore from a backup"
+        ) from error
     try:
         server_socket = thrift.transport.TServerSocket(jvm.java.net.InetSocketAddress(listen.host, listen.port))
     except Py4JJavaError as error:
-        raise JvmServerError(f"the metastore cannot listen on {listen}: {root_cause(error)}") from error
+        raise JvmServerError(
+            f"the metastore cannot listen on {listen}: {root_cause(error)}; choose another address with hive.listen"
+        ) from error
     args = getattr(thrift.server, "TThreadPoolServer$Args")(server_socket)
     args.processor(hive.TSetIpAddressProcessor(handler))
     args.transportFactory(thrift.transport.TTransportFactory())

@@ -94,7 +94,7 @@ def serve(options: SqlOptions, stop: threading.Event) -> None:
     conf = {**options.conf, "hadoop.hive.metastore.connect.retries": str(METASTORE_TRIES)}
     ready_words = [f"sql_socket={options.socket}"]
     if options.listen is not None:
-        port = free_port(options.listen, "SQL endpoint", "sql.listen")
+        port = free_port(options.listen, "SQL server", "sql.listen")
         conf |= {HOST_KEY: options.listen.host, PORT_KEY: str(port)}
         ready_words.append(f"sql={Address(options.listen.host, port)}")
     session = open_session(
@@ -242,7 +242,9 @@ def _start_thrift(session: Any, listen: Address) -> None:
         server = session._jvm.org.apache.spark.sql.hive.thriftserver.HiveThriftServer2
         server.startWithContext(session._jsparkSession.sqlContext())
     except Py4JJavaError as error:
-        raise JvmServerError(f"the SQL endpoint cannot listen on {listen}: {root_cause(error)}") from error
+        raise JvmServerError(
+            f"the SQL server cannot listen on {listen}: {root_cause(error)}; choose another address with sql.listen"
+        ) from error
 
 
 def _parse(argv: Sequence[str] | None, settings: Settings) -> SqlOptions:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from headrace.cli.command import EXIT_FAILED, EXIT_OK, CommandError, CommandParser
+from headrace.cli.command import EXIT_FAILED, EXIT_OK, CommandError, CommandParser, os_error_message
 from headrace.settings import SettingsError
 from headrace.settings.log_format import configure_logging
 from headrace.version import VERSION
@@ -27,7 +27,7 @@ SUBCOMMANDS = {
     "broker": "serve the bundled Kafka-protocol broker; inspect topics, groups and log files",
     "load": "load every topic into its Hive table; show plan and status of loads",
     "files": "list the files of a topic's table, for programs that read paths",
-    "locate": "find the file or the quarantine of the message at an offset",
+    "locate": "find the file that holds the message at an offset",
     "verify": "compare files with commits and brokers",
     "backfill": "rewrite files from the messages that the brokers still have",
     "compact": "merge small files",
@@ -83,7 +83,7 @@ EXTRAS = {
     "doctor": "all",
     "demo": "all",
 }
-"""By subcommand: the extra that installs its libraries, as in `pip install headrace[loader]`."""
+"""By subcommand: the extra that installs its libraries, as in `pip install '.[loader]'` in a checkout."""
 
 HELP_WORD = "help"
 
@@ -174,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         # Commands translate the errors that they expect. The rest is mostly standard output on a full disk.
         _drop_output()
-        print(f"headrace: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
+        print(f"headrace: {os_error_message(error)}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
         print("headrace: interrupted", file=sys.stderr)

@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         examples("accept-missing orders --dry-run", "accept-missing orders --time-partition dt=2026-01-31/hr=07")
         + EXIT_CODES
     )
-    parser.add_argument("topic", metavar="TOPIC", help="topic whose files are missing")
+    parser.add_argument("topic", metavar="TOPIC", help="topic of the missing files")
     parser.add_argument(
         "--time-partition",
         default="",

@@ -60,7 +60,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     report = verbs.add_parser(
         "report",
         help="compare the counts of producers, log and tables",
-        description="Reads the new counts of the audit topic and compares the tiers of every topic.",
+        description="Compares how many messages of each topic its tiers have counted: producers, the brokers' log, "
+        "tables and consumers. First reads the new counts from the audit topic.",
         epilog=examples(
             "audit report",
             "audit report --topic orders --format json",
@@ -74,9 +75,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     accept = verbs.add_parser(
         "accept",
         help="accept findings, with a reason",
-        description="Marks the findings in a topic's windows as accepted, with the reason. The report then shows the "
-        "reason and ends with exit code 0. If more messages go missing later, the window is a finding again. Accepted "
-        "findings are stored in audit.db.",
+        description="Marks a topic's findings (windows that are missing, extra, mismatch or unknown) as accepted, with "
+        "the reason. The report then shows the reason and ends with exit code 0. If more messages go missing later, "
+        "the window is a finding again. Accepted findings are stored in audit.db.",
         epilog=examples(
             "audit accept orders --reason 'disk of kafka-2 lost, ticket 4711'",
             "audit accept orders --since '2026-01-31 07:00Z' --until '2026-01-31 08:00Z' --reason 'ticket 4711'",
@@ -98,7 +99,7 @@ _AGO = re.compile(r"(\d{1,12})(m|h|d)")
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    windows = "windows of message time"
+    windows = "ten-minute windows of message time"
     parser.add_argument(
         "--since",
         type=_instant_ms,
@@ -143,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(str(error)) from error
     if args.topic is not None and not results:
         raise CommandError(
-            f"no tier has counted the topic {args.topic!r} in this period; check the name, --since and --until"
+            f"the audit has no counts of the topic {args.topic!r} in this period; check --since and --until"
         )
     if args.format == "json":
         print_json({**as_json(results, ingested.bad), "not_fresh": outage})
@@ -276,7 +277,9 @@ def _reconcile(store: AuditStore, settings: Settings, only: str | None, period: 
     topics = [topic for topic in store.topics() if topic != settings.audit.topic]
     if only is not None:
         if only not in topics:
-            raise CommandError(f"no tier has counted the topic {only!r}; counted: {', '.join(topics) or 'none yet'}")
+            raise CommandError(
+                f"the audit has no counts of the topic {only!r}; topics with counts: {', '.join(topics) or 'none yet'}"
+            )
         topics = [only]
     patterns = settings.audit.counted_topics
     policy = FindingPolicy(

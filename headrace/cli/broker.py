@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     user = verbs.add_parser(
         "user",
         help="print a line for the users file",
-        description="Prints the line that defines a user in the file broker.users, with the verifiers of the "
+        description="Prints the line that defines a user in the file broker.users, with SCRAM verifiers of the "
         "password. A "
         "terminal prompts for the password; otherwise it is the first line of standard input. The file also has "
         "lines `grant NAME read|write|admin RESOURCE`, where RESOURCE is topic:PATTERN, group:PATTERN or "
@@ -147,7 +147,10 @@ def serve_broker(args: argparse.Namespace) -> int:
     except BrokerError as error:
         raise CommandError(str(error)) from error
     except OSError as error:
-        raise CommandError(f"cannot serve from {settings.data_dir / 'broker'}: {error}") from error
+        raise CommandError(
+            f"cannot serve from {settings.data_dir / 'broker'}: {error}; check the directory's permissions "
+            "and free space"
+        ) from error
     return EXIT_OK
 
 

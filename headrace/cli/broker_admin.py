@@ -250,7 +250,10 @@ def run_groups(args: argparse.Namespace) -> int:
             raise CommandError("; ".join(errors.values()))
         ends, end_notes = _offsets(cluster, sorted({tp for one in found for tp in _topic_partitions(one)}), "latest")
     if args.group is not None and not found:
-        raise CommandError(f"consumer group {args.group!r} does not exist{'; ' + '; '.join(notes) if notes else ''}")
+        raise CommandError(
+            f"consumer group {args.group!r} does not exist; headrace broker groups lists the groups"
+            + "".join(f"; {note}" for note in notes)
+        )
     lags = {one.group_id: _lag_rows(one, ends) for one in found}
     notes += end_notes
     if args.format == "json":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import json
 import os
 import re
@@ -22,6 +23,7 @@ SETTING_PREFIX = "setting:"  # prefix of the argparse `dest` of flags that set a
 EXIT_OK = 0
 EXIT_FINDINGS = 1  # findings that need action
 EXIT_FAILED = 2  # failure: usage, settings, input or output
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class CommandError(Exception):
@@ -30,6 +32,16 @@ class CommandError(Exception):
     def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def os_error_message(error: OSError) -> str:
+    """Returns one line with the file of an error, if it has one, the problem and the remedy."""
+    reason = error.strerror or str(error)
+    is_full = error.errno in DISK_FULL
+    if error.filename:
+        remedy = "free disk space" if is_full else "check the path and its permissions"
+        return f"cannot access {error.filename}: {reason}; {remedy}"
+    return f"cannot write: {reason}; free space on the disks of the output and of data_dir" if is_full else reason
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -52,7 +64,7 @@ class CommandParser(argparse.ArgumentParser):
         self._reject_unknown_options(words)
         known, unknown = super().parse_known_args(words, namespace)
         if unknown:
-            self.error(f"{' '.join(map(repr, unknown))} is not expected here")
+            self.error(f"unknown argument {' '.join(map(repr, unknown))}")
         return known, unknown
 
     def print_help(self, file: Any = None) -> None:
@@ -123,7 +135,12 @@ FLAGS: Mapping[str, Flag] = {
         ),
         Flag("--tasks", "N", "loader.tasks", "number of tasks that read in parallel; 0 is the number of cores"),
         Flag("--interval", "TIME", "loader.interval", "time between scheduled loads: 90s, 10m, 2h"),
-        Flag("--partition-by", "UNIT", "loader.partition_by", "hour (dt and hr) or day (dt)"),
+        Flag(
+            "--partition-by",
+            "UNIT",
+            "loader.partition_by",
+            "time partitions of tables: hour (columns dt and hr) or day (dt)",
+        ),
         Flag("--master", "URL", "spark.master", "Spark master URL"),
         Flag("--database", "NAME", "hive.database", "Hive database of the tables"),
         Flag("--metastore", "URL", "hive.metastore", "thrift://host:port of a Hive metastore"),
@@ -160,8 +177,8 @@ def add_settings_flags(parser: argparse.ArgumentParser, keys: Sequence[str]) -> 
 
 
 def settings_from(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Settings:
-    """Returns the settings of a command line: defaults, settings file, environment variables and flags, of which the
-    last one wins.
+    """Returns the settings of a command line: defaults, overridden by the settings file, environment variables and
+    flags, in this order.
 
     Args:
         args: the parsed command line, of a parser with `add_settings_flags`.

@@ -76,7 +76,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     explain = verbs.add_parser(
         "explain",
         help="explain a rule or lint",
-        description="Shows what rules and lints require, and why.",
+        description="Explains the requirement of a rule or lint and its reason, or lists all rules and lints.",
         epilog=examples("compat explain", "compat explain TYPE_MISMATCH"),
     )
     explain.add_argument(
@@ -194,7 +194,7 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def run_explain(args: argparse.Namespace) -> int:
-    """Prints what a rule or lint requires and why, or lists all rules and lints."""
+    """Prints the requirement of a rule or lint and its reason, or lists all rules and lints."""
     from headrace.compat.catalogue import CATALOGUE, find_catalogue_entry
     from headrace.compat.lints import DEFAULT_LINTS
 
@@ -217,8 +217,8 @@ def run_explain(args: argparse.Namespace) -> int:
 
 
 def _with_note_on_older_files(result: CompatCheckResult) -> CompatCheckResult:
-    """Returns the result, with a note if only the newest of several earlier files was compared. That is so at levels
-    without _TRANSITIVE, which may surprise a user who named several files."""
+    """Returns the result, with a note if only the newest of several earlier files was compared. Levels without
+    _TRANSITIVE do so, and a user with several files may expect otherwise."""
     for checked in result.checked[:1]:
         older = checked.version_count - len(checked.compared)
         if checked.compared and older > 0:

@@ -42,7 +42,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="only this hour (dt=2026-01-31/hr=07) or day (dt=2026-01-31)",
     )
     parser.add_argument(
-        "--from", dest="since", metavar="TIME", default="", help="only time partitions from this day or hour on"
+        "--from",
+        dest="since",
+        metavar="TIME",
+        default="",
+        help="only time partitions from this day or hour (UTC) on: 2026-01-31",
     )
     parser.add_argument(
         "--to",

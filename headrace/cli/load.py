@@ -126,8 +126,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "status",
         help="show the state of every topic",
         description="Shows for each topic the next offsets, the lag (in messages, if the brokers are available), the "
-        "number and mean size of its files, the time up to which the table is complete, and the steps of applying "
-        "commits that are behind; also the newest loads. Exit code 1: a commit is not yet applied to its table.",
+        "number and mean size of its files, the time up to which the table is complete, and the commits "
+        "that are not yet applied to it; also the newest loads. Exit code 1: a commit is not yet applied to its table.",
         epilog=examples("load status", "load status --format json"),
     )
     _add_flags(status)
@@ -228,7 +228,7 @@ def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSessio
         if args.format == "json":
             print_json({"yielded": line})
         else:
-            print(f"{line}; this one ends without loading")
+            print(f"{line}; this load ends without loading")
         return None
     try:
         # Statements that the executor prints are the result; with JSON they go to standard error.

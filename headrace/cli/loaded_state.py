@@ -8,7 +8,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.cli.command import CommandError, settings_from
+from headrace.cli.command import CommandError, os_error_message, settings_from
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def open_loaded_state(args: argparse.Namespace) -> Iterator[LoadedState]:
     except BrokenPipeError:  # of standard output: the reader, such as `head`, has closed the pipe
         raise
     except OSError as error:
-        raise CommandError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}") from error
+        raise CommandError(os_error_message(error)) from error
 
 
 @contextlib.contextmanager
@@ -86,4 +86,4 @@ def loader_errors_as_command_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise CommandError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}") from error
+        raise CommandError(os_error_message(error)) from error

@@ -17,6 +17,7 @@ from headrace.cli.command import (
     add_format_flag,
     add_settings_flags,
     examples,
+    os_error_message,
     print_json,
     print_table,
     settings_from,
@@ -114,7 +115,7 @@ def _configure_import(verbs: Verbs[argparse.ArgumentParser]) -> None:
         help="start where another loader ended",
         description="Sets the start of partitions that have not been loaded: to the committed offsets of a consumer "
         "group, "
-        "to the end of a Camus run, or behind the files of Kafka Connect's HDFS or S3 sink. File names of the S3 "
+        "to the end of a Camus run, or after the files of Kafka Connect's HDFS or S3 sink. File names of the S3 "
         "sink have no end offset, so that its newest file is loaded again. Loaded partitions do not change.",
         epilog=examples(
             "offsets import --group old-loader --dry-run",
@@ -128,7 +129,7 @@ def _configure_import(verbs: Verbs[argparse.ArgumentParser]) -> None:
         "topics", nargs="*", metavar="TOPIC", help="only these topics (default: all topics that the settings include)"
     )
     source = importing.add_mutually_exclusive_group(required=True)
-    source.add_argument("--group", metavar="NAME", help="consumer group whose committed offsets are imported")
+    source.add_argument("--group", metavar="NAME", help="import the committed offsets of this consumer group")
     source.add_argument(
         "--connect",
         metavar="PATH",
@@ -179,7 +180,7 @@ def run(args: argparse.Namespace) -> int:
     except BrokenPipeError:  # the reader of standard output, such as `head`, has ended
         raise
     except OSError as error:
-        raise CommandError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}") from error
+        raise CommandError(os_error_message(error)) from error
 
 
 def run_show(args: argparse.Namespace, settings: Settings) -> int:
@@ -190,7 +191,8 @@ def run_show(args: argparse.Namespace, settings: Settings) -> int:
     found = partition_statuses(state, discovery, args.topic)
     if args.topic is not None and not found:
         raise CommandError(
-            f"topic {args.topic} has not been loaded and was not found on the brokers{f' ({note})' if note else ''}"
+            f"topic {args.topic} has not been loaded and was not found on the brokers{f' ({note})' if note else ''}; "
+            "check the name and kafka.bootstrap_servers"
         )
     if args.format == "json":
         print_json(
@@ -336,7 +338,7 @@ def _bounds(settings: Settings, topic: str, partition: int) -> tuple[LogBounds |
     for one in found.partitions if found else ():
         if one.partition == partition:
             return LogBounds(one.start, one.end, one.leader_epoch, one.shared_end), ""
-    return None, f"the brokers do not report partition {partition} of topic {topic!r}"
+    return None, f"the brokers return no offsets of {topic} partition {partition}; see headrace broker topics {topic}"
 
 
 def _commit_choice(

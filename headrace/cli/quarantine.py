@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
     from headrace.loader.inspect.quarantine import committed_files
 
     if args.limit < 0:
-        raise CommandError(f"--limit: expected a number of messages, found {args.limit}")
+        raise CommandError(f"--limit: expected a number from 0, found {args.limit}")
     with open_loaded_state(args) as known:
         if args.topic is not None:
             known.topic(args.topic)

@@ -100,7 +100,7 @@ def users_of(settings: RegistrySettings) -> UsersFile | None:
     from headrace.registry.access.tokens import TokenKeys, TokenRules, TokenVerifier
 
     if settings.token_keys and not settings.users:
-        raise CommandError("registry.token_keys needs registry.users, whose grants give permissions to roles and users")
+        raise CommandError("registry.token_keys needs registry.users: the file with the grants of roles and users")
     if settings.token_keys and not (settings.token_issuer and settings.token_audience):
         raise CommandError(
             "registry.token_keys needs registry.token_issuer and registry.token_audience: tokens issued for another "
@@ -140,7 +140,10 @@ def mtls_listener(settings: RegistrySettings, tls: ServerCertificate | None) -> 
         raise CommandError(f"registry.tls_client_listen {settings.tls_client_listen}: {error}") from error
     except OSError as error:
         cause = getattr(error, "reason", None) or error.strerror or str(error)
-        raise CommandError(f"registry.tls_client_ca {settings.tls_client_ca} cannot be used: {cause}") from error
+        raise CommandError(
+            f"registry.tls_client_ca {settings.tls_client_ca} cannot be used: {cause}; expected a PEM file with the "
+            "certificates of the trusted authorities"
+        ) from error
     if not address.port:
         raise CommandError(f"registry.tls_client_listen {settings.tls_client_listen} has port 0; choose another port")
     return port

@@ -123,7 +123,8 @@ def _add_selection(parser: argparse.ArgumentParser, verb: str) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help=f"{verb} only this context (. is the default context), and what it references; may be repeated",
+        help=f"{verb} only this context (. is the default context), and the schemas that it references; may be "
+        "repeated",
     )
 
 
@@ -326,7 +327,7 @@ def _read(file: str) -> Snapshot:
         with Path(file).open("rb") as source:
             return read_snapshot(source, file)
     except OSError as error:
-        raise CommandError(f"cannot read {file}: {error.strerror}") from error
+        raise CommandError(f"cannot read {file}: {error.strerror}; check the path and its permissions") from error
     except RegistryError as error:
         raise CommandError(str(error)) from error
 
@@ -352,7 +353,9 @@ def _replaced_file(file: str) -> Iterator[BinaryIO]:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise CommandError(f"cannot write {file}: {error.strerror}") from error
+        raise CommandError(
+            f"cannot write {file}: {error.strerror}; check the directory, its permissions and its free space"
+        ) from error
 
 
 def _umask() -> int:

@@ -1,6 +1,6 @@
 """`headrace schema`: validates, registers, downloads and locks schema files.
 
-The exit codes are those of `headrace compat`: 0 success; 1 incompatible, or different from the lock; 2 failure of a
+Has the exit codes of `headrace compat`: 0 success; 1 incompatible, or different from the lock; 2 failure of a
 file or the command line; 3 a file is not a schema; 4 the registry is not available or denies access.
 """
 
@@ -326,7 +326,9 @@ def _check_lock(
             f"the lock file {args.lock_file} cannot be read: {error.strerror}; create it with headrace schema lock"
         ) from None
     except (UnicodeDecodeError, InvalidLock) as error:
-        raise CommandError(f"the lock file {args.lock_file} cannot be used: {error}") from None
+        raise CommandError(
+            f"the lock file {args.lock_file} cannot be used: {error}; create it again with headrace schema lock"
+        ) from None
     subjects = {item.file: item.subject for item in plan}
     found = list(find_differences(rows, sources, subjects, client))
     if args.format == "json":

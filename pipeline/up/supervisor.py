@@ -177,7 +177,7 @@ class _Supervisor:
         if self._stop.is_set():
             return
         if not part.command.restarts:
-            raise UpError(f"the {name} died: {part.end_reason()}")
+            raise UpError(f"the {name} died: {part.end_reason()}; read the log, then start headrace up again")
         part.stop(time.monotonic())
         self._deaths[name] = consecutive_deaths(self._deaths[name], part.ready_for_s)
         delay_s = restart_delay_s(self._deaths[name])

@@ -91,7 +91,7 @@ def test_settings_are_those_of_the_example(tool: ModuleType, tmp_path: Path) -> 
 def test_example_without_an_expected_key_or_path_is_an_error(tool: ModuleType, tmp_path: Path) -> None:
     unit = tmp_path / "x.service"
     unit.write_text("[Service]\nExecStart=/bin/true\n")
-    with pytest.raises(DemoError, match="expected the path /opt"):
+    with pytest.raises(DemoError, match="the path /opt"):
         tool.with_paths(unit, {tool.PROGRAM: "/here"})
-    with pytest.raises(DemoError, match="expected one listen, found 0"):
+    with pytest.raises(DemoError, match="the key listen occurs 0 times"):
         tool.with_values(unit, {"listen": "127.0.0.1:0"})

@@ -95,7 +95,7 @@ def test_second_of_two_loads_yields(headrace: Headrace, tmp_path: Path) -> None:
         run = headrace("load", "--data-dir", str(tmp_path), "--bootstrap-servers", NO_SERVER)
         assert run.returncode == 0
         assert f"another load is running (pid {os.getpid()}" in run.stdout
-        assert "this one ends without loading" in run.stdout
+        assert "this load ends without loading" in run.stdout
         anyway = headrace("load", "--data-dir", str(tmp_path), "--bootstrap-servers", NO_SERVER, "--no-lease")
         assert anyway.returncode == 2
     finally:

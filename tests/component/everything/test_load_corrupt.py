@@ -196,12 +196,18 @@ def test_offsets_commands_reject_mistakes_in_one_line(world: LoadWorld) -> None:
         (("set", "short", "0", "999999"), "ends at offset"),
         (("show", "nothing"), "topic nothing has not been loaded and was not found on the brokers"),
         (("import", "--connect", str(Path(world.data_dir))), "no file names like topic+partition+start+end.avro found"),
-        (("import", "--connect", "/nowhere/at/all"), "No such file or directory: /nowhere/at/all"),
+        (
+            ("import", "--connect", "/nowhere/at/all"),
+            "cannot access /nowhere/at/all: No such file or directory; check the path",
+        ),
         (
             ("import", "--camus", str(Path(world.data_dir))),
             "neither this directory nor its subdirectories have files offsets*",
         ),
-        (("import", "--camus", "/nowhere/at/all"), "No such file or directory: /nowhere/at/all"),
+        (
+            ("import", "--camus", "/nowhere/at/all"),
+            "cannot access /nowhere/at/all: No such file or directory; check the path",
+        ),
     ):
         done = run(world, "offsets", *words, *data_flags(world))
         assert done.returncode == 2 and message in done.stderr, done.stderr
