@@ -219,7 +219,9 @@ def with_values(example: Path, values: Mapping[str, str]) -> str:
         line = re.compile(rf'^("?{re.escape(key)}"?) = "[^"]*"', re.MULTILINE)
         text, count = line.subn(lambda match, value=value: f'{match[1]} = "{value}"', text)
         if count != 1:
-            raise DemoError(f"{example}: expected one {key}, found {count}")
+            raise DemoError(
+                f"{example}: the key {key} occurs {count} times, expected once; adapt the keys in tools/demo_cluster.py"
+            )
     return text
 
 
@@ -232,7 +234,7 @@ def with_paths(unit: Path, paths: Mapping[str, str]) -> str:
     text = unit.read_text(encoding="utf-8")
     for path, here in paths.items():
         if path not in text:
-            raise DemoError(f"{unit}: expected the path {path}")
+            raise DemoError(f"{unit}: the path {path} does not occur; adapt tools/demo_cluster.py")
         text = text.replace(path, here)
     return text
 

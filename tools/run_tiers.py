@@ -1,7 +1,7 @@
 """Runs the checks and tests of this checkout in tiers, in parallel as far as the cores allow: `make ci`, `.ci/run`.
 
 A tier is a make target. Its output goes to `.make/tiers/<tier>.log`, and the last lines to the terminal if it fails.
-Needs only the standard library: the first tier, `make setup-spark`, creates the environment of the others.
+Needs only the standard library: the first tier, `make setup-spark`, creates the environment for the rest.
 """
 
 from __future__ import annotations
