@@ -10,6 +10,7 @@
     │   ├── LogReplaced             the log is not the one that was read before
     │   └── UnsupportedFormat       written by a newer release
     ├── PublishedFileLost           a committed file is neither in staging nor in its place
+    │   └── PublishedNameTaken      another file has the name of a committed file, which is still in staging
     ├── SchemaReplaced              the registry has another schema under an id than before
     ├── OffsetsRefused              `headrace offsets` would lose or duplicate rows
     ├── EarlierWarehouse            the load would read again the topics of another warehouse
@@ -114,13 +115,29 @@ class UnsupportedFormat(CommitLogError):
 
 
 class PublishedFileLost(LoaderError):
-    def __init__(self, topic: str, path: str, reason: str) -> None:
+    def __init__(self, topic: str, path: str, reason: str, message: str = "") -> None:
         super().__init__(
-            f"the committed file {path} of topic {topic} is lost: {reason}; restore it from a backup, then load again"
+            message
+            or f"the committed file {path} of topic {topic} is lost: {reason}; restore it from a backup, then load "
+            "again"
         )
         self.topic = topic
         self.path = path
         self.reason = reason
+
+
+class PublishedNameTaken(PublishedFileLost):
+    """Another file has the name of a committed file, which is still in staging."""
+
+    def __init__(self, topic: str, path: str, staged: str) -> None:
+        reason = "another file has this name"
+        super().__init__(
+            topic,
+            path,
+            reason,
+            f"the committed file {path} of topic {topic} cannot be published: {reason}; move that file away, then load "
+            f"again (the committed file is still at {staged})",
+        )
 
 
 class SchemaReplaced(LoaderError):

@@ -92,7 +92,11 @@ def run_work_unit(unit: WorkUnit, new_sink: NewSink = LocalSink, sync: bytes = b
         return [_nothing(offsets, reason) for offsets in unit.ranges]
 
     if unit.build and unit.build != build:
-        return result(nothing("not read"), error=f"task {unit.task} runs {build}, and the driver {unit.build}")
+        reason = (
+            f"task {unit.task} runs {build}, but the driver runs {unit.build}; install the same Headrace and Python for "
+            "both"
+        )
+        return result(nothing("not read"), error=reason)
     staging = f"{unit.settings.staging} on {socket.gethostname()}"
     try:
         task = _Task(unit, new_sink, sync or secrets.token_bytes(SYNC_BYTES))
@@ -187,7 +191,8 @@ class _Task:
             projection = self._projection(topic_partition.topic)
             self._format(FileKind.DATA, topic_partition.topic)  # raises here if the load schema is invalid
         except (AvroSchemaError, KeyError) as error:
-            return _nothing(offsets, f"{where} offset {offsets.start}: the load schema cannot be read: {error}")
+            reason = f"the load schema cannot be read, so nothing of this range was read: {error}"
+            return _nothing(offsets, f"{where} offset {offsets.start}: {reason}")
         rows = RangeRows(
             topic_partition.topic,
             topic_partition.partition,

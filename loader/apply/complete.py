@@ -132,7 +132,7 @@ def read_completeness(storage: CommitStorage) -> Completeness:
     try:
         return Completeness() if content is None else from_json(json.loads(content), Completeness)
     except ValueError as error:
-        logger.warning("completeness_ignored reason=%s", error)
+        logger.warning("completeness_ignored path=%s reason=%s", COMPLETE_PATH, error)
         return Completeness()
 
 

@@ -146,7 +146,7 @@ class ApplierEngine:
                 cursors[applier.name] = self._cursor(applier.name, state)
                 continue
             try:
-                cursors[applier.name] = self._own_cursor(applier, state)
+                cursors[applier.name] = self._own_cursor(applier.name, applier, state)
             except LoaderError:
                 raise  # the log itself cannot be read
             except Exception as error:
@@ -160,10 +160,10 @@ class ApplierEngine:
         # applied.
         if self._is_of_this_log(cursor):
             return cursor
-        logger.warning("cursor_ignored applier=%s reason=of another log", name)
+        logger.warning("cursor_ignored applier=%s reason=belongs to another commit log", name)
         return Cursor()  # applying again is always safe
 
-    def _own_cursor(self, applier: KeepsPositions, state: LoaderState) -> Cursor:
+    def _own_cursor(self, name: str, applier: KeepsPositions, state: LoaderState) -> Cursor:
         if not state.topics:
             return Cursor()
         cursor = cursor_of(applier.positions(), state.topics)
@@ -171,7 +171,7 @@ class ApplierEngine:
         # the state if another process has committed since.
         if self._is_of_this_log(cursor):
             return cursor
-        logger.warning("positions_forgotten reason=of another log")
+        logger.warning("positions_deleted applier=%s reason=belong to another commit log", name)
         applier.forget()  # before applying: if this process dies now, no position of the other log remains
         return Cursor()
 

@@ -325,7 +325,8 @@ class CommitLog:
                 continue
             if state.commit_number == commit_number and state.sha256 == self.sha256(commit_number):
                 return state
-            logger.warning("checkpoint_ignored path=%s reason=of another log", checkpoint_path(commit_number))
+            path = checkpoint_path(commit_number)
+            logger.warning("checkpoint_ignored path=%s reason=belongs to another commit log", path)
         return EMPTY
 
     def _exists(self, commit_number: int) -> bool:
@@ -352,4 +353,4 @@ class CommitLog:
         try:
             self.storage.replace(HEAD_PATH, canonical({"commit_number": commit_number}) + b"\n")
         except OSError as error:
-            logger.warning("newest_commit_number_not_cached commit=%d error=%s", commit_number, error)
+            logger.warning("head_not_written path=%s commit=%d error=%s", HEAD_PATH, commit_number, error)

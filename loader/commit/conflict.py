@@ -112,6 +112,7 @@ def _topic_conflicts(topic: str, state: LoaderState, wanted: TopicCommit) -> Ite
         if offsets.incarnation != incarnation + took_up or (is_back and not took_up):
             yield Conflict(
                 ConflictRule.LOG_DIVERGED,
-                f"{topic}-{offsets.partition} was planned from {offsets.start} on after "
-                f"{offsets.incarnation - took_up} divergences, and is at {next_offset} after {incarnation}",
+                f"{topic}-{offsets.partition}: planned from offset {offsets.start} with incarnation "
+                f"{offsets.incarnation - took_up}, but the commit log has next offset {next_offset} with incarnation "
+                f"{incarnation}",
             )

@@ -203,7 +203,7 @@ class FileIndex:
         if key in known.days.days:
             index = self._read(self._path(topic, key), DayIndex)
             if index is None or (index.kind, index.day) != (kind, day) or index.commit_number < known.days.days[key]:
-                logger.warning("index_folded_again topic=%s day=%s", topic, key)
+                logger.warning("index_rebuilt topic=%s day=%s", topic, key)
                 return None
         assert index is not None
         for change in known.missing.get(key, ()):
@@ -250,7 +250,7 @@ class FileIndex:
             return None
         assert isinstance(found, DayIndex | IndexedDays)
         if found.commit_number and self._sha256(found.commit_number) != found.sha256:
-            logger.warning("index_ignored path=%s reason=of another log", path)
+            logger.warning("index_ignored path=%s reason=belongs to another commit log", path)
             return None
         return found
 

@@ -13,6 +13,7 @@ from headrace.loader.inspect.findings import ConsistencyCheck, VerifyFinding
 from headrace.loader.work_unit import FileKind
 
 TimePartition = tuple[FileKind, str]
+RESTORE = "restore the commit files from a backup, or report a defect"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ def read_chain(log: CommitLog, topic: str, commit_number: int) -> Chain:
         if totals[kind] != (wanted.files, wanted.records):
             files, records = totals[kind]
             message = (
-                f"all commits add up to {files:,} {kind.value} files of {records:,} rows, and the state says "
-                f"{wanted.files:,} of {wanted.records:,}"
+                f"all commits add up to {files:,} {kind.value} files of {records:,} rows, but the loader's state has "
+                f"{wanted.files:,} files of {wanted.records:,} rows; {RESTORE}"
             )
             chain.findings.append(VerifyFinding(topic, ConsistencyCheck.COMMITS, "", message))
     chain.live.reverse()
@@ -108,9 +109,10 @@ def _compare(
         said = f"commit {commit.commit_number} has offsets [{offsets.start}, {offsets.end})"
         if offsets.partition in ends and offsets.end != (end := ends[offsets.partition]):
             later = f"begin at {end}" if end is not None else "state that there was no earlier commit"
-            yield VerifyFinding(topic, ConsistencyCheck.COMMITS, where, f"{said}, but the later commits {later}")
+            message = f"{said}, but the later commits {later}; {RESTORE}"
+            yield VerifyFinding(topic, ConsistencyCheck.COMMITS, where, message)
         if offsets.counts.total != offsets.end - offsets.start:
-            message = f"{said}, but accounts for {offsets.counts.total:,} of them"
+            message = f"{said}, but accounts for {offsets.counts.total:,} of them; {RESTORE}"
             yield VerifyFinding(topic, ConsistencyCheck.COMMITS, where, message)
         kept = sum(one.is_kept for one in offsets.skipped)  # each is one quarantine row with the bytes of a batch
         counted = (offsets.counts.records, offsets.counts.quarantined + kept)
@@ -118,7 +120,7 @@ def _compare(
         if commit.kind is CommitKind.LOAD and counted != found:
             message = (
                 f"{said}, of which {counted[0]:,} are rows and {counted[1]:,} quarantined, but its files have "
-                f"{found[0]:,} and {found[1]:,}"
+                f"{found[0]:,} and {found[1]:,}; {RESTORE}"
             )
             yield VerifyFinding(topic, ConsistencyCheck.COMMITS, where, message)
         yield from _undeclared(topic, commit, offsets)
@@ -138,14 +140,19 @@ def _undeclared(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator
     for start, end in sorted((*offsets.gaps, *((one.start, one.end) for one in offsets.skipped))):
         told = max(told, end) if start <= told else told
     if told < offsets.start:
-        message = f"commit {commit.commit_number} omits offsets {told} to {offsets.start - 1} and records no gap"
+        message = (
+            f"commit {commit.commit_number} omits offsets {told} to {offsets.start - 1} and records no gap; {RESTORE}"
+        )
         yield VerifyFinding(topic, ConsistencyCheck.COMMITS, f"{topic}-{offsets.partition}", message)
 
 
 def _begin_nowhere(topic: str, ends: dict[int, int | None]) -> Iterator[VerifyFinding]:
     for partition, end in sorted(ends.items()):
         if end is not None:
-            message = f"the oldest commit expects an earlier one up to offset {end}, which does not exist"
+            message = (
+                f"the oldest commit continues at offset {end}, but no earlier commit loaded the offsets before; "
+                f"{RESTORE}"
+            )
             yield VerifyFinding(topic, ConsistencyCheck.COMMITS, f"{topic}-{partition}", message)
 
 

@@ -212,7 +212,10 @@ def _among(
             fate = OffsetFate.QUARANTINED if one.kind is FileKind.QUARANTINE else OffsetFate.ROW
             return replace(answer, fate=fate, detail=detail or "", files=(one.path,))
     if unsure:
-        detail = "one of these files may have it; they are not published yet, or their rows have no kafka column"
+        detail = (
+            "one of these files may contain the message: they are missing or not published yet, or their rows have no "
+            "kafka column"
+        )
         return replace(answer, fate=OffsetFate.UNCLEAR, detail=detail, files=tuple(unsure))
     return _of_no_row(answer, counts)
 
@@ -260,5 +263,5 @@ def _of_no_row(answer: LocatedMessage, counts: RangeCounts) -> LocatedMessage:
     return replace(
         answer,
         fate=OffsetFate.NO_ROW,
-        detail=f"no row is made of it; its range [{answer.start}, {answer.end}) has {among}",
+        detail=f"its range [{answer.start}, {answer.end}) contains {among}",
     )

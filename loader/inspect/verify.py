@@ -175,7 +175,10 @@ def _compare_offsets(log: CommitLog, discovered: DiscoveredTopic) -> Iterator[Ve
     topic = discovered.topic
     known = log.state.topics[topic]
     if known.topic_id and discovered.topic_id and known.topic_id != discovered.topic_id:
-        message = "the topic was re-created on the brokers since its newest commit"
+        message = (
+            "the topic was re-created on the brokers since its newest commit; the next load reads the new topic only "
+            "with loader.on_data_loss=skip"
+        )
         yield VerifyFinding(topic, ConsistencyCheck.OFFSETS, "", message)
         return
     on_brokers = {one.partition: one for one in discovered.partitions}
@@ -184,10 +187,20 @@ def _compare_offsets(log: CommitLog, discovered: DiscoveredTopic) -> Iterator[Ve
         where = f"{topic}-{number}"
         if found is None:
             if number not in discovered.errors:
-                yield VerifyFinding(topic, ConsistencyCheck.OFFSETS, where, "the brokers have no such partition")
+                message = (
+                    f"the brokers have no partition {number}, which was loaded up to offset {partition.next_offset}; "
+                    "check kafka.bootstrap_servers"
+                )
+                yield VerifyFinding(topic, ConsistencyCheck.OFFSETS, where, message)
         elif partition.next_offset > max(found.end, found.high_watermark):
-            message = f"the log ends at {found.high_watermark}, before the next offset to load, {partition.next_offset}"
+            message = (
+                f"the log ends at {found.high_watermark}, before the next offset to load, {partition.next_offset}; the "
+                "next load may need loader.on_data_loss=skip to read this partition"
+            )
             yield VerifyFinding(topic, ConsistencyCheck.OFFSETS, where, message)
         elif partition.next_offset < found.start:
-            message = f"the log begins at {found.start}, after the next offset to load, {partition.next_offset}"
+            message = (
+                f"the log begins at {found.start}, after the next offset to load, {partition.next_offset}; the next "
+                "load reads this partition only with loader.on_data_loss=skip, which records the gap"
+            )
             yield VerifyFinding(topic, ConsistencyCheck.OFFSETS, where, message)

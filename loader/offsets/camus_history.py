@@ -64,7 +64,10 @@ def _read(file: BinaryIO, found: dict[str, dict[int, int]]) -> None:
             continue
         key_length = _int(_exactly(file, 4))
         if not 0 <= key_length <= length <= RECORD_BYTES_MAX:
-            raise ValueError(f"a record of {length} bytes with a key of {key_length} before byte {file.tell()}")
+            raise ValueError(
+                f"the record at byte {file.tell() - 8} states a length of {length} bytes and a key of {key_length}; "
+                f"expected 0 <= key <= length <= {RECORD_BYTES_MAX}"
+            )
         topic, partition, offset = _key(_exactly(file, length)[:key_length])
         partitions = found.setdefault(topic, {})
         partitions[partition] = max(offset, partitions.get(partition, 0))
@@ -84,7 +87,7 @@ def _header(file: BinaryIO) -> bytes:
         _text(file)  # the codec, which compresses the values only
     pairs = _int(_exactly(file, 4))
     if not 0 <= pairs <= HEADER_TEXTS_MAX:
-        raise ValueError(f"a header with {pairs} properties")
+        raise ValueError(f"its header states {pairs} properties; expected 0 to {HEADER_TEXTS_MAX}")
     for _ in range(2 * pairs):
         _text(file)
     return _exactly(file, SYNC_BYTES)
@@ -99,14 +102,14 @@ def _key(key: bytes) -> tuple[str, int, int]:
     topic = key[topic_at : topic_at + int.from_bytes(key[topic_at - 2 : topic_at], "big")]
     partition, offset = _int(numbers[:4]), _int(numbers[12:20])
     if len(numbers) < 28 or not topic or partition < 0 or offset < 0:
-        raise ValueError(f"a key of {len(key)} bytes that is no {KEY_CLASS}")
+        raise ValueError(f"one of its keys ({len(key)} bytes) is no valid {KEY_CLASS}")
     return topic.decode("utf-8"), partition, offset
 
 
 def _text(file: BinaryIO) -> str:
     length = _vint(file)
     if not 0 <= length <= RECORD_BYTES_MAX:
-        raise ValueError(f"a text of {length} bytes in its header")
+        raise ValueError(f"its header states a text of {length} bytes; expected 0 to {RECORD_BYTES_MAX}")
     return _exactly(file, length).decode("utf-8")
 
 

@@ -214,19 +214,19 @@ def _kept_notes(topic_work: Iterable[TopicWork], settings: PlanSettings) -> Iter
         wanted, has = settings.policy_of(work.topic), work.policy
         if wanted.partition_by != has.partition_by:
             sentence = (
-                f"loader.partition_by = {wanted.partition_by} applies to new tables only; still partitioned by "
-                f"{has.partition_by} are the tables of"
+                f"loader.partition_by = {wanted.partition_by} applies to new tables only; these topics' tables stay "
+                f"partitioned by {has.partition_by}"
             )
             kept[sentence].append(work.topic)
         if wanted.kafka_column != has.kafka_column:
             sentence = (
-                f"loader.kafka_column = {wanted.kafka_column} would remove fields of existing rows; "
-                f"{has.kafka_column} stays for the tables of"
+                f"loader.kafka_column = {wanted.kafka_column} would remove fields of existing rows; these topics' "
+                f"tables keep {has.kafka_column}"
             )
             kept[sentence].append(work.topic)
     for sentence, topics in sorted(kept.items()):
         more = f" and {len(topics) - TOPICS_NAMED_MAX:,} more" if len(topics) > TOPICS_NAMED_MAX else ""
-        yield f"{sentence} {', '.join(topics[:TOPICS_NAMED_MAX])}{more}"
+        yield f"{sentence}: {', '.join(topics[:TOPICS_NAMED_MAX])}{more}"
 
 
 def work_units(

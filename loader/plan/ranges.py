@@ -149,7 +149,7 @@ def _planned(
     if start < offsets.start:
         removed = f"offsets {start} to {offsets.start - 1} were removed before they were read"
         what = f"{lost.what}, and {removed}" if lost else removed
-        lost = _Lost(what, "declares the gap", "declared as a gap")
+        lost = _Lost(what, "records the gap and continues", "recorded as a gap")
         start = offsets.start
     weight = known.bytes_per_kilo_offset if known else BYTES_PER_KILO_OFFSET_UNSEEN
     # The new log may be readable to a lower offset than the shared end, if it has an open transaction.

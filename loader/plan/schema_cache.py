@@ -95,14 +95,14 @@ class SchemaCache:
             self._storage.replace(REGISTRY_PATH, canonical(to_json(now)) + b"\n")
             self._saved = now
         except OSError as error:
-            logger.warning("compared_not_written error=%s", error)
+            logger.warning("compared_schemas_not_written error=%s", error)
 
     def _read(self) -> ComparedSchemas:
         content = self._storage.read(REGISTRY_PATH)
         try:
             return ComparedSchemas() if content is None else from_json(json.loads(content), ComparedSchemas)
         except ValueError as error:
-            logger.warning("compared_ignored reason=%s", error)
+            logger.warning("compared_schemas_ignored path=%s reason=%s", REGISTRY_PATH, error)
             return ComparedSchemas()
 
 

@@ -307,7 +307,8 @@ class _Compiler:
         if route.unplaced:
             fields = ", ".join(f"{where}.{name}" if where else name for name in route.unplaced)
             raise Unconvertible(
-                f"{fields}: no such column in the load schema, or a column without default and without a writer field"
+                "the load schema has no column for these fields of the writer, or the writer has no field for these "
+                f"columns without a default: {fields}"
             )
         indexes = {field.name: index for index, field in enumerate(writer.fields)}
         taken: dict[int, tuple[int, Plan]] = {}

@@ -91,7 +91,7 @@ def read_units(
         cut, further = continued_units(further, newest, absent, len(read) + len(further))
         read += cut
         if further:
-            logger.info("read_on tasks=%d absent_ids=%d", len(further), len(absent))
+            logger.info("ranges_continued tasks=%d absent_ids=%d", len(further), len(absent))
     return Reading(
         tuple(read),
         tuple(results),

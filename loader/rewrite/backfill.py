@@ -347,7 +347,7 @@ class _Backfill:
         if changes.recreated:
             raise _Stopped(f"the topic was re-created while it was read; {AGAIN}")
         if moved := changes.moved.get(self._topic):
-            raise _Stopped(f"{_partitions(moved)} changed the leader while it was read; {AGAIN}")
+            raise _Stopped(f"the leader of {_partitions(moved)} changed during the read; {AGAIN}")
         planned = {self._topic: plan.topic_work[self._topic].ranges}
         reconciled = reconcile(planned, reading.units, reading.results, {})[self._topic]
         wanted = sum(one.end - one.start for component in piece for one in component.intervals)

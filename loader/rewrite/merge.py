@@ -102,7 +102,11 @@ def merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> MergeResul
         sink: receives the merged files.
     """
     if unit.build != (build := current_build()):
-        return MergeResult(unit.task, (), f"task {unit.task} runs {build}, and the driver {unit.build}")
+        reason = (
+            f"task {unit.task} runs {build}, but the driver runs {unit.build}; install the same Headrace and Python for "
+            "both"
+        )
+        return MergeResult(unit.task, (), reason)
     try:
         return MergeResult(unit.task, _merge(unit, files, sink))
     except SourceDamaged as error:

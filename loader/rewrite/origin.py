@@ -17,6 +17,8 @@ COPIES = frozenset({CommitKind.COMPACT, CommitKind.REPLAY})
 """Kinds of commits with new files that contain rows of the files that they replaced. A backfill's files do not: their
 rows come from the brokers."""
 
+LOST = "so the brokers no longer have their messages"
+
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
@@ -79,7 +81,7 @@ class _Walk:
         start, end = offsets.replaced
         why = (
             f"commit {commit_number} found that offsets {start} to {end - 1} of partition {offsets.partition} changed "
-            "since they were loaded"
+            f"since they were loaded, {LOST}"
         )
         for key in self._heirs():
             spans = self._asked[key].spans()
@@ -88,7 +90,7 @@ class _Walk:
 
     def recreated(self, commit_number: int) -> None:
         for key in self._heirs():
-            why = f"commit {commit_number} found the topic re-created after they were loaded"
+            why = f"commit {commit_number} found the topic re-created after they were loaded, {LOST}"
             self._found.setdefault(key, Foreign(why, key not in self._copied))
         self.waiting.clear()
 
@@ -96,7 +98,7 @@ class _Walk:
         """Ends the search after the last commit. Returns the requested files with rows of an earlier log, and those
         with rows that no commit loaded, each with the reason."""
         for key in self._heirs():
-            self._found.setdefault(key, Foreign("no commit states the origin of their rows", False))
+            self._found.setdefault(key, Foreign("no commit states which log their rows came from", False))
         return self._found
 
     def _heirs(self) -> set[FileKey]:

@@ -58,7 +58,7 @@ def of_this_log(
     stay: dict[str, int] = defaultdict(int)
     for key, stranger in strangers.items():
         if key in wanted:
-            stay[f"{stranger.why}, so the brokers no longer have their messages"] += 1
+            stay[stranger.why] += 1
     for component in components([one for one in files if one.key not in strangers]):
         asked = sum(one.key in wanted for one in component.files)
         if not asked:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import IO
 
 from headrace.loader.checksum import checksum_as
-from headrace.loader.errors import PublishedFileLost
+from headrace.loader.errors import PublishedFileLost, PublishedNameTaken
 from headrace.loader.storage.hadoop.file_system import RemoteFileSystem
 from headrace.loader.storage.hadoop.staging import HadoopStaging, at_once
 from headrace.loader.storage.protocols import Publication
@@ -73,16 +73,12 @@ class HadoopFiles:
         """Checks that an existing file of this name is the committed one: a copy from a killed process or a backup.
 
         Raises:
-            PublishedFileLost: it is another file.
+            PublishedNameTaken: it is another file.
         """
         with self._files.open(final) as taken:
             checksum = checksum_as(file.checksum, taken)
         if checksum != file.checksum:
-            raise PublishedFileLost(
-                file.topic,
-                final,
-                f"another file has this name; move it away, because the committed file is still at {staged}",
-            )
+            raise PublishedNameTaken(file.topic, final, staged)
 
     def bring(self, topic: str, source: str, target: str) -> None:
         first, final = self.describe(source), self.describe(target)

@@ -11,7 +11,7 @@ from typing import IO
 
 from headrace.hive_ddl.table import local_location
 from headrace.loader.checksum import checksum_as
-from headrace.loader.errors import PublishedFileLost
+from headrace.loader.errors import PublishedFileLost, PublishedNameTaken
 from headrace.loader.storage.local.disk import children_of, fsync, length_of, write_temporary
 from headrace.loader.storage.local.staging import LocalStaging
 from headrace.loader.storage.protocols import Publication
@@ -186,7 +186,7 @@ def _check_same(file: Publication, staged: Path, final: Path) -> None:
     """Checks that an existing file of this name is the same file, or a copy of it from a restored backup.
 
     Raises:
-        PublishedFileLost: it is another file.
+        PublishedNameTaken: it is another file.
     """
     with contextlib.suppress(FileNotFoundError):
         if final.samefile(staged):
@@ -194,8 +194,4 @@ def _check_same(file: Publication, staged: Path, final: Path) -> None:
     with final.open("rb") as taken:
         checksum = checksum_as(file.checksum, taken)
     if checksum != file.checksum:
-        raise PublishedFileLost(
-            file.topic,
-            str(final),
-            f"another file has this name; move it away, because the committed file is still at {staged}",
-        )
+        raise PublishedNameTaken(file.topic, str(final), str(staged))

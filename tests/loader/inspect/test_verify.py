@@ -174,9 +174,9 @@ def _range(committed: TopicCommit, **changes: object) -> TopicCommit:
 @pytest.mark.parametrize(
     ("commit_number", "change", "messages"),
     [
-        (2, lambda d: _range(d, end=8, counts=RangeCounts(records=1, quarantined=2)), [r"\b7$", r"\b8\b"]),
-        (2, lambda d: _range(d, counts=RangeCounts(records=1)), [r"\b1\b", r"\b1 and 1$"]),
-        (2, lambda d: _range(d, counts=RangeCounts(records=2)), [r"\b2\b.*\b0\b.*\b1 and 1$"]),
+        (2, lambda d: _range(d, end=8, counts=RangeCounts(records=1, quarantined=2)), [r"\b7;", r"\b8\b"]),
+        (2, lambda d: _range(d, counts=RangeCounts(records=1)), [r"\b1\b", r"\b1 and 1;"]),
+        (2, lambda d: _range(d, counts=RangeCounts(records=2)), [r"\b2\b.*\b0\b.*\b1 and 1;"]),
         (2, lambda d: _range(d, previous=None), [r"\b0\b.*\b5\b"]),
         (1, lambda d: _range(d, previous=3), [r"\b3\b"]),
         (3, lambda d: _range(d, gaps=()), [r"\b7 to 8\b"]),
@@ -185,7 +185,7 @@ def _range(committed: TopicCommit, **changes: object) -> TopicCommit:
         (
             2,
             lambda d: _range(d, skipped=(SkippedOffsets(6, 7, "cut", is_kept=True),)),
-            [r"\b1\b.*\b2\b.*\b1 and 1$"],
+            [r"\b1\b.*\b2\b.*\b1 and 1;"],
         ),
         (
             3,
@@ -196,7 +196,7 @@ def _range(committed: TopicCommit, **changes: object) -> TopicCommit:
         (
             3,
             lambda d: dataclasses.replace(d, previous_commit_number=1),
-            [r"\b7$", r"\b7\b.*\b4\b.*\b8\b", r"\b0 quarantine\b"],
+            [r"\b7;", r"\b7\b.*\b4\b.*\b8\b", r"\b0 quarantine\b"],
         ),
     ],
 )
@@ -245,7 +245,7 @@ def on_brokers(
         (on_brokers((10, 10), (1, 1), topic_id=""), []),
         (on_brokers((0, 9), (0, 1)), [["9", "10"]]),
         (on_brokers((11, 20), (0, 1)), [["11", "10"]]),
-        (on_brokers((0, 10)), [[]]),
+        (on_brokers((0, 10)), [["1", "1"]]),
         (on_brokers((0, 10), errors={1: "no leader"}), []),
         (on_brokers((0, 1), topic_id="id-2"), [[]]),
     ],

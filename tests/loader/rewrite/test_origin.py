@@ -10,7 +10,7 @@ import pytest
 from headrace.loader.commit.commit import CommitKind, CommittedFile, CommittedRange, TimePartitionRewrite, TopicCommit
 from headrace.loader.commit.partition_index import IndexedFile
 from headrace.loader.rewrite.closure import FileKey, LiveFile
-from headrace.loader.rewrite.origin import Foreign, foreign
+from headrace.loader.rewrite.origin import LOST, Foreign, foreign
 from headrace.loader.work_unit import FileKind
 from support.loader.loader_samples import committed_file, committed_range, topic_commit
 
@@ -75,7 +75,7 @@ def test_equal_names_in_other_time_partitions_and_kinds_are_distinct() -> None:
 def test_files_from_before_a_recreation_are_foreign() -> None:
     old, new = file("old"), file("new")
     found = foreign([live(old), live(new)], [load(3, new, topic_id_before="id-0"), load(2, old)])
-    assert found == {key(old): Foreign("commit 3 found the topic re-created after they were loaded", True)}
+    assert found == {key(old): Foreign(f"commit 3 found the topic re-created after they were loaded, {LOST}", True)}
 
 
 def test_the_first_commit_of_a_topic_is_no_recreation() -> None:
@@ -122,7 +122,7 @@ def test_files_of_a_backfill_originate_in_its_commit() -> None:
 def test_only_files_with_offsets_after_a_divergence_are_foreign(start: int, end: int, is_found: bool) -> None:
     old = file("old", start, end)
     found = foreign([live(old)], [load(3, ranges=[diverged(80, 100)]), load(2, old)])
-    why = "commit 3 found that offsets 80 to 99 of partition 0 changed since they were loaded"
+    why = f"commit 3 found that offsets 80 to 99 of partition 0 changed since they were loaded, {LOST}"
     assert found == ({key(old): Foreign(why, False)} if is_found else {})
 
 
@@ -144,5 +144,5 @@ def test_the_newest_reason_is_reported() -> None:
 
 def test_files_in_no_commit_are_foreign() -> None:
     assert foreign([live(file("a"))], []) == {
-        key(file("a")): Foreign("no commit states the origin of their rows", False)
+        key(file("a")): Foreign("no commit states which log their rows came from", False)
     }

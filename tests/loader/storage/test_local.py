@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.loader.errors import NoHardLinks, PublishedFileLost, StorageError, UnwritableWarehouse
+from headrace.loader.errors import NoHardLinks, PublishedFileLost, PublishedNameTaken, StorageError, UnwritableWarehouse
 from headrace.loader.storage.local import local_storage
 from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from headrace.loader.storage.protocols import Publication, Staged
@@ -197,7 +197,7 @@ def test_publishing_to_a_name_of_another_file_is_refused(warehouse: Warehouse) -
     warehouse.stage()
     warehouse.final.parent.mkdir(parents=True)
     warehouse.final.write_bytes(b"other")
-    with pytest.raises(PublishedFileLost, match=re.escape(str(warehouse.staged))):
+    with pytest.raises(PublishedNameTaken, match=re.escape(str(warehouse.staged))):
         warehouse.publish()
     assert (warehouse.staged.read_bytes(), warehouse.final.read_bytes()) == (b"whole", b"other")
     warehouse.final.write_bytes(b"whole")  # a copy, as restored from a backup

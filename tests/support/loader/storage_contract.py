@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.loader.errors import PublishedFileLost, StorageError
+from headrace.loader.errors import PublishedFileLost, PublishedNameTaken, StorageError
 from headrace.loader.storage.protocols import Publication, Staged, Storage
 from support.loader.file_checksums import checksum_of
 
@@ -148,7 +148,7 @@ class StorageContract:
     def test_publishing_to_a_name_of_another_file_is_refused(self, storage: Storage) -> None:
         stage(storage)
         storage.files.put(NAME, b"other")
-        with pytest.raises(PublishedFileLost, match=r"/staging/"):
+        with pytest.raises(PublishedNameTaken, match=r"/staging/"):
             publish(storage)
         assert content_of(storage, NAME) == b"other"
         assert is_staged(storage)

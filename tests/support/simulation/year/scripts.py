@@ -183,7 +183,7 @@ def retention_unread(life: Life, topic: Topic) -> Iterator[None]:
     why = f"retention took {gone} unread messages up to {to}"
     life.tell(topic, why)
     problem = "were removed before they were read; loader.on_data_loss=skip"
-    yield from _taken_up(life, topic, problem, "were removed before they were read; declared as a gap", why)
+    yield from _taken_up(life, topic, problem, "were removed before they were read; recorded as a gap", why)
 
 
 def truncated(life: Life, topic: Topic) -> Iterator[None]:
