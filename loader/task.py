@@ -93,8 +93,8 @@ def run_work_unit(unit: WorkUnit, new_sink: NewSink = LocalSink, sync: bytes = b
 
     if unit.build and unit.build != build:
         reason = (
-            f"task {unit.task} runs {build}, but the driver runs {unit.build}; install the same Headrace and Python for "
-            "both"
+            f"task {unit.task} runs {build}, but the driver runs {unit.build}; install the same Headrace and "
+            "Python for both"
         )
         return result(nothing("not read"), error=reason)
     staging = f"{unit.settings.staging} on {socket.gethostname()}"

@@ -103,8 +103,8 @@ def merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> MergeResul
     """
     if unit.build != (build := current_build()):
         reason = (
-            f"task {unit.task} runs {build}, but the driver runs {unit.build}; install the same Headrace and Python for "
-            "both"
+            f"task {unit.task} runs {build}, but the driver runs {unit.build}; install the same Headrace and "
+            "Python for both"
         )
         return MergeResult(unit.task, (), reason)
     try:
