@@ -34,6 +34,7 @@ from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.incremental_alter_configs import APPEND, SET, SUBTRACT
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.topics import OFFSETS_TOPIC
 from support.broker.broker_samples import NOW_MS
 
 
@@ -203,6 +204,18 @@ def test_unchanged_topic_config_is_not_written_again(tmp_path: Path, caplog: pyt
         assert await alter(node, ("retention.ms", SET, "6")) == (ErrorCode.NONE, {"retention.ms": "6"})
         assert (tmp_path / "topics.json").stat().st_ino != written
         assert [record.args for record in caplog.records] == [("a", {"retention.ms": "6"})]
+
+    with_node(tmp_path, work)
+
+
+def test_internal_topics_get_no_further_partitions(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        before = node.topic(OFFSETS_TOPIC).partitions
+        requested = CreatePartitionsRequest.CreatePartitionsTopic(name=OFFSETS_TOPIC, count=before + 1)
+        request = CreatePartitionsRequest(topics=[requested], timeout_ms=1000, validate_only=False)
+        [refused] = (await create_partitions.handle(context(node, 1), request)).results
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+        assert node.topic(OFFSETS_TOPIC).partitions == before
 
     with_node(tmp_path, work)
 
