@@ -240,8 +240,8 @@ class AsyncConsumer:
     async def _next_or_timeout(self, waiting_since: float) -> Message | NoMessage:
         """Returns the next message, or the reason why no message came within `WAIT_SLICE_S`.
 
-        If a cancelled task has left a request in the thread, this waits for its result instead of sending a new
-        request.
+        The consumer's thread runs one request at a time. If a cancelled task has left a request there, this waits for
+        its result instead of sending a new one.
 
         Args:
             waiting_since: time on the monotonic clock at which the application began to wait for this message.

@@ -96,7 +96,7 @@ class AuditPublisher:
         return len(self._waiting) + len(self._sending) + len(self._failed)
 
     def add_rows(self, rows: Iterable[AuditRow]) -> None:
-        """Queues rows for publication, without waiting."""
+        """Queues audit rows for publication, without waiting."""
         with self._lock:
             self._waiting.extend(rows)
             dropped = len(self._waiting) - WAITING_ROWS_MAX
@@ -111,8 +111,8 @@ class AuditPublisher:
         self._wake.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until all rows are published, and returns whether they are. Returns False early if publication was
-        blocked before and another attempt has failed."""
+        """Waits until all queued audit rows are published, and returns whether they are. Returns False early if
+        publication was blocked before and another attempt has failed."""
         if threading.current_thread() is self._thread:
             return not self.unpublished
         deadline = time.monotonic() + (0.0 if self._is_blocked else min(timeout_s, WAIT_S_MAX))
@@ -127,7 +127,7 @@ class AuditPublisher:
         return True
 
     def stop(self, timeout_s: float) -> None:
-        """Ends the thread. Unpublished rows stay in their spool."""
+        """Ends the thread that publishes audit rows. Unpublished rows of a producer stay in its spool file."""
         self._is_stopped = True
         self._wake.set()
         if threading.current_thread() is not self._thread:  # `on_delivery` may close the producer

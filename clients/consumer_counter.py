@@ -71,7 +71,11 @@ class ConsumerCounter:
         deadline = time.monotonic() + timeout_s
         self._publisher.add_rows(self._take_rows())
         if not self._publisher.wait(timeout_s):
-            logger.warning("audit rows not published topic=%s rows=%d", self._topic, self._publisher.unpublished)
+            logger.warning(
+                "audit rows not published, the audit may lack counts topic=%s rows=%d",
+                self._topic,
+                self._publisher.unpublished,
+            )
         self._publisher.stop(max(0.0, deadline - time.monotonic()))
 
     def abandon_after_fork(self) -> None:

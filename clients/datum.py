@@ -204,8 +204,8 @@ def _find_in_items(schema: Schema, node: Type, items: Any, path: str) -> Problem
 
 
 def is_pair(value: Any) -> bool:
-    """Returns whether a value has the form (branch name, value), with which fastavro names the branch of a union. A
-    value of this form is still a list if the union has no branch with that name."""
+    """Returns whether a value is a tuple (branch name, value), with which an application selects a branch of a union.
+    The caller must check that the union has such a branch; otherwise the tuple is an array's value."""
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
 
 

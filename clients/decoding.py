@@ -86,9 +86,11 @@ class Decoder:
             value = fastavro.schemaless_reader(BytesIO(framed.body), writer.compiled, self._reader)
             time_ms = self._time_ms(writer, framed.body, value)
         except BadBody as error:
-            raise _undecodable(record, f"it does not match schema {framed.schema_id}: {error}") from error
+            raise _undecodable(record, f"the value does not match schema {framed.schema_id}: {error}") from error
         except Exception as error:  # fastavro raises errors of many types
-            raise _undecodable(record, f"it does not match schema {framed.schema_id}: {error_text(error)}") from error
+            raise _undecodable(
+                record, f"the value does not match schema {framed.schema_id}: {error_text(error)}"
+            ) from error
         return framed.schema_id, value, time_ms
 
     def _time_ms(self, writer: _Writer, body: bytes, value: Any) -> int | None:

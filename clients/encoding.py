@@ -103,7 +103,7 @@ class Encoding:
                 with self._checking:
                     self._check(encoded[len(self._prefix) :])
             except BadBody as error:
-                raise self._refused(f"consumers would reject it: {error}", "") from error
+                raise self._refused(f"consumers would reject the encoded value: {error}", "") from error
         return encoded
 
     def _encode_with_fastavro(self, value: Any) -> bytes:
@@ -172,11 +172,10 @@ def compiled_schema(schema: Schema, *, logical_types: bool = True) -> Any:
 
 
 def _parsed(schema: Schema, logical_types: bool) -> Any:
-    """Parses a schema with fastavro.
+    """Parses a schema with fastavro, and marks it as parsed where fastavro does not.
 
-    fastavro marks parsed records, so that they are not parsed for each message. It does not mark an array or a map at
-    the root: it would parse that again for each message, and reject the replaced default of a record inside. This
-    function therefore marks the root.
+    fastavro does not mark an array or a map at the root. It would parse the root again for each message, and would then
+    reject a default that `compiled_schema` has replaced in a record inside.
     """
     its_json = json.loads(self_contained_text(schema), object_hook=_valid if logical_types else _without_logical_type)
     aliases = _aliases(schema)
@@ -235,8 +234,8 @@ def _records(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _is_json_value(schema: Schema, field: Field) -> bool:
-    """Returns whether the default of a field can be used without conversion: the field has none, or the value that it
-    represents equals its JSON."""
+    """Returns whether the default of a field needs no conversion from its JSON: the field has none, or it is null, an
+    empty array, or a value of a boolean, int, long or string without a logical type."""
     if not field.has_default or field.default is None or field.default == []:
         return True
     node = schema.resolve(field.type)

@@ -82,23 +82,24 @@ ENCODER_ERRORS: Final[tuple[type[Exception], ...]] = (
 
 
 class _NotPlain(Exception):
-    """The value is not plain (see the module): another encoder must encode it."""
+    """The generated encoder does not handle the value, for example a datetime; another encoder must encode it."""
 
 
 class _Unsupported(Exception):
-    """The schema has a type for which this module generates no code."""
+    """The schema has a type, such as fixed, for which no encoder is generated; another encoder must be used."""
 
 
 class _Part(NamedTuple):
-    """A part of the output: a Python expression for bytes, or, if `code` is set, for a value that `struct` packs with
-    this format code. An expression that begins with a star is a sequence of parts."""
+    """A part of an encoded value in the generated code: a Python expression for bytes, or, if `code` is set, for a
+    value that `struct` packs with this format code. An expression that begins with a star is a sequence of parts."""
 
     expression: str
     code: str = ""
 
 
 class _Code(NamedTuple):
-    """Generated code: the statements to run first, and the parts of the output."""
+    """Generated code that encodes one value: the statements to run first, and the expressions for parts of the encoded
+    value."""
 
     lines: list[str]
     parts: list[_Part]
@@ -188,7 +189,8 @@ def _indented(lines: Iterable[str]) -> list[str]:
 
 
 class _Writer:
-    """Generates the code for one schema. `constants` are the values that the code uses, by their names in it."""
+    """Generates the Python code that encodes values of one schema. `constants` are the values that the code uses, by
+    their names in it."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -239,8 +241,8 @@ class _Writer:
         raise _Unsupported
 
     def join_parts(self, parts: list[_Part]) -> list[str]:
-        """Returns Python expressions for the bytes of the parts. Adjacent parts with a `struct` code become one call of
-        `pack`."""
+        """Returns Python expressions that together yield the bytes of these parts of an encoded value. Adjacent parts
+        with a `struct` code become one call of `pack`."""
         written = []
         for is_packed, group in itertools.groupby(parts, key=lambda part: part.code != ""):
             run = list(group)

@@ -76,7 +76,7 @@ class DeferredErrors:
             logger.warning("callback failed again before its first error was raised error=%s", error_text(error))
 
     def raise_first(self) -> None:
-        """Raises the stored exception, if there is one, and forgets it."""
+        """Raises the first exception of the wrapped callbacks since the last call, if there is one."""
         error, self._first = self._first, None
         if error is not None:
             raise error

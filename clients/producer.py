@@ -442,7 +442,7 @@ class Producer:
         try:
             poll(timeout_s)
         except KafkaException as error:
-            logger.error("Kafka client failed error=%s", error_text(error))
+            logger.error("Kafka client failed, further messages fail too error=%s", error_text(error))
         self._in_flight.process_completed()
 
     def _publish(self, taking: RowSelection, deadline: float) -> None:

@@ -162,7 +162,12 @@ def _rank(branch: Type) -> int:
 
 
 def _misread(branches: Sequence[Type]) -> set[type]:
-    """Returns the classes of values for which fastavro may choose a branch of this union that changes the value."""
+    """Returns the classes of values for which fastavro may choose a wrong branch of a union, one that changes the
+    value.
+
+    Args:
+        branches: the branches of the union.
+    """
     plain = [branch for branch in branches if isinstance(branch, Primitive)]
     narrow = {branch.type for branch in plain if is_narrow(branch)}
     kinds = [branch.type for branch in plain]

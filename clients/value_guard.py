@@ -30,7 +30,8 @@ Guard = Callable[[Any], bool]
 
 
 def compile_guard(schema: Schema) -> Guard | None:
-    """Returns the guard of a schema, or None if the encoder itself rejects all invalid values of the schema."""
+    """Returns the guard of a schema: a function that returns True for a value that fastavro's encoder writes correctly.
+    After False, `find_problem` must decide. Returns None if the encoder itself rejects all invalid values."""
     return _Compiler(schema).guard(schema.root)
 
 
@@ -84,8 +85,9 @@ class _Compiler:
         return None
 
     def _union(self, node: Union) -> Guard:
-        """Returns the guard of a union. The encoder chooses the branch by the value's class and the underlying types
-        alone, so the guard must reject values for which this choice may be wrong."""
+        """Returns the guard of a union: a function that accepts only values that fastavro's encoder writes correctly.
+        The encoder chooses the branch by the value's class and the underlying types alone, so the guard rejects values
+        for which this choice may be wrong."""
         branches = [self._schema.resolve(branch) for branch in node.branches]
         guards = {branch_name(branch): self.guard(branch) for branch in branches}
         kinds = {branch.type for branch in branches if isinstance(branch, Primitive)}

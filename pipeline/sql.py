@@ -198,8 +198,8 @@ def _as_text(column: Any, kind: DataType) -> Any:
 
 
 def _json_ready(column: Any, kind: DataType) -> Any:
-    """Returns the column with all values in a form that Spark's JSON functions write as described above: values such as
-    decimals and timestamps become text, also inside structs, arrays and maps.
+    """Returns the column with all values in a form that Spark's JSON functions write as query results need it: values
+    such as decimals and timestamps become text, also inside structs, arrays and maps.
 
     Args:
         column: a column of a Spark data frame, or a part of one.
@@ -222,8 +222,8 @@ def _json_ready(column: Any, kind: DataType) -> Any:
 
 
 def _is_plain(kind: DataType) -> bool:
-    """Returns whether Spark's JSON functions already write all values of a type in the form described above, also
-    inside structs, arrays and maps."""
+    """Returns whether Spark's JSON functions already write all values of a type in the form of query results, in which
+    for example decimals are text. If not, `_json_ready` must convert them first."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(kind, StructType):

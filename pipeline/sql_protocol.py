@@ -102,10 +102,10 @@ def _exchange(connection: socket.socket, request: bytes) -> bytes:
 
 
 def read_request(content: bytes) -> SqlRequest:
-    """Parses the bytes of a request.
+    """Parses the request that `headrace sql` has sent to the SQL server.
 
     Raises:
-        ValueError: they are not a request.
+        ValueError: the content is not a request.
     """
     document: Any = json.loads(content)
     if not isinstance(document, Mapping) or {*document} != {field.name for field in dataclasses.fields(SqlRequest)}:
@@ -132,7 +132,7 @@ def read_to_end(connection: socket.socket, bytes_max: int | None = None) -> byte
         chunks.append(chunk)
         size += len(chunk)
         if bytes_max is not None and size > bytes_max:
-            raise ValueError(f"expected at most {bytes_max} bytes")
+            raise ValueError(f"expected at most {bytes_max} bytes in a request")
     return b"".join(chunks)
 
 

@@ -126,7 +126,7 @@ def serve(options: SqlOptions, stop: threading.Event) -> None:
 
 
 class _QueryServer:
-    """Accepts requests on the socket. Each request has its own thread and Spark session."""
+    """Accepts the requests of `headrace sql` on a Unix socket. Each request has its own thread and Spark session."""
 
     def __init__(self, session: Any, memory: str) -> None:
         self._session = session

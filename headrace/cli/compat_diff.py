@@ -26,8 +26,8 @@ from headrace.compat.levels import compare
 
 
 def configure_diff(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `diff`. The flags that select the earlier versions are not included, see
-    `add_baseline_flags`."""
+    """Adds the flags of `headrace compat diff`, except those that select the earlier versions (see
+    `add_baseline_flags`)."""
     add_source_flags(parser)
     add_format_flag(parser)
     add_settings_flags(parser, ("registry.url",))
@@ -35,8 +35,8 @@ def configure_diff(parser: argparse.ArgumentParser) -> None:
 
 
 def run_diff(args: argparse.Namespace) -> int:
-    """Prints the changes. Returns 0 if every schema could be compared, however much it changed; otherwise the exit code
-    of the failure."""
+    """Runs `headrace compat diff`: prints the changes of schemas since their earlier versions. Returns 0 if every
+    schema could be compared, however much it changed; otherwise the exit code of the failure."""
     escape_unencodable(sys.stdout)
     escape_unencodable(sys.stderr)
     settings = settings_from(args)

@@ -195,7 +195,9 @@ def latest(args: argparse.Namespace) -> int:
         text = SchemaCache(known.log.storage, keeps=False).text(schema_id)
     view = text and latest_view(topic, state, settings.loader.kafka_column, settings.hive.database, schema_id, text)
     if not view:
-        raise CommandError(f"version {loaded.version} of {loaded.subject} is not the loaded version; run headrace load")
+        raise CommandError(
+            f"topic {topic}: schema {schema_id} of subject {loaded.subject} is not loaded yet; run headrace load"
+        )
     print(*render_statements(view), sep="\n")
     return EXIT_OK
 
@@ -333,8 +335,8 @@ def _printing(
     args: argparse.Namespace,
     differences_found: DifferencesByTopic,
 ) -> Iterator[None]:
-    """Prints the differences at the end of the context. After an error or Ctrl-C, prints the differences found before
-    it.
+    """Prints how Hive tables differ from the commit log, when the context ends. After an error or Ctrl-C in the
+    context, prints the differences found before it.
 
     Args:
         show: prints the differences that it receives.

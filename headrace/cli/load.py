@@ -466,7 +466,7 @@ def plan_json(plan: LoadPlan) -> dict[str, Any]:
 
 
 def print_runs(runs: Sequence[RunLine]) -> None:
-    """Prints the newest loads, oldest first."""
+    """Prints a table of loads, one row each, in the given order."""
     rows = [
         (
             _instant(one.started_at_ms),

@@ -89,8 +89,8 @@ def _collect_garbage(session: LoadSession) -> None:
 
 
 def _response_stream() -> TextIO:
-    """Returns a stream that writes the responses to standard output. Redirects all other output of this process to
-    standard error."""
+    """Returns a stream on standard output for the responses to load requests. Redirects all other output of this
+    process to standard error."""
     responses = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return responses

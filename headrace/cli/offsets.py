@@ -308,11 +308,11 @@ def _read(settings: Settings) -> tuple[CommitLog, LoaderState]:
 def _discover(
     settings: Settings, include: Iterable[str], exclude: Iterable[str], state: LoaderState
 ) -> tuple[Discovery | None, str]:
-    """Returns the first and last offsets of all partitions on the brokers, and ""; if the brokers are not available,
-    None and the reason.
+    """Returns the first and last offsets on the brokers of each partition of the selected topics, and ""; if the
+    brokers are not available, None and the reason.
 
     Args:
-        include: patterns of the topics to return.
+        include: patterns of the topics to select.
         exclude: patterns of topics to omit.
         state: the state of the loader, which shows whether a partition's log has diverged since the last load.
     """
@@ -344,10 +344,11 @@ def _bounds(settings: Settings, topic: str, partition: int) -> tuple[LogBounds |
 def _commit_choice(
     args: argparse.Namespace, settings: Settings, choose: Callable[[LoaderState], Choice], note: str
 ) -> int:
-    """Computes the new offsets, commits them unless this is a dry run, and prints them. Returns the exit code.
+    """Determines at which offsets the next load continues, commits them unless this is a dry run, and prints them.
+    Returns the exit code.
 
     Args:
-        choose: returns the new offsets for the loader's current state.
+        choose: returns these offsets, given the loader's current state.
         note: a sentence that is printed with the result.
     """
     from headrace.loader.build import current_build

@@ -198,8 +198,8 @@ def run_discard(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A verb of this command that removes messages from a topic's quarantine table and commits the change: `replay`,
-    `discard`."""
+    """A verb of `headrace quarantine` that removes messages from a topic's quarantine table and commits the change:
+    `replay`, `discard`."""
 
     name: str
     help: str

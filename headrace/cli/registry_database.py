@@ -45,7 +45,7 @@ def upgrade_database(args: argparse.Namespace) -> int:
 
 
 def open_database(args: argparse.Namespace) -> Database:
-    """Opens the database of the settings.
+    """Opens the configured database of the registry. Migrates it first if it is SQLite; otherwise checks its version.
 
     Raises:
         CommandError: the database cannot be used.
@@ -62,7 +62,8 @@ def open_database(args: argparse.Namespace) -> Database:
 
 
 def database_url(settings: Settings) -> str:
-    """Returns the configured URL, or that of the SQLite file in the data directory. Creates the directory if necessary.
+    """Returns the configured URL of the registry's database, or that of the SQLite file in the data directory. Creates
+    the directory if necessary.
 
     Raises:
         CommandError: the directory cannot be created.

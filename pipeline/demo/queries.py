@@ -74,8 +74,8 @@ def delay_by_weather(data: Path) -> Table:
 
 
 def evolved_columns(data: Path) -> Table:
-    """Returns the expected result of a query on columns that the schema change affects: a default, a renamed field, a
-    widened field, an extended record.
+    """Returns the expected result of a query on columns that differ between the demo's two schemas of flights: a
+    default, a renamed field, a widened field, an extended record.
 
     Args:
         data: directory of the CSV files.
@@ -170,7 +170,7 @@ def _same(left: Cell, right: Cell) -> bool:
 
 
 def as_text(table: Table) -> Sequence[Sequence[str]]:
-    """Formats a result as text."""
+    """Returns the rows of a query's result with each cell as text, as the demo prints it."""
     return [[_text(cell) for cell in row] for row in table]
 
 

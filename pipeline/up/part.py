@@ -143,8 +143,8 @@ class Part:
             self._ready_at = time.monotonic()
 
     def last_log_line(self) -> str:
-        """Returns the last line that the part wrote to its log, preferably one of Headrace. If it wrote none, returns a
-        text with its exit code."""
+        """Returns the last line that the part wrote to its log, preferably an error of Headrace (`headrace: …`),
+        without this prefix. If it wrote none, returns a text with its exit code."""
         lines = self.log.lines()
         own_lines = [line for line in lines if line.startswith("headrace: ")]
         if own_lines or lines:

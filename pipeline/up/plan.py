@@ -51,8 +51,8 @@ class PartCommand:
 
 
 def parts_of(settings: Settings, only: Collection[str] = ()) -> tuple[str, ...]:
-    """Returns the names of the parts to run: those in `only`, or by default all parts in place of which no setting
-    names a server."""
+    """Returns the names of the parts to run: those in `only`. By default these are all parts except the ones that a
+    setting replaces with the address of an existing server."""
     if only:
         return tuple(name for name in PARTS if name in only)
     return tuple(name for name, key in PARTS.items() if not key or not _setting(settings, key))
@@ -107,8 +107,8 @@ def child_environment(
 
 
 def consecutive_deaths(before: int, ready_for_s: float) -> int:
-    """Returns how many ends of a part in a row were quick, including the present end. An end is quick within
-    `QUICK_DEATH_S` after the part was ready. After a longer time the count starts again at 1.
+    """Returns how many times in succession a part has ended less than `QUICK_DEATH_S` after it was ready, counting the
+    present end. If the present end came later than that, returns 1.
 
     Args:
         before: the count at the part's previous end.

@@ -94,8 +94,8 @@ class _Supervisor:
         self._spark_log = PartLog(self._log_dir / "spark.log")  # shared by all JVMs, which start and end
 
     def start(self, names: Collection[str]) -> LiveAddresses:
-        """Starts the parts and returns the addresses when the servers are ready. Waits for the SQL server only if
-        `sql.listen` is set."""
+        """Starts the parts with these names, and returns the addresses when the servers among them are ready. Waits for
+        the SQL server only if `sql.listen` is set."""
         deadline = time.monotonic() + READY_TIMEOUT_S
         servers = [name for name in names if name not in ("sql", LOAD)]
         for name in servers:
