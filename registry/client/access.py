@@ -137,7 +137,7 @@ def _parse_server(text: str, auth: Auth | None) -> Server:
     except ValueError:
         # The text after the colon may be part of a password with an unescaped comma or slash, so it is not shown.
         raise RegistryUnavailable(
-            f"{parts.scheme}://{hostname}", "its port is not a number between 0 and 65535"
+            f"{parts.scheme}://{hostname}", "the port is not a number between 0 and 65535"
         ) from None
     if parts.username is not None:
         try:

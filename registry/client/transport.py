@@ -49,7 +49,8 @@ PERMANENT_STATUSES: Final = frozenset({501, 505})  # the 5xx statuses that a ret
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """A request of the API. `path` is percent-encoded; the module explains which requests are repeatable."""
+    """A request of the API. `path` is percent-encoded. `is_repeatable` is True if executing the request twice leads to
+    the same state and response; it is then retried even if the server may have executed it."""
 
     method: str
     path: str

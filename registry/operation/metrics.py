@@ -67,7 +67,8 @@ def new_counts(workers: int) -> SharedCounts:
 
 
 class RequestRecorder:
-    """The `RequestObserver` of a worker process, called in its event loop. It writes metrics and the access log."""
+    """Writes metrics and the access log of a worker process. Its event loop calls `record` for every response, as the
+    `RequestObserver` of the server."""
 
     def __init__(self, metrics: RequestMetrics | None, log: AccessLog | None = None) -> None:
         self._metrics = metrics
@@ -91,7 +92,7 @@ class RequestRecorder:
 
 
 def make_request_recorder(counts: SharedCounts, access_log: str) -> RequestRecorder:
-    """Makes the recorder of this worker process.
+    """Makes the recorder of the requests of this worker process, for metrics and the access log.
 
     Args:
         counts: the shared counts; the recorder gets a part of them that only this process writes.

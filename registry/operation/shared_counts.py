@@ -61,7 +61,8 @@ class SharedCounts:
         return memoryview(self._memory)[start : start + self._slot_bytes].cast("Q")
 
     def row_offset(self, label: str) -> int:
-        """Index of a label's first number in `numbers`."""
+        """Returns the index of the label's first counter in `numbers`. Adds a new label, or counts it as `OTHER` if no
+        row is free."""
         found = self._rows.get(label)
         return self._new_row(label) if found is None else found
 

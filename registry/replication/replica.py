@@ -187,7 +187,7 @@ class Replica:
             polled_ms: the time of the poll.
 
         Raises:
-            ReplicationStopped: the database is a replica of another registry, is that of the source itself, or is no
+            ReplicationStopped: the database is a replica of another registry, is the source's own database, or is no
                 replica and has subjects.
         """
         if replication is not None:
@@ -333,7 +333,7 @@ class Replica:
 
     def _write_update(self, polled_ms: int, update: ReplicationUpdate | None) -> RoundResult | None:
         """Applies an update (None: nothing has changed) and records the time of the poll. Returns None, or the reason
-        why nothing was written: `PROMOTED` or `WAITING`."""
+        why nothing was written: `PROMOTED` (this is no replica any more) or `WAITING` (another process replicates)."""
 
         def write(repository: Repository) -> RoundResult | None:
             tables = ReplicationTables(repository)

@@ -287,8 +287,8 @@ def _compared_with(repository: Repository, settings: SubjectSettings) -> list[St
 
 
 def _logical_problems(report: Report) -> list[str]:
-    """Compares the logical types of a candidate with those of each version in the report, the newest version first.
-    Returns the messages about the first version that is incompatible."""
+    """Compares the logical types of the report's candidate with each earlier version in the report, the newest version
+    first. Returns the messages about the first version that is incompatible."""
     for earlier in report.compared:
         problems: list[str] = []
         for direction in LEVELS[report.level].directions:

@@ -387,7 +387,7 @@ class Registration:
         # Versions are locked in the order in which deletions lock them, so that transactions cannot deadlock.
         for target, version in sorted(targets):
             if not repository.lock_referenced_version(target, version, deleted=is_import):
-                raise WriteConflict(f"version {version} of {target} has been deleted")
+                raise WriteConflict(f"the referenced version {version} of {target} was deleted by another request")
         repository.list_context(plan.context)
         schema = _locked_schema(repository, plan) if plan.known is not None else _new_schema(repository, plan, now_ms)
         if not is_import:

@@ -19,16 +19,18 @@ class Tagging:
     def change(
         self, subject: str, version: int, change: TagChange, *, offload: ComparisonOffload | None = None
     ) -> RegistrationResult:
-        """Registers a copy of a version with changed tags. Its metadata contains its version number.
+        """Registers a copy of a version with other tags, metadata or rules. The metadata of the copy contains the
+        version number of the copy.
 
         Args:
             subject: the subject.
             version: the version to copy.
-            change: the changes.
-            offload: see `Registration.register`.
+            change: the tags, metadata and rules to change.
+            offload: defers a slow comparison, or has the result of a deferred one; None runs every comparison here.
 
         Raises:
-            ComparisonDeferred: see `Registration.register`.
+            ComparisonDeferred: the comparison is slow. The caller runs `Compatibility.run_comparison` and then calls
+                `change` again with its result.
             SubjectNotFound: the subject has no version.
             VersionNotFound: the subject exists but has no such version.
             InvalidRuleSet: the rules are invalid.

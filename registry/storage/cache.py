@@ -81,8 +81,8 @@ class ScopeValues(Generic[T]):
     def select(
         self, scopes: Sequence[str | None], read: Callable[[list[str | None]], Mapping[str | None, T]]
     ) -> dict[str | None, T]:
-        """Returns the rows of these scopes; scopes without a row are omitted. `read` loads the rows that are not
-        cached; they are not added to the cache."""
+        """Returns the configurations or modes of these scopes; omits scopes without one. `read` loads the uncached
+        ones, which are not added to the cache."""
         missing = [scope for scope in scopes if not self.is_complete and scope not in self.values]
         values = {**{scope: self.values.get(scope) for scope in scopes}, **(read(missing) if missing else {})}
         return {scope: value for scope, value in values.items() if value is not None}
@@ -123,7 +123,8 @@ class ScopeCache:
         self._newest = ScopesAtRevision(Revision(0, -1))
 
     def at(self, revision: Revision) -> ScopesAtRevision:
-        """The values cached for a revision. Threads may add to them concurrently, since all read the same rows."""
+        """Returns the configurations and modes that are cached for a revision. Threads may add to them concurrently,
+        since all read the same rows."""
         newest = self._newest
         if newest.revision == revision:
             return newest
@@ -175,7 +176,8 @@ class ViewAtRevision:
 class DatabaseCache:
     """Everything that a process caches of one database; schemas and versions only once they are committed.
 
-    Entries belong to one history of the database (see `revision`) and are not found after it has changed.
+    Entries belong to one history of the database (see `revision`). A restored backup begins another history, and older
+    entries are then not used.
     """
 
     def __init__(self) -> None:
@@ -186,10 +188,10 @@ class DatabaseCache:
         self._views: LruCache[str, ViewAtRevision] = LruCache(VIEW_VERSIONS_MAX)
 
     def schema(self, history: int, row_key: int) -> StoredSchema | None:
-        """Returns the schema with this row key (primary key), or None if it is not cached for this history of the
-        database.
+        """Returns the schema with this row key (primary key), or None if it is not cached.
 
-        The caller must check that a version still uses it.
+        `history` is the number of the database's history, which changes when the database returns to an earlier state.
+        The caller must check that a version still uses the schema.
         """
         return self._schemas.get((history, row_key))
 
@@ -197,8 +199,8 @@ class DatabaseCache:
         self._schemas.put((history, schema.row_key), schema, len(schema.content.text) + SCHEMA_OVERHEAD_CHARS)
 
     def view(self, subject: str) -> ViewAtRevision | None:
-        """Returns the cached versions of a subject, or None. They may be outdated or of another history of the
-        database."""
+        """Returns the cached versions of a subject, or None. They may be outdated, or from before the database returned
+        to an earlier state."""
         return self._views.get(subject)
 
     def put_view(self, subject: str, view_at_revision: ViewAtRevision) -> None:

@@ -111,7 +111,8 @@ class Database:
             engine.dispose()
 
     def read(self, work: Callable[[Repository], T], *, in_one_snapshot: bool = True) -> T:
-        """Runs `work` on one consistent snapshot, and again on a new snapshot when the connection broke.
+        """Runs `work` on one consistent snapshot and returns the result. Runs it again on a new snapshot when the
+        connection broke.
 
         Args:
             work: reads from the repository.
@@ -148,7 +149,7 @@ class Database:
         new_id: IdRequest | None = None,
         in_one_statement: bool = False,
     ) -> T:
-        """Runs `work` in one write transaction and commits it; repeats it after a conflict.
+        """Runs `work` in one write transaction, commits it and returns the result. Repeats it after a conflict.
 
         Does not return before all processes have stopped serving cached responses from before the change.
 
@@ -209,7 +210,7 @@ class Database:
         wait_out_leases(self._lease_s)
 
     def wait_out_leases_of_new_revision(self) -> None:
-        """Waits until no process serves a cached response from before the registry's newest revision that this process
+        """Waits until no process serves a cached response from before the newest registry revision that this process
         has read.
 
         The request that created the revision may still be waiting for leases to expire. Once this process has known the
@@ -234,7 +235,8 @@ class Database:
         *,
         new_id: Callable[[D], IdRequest | None],
     ) -> T:
-        """Decides and writes in one transaction, serialized with all other calls for the subject.
+        """Decides and writes in one transaction, serialized with all other calls for the subject. Returns the result of
+        `work`.
 
         Writes by other methods are not blocked. On SQLite the whole database is locked.
 
@@ -272,8 +274,8 @@ class Database:
             raise WriteConflict(str(error)) from error
 
     def _reserve_id(self, request: IdRequest | None) -> ReservedIds:
-        """Reserves an id on a connection of its own, while this thread has an open transaction that has written nothing
-        yet."""
+        """Reserves the requested schema id on PostgreSQL; otherwise returns no id. Uses a connection of its own, while
+        this thread has an open transaction that has written nothing yet."""
         if request is None or self._reservation_engine is None:
             return {}
         with self._reservation_engine.connect().execution_options(**{PURPOSE: Purpose.AUTOCOMMIT_READS}) as connection:
@@ -283,7 +285,7 @@ class Database:
         """Caches a schema that was just written, which saves its next read.
 
         Args:
-            history: the identity of the database at the write; a restored backup has another one.
+            history: number of the database's history at the write; a restored backup begins another history.
         """
         self._cache.put_schema(history, schema)
 
@@ -345,7 +347,7 @@ class Database:
                 met_lock = isinstance(cause, SQLAlchemyError) and _state(cause) in TABLE_WAIT_STATES
                 if not met_lock or attempt == UPGRADE_ATTEMPTS_MAX:
                     raise
-                logger.warning("database not upgraded yet: attempt=%d cause=%s", attempt, error)
+                logger.warning("database not upgraded yet, trying again: attempt=%d cause=%s", attempt, error)
 
     def _upgrade(self) -> None:
         script = _migrations()

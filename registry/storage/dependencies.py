@@ -154,7 +154,7 @@ def depends_on(
 
 
 def uncacheable_by_default(cls: type[T]) -> type[T]:
-    """Class decorator: a response that used a public method without `@depends_on` is not cached."""
+    """Class decorator: a response that used a public method of the class without `@depends_on` is not cached."""
     for name in dir(cls):
         method = getattr(cls, name)
         if isfunction(method) and not name.startswith("_") and not hasattr(method, "dependency"):
@@ -224,8 +224,8 @@ R = TypeVar("R", bound=RevisionedWrite)
 
 
 class WriteObserver:
-    """Detects whether a write increased the registry's revision; of several attempts only the last one counts. It may
-    be a failed one, because the database may have committed it before the connection broke."""
+    """Detects whether a write increased the registry's revision. Of several attempts only the last one counts, even if
+    it failed: the database may have committed it before the connection broke."""
 
     def __init__(self) -> None:
         self.has_bumped_revision = False
@@ -247,10 +247,10 @@ class WriteObserver:
 
 @contextmanager
 def waiting_out_leases(lease_s: float) -> Iterator[WriteObserver]:
-    """Context manager for a write. Makes its response uncacheable. If the write increased the registry's revision, the
-    exit waits until all leases have expired.
+    """Context manager for a write. Makes the response to the request uncacheable. If the write increased the registry's
+    revision, the exit waits until all leases have expired.
 
-    The caller wraps the function that writes with `observe` of the yielded observer and runs the result.
+    Yields an observer. The caller runs `observer.observe(work)` instead of `work`, the function that writes.
     """
     recorder = _recorder.get()
     if recorder is not None:

@@ -75,11 +75,11 @@ class DatabaseAddress:
         kind, _, driver = url.drivername.partition("+")
         if kind == "sqlite" and driver in ("", "pysqlite"):
             if url.database in (None, "", ":memory:"):
-                raise ValueError("it names an in-memory database, expected a file: sqlite:///PATH")
+                raise ValueError("the database is in memory, expected a file: sqlite:///PATH")
             return cls(url)
         if kind in ("postgresql", "postgres") and driver in ("", "psycopg"):
             return cls(url.set(drivername="postgresql+psycopg"))
-        raise ValueError(f"its scheme is {url.drivername!r}, expected sqlite:///PATH or postgresql://USER@HOST/NAME")
+        raise ValueError(f"the scheme is {url.drivername!r}, expected sqlite:///PATH or postgresql://USER@HOST/NAME")
 
     @property
     def is_sqlite(self) -> bool:

@@ -180,7 +180,8 @@ class VersionRow(Base):
 
 
 class ConfigRow(Base):
-    """Configuration of a subject, which need not exist yet, of a context (`:.context:`) or of `GLOBAL_SCOPE`.
+    """Configuration of a subject, which need not exist yet, of a context (`:.context:`) or of the default context
+    (`GLOBAL_SCOPE`).
 
     Null columns are inherited or not set.
     """
@@ -204,7 +205,8 @@ class ConfigRow(Base):
 
 
 class ModeRow(Base):
-    """Mode of a subject, a context or `GLOBAL_SCOPE`; see `ConfigRow`."""
+    """Mode of a subject, which need not exist yet, of a context (`:.context:`) or of the default context
+    (`GLOBAL_SCOPE`)."""
 
     __tablename__ = "modes"
 

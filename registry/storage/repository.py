@@ -114,7 +114,7 @@ class IdRequest:
 
 @dataclass(frozen=True, slots=True)
 class RegistryState:
-    """The registry's revision and the revision of its settings."""
+    """The registry's revision, and a number that grows with every change of configuration and modes."""
 
     revision: Revision
     settings_revision: int
@@ -224,7 +224,8 @@ class Repository:
             writing &= self._writing()
 
     def _writing(self) -> set[tuple[int, str]]:
-        """The transactions that are writing versions now, as (process id, transaction id). Their locks show them.
+        """Finds the transactions that are writing versions now, as (process id, transaction id), by the locks that they
+        hold.
 
         A transaction without such a lock has not read anything so far, because a statement takes its locks before it
         reads.
@@ -556,7 +557,8 @@ class Repository:
     def subjects(
         self, subject_filter: SubjectFilter = ALL_SUBJECTS, *, deleted: bool = False, deleted_only: bool = False
     ) -> list[str]:
-        """Sorted names of subjects with a live version; with `deleted` all, with `deleted_only` those without one."""
+        """Sorted names of subjects that have a live version. With `deleted` all subjects, with `deleted_only` those
+        with only soft-deleted versions."""
         if not subject_filter.is_storable:
             return []
         query = (
@@ -660,7 +662,7 @@ class Repository:
             return int(self._connection.execute(statements.ADD_SUBJECT, row).scalar_one())
         moved = self._connection.execute(statements.ADVANCE_SUBJECT, _advance_parameters(expected))
         if moved.rowcount != 1:
-            raise WriteConflict(f"subject {subject!r} has changed")
+            raise WriteConflict(f"subject {subject!r} was changed after it was read")
         return expected.subject_id
 
     def require_settings(self, expected: ExpectedRevisions) -> None:
@@ -928,5 +930,6 @@ def _matching(subject_filter: SubjectFilter) -> list[Any]:
 
 
 def _scope_values(rows: Mapping[str | None, T]) -> ScopeValues[T]:
-    """Wraps the first `CACHED_SCOPES_MAX` rows of a table. Fewer rows than this limit are the complete table."""
+    """Returns the cache entry for the configurations or modes that were read. At most `CACHED_SCOPES_MAX` rows of the
+    table are read, so fewer rows are the whole table."""
     return ScopeValues({**rows}, is_complete=len(rows) < statements.CACHED_SCOPES_MAX)

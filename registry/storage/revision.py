@@ -30,8 +30,8 @@ POSTGRES: Final = (
 
 
 class Revision(NamedTuple):
-    """The registry's revision: the number of the database's history (see the module), and a number that grows within
-    it.
+    """The registry's revision: the number of the database's history, which changes when the database returns to an
+    earlier state, and a number that grows within a history.
 
     While both are unchanged, all data that depends on the registry's revision alone is unchanged. A tuple, because two
     revisions are compared for each cached response.

@@ -48,16 +48,17 @@ REVISION_CHECK_TIMEOUT_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Revisions:
-    """All revisions at one point in time: the registry's, and those of the existing subjects by row id.
+    """The registry's revision and the revisions of subjects by row id, all read at the same time. Missing subjects are
+    omitted.
 
-    The entry of `SUBJECT_LIST_ID` is `Repository.subjects_revision`.
+    The row id `SUBJECT_LIST_ID` stands for the list of subject names; its revision is `Repository.subjects_revision`.
     """
 
     revision: Revision
     subjects: Mapping[int, int]
 
     def satisfies(self, dependencies: Dependencies) -> bool:
-        """Whether a response with these dependencies was current at that time."""
+        """Whether a cached response with these dependencies was still current when the revisions were read."""
         return dependencies.revision == self.revision and all(
             self.subjects.get(subject_id) == revision for subject_id, revision in dependencies.subjects
         )
@@ -71,10 +72,14 @@ def _revisions_of(rows: Sequence[tuple[int, int, int | None]]) -> Revisions:
 
 
 class RevisionReader(Protocol):
-    """Reads revisions for one event loop."""
+    """Reads the revisions of the registry and of its subjects, in one event loop."""
 
     async def read(self, subject_ids: Collection[int]) -> Revisions:
-        """Reads the revisions. The read begins after the call, so its result is never older than the call.
+        """Reads the registry's revision and those of the subjects with these row ids. The read begins after the call,
+        so its result is never older than the call.
+
+        Args:
+            subject_ids: row ids of subjects; `SUBJECT_LIST_ID` stands for the list of subject names.
 
         Raises:
             StoreError: the database cannot be queried.

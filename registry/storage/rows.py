@@ -55,12 +55,13 @@ def config_entry(row: Mapping[str, Any]) -> ConfigEntry:
 
 
 def scope_key(scope: str | None) -> str:
-    """The `scope` column of a subject, a context, or (None) the whole default context."""
+    """The value of the `scope` column for a subject, a context, or (None) the whole default context."""
     return GLOBAL_SCOPE if scope is None else scope
 
 
 def scope_of(key: str) -> str | None:
-    """The inverse of `scope_key`."""
+    """The scope that a value of the `scope` column stands for: a subject, a context, or (None) the whole default
+    context."""
     return None if key == GLOBAL_SCOPE else key
 
 

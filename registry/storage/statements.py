@@ -144,13 +144,13 @@ CONTEXT_LISTED: Final = sa.select(ContextRow.listed).where(ContextRow.name == bi
 
 
 def insert_for(dialect: str, table: Any) -> Any:
-    """An INSERT with support for ON CONFLICT."""
+    """An INSERT into the table, with support for ON CONFLICT."""
     return (postgresql if dialect == "postgresql" else sqlite).insert(table)
 
 
 @cache
 def add_schema(dialect: str) -> Any:
-    """Adds a schema unless a concurrent transaction has added the same content."""
+    """The statement that adds a schema unless a concurrent transaction has added the same content."""
     return (
         insert_for(dialect, SchemaRow)
         .on_conflict_do_nothing(index_elements=["context", "fingerprint", "copy"])
@@ -160,10 +160,10 @@ def add_schema(dialect: str) -> Any:
 
 @cache
 def add_version_with_schema(*, new_subject: bool) -> Any:
-    """Adds a schema as the next version of a subject in one statement. PostgreSQL only.
+    """The statement that adds a schema and the next version of a subject with it. PostgreSQL only.
 
-    A part that finds a concurrent change returns no row. Then a key of the new version is null, which violates its
-    constraint, and the whole statement is undone.
+    A subquery of the statement that finds a concurrent change returns no row. Then a key of the new version is null,
+    which violates its constraint, and the whole statement is undone.
 
     Args:
         new_subject: adds the subject too; otherwise the subject must exist, and its revision increases.

@@ -153,10 +153,12 @@ class _VersionImporter:
         self.rejected: dict[SubjectVersion, ImportProblem] = {}
 
     def do(self, action: VersionAction) -> None:
-        """Runs one action.
+        """Runs one action. If the target rejects it, or has rejected a version that this one refers to, records the
+        reason in `rejected`.
 
         Raises:
-            RegistryError: an error that does not concern a single version, so that the next would fail as well.
+            RegistryError: the next action would fail as well, for example because the target is not reachable.
+            ImportStopped: the target has rejected more than `REJECTED_MAX` versions.
         """
         key = action.version.key
         if key in self.rejected:

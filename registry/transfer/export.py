@@ -61,7 +61,7 @@ def _nonempty_contexts(
     contexts: Iterable[str], versions: Iterable[ExportedVersion], scopes: Collection[str]
 ) -> Iterator[str]:
     """Yields the contexts that have a version or settings of their own. Empty contexts are omitted, because the API
-    cannot create them. The default context and `GLOBAL_CONTEXT` always remain.
+    cannot create them. The default context and `GLOBAL_CONTEXT` (all contexts) always remain.
 
     Args:
         contexts: the contexts to choose from.
@@ -77,7 +77,7 @@ def _nonempty_contexts(
 def read_versions(
     remote: RemoteRegistry, contexts: Iterable[str], steps: ProgressCallback
 ) -> dict[SubjectVersion, ExportedVersion]:
-    """Reads all versions of the contexts, by subject and number; `steps` receives the progress."""
+    """Reads all versions of the contexts, keyed by subject and version number; `steps` receives the progress."""
     found: dict[SubjectVersion, ExportedVersion] = {}
     count = 0
 

@@ -103,7 +103,7 @@ def _encoded(line: Mapping[str, Any]) -> bytes:
 
 
 class _Reader:
-    """Parses the lines of one file."""
+    """Parses the lines of one export file."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -244,7 +244,7 @@ def _readonly_subjects(snapshot: Snapshot, target: TargetContent) -> Iterator[Im
 
 
 def mode_in_force(subject: str, modes: Mapping[str, str]) -> tuple[str, Mode]:
-    """The effective mode of a subject, and the scope that has it."""
+    """The effective mode of a subject by these modes of scopes, and the scope that it comes from."""
     for scope in (subject, scope_of_context(context_of(subject)), ALL_CONTEXTS_SCOPE):
         if scope in modes:
             return scope, Mode(modes[scope])
@@ -257,10 +257,13 @@ def _needs_change(version: ExportedVersion, target: TargetContent) -> bool:
 
 
 def _content_actions(snapshot: Snapshot, target: TargetContent) -> list[RegisterVersion | SoftDeleteVersion]:
-    """Registrations and deletions in an order that the target accepts (item 3 of the list at the top of this module).
+    """Returns the registrations and soft deletions of an import in an order that the target accepts.
+
+    A version is registered after the versions that it refers to, and deleted before them. But a deleted version to
+    which a live version refers is deleted before any version that refers to it is registered.
 
     Raises:
-        CircularReferences: references are circular.
+        CircularReferences: references are circular; `nodes` are actions.
     """
     registered, deleted = _needed_actions(snapshot, target)
     same_id = defaultdict(list)
@@ -308,8 +311,8 @@ def _needed_actions(
 
 
 class _Scopes:
-    """Plans the changes of configurations and modes. Knows the state after the actions planned so far, and the desired
-    one."""
+    """Plans an import's changes of configurations and modes. Knows the state after the actions planned so far, and the
+    desired one."""
 
     def __init__(self, snapshot: Snapshot, target: TargetContent) -> None:
         self._snapshot = snapshot
@@ -368,7 +371,7 @@ DEPTH_MAX = 100  # of references; registries reject much less
 
 
 class ContentIndex:
-    """Makes the schemas of a file and of a target comparable, and resolves their references."""
+    """Makes the schemas of an export file and of the target registry comparable, and resolves their references."""
 
     def __init__(
         self,

@@ -21,7 +21,8 @@ Node = TypeVar("Node", bound=Hashable)
 
 
 class CircularReferences(ValueError):
-    """`nodes` cannot be ordered, because they depend on each other."""
+    """Raised by `topological_order` when nodes depend on each other in a circle. `nodes` are these nodes and all nodes
+    that depend on them."""
 
     def __init__(self, nodes: Sequence[Any]) -> None:
         self.nodes = nodes
@@ -78,12 +79,13 @@ class Snapshot:
 
     @property
     def subjects(self) -> list[str]:
-        """Unique subjects, by context and name."""
+        """Unique subjects, sorted by context and name."""
         return sorted({version.subject for version in self.versions}, key=split_subject)
 
     @property
     def scopes(self) -> list[str]:
-        """All scopes for which `configs` and `modes` are complete."""
+        """The scopes of `contexts` and of the subjects of `versions`. The export includes their own configuration and
+        mode."""
         return scopes_of(self.contexts, self.subjects)
 
 
@@ -143,7 +145,7 @@ def scope_of_context(context: str) -> str:
 
 
 def scopes_of(contexts: Iterable[str], subjects: Iterable[str]) -> list[str]:
-    """The scopes of contexts and subjects, by context and name. A subject with an empty name has no scope."""
+    """The scopes of these contexts and subjects, sorted by context and name. A subject with an empty name has none."""
     scopes = {scope_of_context(context) for context in contexts}
     scopes.update(subject for subject in subjects if split_subject(subject)[1])
     return sorted(scopes, key=split_subject)
