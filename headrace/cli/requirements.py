@@ -34,10 +34,10 @@ class Requirement:
 
     @classmethod
     def parse(cls, line: str) -> Requirement:
-        """Parses a line of `Requires-Dist`.
+        """Parses a line `Requires-Dist` of a package's metadata.
 
         Raises:
-            ValueError: the line uses more of the grammar than is supported.
+            ValueError: the line has syntax that this parser does not support.
         """
         found = _LINE.fullmatch(line)
         if found is None:
