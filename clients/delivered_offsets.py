@@ -41,8 +41,8 @@ class DeliveredOffsets:
     def find_missed(
         self, kafka: Any, owned: frozenset[TopicAndPartition], awaited_ends: Iterable[TopicAndPartition]
     ) -> list[tuple[TopicAndPartition, int]]:
-        """Returns the partitions with lost messages, which the Kafka client returned but an exception interrupted the
-        fetch. Each comes with the offset to seek back to.
+        """Returns the partitions with lost messages, each with the offset to seek back to. An exception interrupted the
+        fetch to which the Kafka client returned these messages.
 
         Args:
             owned: the partitions that the consumer reads.
