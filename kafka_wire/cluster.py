@@ -153,7 +153,8 @@ class KafkaCluster:
         self._expected_topics = frozenset(topics)
 
     def metadata(self, topics: Sequence[str] | None = None) -> ClusterMetadata:
-        """Requests metadata of `topics`, or of all; never creates a topic. A missing topic has an `error`.
+        """Requests the metadata of `topics`, or of all topics if None; never creates a topic. A missing topic has an
+        `error`.
 
         Raises:
             KafkaUnavailable: no broker responds.
@@ -178,7 +179,7 @@ class KafkaCluster:
         responses = self.lookup_offsets(topic_partitions, which, read_committed)
         for topic_partition, reason in responses.errors.items():
             logger.warning(
-                "offset unknown topic=%s partition=%d reason=%s",
+                "partition_without_offset, its offset could not be requested topic=%s partition=%d reason=%s",
                 topic_partition.topic,
                 topic_partition.partition,
                 reason,
@@ -191,7 +192,8 @@ class KafkaCluster:
         which: Literal["earliest", "latest"],
         read_committed: bool = True,
     ) -> OffsetLookup:
-        """Returns offsets like `offsets`, and the error of each partition for which no offset was found. Sends one
+        """Returns the start offset (`which` is "earliest") or end offset ("latest") of partitions, and the error of
+        each partition for which none was found. With `read_committed` the end is the last stable offset. Sends one
         request per broker."""
         timestamp = EARLIEST if which == "earliest" else LATEST
         call = partial(list_offsets, timestamp=timestamp, read_committed=read_committed)

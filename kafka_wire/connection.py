@@ -160,7 +160,7 @@ class Connection:
         if chosen < max(low, oldest):
             known = f"{oldest} to {newest}" if oldest else str(newest)
             raise ErrorResponse(
-                self.name, request.name, 35, f"it supports versions {low} to {high}, this client {known}"
+                self.name, request.name, 35, f"the broker supports versions {low} to {high}, this client {known}"
             )
         return chosen
 

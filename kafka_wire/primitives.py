@@ -133,7 +133,7 @@ class Reader:
         return None if size < 0 else self.raw(size)
 
     def array_size(self) -> int:
-        """Returns the number of items; a null array counts as empty."""
+        """Reads the length of an array and returns its number of items; a null array counts as empty."""
         return self._counted(self.uvarint() - 1 if self.flexible else self.i32())
 
     def _counted(self, items: int) -> int:

@@ -70,10 +70,10 @@ class KafkaSecurity:
         return dataclasses.replace(self, password="", key_password="")
 
     def context(self) -> ssl.SSLContext:
-        """Returns the TLS context for connections, with the certificates of the files.
+        """Returns the TLS context for connections, with the configured authorities and client certificate.
 
         Raises:
-            SecurityConfigError: a file is unusable.
+            SecurityConfigError: a certificate or key file is unusable.
         """
         try:
             context = ssl.create_default_context(cafile=self.ca_file or None)
@@ -213,7 +213,8 @@ def _read(key: str, path: str) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """Returns the cause of an error without the path and without any content of the file."""
+    """Returns the reason in an error about a certificate, key or secret file, without the file's path and without any
+    of its content."""
     if isinstance(error, ssl.SSLError):
         return error.reason or "it is not a PEM file with a valid certificate or key"
     if isinstance(error, OSError) and error.strerror:
