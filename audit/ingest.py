@@ -129,7 +129,9 @@ def _ingest_from(consumer: Any, store: AuditStore, topic: str, decoder: RowDecod
     while any(consumer.position(partition) < end[partition] for partition in partitions):
         polled = consumer.poll(timeout_ms=int(timeout_s * 1000))
         if not polled:
-            raise IngestFailed(topic, str(consumer.config["bootstrap_servers"]), f"no response within {timeout_s:g} s")
+            raise IngestFailed(
+                topic, str(consumer.config["bootstrap_servers"]), f"no broker response within {timeout_s:g} s"
+            )
         rows, bad = _decode_all(decoder, polled)
         next_offsets = {partition.partition: consumer.position(partition) for partition in polled}
         added = store.add_ingested(topic, next_offsets, rows)

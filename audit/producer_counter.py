@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class RowSelection(Enum):
-    """Selects the open rows that `take_rows` ends and returns for publication."""
+    """Selects the running counts that `ProducerCounter.take_rows` removes and returns as rows for publication."""
 
     UNCHANGED = "unchanged"  # rows of ended windows that did not change since the last call; for periodic calls
     ENDED = "ended"  # rows of ended windows; for calls after a flush
@@ -137,7 +137,8 @@ class ProducerCounter:
         return len(self._rows)
 
     def count_sent(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> Ticket:
-        """Counts a message; call this before the message is handed to the Kafka client."""
+        """Counts a message before it is handed to the Kafka client. Returns its ticket, for `acknowledge` or
+        `withdraw`."""
         size, fingerprint = len(value) if key is None else len(key) + len(value), message_hash(key, value)
         with self._lock:
             row = self._latest.get(topic)
@@ -152,7 +153,7 @@ class ProducerCounter:
         return row, size, fingerprint
 
     def withdraw(self, ticket: Ticket) -> None:
-        """Uncounts a message that the Kafka client did not accept.
+        """Uncounts a message that the Kafka client did not accept; `ticket` is the result of `count_sent`.
 
         If `take_rows` has already returned its row, the message stays counted as sent. The audit then treats it as one
         that may or may not be in the log.
@@ -165,7 +166,7 @@ class ProducerCounter:
                     self._spool.words[row.sent_word_index] = row.sent
 
     def acknowledge(self, tickets: Iterable[Ticket]) -> None:
-        """Counts messages that the brokers acknowledged."""
+        """Counts messages that the brokers acknowledged; `tickets` are the results of `count_sent`."""
         with self._lock:
             touched: set[OpenRow] = set()
             for row, size, fingerprint in tickets:
@@ -183,7 +184,7 @@ class ProducerCounter:
             self._log()
 
     def count_acknowledged(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> None:
-        """Counts one message that the brokers acknowledged, for callers that do not store the ticket."""
+        """Counts one message that the brokers acknowledged, for callers without the ticket of `count_sent`."""
         size = len(value) if key is None else len(key) + len(value)
         with self._lock:
             row = self._open_row(topic, self._window(topic, time_ms))

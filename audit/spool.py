@@ -76,7 +76,7 @@ class Spool:
     """The spool file of this process. Not thread-safe. `words` is the file as 64-bit numbers."""
 
     def __init__(self, directory: Path, instance: str, application: str, host: str) -> None:
-        """Creates the file.
+        """Creates the spool file of this process in `directory`.
 
         Raises:
             OSError: the directory is not writable, or the disk is full.
@@ -148,13 +148,13 @@ class Spool:
         self.detach()
 
     def detach(self) -> None:
-        """Closes the file without changing it; also for a forked child of its owner."""
+        """Closes the spool file without changing it. A forked child does this with the spool of its parent process."""
         self.words.release()
         self._map.close()
         os.close(self._descriptor)
 
     def _allocate_step(self) -> None:
-        """Allocates the next slots on disk. Slots are first used in ascending order."""
+        """Allocates disk space for the next slots of the spool file. Slots are first used in ascending order."""
         self._write(bytes(STEP_SLOTS * _SLOT_BYTES), _HEADER_BYTES + self._allocated * _SLOT_BYTES)
         self._allocated += STEP_SLOTS
 
@@ -194,7 +194,8 @@ class LeftoverSpools:
         self._unpublished: dict[Path, int] = {}
 
     def rows(self) -> list[AuditRow]:
-        """Finds the files and returns their rows; only the first call does so, later ones return nothing."""
+        """Finds the spools of ended processes and returns their rows. Only the first call does so; later ones return
+        nothing."""
         with self._lock:
             if self._is_read:
                 return []
@@ -223,13 +224,13 @@ class LeftoverSpools:
                     spool.delete()
 
     def abandon_after_fork(self) -> None:
-        """Gives up the files in a forked child; they stay with the parent process."""
+        """Gives up the spools of ended processes in a forked child; they stay with the parent process."""
         self._lock = threading.Lock()
         self._is_read = True
         self.close()
 
     def close(self) -> None:
-        """Unlocks the files with unpublished rows for the next process."""
+        """Unlocks the spools with unpublished rows, so that the next process can take them over."""
         with self._lock:
             for spool in {spool.path: spool for spool in self._waiting.values()}.values():
                 with spool:

@@ -203,7 +203,7 @@ class AuditStore:
             return dict(found)
 
     def topics(self) -> list[str]:
-        """Returns the topics of all rows, sorted."""
+        """Returns all topics with audit rows in the database, sorted."""
         with self._reading() as connection:
             return [topic for (topic,) in connection.execute("SELECT DISTINCT topic FROM audit_row ORDER BY topic")]
 
@@ -234,7 +234,8 @@ class AuditStore:
             (found,) = connection.execute("PRAGMA user_version").fetchone()
         if found > FORMAT:
             raise StoreUnavailable(
-                str(self.path), f"its format is {found}, but this release reads format {FORMAT}; use a newer release"
+                str(self.path),
+                f"the database has format {found}, but this release reads format {FORMAT}; use a newer release",
             )
         if found < FORMAT:
             with self._transaction() as connection:
