@@ -119,7 +119,8 @@ class _Search:
 
 
 def _first(known: PartitionState) -> _Search | None:
-    """Returns the state with which the search in a partition's log begins; None if no epoch of the partition is known.
+    """Returns the initial state of the search for the offset up to which a partition's log still has the batches that
+    were read. Returns None if no leader epoch of the partition is known.
 
     Args:
         known: the partition's state after the last load.

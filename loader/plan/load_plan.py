@@ -62,7 +62,7 @@ class TopicWork:
 
     @property
     def column_changes(self) -> tuple[str, ...]:
-        """Describes the changes of an existing table's columns."""
+        """Describes how this run will change the columns of the topic's table; empty for a new table."""
         if self.known is None or not self.schemas.is_changed:
             return ()
         return column_changes(self.known.load_schema.text, self.schemas.load_schema.text)

@@ -49,7 +49,7 @@ class PlannedRange:
 @dataclass(frozen=True, slots=True)
 class TopicRanges:
     """The ranges of one topic. `problems` are sentences about partitions that are not read, because their offsets could
-    not be fetched, or because offsets are lost and the policy forbids to skip them.
+    not be fetched, or because offsets are lost and `on_data_loss` is `fail`.
 
     `topic_id` is the id to commit. `starts_again` means that the topic was re-created, so its log is read from the
     start. `continues` means that the topic is the same although `topic_id` differs from the committed one: the brokers
@@ -170,8 +170,8 @@ def _planned(
 def same_log_end(offsets: PartitionOffsets, known: PartitionState) -> int:
     """Returns the offset up to which the log still has the batches of the last load; at most the next offset to load.
 
-    If `offsets.shared_end` is None, because the log was not suspect or the brokers could not tell, the log counts as
-    unchanged up to its end.
+    The log counts as unchanged up to its end if `offsets.shared_end` is None: nothing indicated a divergence, or the
+    brokers gave no result.
 
     Args:
         offsets: the partition's offsets on the brokers.

@@ -49,7 +49,8 @@ class SchemaCache:
         self._saved = ComparedSchemas()
 
     def use(self, identity: str) -> None:
-        """Sets the identity of the registry of this run. Before this call, no text counts as compared."""
+        """Sets the identity of the registry of this run. Before this call, no cached text counts as compared with the
+        registry."""
         self._saved = self._read()
         self._identity = identity
         self._compared = set(self._saved.compared) if self._saved.identity == identity else set()
@@ -95,14 +96,20 @@ class SchemaCache:
             self._storage.replace(REGISTRY_PATH, canonical(to_json(now)) + b"\n")
             self._saved = now
         except OSError as error:
-            logger.warning("compared_schemas_not_written error=%s", error)
+            logger.warning(
+                "compared_schemas_not_written, later runs compare them with the registry again error=%s", error
+            )
 
     def _read(self) -> ComparedSchemas:
         content = self._storage.read(REGISTRY_PATH)
         try:
             return ComparedSchemas() if content is None else from_json(json.loads(content), ComparedSchemas)
         except ValueError as error:
-            logger.warning("compared_schemas_ignored path=%s reason=%s", REGISTRY_PATH, error)
+            logger.warning(
+                "compared_schemas_ignored, all are compared with the registry again path=%s reason=%s",
+                REGISTRY_PATH,
+                error,
+            )
             return ComparedSchemas()
 
 

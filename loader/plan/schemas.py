@@ -146,7 +146,7 @@ class WriterSchemas:
         """Returns the schemas for loading a topic, or the reason why it cannot be loaded.
 
         Args:
-            known: the topic's state.
+            known: the topic's state in the commit log, None if it has no commit.
         """
         subject = self._subject_of(topic)
         if known is not None and known.load_schema.subject != subject:

@@ -21,7 +21,7 @@ Suffix = Callable[[int, int, bytes | None, bytes], bytes]
 
 
 def compile_suffix(mode: str, partition: int) -> Suffix:
-    """Returns the encoder of the column for one partition.
+    """Returns the encoder of the `kafka` column for the messages of one partition.
 
     A varint begins with the lower bits of its number. The upper bits of offsets and times are equal in consecutive
     messages, so their bytes are encoded once and cached; the first two bytes come from a table.

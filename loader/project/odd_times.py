@@ -53,7 +53,7 @@ class OddTimeNotes:
             self._suspect_windows[start_ms] = (TimeOddity.WRONG_UNIT, source, unit), value
 
     def found(self, windows: Mapping[int, Sequence[int]]) -> tuple[OddTimes, ...]:
-        """Returns the implausible times, after all messages of the range.
+        """Returns the implausible times of the range. Call it after the last message of the range.
 
         A number that is plausible only in another unit is checked in the first message of each window only. All
         messages of such a window are reported, with the time source of that first message.

@@ -148,7 +148,7 @@ def compile_projection(
     except RecursionError as error:
         raise Unconvertible("its types nest too deep") from error
     except LoadSchemaTooLarge as error:
-        raise Unconvertible(f"the writer schema fits no load schema: {error}") from error
+        raise Unconvertible(f"no columns can be derived from the writer schema: {error}") from error
     limits, skip, convert = compiler.limits, plan.skip, plan.convert
 
     def copied(body: bytes) -> bytes:
@@ -401,7 +401,7 @@ class _Compiler:
         return Plan(skip, walk_first(skip, promote), False, note + program.promote(writer.type, load.type))
 
     def _is_time(self, writer: Primitive, where: str) -> bool:
-        """Whether this node is the topic's time field."""
+        """Whether the field at path `where` of the writer schema is the topic's time field."""
         is_number = writer.type in (PrimitiveType.INT, PrimitiveType.LONG)
         return is_number and bool(where) and tuple(where.split(".")) == self._time_path
 

@@ -163,8 +163,8 @@ class BatchNeighbors:
         return found
 
     def _more(self, frame: BatchFrame, more: int) -> FetchSlice | None:
-        """Fetches the same batch again, with `more` bytes of the log after it. Returns None if the response has another
-        batch in its place, as it may from another replica."""
+        """Fetches the batch `frame` again, with `more` bytes of the log after it. Returns None if the response has
+        another batch in its place, as it may from another replica."""
         piece = self._fetch(self._asked, frame.end + more)
         return piece if piece.records[frame.position : frame.end] == frame.view else None
 

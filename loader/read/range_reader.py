@@ -100,7 +100,7 @@ class Tally:
             self.position = record[0] + 1
 
     def mark(self, records: Sequence[Record]) -> None:
-        """Saves the state before `records` are counted, for `cut_to`."""
+        """Saves the state of this tally before `records` are counted, so that `cut_to` can return to it."""
         self._mark = (self.position, self.gap_offsets, self.gaps[-1:])
         self._marked = records
 
@@ -191,7 +191,7 @@ def read_range(
 
 
 class _RangeReader:
-    """One call of `read_range`."""
+    """The state of one call of `read_range`."""
 
     def __init__(
         self,
@@ -228,12 +228,13 @@ class _RangeReader:
             self._check_progress(piece, before)
 
     def _where(self, piece: FetchSlice) -> str:
-        """Returns the place of a response for messages."""
+        """Returns the broker, topic and partition of a response, for error messages."""
         topic_partition = self._topic_partition
         return f"broker {piece.broker}, topic {topic_partition.topic} partition {topic_partition.partition}"
 
     def _prefetch_after(self, piece: FetchSlice, before: int) -> None:
-        """Lets the caller send the fetch after this response, which begins at `before`."""
+        """Lets the caller send its next fetch before the response `piece` is processed (`ReadOptions.prefetch` or
+        `fetch_following`). `before` is the offset from which `piece` was requested."""
         if self._options.prefetch is None or piece.throttle_ms:
             return
         # The offset comes from unchecked headers. If it is wrong, one response is useless.
@@ -286,14 +287,14 @@ class _RangeReader:
                 return
 
     def _skip_corrupt(self, error: CorruptBatch, span: CorruptSpan) -> None:
-        """Skips a corrupt batch and counts its offsets, if the policy permits.
+        """Skips a corrupt batch and counts its offsets, if `ReadOptions.skip_corrupt` is set.
 
         Args:
             error: the corruption.
             span: the offsets of the batch in this range.
 
         Raises:
-            CorruptBatch: the policy forbids it, or too many batches were skipped.
+            CorruptBatch: `skip_corrupt` is not set, or too many batches were skipped.
         """
         tally, skip = self._tally, self._options.skip_corrupt
         if skip is None:

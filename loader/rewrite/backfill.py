@@ -103,7 +103,7 @@ def backfill(
 
 
 class _Stopped(Exception):
-    """Ends the command for a reason that is reported. The pieces that were committed before stay committed."""
+    """Raised to end a backfill for a reason that is reported. The pieces that were committed before stay committed."""
 
     def __init__(self, *sentences: str) -> None:
         super().__init__("; ".join(sentences))
@@ -123,7 +123,7 @@ class _Read:
 
 
 class _Backfill:
-    """One run of the command, for one topic."""
+    """One run of `headrace backfill`, for one topic."""
 
     def __init__(self, ports: BackfillPorts, topic: str, settings: BackfillSettings) -> None:
         self._ports = ports
@@ -177,8 +177,9 @@ class _Backfill:
         """Finds the files to replace: the requested files, and those that share offsets with them. Returns them as
         components (files that are replaced together).
 
-        Files with rows of an earlier log are left out, because the brokers no longer have their messages. For requested
-        files that are left out, sentences are added to the problems.
+        Leaves out files with messages that the brokers may no longer have, because the topic was re-created or a
+        partition's log diverged. If requested files are left out, adds sentences to the problems that the backfill
+        reports.
 
         Args:
             asked: the requested files.
@@ -257,7 +258,8 @@ class _Backfill:
         return ()
 
     def _still(self) -> tuple[LoaderState, TopicState]:
-        """Returns the newest state, after checking that no other command changed the topic's files.
+        """Returns the newest state of the commit log and the topic's state in it, after checking that no other command
+        changed the topic's files.
 
         Raises:
             _Stopped: another command rewrote the topic, or a load found another log or schema.
@@ -396,8 +398,8 @@ class _Backfill:
         )
         if report.quarantined > before:
             self._problems.append(
-                f"{count_text(report.quarantined - before, 'message')} more than before in its quarantine, which "
-                f"cannot be loaded with the present schema: see `headrace quarantine list {self._topic}`"
+                f"the topic's quarantine has {count_text(report.quarantined - before, 'message')} more than before, "
+                f"which cannot be loaded with the present schema: see `headrace quarantine list {self._topic}`"
             )
         return dataclasses.replace(
             report, problems=tuple(dict.fromkeys(self._problems)), notes=tuple(dict.fromkeys(report.notes))

@@ -182,7 +182,7 @@ def components(files: Sequence[LiveFile]) -> list[Component]:
 
 
 def pieces(found: Iterable[Component], bytes_max: int) -> list[tuple[Component, ...]]:
-    """Distributes the components over groups, in order, and returns the groups. A group has files of at most
+    """Distributes the components `found` over groups, in order, and returns the groups. A group has files of at most
     `bytes_max` bytes; a component above this limit is a separate group."""
     groups: list[list[Component]] = []
     size = 0

@@ -32,7 +32,8 @@ class Foreign:
 def foreign(
     files: Collection[LiveFile], commits: Iterable[tuple[int, CommitKind, TopicCommit]]
 ) -> dict[FileKey, Foreign]:
-    """Returns those of `files` that have rows of an earlier log of the topic, each with the reason.
+    """Returns those of `files` with rows that may not come from the topic's present log, each with the reason: the
+    topic was re-created or a partition's log diverged after they were loaded, or no commit states where they came from.
 
     Args:
         commits: the topic's commits with their numbers, newest first. Consumed only as far back as needed.
@@ -95,8 +96,9 @@ class _Walk:
         self.waiting.clear()
 
     def unknown(self) -> dict[FileKey, Foreign]:
-        """Ends the search after the last commit. Returns the requested files with rows of an earlier log, and those
-        with rows that no commit loaded, each with the reason."""
+        """Ends the search through the topic's commits after the oldest one. Returns the requested files with rows that
+        may not come from the topic's present log, each with the reason; this includes files whose first commit was not
+        found."""
         for key in self._heirs():
             self._found.setdefault(key, Foreign("no commit states which log their rows came from", False))
         return self._found

@@ -54,7 +54,7 @@ decoded, that would be an accident."""
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """Settings of a replay. `policy` is the topic's. Sizes are in bytes."""
+    """Settings of a replay. `policy` has the topic's settings; sizes are in bytes."""
 
     policy: TopicPolicy
     block_bytes: int
@@ -187,8 +187,8 @@ def _write(
     """Stages the files with the rows and with the remaining messages, and returns them as they are listed in a commit.
 
     Args:
-        known: the topic's state.
-        chosen: the quarantine files to rewrite, with the results of the first pass.
+        known: the topic's state in the commit log.
+        chosen: the quarantine files to rewrite, with the results of `Replaying.look`.
 
     Raises:
         SourceLost: a quarantine file is missing or differs from its commit.

@@ -36,7 +36,7 @@ NOT_REPAIRED = "restore it from a backup, then run this again"
 
 @dataclass(frozen=True, slots=True)
 class QuarantineSource:
-    """A live quarantine file; `name` is its path below the warehouse."""
+    """A quarantine file that no later commit has replaced or removed; `name` is its path below the warehouse."""
 
     time_partition: str
     name: str
@@ -57,7 +57,7 @@ class SourceLost(Exception):
 
 
 def quarantine_sources(ports: RewritePorts, state: LoaderState, topic: str) -> Iterator[QuarantineSource]:
-    """Returns the live quarantine files of a topic."""
+    """Returns the quarantine files of a topic that no later commit has replaced or removed."""
     kind = FileKind.QUARANTINE
     for day in ports.index.days(topic, kind):
         for time_partition, files in live_of(ports, topic, kind, day):

@@ -46,7 +46,7 @@ def of_this_log(
 
     Args:
         files: the files that are to be replaced.
-        strangers: the files with rows of an earlier log.
+        strangers: the files with rows that may not come from the topic's present log, with the reasons.
         wanted: keys of the requested files; components without any of them are omitted.
     """
     unclear = Covered()

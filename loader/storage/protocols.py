@@ -20,10 +20,10 @@ class CommitStorage(Protocol):
     """The files of the commit log, below one directory."""
 
     def prepare(self) -> None:
-        """Creates the directory and tests put-if-absent.
+        """Creates the directory of the commit log and tests put-if-absent.
 
         Raises:
-            UnwritableWarehouse: it cannot be created or written.
+            UnwritableWarehouse: the directory cannot be created or written.
             StorageError: the file system has no put-if-absent.
         """
         ...
@@ -59,7 +59,7 @@ class CommitStorage(Protocol):
     def exists(self, name: str) -> bool: ...
 
     def remove(self, name: str) -> None:
-        """Deletes the file if it exists."""
+        """Deletes the file `name` if it exists."""
         ...
 
     def children(self, directory: str) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ class CommitStorage(Protocol):
         ...
 
     def describe(self, name: str) -> str:
-        """Returns the location of the file, for messages."""
+        """Returns the location of the file `name`, for messages."""
         ...
 
 
@@ -87,7 +87,7 @@ class Staging(Protocol):
     """The files of running loads, by run id."""
 
     def location(self, run_id: str) -> str:
-        """Returns the directory for a run's files, in the form that the sinks of tasks take."""
+        """Returns the directory for a run's files, as text from which tasks create their sinks."""
         ...
 
     def sink(self, run_id: str) -> BlockSink:
@@ -223,7 +223,7 @@ class BlockSink(Protocol):
 
     @property
     def directory(self) -> str:
-        """The directory of this attempt, below the run's staging."""
+        """The directory of this task attempt, below the run's staging directory."""
         ...
 
     def append(self, file: str, data: bytes) -> None:

@@ -60,7 +60,7 @@ class RowSink:
 
 
 class NobodyReads(Exception):
-    """Raised in the working thread if the consumer of the rows has stopped."""
+    """Raised in the thread that produces rows for `rows_of`, if the consumer of the rows has stopped."""
 
 
 @dataclass(frozen=True, slots=True)

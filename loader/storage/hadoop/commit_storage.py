@@ -30,11 +30,11 @@ class HadoopCommitStorage:
         self.root = root
 
     def prepare(self) -> None:
-        """See `CommitStorage`.
+        """Creates the directory of the commit log and tests put-if-absent.
 
         Raises:
             UnwritableWarehouse: the directory cannot be created or written.
-            NoPutIfAbsent: in a test, a second put overwrote an existing file.
+            NoPutIfAbsent: the file system has no put-if-absent, or a second put of the same name succeeded in the test.
         """
         probe = f"{self.root}/{TEMPORARY_DIRECTORY}/probe-{secrets.token_hex(8)}"
         try:
@@ -48,7 +48,7 @@ class HadoopCommitStorage:
             )
             raise UnwritableWarehouse(self.root, error.strerror or str(error), remedy=remedy) from error
         if not is_first_made or is_second_made or found != b"1":
-            raise NoPutIfAbsent(self.root, "it lets a second put of the same name succeed")
+            raise NoPutIfAbsent(self.root, "a second put of the same name succeeded there")
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
         return self._files.put_if_absent(self.describe(name), content, self._scratch)
@@ -57,7 +57,8 @@ class HadoopCommitStorage:
         self._files.persist(self.describe(name))
 
     def replace(self, name: str, content: bytes, *, fsynced: bool = True) -> None:
-        """See `CommitStorage`. Always durable, because writing without an fsync would save no time here."""
+        """Creates or replaces a file. The change is durable even without `fsynced`, because writing without an fsync
+        would save no time here."""
         self._files.replace(self.describe(name), content, self._scratch)
 
     def read(self, name: str) -> bytes | None:

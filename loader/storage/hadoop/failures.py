@@ -47,8 +47,8 @@ class JavaFailure:
 
 
 def _named(*names: str) -> str:
-    """Returns a regular expression for classes with these names in any package, because Hadoop has moved some
-    classes."""
+    """Returns a regular expression for the full names of Java classes with one of these simple names. It permits any
+    package, because Hadoop has moved some classes."""
     return rf"(?:.*[.$])?(?:{'|'.join(names)})"
 
 
@@ -107,7 +107,8 @@ MEANINGS: tuple[JavaFailure, ...] = (
 
 
 def failure(error: Py4JError, path: str) -> OSError:
-    """Returns the `OSError` to raise for a Java exception: the subclass for its number, or `StorageUnavailable`."""
+    """Returns the `OSError` to raise for a failed Java call on `path`: a `StorageUnavailable` if the storage fails for
+    every path, otherwise one with the error number that fits the Java exception."""
     if isinstance(error, Py4JNetworkError):
         return StorageUnavailable(errno.EPIPE, "Spark's JVM has ended; see logs/spark.log in the data directory", path)
     if not isinstance(error, Py4JJavaError):

@@ -167,7 +167,7 @@ class _HadoopFileSystem:
         return self._opened
 
     def _settings(self, jvm: Any, configuration: Any) -> Mapping[str, str]:
-        """Returns settings that are added to the cluster's configuration."""
+        """Returns Hadoop settings for this kind of file system, which are added to the cluster's configuration."""
         return {}
 
     def _context_of(self, jvm: Any, uri: Any, configuration: Any) -> Any:
@@ -179,8 +179,9 @@ class HdfsFileSystem(_HadoopFileSystem):
     responds."""
 
     def put_if_absent(self, path: str, content: bytes, scratch: str) -> bool:
-        """See `RemoteFileSystem`. Writes a temporary file, syncs it to the disks of its DataNodes, and renames it. A
-        `create` without overwrite would show an empty file first, and leave it there if its writer is killed."""
+        """Creates a file that is complete from the moment it exists; returns False if the name exists. Writes a
+        temporary file, syncs it to the disks of its DataNodes, and renames it. A `create` without overwrite would show
+        an empty file first, and leave it there if its writer is killed."""
         temporary = self._write_temporary(content, scratch)
         try:
             self.move(temporary, path)
@@ -197,8 +198,8 @@ class HdfsFileSystem(_HadoopFileSystem):
         self._rename(temporary, path, "OVERWRITE")
 
     def persist(self, path: str) -> None:
-        """See `RemoteFileSystem`. Sets the file's modification time to its present value. The NameNode syncs edits in
-        order, so when this edit is durable, the edit that created the file is too."""
+        """Makes an existing file durable by setting its modification time to its present value. The NameNode syncs
+        edits in order, so when this edit is durable, the edit that created the file is too."""
         status = self._status(path)
         if status is not None:
             with _told(path):
@@ -259,15 +260,15 @@ class HdfsFileSystem(_HadoopFileSystem):
 
 
 class S3aFileSystem(_HadoopFileSystem):
-    """A bucket. An object exists completely or not at all, and acknowledged changes are durable."""
+    """An S3 bucket. An object exists completely or not at all, and acknowledged changes are durable."""
 
     def _settings(self, jvm: Any, configuration: Any) -> Mapping[str, str]:
         # Since Hadoop 3.5 the default is `analytics`, which returns cached content of a replaced object.
         return {"fs.s3a.input.stream.type": "classic"}
 
     def read(self, path: str) -> bytes | None:
-        """See `RemoteFileSystem`. Retries if the object is replaced between opening and reading, which S3A reports as
-        an error."""
+        """Returns the content of a small object, None if it does not exist. Retries if the object is replaced between
+        opening and reading, which S3A reports as an error."""
         for _ in range(READS_MAX - 1):
             with contextlib.suppress(FileExistsError):
                 return super().read(path)
@@ -282,7 +283,9 @@ class S3aFileSystem(_HadoopFileSystem):
                 except Py4JError as error:
                     # An older release does not know the option and would check the name before it puts the content.
                     if is_refused_option(error, CONDITIONAL_CREATE):
-                        raise NoPutIfAbsent(path, "conditional create needs hadoop-aws 3.4.2 or newer") from error
+                        raise NoPutIfAbsent(
+                            path, "Spark's hadoop-aws has no conditional create; use release 3.4.2 or newer"
+                        ) from error
                     raise
                 stream.write(content)
                 stream.close()
@@ -300,7 +303,7 @@ class S3aFileSystem(_HadoopFileSystem):
         """Does nothing, because an object that can be read is durable."""
 
     def move(self, source: str, target: str) -> None:
-        """See `RemoteFileSystem`. The store copies the object, then deletes the source."""
+        """Renames a file or directory: S3A copies the objects, then deletes the source."""
         # S3A raises the exception for a replaced object also if the source was deleted during the copy.
         with contextlib.suppress(FileExistsError), _told(target):
             if self._fs.rename(self._path(source), self._path(target)):

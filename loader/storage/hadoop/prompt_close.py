@@ -22,8 +22,8 @@ Hadoop's code, it states no source."""
 
 
 def prompt_close(jvm: Any, configuration: Any) -> Mapping[str, str]:
-    """Returns the settings for short intervals; no settings if the cluster or the section `[spark]` already sets one of
-    them.
+    """Returns settings with which HDFS's client checks at short intervals whether a closed file is complete. Returns
+    none if the cluster or the section `[spark]` already sets one of them.
 
     Args:
         jvm: a JVM with Hadoop's client.

@@ -32,7 +32,7 @@ class LocalCommitStorage:
         self.root = root
 
     def prepare(self) -> None:
-        """Creates the directory and tests put-if-absent.
+        """Creates the directory of the commit log and tests put-if-absent.
 
         Raises:
             UnwritableWarehouse: the directory cannot be created or written.
@@ -42,7 +42,7 @@ class LocalCommitStorage:
         try:
             (self.root / TEMPORARY_DIRECTORY).mkdir(parents=True, exist_ok=True)
             if not self._link(probe, b"1", fsynced=False) or self._link(probe, b"2", fsynced=False):
-                raise NoHardLinks(str(self.root), "a name could be linked twice")
+                raise NoHardLinks(str(self.root), "a second link of the same name succeeded")
             fsync_directories_above(
                 self.root
             )  # otherwise a power failure could delete a new warehouse with its commits
@@ -55,7 +55,8 @@ class LocalCommitStorage:
                 (self.root / probe).unlink(missing_ok=True)
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
-        """See `CommitStorage`.
+        """Creates a complete and fsynced file by a hard link, unless the name exists. Returns True if this call created
+        it.
 
         Raises:
             NoHardLinks: the file system has no hard links.
