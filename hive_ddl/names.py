@@ -90,8 +90,8 @@ def quote_identifier(name: str) -> str:
 def quote_literal(text: str) -> str:
     """Returns a HiveQL string literal of exactly this text.
 
-    Both engines unescape backslashes inside quotes. Before parsing they replace `${name}` anywhere in the statement by
-    a session or environment variable; writing the dollar sign as an escape prevents that.
+    Hive and Spark unescape backslashes inside quotes. Before parsing they replace `${name}` anywhere in the statement
+    by a session or environment variable; writing the dollar sign as an escape prevents that.
     """
     escaped = "".join(_ESCAPES.get(character, character) for character in text)
     return "'" + escaped.replace("${", "\\u0024{") + "'"

@@ -99,7 +99,9 @@ def plan_view(current: TableState | None, desired: ReplaceView) -> tuple[Op, ...
         ForeignTable: a table or view of that name is not the view of this topic.
     """
     if current is not None and current.properties.get(VIEW_OF) != desired.topic:
-        raise ForeignTable(desired.database, desired.name, desired.topic, "it is not the view of this topic")
+        raise ForeignTable(
+            desired.database, desired.name, desired.topic, "the existing table or view is not the view of this topic"
+        )
     if current is not None and current.properties.get(VIEW_REVISION) == view_revision(desired):
         return ()
     return (desired,)
@@ -176,16 +178,16 @@ def _publication(desired: TableState) -> tuple[Op, ...]:
 
 def _foreign_reason(current: TableState, desired: TableState) -> str | None:
     if VIEW_OF in current.properties:
-        return f"it is the view of topic {current.properties[VIEW_OF]}"
+        return f"a view of topic {current.properties[VIEW_OF]} has this name"
     if current.topic is None:
-        return f"it has no property {TOPIC}"
+        return f"the table has no property {TOPIC}"
     if current.topic != desired.topic:
-        return f"it belongs to topic {current.topic}"
+        return f"the table belongs to topic {current.topic}"
     if not is_same_location(current.location, desired.location):
-        return f"its files are in {current.location} and not in {desired.location}"
+        return f"the table's files are in {current.location} and not in {desired.location}"
     if current.partition_columns != desired.partition_columns:
         return (
-            f"it is partitioned by {', '.join(current.partition_columns) or 'nothing'} "
+            f"the table is partitioned by {', '.join(current.partition_columns) or 'nothing'} "
             f"and not by {', '.join(desired.partition_columns)}"
         )
     return None

@@ -188,7 +188,7 @@ def _checked_url(url: str, schema_chars: int) -> str:
     if misfit is not None:
         raise UnusableLocation(
             url,
-            f"its schema has {schema_chars} characters and must be a file, and Hive cannot open one whose path holds "
+            f"a schema of {schema_chars} characters must be in a file, and Hive cannot open a file whose path contains "
             f"{misfit[0]!r}; set loader.warehouse to a path without it",
         )
     return url

@@ -69,7 +69,8 @@ PRIMITIVE_TYPES: Mapping[PrimitiveType, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LogicalTypeMapping:
-    """Hive type of a logical type on a base type. Names are case-insensitive, as in the SerDe."""
+    """The Hive type of an Avro logical type with this name and base type. Names are case-insensitive, as in Hive's
+    AvroSerDe."""
 
     name: str
     base: PrimitiveType
@@ -190,7 +191,8 @@ class _TypeMapper:
         return _TypeMapper(self.schema, (*self.open_records, name))
 
     def of(self, node: Type, path: str) -> tuple[str, list[ColumnProblem]]:
-        """Returns Hive's type name, which is meaningless if there are problems, and the problems."""
+        """Returns Hive's name of an Avro type, and the reasons why the type cannot be in a column; if there are any,
+        the name is meaningless."""
         node_position = node.position
         node = self.schema.resolve(node)
         match node:

@@ -52,7 +52,7 @@ class Executor(Protocol):
         ...
 
     def close(self) -> None:
-        """Closes the connection; does nothing if it is lost."""
+        """Closes the connection to the metastore; does nothing if the connection is lost."""
         ...
 
 

@@ -27,8 +27,8 @@ them, such as one about an archive that does not match, to standard output, whic
 
 
 def archive_key() -> Path:
-    """Returns the path of the archive for the Java of `JAVA_HOME` and Spark's jars, without the end of its name (its
-    length and `SUFFIX`).
+    """Returns the path of the JVM's class archive for the Java of `JAVA_HOME` and Spark's jars, without the end of its
+    name (its length and `SUFFIX`).
 
     Raises:
         OSError: Spark's jars are not in the Python package.
@@ -44,7 +44,7 @@ def archive_key() -> Path:
 
 
 def archive_name(key: Path, size: int) -> Path:
-    """Returns the path of an archive with the given size in bytes.
+    """Returns the path of a JVM's class archive with the given size in bytes.
 
     Args:
         key: the result of `archive_key`.
@@ -53,7 +53,7 @@ def archive_name(key: Path, size: int) -> Path:
 
 
 def find_archive(key: Path) -> Path | None:
-    """Returns the path of the archive, None if there is none or its size is not the one in its name.
+    """Returns the path of the JVM's class archive, None if there is none or its size is not the one in its name.
 
     Args:
         key: the result of `archive_key`.
@@ -63,7 +63,7 @@ def find_archive(key: Path) -> Path | None:
 
 
 def archive_options() -> tuple[str, ...]:
-    """Returns the Java options that load the archive; empty without an archive."""
+    """Returns the Java options with which a JVM loads the class archive; empty if there is no archive."""
     try:
         path = find_archive(archive_key())
     except OSError:

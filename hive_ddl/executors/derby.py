@@ -53,7 +53,7 @@ def wait_for_derby(database: Path, wait_s: float = WAIT_S) -> None:
         if time.monotonic() > deadline or not owner.is_orphan:
             raise MetastoreUnavailable(
                 str(database),
-                f"{owner} has it open, and Derby serves one process at a time; stop that process, or use "
+                f"{owner} has the database open, and Derby serves one process at a time; stop that process, or use "
                 "`headrace up`, which serves all processes",
             )
         time.sleep(0.1)
@@ -86,7 +86,8 @@ def find_derby_owner(database: Path) -> DerbyOwner | None:
 
 
 def _describe_owner(pid: int) -> DerbyOwner:
-    """Returns the process that a user recognises and can stop: for a session's JVM, the command that started it."""
+    """Returns the owner of a Derby database, given the process id that has the lock, as a process that a user
+    recognises and can stop: for the JVM of a Spark session, the Python command that started it."""
     command = _words(pid)
     if not command:  # exiting, or in another container
         return DerbyOwner(max(pid, 0), "", is_orphan=True)

@@ -72,7 +72,8 @@ NOT_FOUND_STATES = frozenset({"42S02", "42P01"})
 
 @dataclass(frozen=True, slots=True)
 class HiveServerAddress:
-    """Address and login of a server; `auth` is its `hive.server2.authentication`.
+    """Address and login of a HiveServer2 or a Spark Thrift Server; `auth` is the server's
+    `hive.server2.authentication`.
 
     `password` is for LDAP and CUSTOM; `service` is the first part of the server's principal for KERBEROS.
     """
@@ -170,7 +171,7 @@ class HiveServerExecutor:
             case DropTable():
                 current = self.table(op.database, op.name)
                 if current is not None and current.topic != op.topic:
-                    raise ForeignTable(op.database, op.name, op.topic, f"it belongs to topic {current.topic}")
+                    raise ForeignTable(op.database, op.name, op.topic, f"the table belongs to topic {current.topic}")
                 self._run_all(op, f"table {op.database}.{op.name}")
             case AddPartitions():
                 self._run_all(op, f"partitions of {op.database}.{op.name}")

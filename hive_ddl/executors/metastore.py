@@ -68,7 +68,7 @@ class ThriftValues:
         self._lists_of_partitions = jvm.org.apache.hadoop.hive.metastore.api.PartitionListComposingSpec
 
     def json(self, value: JavaObject) -> dict[str, Any]:
-        """Returns a struct as nested dicts and lists by field name; unset fields are omitted."""
+        """Returns a Thrift struct as nested dicts and lists by field name; unset fields are omitted."""
         decoded = json.loads(self._named.toString(value))
         assert isinstance(decoded, dict)
         return decoded
@@ -78,7 +78,7 @@ class ThriftValues:
         return self._texts.getStringCollection("\n".join(items), "\n")
 
     def partitions_json(self, partitions: JavaObject) -> Sequence[dict[str, Any]]:
-        """Converts a Java list of partitions, each as in `json`."""
+        """Converts a Java list of partitions to nested dicts and lists by field name; unset fields are omitted."""
         partition_list = self._lists_of_partitions()
         partition_list.setPartitions(partitions)
         found: Sequence[dict[str, Any]] = self.json(partition_list).get("partitions", ())

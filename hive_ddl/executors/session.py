@@ -377,8 +377,8 @@ def _local_address(address: str | None) -> Iterator[None]:
 def _deferred_interrupts() -> Iterator[None]:
     """Defers Ctrl-C until the context ends.
 
-    An interrupt of `launch_gateway` makes it delete the file to which the starting JVM writes its port; that JVM then
-    neither serves nor exits, and no process has its id.
+    An interrupt of `launch_gateway` makes it delete the file to which the starting JVM writes its port. That JVM would
+    then neither serve nor exit, and could not be stopped, because its process id would be unknown.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

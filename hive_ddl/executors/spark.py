@@ -80,7 +80,7 @@ NO_STATISTICS = "DO_NOT_UPDATE_STATS"
 
 
 class SparkExecutor:
-    """Executor on the metastore of a session, see `hive_ddl.executors.base.Executor`."""
+    """Executor that changes tables in the metastore of a Spark session, see `hive_ddl.executors.base.Executor`."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
@@ -339,7 +339,7 @@ class SparkExecutor:
                 return
             owner = table.getParameters().get(TOPIC)
             if owner != op.topic:
-                raise ForeignTable(op.database, op.name, op.topic, f"it belongs to topic {owner}")
+                raise ForeignTable(op.database, op.name, op.topic, f"the table belongs to topic {owner}")
             self._cache_table(op.database, op.name, None)
             self._client.dropTable(op.database, op.name, False, True)
 

@@ -219,7 +219,7 @@ def test_view_of_the_newest_schema_combines_columns(session: SparkSession) -> No
     executor.execute(dataclasses.replace(view, columns=view.columns[:1]))
     assert run(session, "select * from orders_latest order by id").rows == (("1",), ("2",), ("3",))
     of_another = dataclasses.replace(view, topic="Orders")
-    with pytest.raises(ForeignTable, match="it is not the view of this topic"):
+    with pytest.raises(ForeignTable, match="is not the view of this topic"):
         plan_view(executor.table("shop", view.name), of_another)
     with pytest.raises(StatementRefused, match=r"the view shop\.of_nothing"):
         executor.execute(dataclasses.replace(view, name="of_nothing", table="nothing"))
