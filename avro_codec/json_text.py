@@ -152,7 +152,7 @@ def _union(branches: list[tuple[str, Read]], limits: Limits) -> Read:
 
 
 def _record(fields: list[tuple[str, Read]], zero_width: int, limits: Limits) -> Read:
-    """Returns a reader of a record.
+    """Returns a function that reads a record from a body as a dict, which becomes JSON text.
 
     Args:
         fields: name and reader of each field.

@@ -59,7 +59,7 @@ class Flag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation without jumps; operands are numbers, or constants as bytes."""
+    """One operation of the core that does not jump; operands are numbers, or constants as bytes."""
 
     op: Op
     operands: tuple[int | bytes, ...] = ()
@@ -118,13 +118,13 @@ _PROMOTIONS: dict[tuple[PrimitiveType, PrimitiveType], Code] = {
 
 
 def walk_primitive(kind: PrimitiveType) -> Code:
-    """Returns the code that validates any value of this type; its bytes stay unchanged."""
+    """Returns the core's operations that validate a value of this primitive type and leave its bytes unchanged."""
     return _WALKS[kind]
 
 
 def walk_readable(writer: Primitive, load: Primitive) -> Code:
-    """Returns the code that validates a value and rejects values on which queries fail (see `readable`). The bytes of
-    the value stay unchanged.
+    """Returns the core's operations that validate a value and reject values on which queries fail (see `readable`). The
+    bytes of the value stay unchanged.
 
     Args:
         writer: the type of the value in the message.
@@ -151,8 +151,8 @@ def enum(symbols: int) -> Code:
 
 
 def enum_map(rows: Sequence[bytes]) -> Code:
-    """Returns the code that replaces the symbols of an enum. `rows` has the new bytes of each symbol, empty for a
-    symbol that is rejected."""
+    """Returns the core's operation that replaces the symbols of an enum. `rows` has the new bytes of each symbol, empty
+    for a symbol that is rejected."""
     return (Operation(Op.ENUM_MAP, (len(rows), *rows)),)
 
 
@@ -161,7 +161,8 @@ def emit(constant: bytes) -> Code:
 
 
 def concatenate(*codes: Code | None) -> Code | None:
-    """Returns the codes in sequence, or None if the core does not support one of the conversions."""
+    """Returns the operations of several conversions, to be executed one after the other; None if one of the conversions
+    is None, because the core does not support it."""
     known = _all(codes)
     return None if known is None else tuple(step for code in known for step in code)
 
@@ -184,10 +185,10 @@ def map_of(values: Code | None, *, rewritten: bool) -> Code | None:
 
 
 def record(fields: Sequence[tuple[int, Code | None]], columns: Sequence[bytes]) -> Code | None:
-    """Returns the code that converts a record to a row; None if the core cannot convert one of the fields.
+    """Returns the core's operations that convert a record to a row; None if the core cannot convert one of the fields.
 
     Args:
-        fields: for each field in the writer's order, the index of its column and the code of its value.
+        fields: for each field in the writer's order, the index of its column and the operations for its value.
         columns: encoded constants of the columns that get no field.
     """
     codes = _all([code for _, code in fields])
@@ -202,11 +203,11 @@ def record(fields: Sequence[tuple[int, Code | None]], columns: Sequence[bytes]) 
 
 
 def _arrange(codes: Sequence[Code], taken: Sequence[int], columns: Sequence[bytes]) -> Arrangement:
-    """Returns the code that converts the fields of a record and puts them into the order of the columns. Adjacent
-    fields that stay adjacent are moved together.
+    """Returns the core's operation that converts the fields of a record and puts them into the order of the columns.
+    Adjacent fields that stay adjacent are moved together.
 
     Args:
-        codes: codes of the fields in the writer's order.
+        codes: the operations of each field, in the writer's order.
         taken: index of the column of each field.
         columns: encoded constants of the columns that get no field.
     """
@@ -306,7 +307,7 @@ TIME_UNITS = {TimeUnit.MILLIS: 1, TimeUnit.MICROS: 2, TimeUnit.NANOS: 3, TimeUni
 
 
 def assemble(code: Code | None) -> Program | None:
-    """Returns the program that converts a message with this code. Returns None for the code None, and for code that is
+    """Returns the core's program for a message with these operations (`code`). Returns None if `code` is None, or is
     nested too deeply for the core."""
     if code is None:
         return None
@@ -327,7 +328,7 @@ class _Assembler:
     known: dict[bytes, int] = field(default_factory=dict)
 
     def append_code(self, code: Code, frame: int, slot: int) -> None:
-        """Appends the words of the code.
+        """Appends operations (`code`) to the program, as the 32-bit words that the core executes.
 
         Args:
             frame: number of the first unused frame, in which the core stores the state of an array or map.
@@ -388,5 +389,5 @@ class _Assembler:
 
 
 def pack_words(words: Sequence[int]) -> bytes:
-    """Returns words in the binary form of the core."""
+    """Returns the 32-bit words of a program as bytes, in the form that the core reads."""
     return struct.pack(f"={len(words)}I", *words)

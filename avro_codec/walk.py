@@ -379,7 +379,7 @@ MALFORMED = (IndexError, UnicodeDecodeError, RecursionError, struct.error)
 
 
 def malformed_reason(error: Exception) -> str:
-    """Returns the description of an error of `MALFORMED`."""
+    """Returns why a message body is malformed, derived from the exception of a walk (one of `MALFORMED`)."""
     if isinstance(error, UnicodeDecodeError):
         return "a string is not UTF-8"
     if isinstance(error, RecursionError):

@@ -79,7 +79,7 @@ def sources_digest() -> str:
 
 
 def build_in_place(command: list[str] | None = None) -> None:
-    """Builds in the directory of the sources, unless the existing library was built from them.
+    """Compiles the core to the directory of its sources, unless the existing library was built from the same sources.
 
     Raises:
         BuildError: no compiler was found, or it failed.

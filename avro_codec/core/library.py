@@ -81,7 +81,7 @@ class COutput(ctypes.Structure):
 
 
 class Library:
-    """A loaded core.
+    """The compiled core, loaded as a shared library.
 
     Raises:
         OSError: the library is missing, or built for another machine.
@@ -94,7 +94,9 @@ class Library:
         found.hr_abi.restype = found.hr_program_version.restype = c_int32
         versions = found.hr_abi(), found.hr_program_version()
         if versions != (ABI, PROGRAM_VERSION):
-            raise ValueError(f"{path} is version {versions[0]}.{versions[1]}, expected {ABI}.{PROGRAM_VERSION}")
+            raise ValueError(
+                f"the core {path} has version {versions[0]}.{versions[1]}, expected {ABI}.{PROGRAM_VERSION}"
+            )
         self.records = found.hr_records
         self.records.argtypes = (c_void_p, c_uint64, c_uint64, c_int64, c_int64, c_int32, c_int64, c_void_p)
         self.records.restype = c_int32
@@ -116,7 +118,7 @@ class Library:
 
 
 def uint32s(words: bytes) -> ctypes.Array[c_uint32]:
-    """Returns a copy of the words with the alignment that the core requires."""
+    """Returns the 32-bit words of a program as a C array, with the alignment that the core requires."""
     return (c_uint32 * (len(words) // 4)).from_buffer_copy(words)
 
 
@@ -128,7 +130,8 @@ def c_program(program: Program, schema_id: int, time_unit: int) -> tuple[CProgra
 
 
 def load() -> tuple[Library | None, str]:
-    """Loads the library in this directory. Returns the library and "", or None and the reason why it cannot be used."""
+    """Loads the compiled core from the directory of this module. Returns the library and "", or None and the reason why
+    it cannot be used."""
     path = Path(__file__).with_name(LIBRARY)
     try:
         return Library(path), ""
