@@ -130,7 +130,7 @@ def default_datum(schema: Schema, node: Type, value: JsonValue) -> Any:
 
 
 def shorten(value: JsonValue) -> str:
-    """Returns a JSON value, truncated for a message."""
+    """Returns the JSON text of a value for a message, truncated to at most 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}…"
 

@@ -158,7 +158,7 @@ def _read_value(document: JsonDocument, at: int, depth: int) -> tuple[JsonValue,
 
 def _read_object(document: JsonDocument, start: int, depth: int) -> tuple[JsonValue, int]:
     if depth > DEPTH_MAX:
-        document.fail(f"nested deeper than {DEPTH_MAX} levels", start)
+        document.fail(f"objects and arrays are nested deeper than {DEPTH_MAX} levels", start)
     text = document.text
     value = PositionedObject(start)
     offsets = value.offsets
@@ -205,7 +205,7 @@ def _read_key(document: JsonDocument, at: int) -> tuple[str, int]:
 
 def _read_array(document: JsonDocument, start: int, depth: int) -> tuple[JsonValue, int]:
     if depth > DEPTH_MAX:
-        document.fail(f"nested deeper than {DEPTH_MAX} levels", start)
+        document.fail(f"objects and arrays are nested deeper than {DEPTH_MAX} levels", start)
     text = document.text
     value = JsonArray(start)
     at = _skip(text, start + 1)

@@ -57,7 +57,8 @@ def self_contained_text(schema: Schema) -> str:
 
 
 def schema_to_json(schema: Schema) -> JsonValue:
-    """Returns the self-contained schema as a JSON value."""
+    """Returns a schema as a JSON value that contains every named type, also types of referenced schemas, in full at its
+    first use."""
     return _Writer(schema, inline=defined_names(schema) | set(schema.names)).json(schema.root, "")
 
 
