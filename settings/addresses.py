@@ -60,7 +60,8 @@ class LiveAddresses:
 
 
 def live_addresses(settings: Settings) -> LiveAddresses | None:
-    """Returns the addresses of the `headrace up` that runs on this data directory, or None."""
+    """Returns the addresses of the `headrace up` that runs on this data directory; None if none runs, or if it is still
+    starting."""
     try:
         descriptor = os.open(settings.data_dir / UP_FILE_NAME, os.O_RDONLY)
     except OSError:
@@ -74,7 +75,8 @@ def live_addresses(settings: Settings) -> LiveAddresses | None:
 
 
 def resolve_registry_url(settings: Settings) -> str:
-    """Returns the URL of the registry to use."""
+    """Returns the registry's URL: the setting, else that of a running `headrace up`, else the address at which the
+    settings let a registry listen."""
     if settings.registry.url:
         return settings.registry.url.rstrip("/")
     live = live_addresses(settings)
@@ -83,7 +85,8 @@ def resolve_registry_url(settings: Settings) -> str:
 
 
 def resolve_bootstrap_servers(settings: Settings) -> str:
-    """Returns the addresses of the brokers to use, in the form `host:port,…`."""
+    """Returns the brokers' addresses in the form `host:port,…`: the setting, else that of a running `headrace up`, else
+    the address at which the settings let a broker listen."""
     if settings.kafka.bootstrap_servers:
         return settings.kafka.bootstrap_servers
     live = live_addresses(settings)
@@ -91,7 +94,8 @@ def resolve_bootstrap_servers(settings: Settings) -> str:
 
 
 def resolve_metastore(settings: Settings) -> str | None:
-    """Returns the thrift:// URI of the metastore to use, or None for the Derby metastore in the data directory."""
+    """Returns the thrift:// URI of the metastore: the setting, else that of a running `headrace up`, else None for the
+    Derby metastore in the data directory."""
     if settings.hive.metastore:
         return settings.hive.metastore
     live = live_addresses(settings)

@@ -56,7 +56,7 @@ def configure_logging(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def log_variables(environment: Mapping[str, str] = os.environ) -> Mapping[str, str]:
-    """Returns the valid log variables of the environment."""
+    """Returns the environment variables that configure the log (its level and format) and have valid values."""
     level, form = environment.get(LEVEL_VARIABLE, "").upper(), environment.get(FORMAT_VARIABLE, "").lower()
     valid = {LEVEL_VARIABLE: level} if level in logging.getLevelNamesMapping() else {}
     return {**valid, FORMAT_VARIABLE: form} if form in FORMATS else valid

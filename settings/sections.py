@@ -179,7 +179,8 @@ class LoaderSettings(Section):
     topic: tuple[TopicTable, ...] = ()  # tables of settings for some topics, see below
 
     def of_topic(self, topic: str) -> LoaderSettings:
-        """Returns the settings of one topic: for each key, the value of the first matching table that has the key."""
+        """Returns the settings of one topic: for each key, the value in the first `[[loader.topic]]` that has the key
+        and a pattern matching the topic, else the value in `[loader]`."""
         given: dict[str, Any] = {}
         for table in self.topic:
             if re.fullmatch(table.pattern, topic):
