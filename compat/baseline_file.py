@@ -62,7 +62,9 @@ def parse_baseline(text: str) -> tuple[KnownProblem, ...]:
     if not isinstance(document, dict) or not isinstance(document.get("findings"), list):
         raise InvalidBaselineFile('expected an object with "format" and "findings"')
     if document.get("format") != FORMAT:
-        raise InvalidBaselineFile(f"it has format {document.get('format')!r}, and this version reads format {FORMAT}")
+        raise InvalidBaselineFile(
+            f"the file's format is {document.get('format')!r}, and this version of Headrace reads only format {FORMAT}"
+        )
     known = []
     for number, row in enumerate(document["findings"]):
         if not isinstance(row, dict) or not isinstance(row.get("fingerprint"), str):

@@ -94,7 +94,7 @@ def diff_schemas(earlier: Schema, candidate: Schema) -> tuple[SchemaChange, ...]
 
 
 def _owner(key: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the key of the record that contains the field with this key; empty for the key of a type."""
+    """Returns the key of the record that contains a field, given the key of the field; empty for the key of a type."""
     return key[:1] if len(key) > 1 else ()
 
 
@@ -106,7 +106,8 @@ def _changed(old: _Row, new: _Row) -> Iterator[SchemaChange]:
 
 
 def _rows(schema: Schema) -> dict[tuple[str, ...], _Row]:
-    """Returns a row for every type and field by key; the root type has the key `("",)`."""
+    """Returns the types and fields of a schema as rows, which are compared with the rows of another schema. A row's key
+    is the full name of the type, then the name of the field if it is one; the root type's name is "" in keys."""
     rows: dict[tuple[str, ...], _Row] = {}
     _add(schema.root, schema.root, rows)
     return rows

@@ -53,7 +53,8 @@ class ComparedNode:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The place as path elements: field names, "[]" for items of an array and "{}" for values of a map."""
+        """Path of the compared type from the root of its schema: field names, "[]" for items of an array and "{}" for
+        values of a map."""
         return self.linked_path.steps() if self.linked_path is not None else ()
 
 

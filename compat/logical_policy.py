@@ -17,7 +17,8 @@ _TypePair = tuple[Type, Type, str]
 
 
 def find_logical_problems(reader: Schema, writer: Schema, *, reader_is_new: bool) -> list[str]:
-    """Returns a message for each pair of matching types whose logical types, scales or precisions violate the policy.
+    """Returns a message for each pair of matching types that violates the compatibility policy LOGICAL: their logical
+    types or scales differ, or the reader's precision is less than the writer's.
 
     Outer types come before inner ones. Pairs that Avro cannot read are omitted, because Avro's rules report them. With
     `reader_is_new`, the messages call the reader "new" and the writer "old", otherwise the reverse.

@@ -19,7 +19,7 @@ __all__ = ["confluent_messages", "json_report", "text_report", "to_checked_schem
 def to_checked_schema(
     report: Report, *, subject: str = "", baseline: str = "", level_origin: str = "", version_count: int = 0
 ) -> CheckedSchema:
-    """Converts a report to the flat value that the formats render.
+    """Converts the report of one check to a `CheckedSchema`, the value that all output formats render.
 
     Args:
         baseline: name of the source of the earlier versions.

@@ -75,7 +75,7 @@ PROMOTIONS = frozenset(
 
 
 class ComparisonBudget:
-    """Remaining part of `PAIRS_MAX`, shared by all comparisons of one check.
+    """Number of pairs of types that the comparisons of one check may still compare together; `PAIRS_MAX` at the start.
 
     Args:
         is_expired: whether the caller's deadline has passed; called every `PAIRS_BETWEEN_TIME_CHECKS` pairs.
@@ -91,7 +91,7 @@ class ComparisonBudget:
         self.pairs_left -= 1
         if self.pairs_left % PAIRS_BETWEEN_TIME_CHECKS == 0 and self._is_over():
             spent = PAIRS_MAX - self.pairs_left
-            raise ComparisonTooLarge(f"the deadline passed after {spent} pairs of types")
+            raise ComparisonTooLarge(f"the deadline passed after comparing {spent} pairs of types")
 
 
 def check_reader_writer(
@@ -150,8 +150,9 @@ class _Visit(NamedTuple):
     writer_side: ComparedNode
 
     def inside(self, step: str, reader: Type, writer: Type, reader_mark: str = "", writer_mark: str = "") -> _Visit:
-        """Returns the comparison of two types directly inside this pair's types, such as the types of two fields. If
-        only one type of this pair is a union, a branch of the union is compared with the other type itself.
+        """Returns the comparison of two types that are directly inside the two types of this comparison, such as the
+        types of two fields. If only one type of this comparison is a union, a branch of the union is compared with the
+        other type itself.
 
         Args:
             step: path element that is appended to the location, such as `items`.
@@ -165,8 +166,9 @@ class _Visit(NamedTuple):
         return _Visit(reader, writer, location, reader_side, _location_inside(self.writer_side, writer, writer_mark))
 
     def trial(self, reader: Type, writer: Type) -> _Visit:
-        """Returns the comparison of one branch of the reader's union with the writer's type. Its location starts at the
-        root, as in Avro Java."""
+        """Returns the comparison of the reader's union, or of one of its branches, with a type of the writer. The
+        locations of its problems start at the root instead of continuing the location of this comparison, as in Avro
+        Java."""
         return _Visit(
             reader,
             writer,
@@ -176,7 +178,7 @@ class _Visit(NamedTuple):
         )
 
     def at(self, *steps: str) -> _Visit:
-        """Returns the comparison of the same pair of types, with `steps` (path elements) appended to its location."""
+        """Returns this comparison of two types with `steps` (path elements) appended to its location."""
         return self._replace(location=_extend_path(self.location, steps))
 
     def incompatible(
@@ -187,10 +189,11 @@ class _Visit(NamedTuple):
         field: Field | None = None,
         causes: tuple[Incompatibility, ...] = (),
     ) -> _Problems:
-        """Returns the problem of this pair, as a tree with one element.
+        """Returns the reason why the reader's type of this comparison cannot read the writer's type, as a tree with one
+        element.
 
         Args:
-            steps: path elements from this pair to the location that Avro Java reports.
+            steps: path elements from this comparison's location to the location that Avro Java reports.
             field: the reader's field, if the writer has no or several fields for it.
             causes: the problems inside the intended branch of a union.
         """
@@ -231,7 +234,7 @@ def _extend_path(linked_path: LinkedPath, steps: Sequence[str]) -> LinkedPath:
 
 
 def _location_inside(side: ComparedNode, node: Type, mark: str = "") -> ComparedNode:
-    """Returns the place of the type `node`, which is directly inside the type at `side`.
+    """Returns the place of the type `node`, which is directly inside the type whose place is `side`.
 
     Args:
         mark: path element that is appended for `node`; "" for none.
@@ -358,7 +361,8 @@ def _resume(steps: _Steps, problems: _Problems | None) -> tuple[_Visit | None, _
 
 
 def _check(walk: _ComparisonWalk, visit: _Visit) -> _Steps:
-    """Checks one pair of types by the rules of Avro 1.12, Schema Resolution; a generator as described at `_Steps`."""
+    """Checks one pair of types by the rules of Avro 1.12, Schema Resolution; a generator (`_Steps`) that yields the
+    inner pairs to check first."""
     match visit.reader, visit.writer:
         case Union(), Union(branches=branches):
             return (yield from _check_union(visit, branches))
@@ -386,8 +390,8 @@ def _check(walk: _ComparisonWalk, visit: _Visit) -> _Steps:
 
 
 def _check_records(walk: _ComparisonWalk, visit: _Visit, reader: Record, writer: Record) -> _Steps:
-    """Checks two records; a generator as described at `_Steps`. The fields are compared even if the names of the
-    records differ."""
+    """Checks whether a record can be read as another record; a generator (`_Steps`) that yields the pairs of field
+    types to check first. The fields are compared even if the names of the records differ."""
     problems = _check_names(visit, reader, writer)
     by_name = {field.name: field for field in writer.fields}
     fields = visit.at("fields")
@@ -431,11 +435,10 @@ def _is_trivially_readable(reader: Type, writer: Type) -> bool:
 
 
 def _check_missing_field(walk: _ComparisonWalk, visit: _Visit, field: Field) -> _Steps:
-    """Returns the problem of a reader field without default that the writer does not have; a generator as described at
-    `_Steps`.
+    """Returns the problem of a reader field without default that the writer does not have; a generator (`_Steps`).
 
-    If the field's type is an enum with a default, Avro Java compares the enum with the writer's record and reports a
-    type mismatch.
+    If the field's type is an enum with a default, the result is a type mismatch between the enum and the writer's
+    record, as in Avro Java.
     """
     node = walk.reader.resolve(field.type)
     if not (isinstance(node, Enum) and node.default is not None):
@@ -483,8 +486,8 @@ def _check_fixed(visit: _Visit, reader: Fixed, writer: Fixed) -> _Problems:
 
 
 def _check_union(visit: _Visit, writer_branches: tuple[Type, ...]) -> _Steps:
-    """Checks a writer's union with a reader's union; a generator as described at `_Steps`. Each branch of the writer
-    must be readable by some branch of the reader."""
+    """Checks whether each branch of the writer's union can be read by some branch of the reader's union; a generator
+    (`_Steps`) that yields the comparisons with each branch."""
     problems = _Problems()
     for index, branch in enumerate(writer_branches):
         found = yield visit.trial(visit.reader, branch)
@@ -497,8 +500,8 @@ def _check_union(visit: _Visit, writer_branches: tuple[Type, ...]) -> _Steps:
 
 
 def _check_every_branch(visit: _Visit, reader: Type, writer_branches: tuple[Type, ...]) -> _Steps:
-    """Checks a writer's union with a reader that is not a union; a generator as described at `_Steps`. The reader must
-    read each branch."""
+    """Checks whether a reader that is not a union can read each branch of the writer's union; a generator (`_Steps`)
+    that yields the comparisons with each branch."""
     problems = _Problems()
     for index, branch in enumerate(writer_branches):
         problems.include((yield visit.inside(str(index), reader, branch)))
@@ -506,8 +509,8 @@ def _check_every_branch(visit: _Visit, reader: Type, writer_branches: tuple[Type
 
 
 def _try_branches(walk: _ComparisonWalk, visit: _Visit, reader_branches: tuple[Type, ...], writer: Type) -> _Steps:
-    """Checks a writer's type with a reader's union; a generator as described at `_Steps`. Some branch must read the
-    writer's type; the branches are tried in order."""
+    """Checks whether some branch of the reader's union can read the writer's type; a generator (`_Steps`) that yields
+    the comparisons with the branches, which are tried in order."""
     intended = _intended_branch([walk.reader.resolve(branch) for branch in reader_branches], writer)
     causes: tuple[Incompatibility, ...] = ()
     for index, branch in enumerate(reader_branches):

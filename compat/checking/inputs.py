@@ -121,7 +121,8 @@ def _files_below(directory: str) -> Iterator[SchemaFile]:
 
 
 def directories_below(directory: str) -> Iterator[str]:
-    """Yields the directories that are searched, starting with the given one."""
+    """Yields a directory and the directories below it in which schema files are searched for. Hidden directories and
+    those of `SKIPPED_DIRECTORIES` are omitted."""
     return (path for path, _ in _walk_directories(directory))
 
 
@@ -134,7 +135,8 @@ def _walk_directories(directory: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def is_searched(name: str) -> bool:
-    """Whether a subdirectory of this name is searched: it is not hidden and not in `SKIPPED_DIRECTORIES`."""
+    """Whether the search for schema files enters a subdirectory of this name: it is not hidden and not in
+    `SKIPPED_DIRECTORIES`."""
     return not name.startswith(".") and name not in SKIPPED_DIRECTORIES
 
 

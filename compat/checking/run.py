@@ -250,7 +250,8 @@ class SchemaChecker:
     options: CheckOptions = CheckOptions()
 
     def check(self, candidate: CandidateSchema, history: VersionHistory) -> CheckedSchema | Failure:
-        """Checks one candidate against its history."""
+        """Compares a candidate with the earlier versions in its history; returns the result, or the failure if it
+        cannot be compared."""
         path = candidate.file.path
         try:
             candidate_schema = self.types.schema(path)
@@ -286,7 +287,7 @@ class SchemaChecker:
         return add_fingerprints(replace(checked, problems=problems, is_new=not history.versions, notes=tuple(notes)))
 
     def _lint(self, candidate_schema: Schema, versions: Sequence[VersionedSchema], subject: str) -> tuple[Problem, ...]:
-        """Returns the findings of the enabled lints."""
+        """Returns the problems that the enabled lints find in a candidate, given its earlier versions."""
         if not self.options.lints:
             return ()
         from headrace.compat.lints import LintInput, lint_problems

@@ -49,7 +49,8 @@ class FileScope:
 
     @cached_property
     def _directories(self) -> Sequence[str]:
-        """Real paths of the named directories and of the directories that links below them lead to."""
+        """Real paths of the directories that the command line names, and of the directories that links below them lead
+        to."""
         named = [argument for argument in self.arguments if Path(argument).is_dir()]
         links = (
             descendants

@@ -92,7 +92,7 @@ class TypeSet:
         self._loaded_descendants: set[str] = set()
 
     def schema(self, path: str) -> Schema:
-        """Returns the schema of a text.
+        """Returns the schema of the text at `path`.
 
         Raises:
             SchemaParseError: the text is not a schema, or a type that it uses is not defined.
@@ -100,19 +100,19 @@ class TypeSet:
         return self._schema(path, ())
 
     def schema_once(self, path: str) -> Schema:
-        """Like `schema`, for callers that use each schema only once: the result is not cached, unless texts of this set
-        use each other's types.
+        """Returns the schema of the text at `path` without caching it, for callers that use each schema only once. It
+        is cached nevertheless if texts of this set use each other's types.
 
         Raises:
-            SchemaParseError: see `schema`.
+            SchemaParseError: the text is not a schema, or a type that it uses is not defined.
         """
         schema = self.schema(path)
         self.release(path)
         return schema
 
     def release(self, path: str) -> None:
-        """Removes a parsed schema from the cache, unless texts of this set use each other's types. Caching and freeing
-        thousands of schemas is slow."""
+        """Removes the schema of the text at `path` from the cache, unless texts of this set use each other's types.
+        Caching and freeing thousands of schemas is slow."""
         if not self._indexed:
             self._parsed.pop(path, None)
 

@@ -74,9 +74,8 @@ def _inside(located: LocatedType) -> Iterator[LocatedType]:
 
 
 def node_pairs(candidate: Schema, earlier: Schema) -> Iterator[NodePair]:
-    """Yields each type of the candidate that has a match in the earlier version; a type used several times is yielded
-    once.
-    """
+    """Yields pairs of matching types: a type of the candidate (the new schema) and its counterpart in the earlier
+    version. Types without a counterpart are omitted. A pair that occurs several times is yielded once."""
     own_names = defined_names(candidate)
     seen: set[tuple[int, int]] = set()
     pending = [NodePair(candidate.root, earlier.root, (), candidate.root.position)]

@@ -96,7 +96,7 @@ class Baseline(Protocol):
         ...
 
     def histories(self, candidates: Sequence[CandidateSchema], choice: LevelChoice) -> Sequence[VersionHistory]:
-        """Returns the history of each candidate, in the same order.
+        """Returns the history (the earlier versions) of each candidate, in the same order.
 
         Raises:
             BaselineFailed: the histories cannot be read.

@@ -174,7 +174,8 @@ class DirectoryLayout:
         """Returns the keys of files that may be the candidate's earlier version under another path or name.
 
         If the candidate's key is only a file name, the result is the file at the longest suffix of its path, or the
-        only file of its name. Otherwise, or if there is no such file, rules 3 and 4 of the module apply.
+        only file of its name. Otherwise, or if there is no such file, the result is the files of the same subject that
+        are missing at their path in the working tree, else the files whose record has the same name.
         """
         same_name: Sequence[str] = ()
         if "/" not in candidate.file.key:

@@ -275,7 +275,8 @@ class RegistryBaseline:
         return {str(item.subject): item for item in rows if item.subject in subjects}
 
     def _listed(self, prefix: str, *, latest_only: bool) -> list[RegisteredSchema] | None:
-        """Returns all versions of the subjects with a prefix; None if the registry does not support the listing."""
+        """Returns the versions of all subjects with a prefix, or only their latest versions if `latest_only`; None if
+        the registry does not support the listing."""
         try:
             return list(self._listing(prefix, latest_only=latest_only))
         except SchemaNotFound:
@@ -286,7 +287,8 @@ class RegistryBaseline:
             raise
 
     def _listing(self, prefix: str, *, latest_only: bool) -> Iterator[RegisteredSchema]:
-        """Reads `GET /schemas` page by page; a server without paging returns everything as the first page."""
+        """Yields the versions of all subjects with a prefix, or only their latest versions if `latest_only`, from pages
+        of `GET /schemas`; a server without paging returns everything as the first page."""
         offset = 0
         seen: set[tuple[str, int]] = set()
         while True:

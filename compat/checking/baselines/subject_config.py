@@ -61,10 +61,11 @@ class SubjectConfig:
         return {**self.default_properties, **latest, **self.override_properties}
 
     def policy(self, latest: Mapping[str, str]) -> SubjectPolicy:
-        """Returns the requirements for the next version besides its level.
+        """Returns the requirements for the subject's next version in addition to its compatibility level: the rules for
+        logical types and the reserved field names.
 
         Args:
-            latest: metadata properties of the latest version.
+            latest: metadata properties of the subject's latest version, which may reserve names.
         """
         if not self.validates_fields:
             return SubjectPolicy(self.is_logical)
@@ -74,7 +75,8 @@ class SubjectConfig:
         )
 
     def notes(self, latest: Mapping[str, str]) -> tuple[str, ...]:
-        """Returns notes for the user about the alias and the compatibility group.
+        """Returns notes for the user: that the subject is an alias, and with which compatibility group a schema is
+        compared; empty if neither applies.
 
         Args:
             latest: metadata properties of the latest version.
@@ -84,8 +86,9 @@ class SubjectConfig:
             notes.append(f"{self.requested} is an alias of {self.target}")
         if self.group:
             value = self.metadata(latest).get(self.group)
-            which = f"{self.group} {value!r}" if value is not None else f"no {self.group}"
-            notes.append(f"compared only with versions of {which}, the group of a schema registered without metadata")
+            which = f"with {self.group} = {value!r}" if value is not None else f"without {self.group}"
+            group = "the compatibility group of a schema registered without metadata"
+            notes.append(f"compared only with versions {which}, {group}")
         return tuple(notes)
 
 
@@ -111,17 +114,17 @@ def plain_subject(subject: str) -> str:
 def parse_subject_config(
     requested: str, target: str, config: Mapping[str, Any], default: CompatibilityLevel
 ) -> SubjectConfig:
-    """Parses the configuration of a subject.
+    """Parses a subject's configuration, as the registry returned it.
 
     Args:
-        requested: the subject derived from the file.
-        target: the subject that a registration goes to.
+        requested: the subject derived from the schema file.
+        target: the subject that a registration goes to, which differs from `requested` if that is an alias.
         config: effective configuration of the target.
         default: global level of the registry.
 
     Raises:
-        UnsupportedConfig: the policy is unknown.
-        ServiceError: the response is not that of a registry.
+        UnsupportedConfig: the value of `compatibilityPolicy` is unknown.
+        ServiceError: the configuration has no valid level.
     """
     level = level_of(config)
     policy = str(config.get("compatibilityPolicy") or "STRICT").upper()
