@@ -38,26 +38,26 @@ class CheckpointWriter:
 
     @property
     def may_hold_deleted_topics(self) -> bool:
-        """True if the files may contain rows of deleted topics. The files must then be rewritten before a topic is
-        created, which could have the name of a deleted one and would inherit its offsets."""
+        """True if the checkpoint files may contain rows of deleted topics. They must then be rewritten before a topic
+        is created, which could have the name of a deleted one and would inherit its offsets."""
         return self._deletions_on_disk < self._deletions
 
     def note_deletion(self) -> None:
-        """Records that a topic was deleted: its rows stay in the files until the next `write`."""
+        """Records that a topic was deleted: its rows stay in the checkpoint files until the next `write`."""
         self._deletions += 1
 
     def write(self) -> Future[None]:
-        """Schedules a write of all three checkpoint files with the current offsets; the future completes when they are
-        on disk."""
+        """Schedules a write of the three checkpoint files (recovery points, log start offsets, ends of the compacted
+        data) with the current offsets of all logs; the future completes when they are on disk."""
         checkpoints = {**self._recovery_points(), **self._log_starts(), CLEAN_TO: dict(self._clean_to())}
         return self._writer.submit(self._write_all, checkpoints, self._deletions)
 
     def write_recovery_points(self) -> Future[None]:
-        """Schedules a write of the current recovery points; the future completes when they are on disk."""
+        """Schedules a write of the current recovery point of each log; the future completes when they are on disk."""
         return self._writer.submit(self._write_each, self._recovery_points())
 
     def write_log_starts(self) -> Future[None]:
-        """Schedules a write of the current log start offsets; the future completes when they are on disk."""
+        """Schedules a write of the current log start offset of each log; the future completes when they are on disk."""
         return self._writer.submit(self._write_each, self._log_starts())
 
     def _recovery_points(self) -> Checkpoints:

@@ -53,7 +53,8 @@ class Cleaner:
         before_change: persists the recovery points. Compaction leaves gaps between offsets, and the next start accepts
             gaps only below the stored recovery point; above it a gap would count as data loss.
         unlink: deletes files in the background.
-        is_closing: returns whether the broker is stopping. Compaction then ends, except for a swap in progress.
+        is_closing: returns whether the broker is stopping. Compaction then ends, but a replacement of segments by
+            their compacted file that has begun is continued.
     """
 
     def __init__(
@@ -228,8 +229,9 @@ class Cleaner:
             raise full
 
     async def complete_swap(self, key: PartitionKey, log: PartitionLog, is_current: Callable[[], bool]) -> None:
-        """Continues the interrupted swap of a log, if there is one: completes it if the compacted file is in its place,
-        else aborts it. While a swap is pending, no segment of the log is deleted.
+        """Continues the interrupted swap of a log, if there is one. A swap replaces segments by their compacted file;
+        it is completed if that file is in its place, else aborted. While a swap is pending, no segment of the log is
+        deleted.
 
         Args:
             key: topic name and partition number of the log.
@@ -253,20 +255,21 @@ class Cleaner:
             log.is_swapping = False
 
     def _fail(self, error: OSError, is_current: Callable[[], bool]) -> None:
-        """Stops the broker because a swap failed halfway: which files were renamed is unknown, and only the next start
-        can repair that. Does nothing if the partition was deleted (`is_current` returns False)."""
+        """Stops the broker because the replacement of segments by their compacted file failed halfway: which files were
+        renamed is unknown, and only the next start can repair that. Does nothing if the partition was deleted
+        (`is_current` returns False)."""
         if is_current():
             self._flusher.fail(error)
             raise error
 
     def limit_clean_to(self, logs: Mapping[PartitionKey, PartitionLog]) -> None:
-        """Corrects `clean_to` after the logs were opened. For a log that lost its end, lowers the end of the clean part
-        to the end of the log, since records that are appended there are not compacted. Removes the entries of logs that
-        are not in `logs`."""
+        """Corrects `clean_to`, the end offset of the compacted part of each log, after the logs were opened. If a log
+        lost its end, its compacted part ends at the new end of the log, since records that are appended there are not
+        compacted. Removes the entries of logs that are not in `logs`."""
         self.clean_to = {key: min(at, logs[key].log_end_offset) for key, at in self.clean_to.items() if key in logs}
 
     def forget(self, key: PartitionKey) -> None:
-        """Removes the state of a deleted log, so that a new log of the same name begins without it."""
+        """Removes the compaction state of a deleted log, so that a new log of the same name begins without it."""
         self.clean_to.pop(key, None)
         self._pending_swaps.pop(key, None)
         self._uncleanable.discard(key)

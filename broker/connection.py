@@ -139,8 +139,8 @@ class Connections:
             oldest = next(iter(self.slow_readers))
             self.untrack_unread(oldest)
             oldest.abort(
-                f"it has read slowly for the longest time, and all clients together have {unread_bytes} unread bytes "
-                f"of responses; the limit is {UNREAD_BYTES_TOTAL_MAX}"
+                f"the client has read slowly for the longest time, and all clients together have {unread_bytes} unread "
+                f"bytes of responses; the limit is {UNREAD_BYTES_TOTAL_MAX}"
             )
 
     def _update_unread(self, connection: Connection) -> None:
@@ -149,7 +149,7 @@ class Connections:
         self.slow_readers[connection] = unread_bytes
 
     def untrack_unread(self, connection: Connection) -> None:
-        """Unregisters a client that has caught up or disconnected."""
+        """Unregisters a client that had many unread response bytes, because it has read them or has disconnected."""
         self._unread_bytes -= self.slow_readers.pop(connection, 0)
 
 
@@ -469,8 +469,8 @@ class Connection(asyncio.BufferedProtocol):
         transport.close()
 
     def _count_bytes(self, byte_count: int) -> None:
-        """Counts received or sent bytes for the client's rate limit. Above the limit, requests of the client wait,
-        except those of GROUP_MEMBER_APIS, which keep its membership in a group."""
+        """Counts received or sent bytes for the client's rate limit. Above the limit, the client's requests wait,
+        except those of GROUP_MEMBER_APIS, which keep the client's membership in a group."""
         assert self._connections.rates is not None
         wait_s = self._connections.rates.take(self.login.user or self._host, byte_count, self._loop.time())
         if wait_s > 0 and not self._is_throttled:

@@ -138,7 +138,7 @@ def rename_stray(entry: Path) -> None:
 
 def _remove(entry: Path) -> None:
     _remove_directory(entry)
-    logger.info("leftover removed directory=%s", entry.name)
+    logger.info("partition directory without a topic removed directory=%s", entry.name)
 
 
 def _remove_directory(directory: Path) -> None:

@@ -200,7 +200,7 @@ class FetchSessions:
         if session.is_by_id != is_by_id:
             raise RequestRefused(
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-                "the session was started with topic names and is continued with topic ids, or the other way round",
+                "a fetch session cannot mix topic names and topic ids; start another session",
             )
         total = len(session) + sum(len(topic.partitions) for topic in request.topics)
         if total > self._partitions_max:

@@ -104,7 +104,7 @@ class FrameReceiver:
         return None
 
     def discard(self, frame: memoryview) -> None:
-        """Removes the first frame; its bytes will be overwritten."""
+        """Removes the first frame from the buffer; its bytes will be overwritten."""
         self._start += _LENGTH_BYTES + len(frame)
 
     def shrink(self) -> None:
@@ -139,7 +139,8 @@ class FrameReceiver:
         self._start, self._end = 0, len(pending)
 
     def _switch_to(self, buffer: bytearray) -> None:
-        """Uses another buffer, updates `extra_bytes`, and pools the previous buffer if it is large."""
+        """Replaces the receive buffer by `buffer`, updates `extra_bytes` of the buffer pool, and returns the previous
+        buffer to the pool if it is large."""
         previous, self._buffer = self._buffer, buffer
         self._pool.extra_bytes += max(len(buffer) - BUFFER_BYTES, 0) - max(len(previous) - BUFFER_BYTES, 0)
         if len(previous) > BUFFER_BYTES:

@@ -37,7 +37,7 @@ class MetricsPage:
         self._node, self._connections, self._counts = node, connections, counts
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """Returns the page and its content type, in a format that the `Accept` header allows."""
+        """Returns the metrics page and its content type, in a format that the `Accept` header allows."""
         self._counts.retain_topics({topic.name for topic in self._node.topics})
         registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=registry)

@@ -45,7 +45,8 @@ class ProducerIds:
         self._next = self._claimed = self._persisted or 0
 
     def skip_past(self, known: Iterable[int], *, is_in_use: bool) -> None:
-        """Moves the next id past all ids that are in use, if the file is missing or behind them; logs it.
+        """Moves the next producer id past all ids that are in use, if the producer id file is missing or behind them;
+        logs it.
 
         Args:
             known: producer ids found in the data directory.
@@ -96,8 +97,8 @@ class ProducerIds:
 
 
 def first_id(persisted: int | None, largest: int, *, is_in_use: bool) -> int:
-    """Returns the first producer id to assign: the id in the file, or LOST_FILE_GAP above `largest` if the file is
-    missing or behind the logs; 0 in a new data directory.
+    """Returns the first producer id to assign: the id in the producer id file, or LOST_FILE_GAP above `largest` if that
+    file is missing or behind the logs; 0 in a new data directory.
 
     Args:
         persisted: the id in the file; None if the file is missing.
@@ -110,7 +111,7 @@ def first_id(persisted: int | None, largest: int, *, is_in_use: bool) -> int:
 
 
 def read_producer_ids(path: Path) -> int | None:
-    """Returns the id in the file, below which all ids are claimed; None if the file does not exist.
+    """Returns the id in the producer id file, below which all ids are claimed; None if the file does not exist.
 
     Raises:
         CorruptFile: the file does not contain a number.

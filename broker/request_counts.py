@@ -84,7 +84,7 @@ class RequestCounts:
         return topic
 
     def retain_topics(self, topics: Collection[str]) -> None:
-        """Removes the labels of topics that are not in `topics`, and adds their bytes to OTHER."""
+        """Removes the byte counts of topics that are not in `topics`, and adds these bytes to the count of OTHER."""
         for deleted in [topic for topic in self._topics if topic not in topics]:
             self._topics.discard(deleted)
             for counter in (self.received, self.sent):

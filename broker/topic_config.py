@@ -212,12 +212,12 @@ def is_compacted(configs: Mapping[str, str]) -> bool:
 
 
 def uses_append_time(configs: Mapping[str, str]) -> bool:
-    """Whether the broker sets the record timestamps."""
+    """Whether the broker sets the timestamps of a topic's records. `configs` is the topic's configuration."""
     return configs.get(TIMESTAMP_TYPE) == LOG_APPEND_TIME
 
 
 def has_delete_policy(configs: Mapping[str, str]) -> bool:
-    """Whether `cleanup.policy` includes `delete`, so that segments expire by age and size."""
+    """Whether a topic's `cleanup.policy` includes `delete`, so that segments expire by age and size."""
     return configs.get(CLEANUP_POLICY) != COMPACT
 
 

@@ -95,8 +95,8 @@ TopicsByName = Mapping[str, Topic]
 
 
 class TopicStore:
-    """The topics, the cluster id and the leader epoch of this run of the broker. A change is written to the file by
-    `write`, and then made visible by `apply`."""
+    """The topics, the cluster id and the leader epoch of this run of the broker. `write` writes a change of topics to
+    the topics file, and `apply` then makes it visible."""
 
     def __init__(self, path: Path, cluster_id: str, topics: Iterable[Topic], leader_epoch: int = 0) -> None:
         self._path = path
@@ -111,8 +111,8 @@ class TopicStore:
         """Loads the topics of a data directory; returns an empty store with the new cluster id if the directory is new.
 
         Raises:
-            CorruptFile: the file is corrupt; or it is missing, but there are partitions, which an empty store would
-                abandon.
+            CorruptFile: the topics file is corrupt; or it is missing, but there are partitions, which an empty store
+                would abandon.
         """
         path = directory / FILE_NAME
         try:
@@ -120,18 +120,18 @@ class TopicStore:
         except FileNotFoundError:
             orphans = sorted(entry.name for entry in partition_directories(directory))
             if orphans:
-                raise CorruptFile(path, f"it is missing, but there are partitions such as {orphans[0]}") from None
+                raise CorruptFile(path, f"the file is missing, but there are partitions such as {orphans[0]}") from None
             return cls(path, new_cluster_id, ())
         except (ValueError, RecursionError) as error:
-            raise CorruptFile(path, f"it is not JSON: {error}") from error
+            raise CorruptFile(path, f"the content is not JSON: {error}") from error
         return cls(path, *_parse(path, document))
 
     def begin_leader_epoch(self, now_ms: int) -> None:
-        """Starts a leader epoch that no batch has yet, neither in this directory nor in the original if this is a
-        restored copy.
+        """Starts a leader epoch that no batch has yet, neither in this data directory nor, if this is a restored copy,
+        in the original.
 
         Raises:
-            OSError: the file could not be written.
+            OSError: the topics file could not be written.
         """
         clock = now_ms // 1000 - EPOCH_CLOCK_FROM_S
         self.leader_epoch = max(self.leader_epoch + 1, clock if clock < EPOCH_CLOCK_MAX else 0)
@@ -173,7 +173,7 @@ class TopicStore:
         return {topic.name: topic for topic in self if topic.name != name}
 
     def write(self, changed: TopicsByName) -> None:
-        """Writes `changed`, all topics as they are after a change, to the file and fsyncs it; `apply` makes them
+        """Writes `changed`, all topics as they are after a change, to the topics file and fsyncs it; `apply` makes them
         visible. May run in a thread; writes must not overlap.
 
         Raises:
@@ -217,7 +217,7 @@ def _parse(path: Path, document: Any) -> tuple[str, list[Topic], int]:
         if document["format"] != FORMAT:
             raise CorruptFile(
                 path,
-                f"it has format {document['format']}, and this version reads format {FORMAT}",
+                f"the file has format {document['format']}, and this version reads format {FORMAT}",
                 "start the broker version that wrote it",
             )
         epoch = int(document["leader_epoch"])
@@ -258,7 +258,7 @@ def _topic(path: Path, row: Mapping[str, Any]) -> Topic:
 
 
 def _configs(path: Path, topic: str, configs: Mapping[str, Any]) -> dict[str, str]:
-    """Parses a topic's configuration in the topics file, and applies the checks of a request.
+    """Parses a topic's configuration in the topics file, with the checks of a request that sets it.
 
     Raises:
         CorruptFile: an entry that no request could have set. Otherwise it would fail later, in maintenance of all

@@ -102,7 +102,7 @@ class ClientFirstMessage:
 
     @classmethod
     def parse(cls, raw: bytes) -> ClientFirstMessage:
-        """Parses the message (RFC 5802, section 7).
+        """Parses the first message of a SCRAM client (RFC 5802, section 7).
 
         Raises:
             LoginRefused: the message is malformed, or the client wants to act for another user.

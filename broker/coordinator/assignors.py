@@ -102,8 +102,12 @@ def _retain_current(subscriber_sets: Sequence[_SubscriberSet], current: Mapping[
 
 
 def _assign_unowned(subscriber_set: _SubscriberSet, loads: Counter[str]) -> None:
-    """Gives each partition without an owner to the member with the fewest partitions. `loads` counts the partitions of
-    each member over all sets, and is updated."""
+    """Gives each partition without an owner, of the topics of a subscriber set, to the member of the set with the
+    fewest partitions.
+
+    Args:
+        loads: number of partitions of each member in all subscriber sets; updated.
+    """
     owned = {partition for partitions in subscriber_set.held.values() for partition in partitions}
     queue = [(loads[member_id], number, member_id) for number, member_id in enumerate(subscriber_set.members)]
     heapq.heapify(queue)
@@ -118,8 +122,12 @@ def _assign_unowned(subscriber_set: _SubscriberSet, loads: Counter[str]) -> None
 
 
 def _balance(subscriber_set: _SubscriberSet, loads: Counter[str]) -> bool:
-    """Moves partitions from the member with the most to the one with the fewest while they differ by at least two.
-    Returns True if any moved. `loads` counts the partitions of each member over all sets, and is updated."""
+    """Moves partitions within a subscriber set, from the member with the most partitions to the member with the fewest,
+    while their numbers differ by at least two. Returns True if any partition moved.
+
+    Args:
+        loads: number of partitions of each member in all subscriber sets; updated.
+    """
     held, is_changed = subscriber_set.held, False
     least_loaded = [(loads[member_id], number, member_id) for number, member_id in enumerate(subscriber_set.members)]
     most_loaded = [(-load, number, member_id) for load, number, member_id in least_loaded if held[member_id]]

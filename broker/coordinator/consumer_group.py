@@ -422,8 +422,8 @@ class ConsumerGroup:
             del self._subscribers[name]
 
     def _refresh_topics(self, topics: TopicCatalog) -> None:
-        """Increases the group epoch if a subscribed topic was created, extended or deleted since the target was
-        computed."""
+        """Increases the group epoch if a subscribed topic was created, extended or deleted since the target assignment
+        was computed."""
         if self._topics_version == topics.changes:
             return
         found = {name: topic for name in self._subscribers if (topic := topics.get(name)) is not None}
@@ -527,7 +527,7 @@ def _newest_epoch(member: ConsumerMember) -> int:
 
 
 def _stored_fields(member: ConsumerMember) -> tuple[object, ...]:
-    """Returns the fields that are stored as member metadata."""
+    """Returns the fields of a member that its member metadata record stores."""
     return (
         member.instance_id,
         member.rack_id,

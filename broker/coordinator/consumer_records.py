@@ -37,7 +37,7 @@ class RecordKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerKey:
-    """Key of a record. `member_id` is "" in records of the whole group."""
+    """Key of a record that stores a part of a consumer group. `member_id` is "" in records of the whole group."""
 
     kind: RecordKind
     group_id: str
@@ -97,7 +97,8 @@ def encode_consumer_key(key: ConsumerKey) -> bytes:
 
 
 def decode_consumer_key(kind: int, reader: Reader) -> ConsumerKey | None:
-    """Decodes the key after its kind; returns None for an unknown kind.
+    """Decodes the rest of a record's key, of which `kind` was read before; returns None if this broker does not know
+    the kind.
 
     Raises:
         MalformedMessage: the key is truncated.

@@ -307,7 +307,8 @@ class GroupCoordinator:
                 continue
 
     async def run_due(self, now_ms: int) -> None:
-        """Processes the deadlines up to `now_ms` (monotonic clock), and compacts the log when it is due."""
+        """Processes the deadlines of groups up to `now_ms` (monotonic clock), and compacts the log of
+        `__consumer_offsets` when it is due."""
         for group_id in [group_id for group_id, due_ms in self._deadlines_ms.items() if due_ms <= now_ms]:
             try:
                 self._tick(group_id, now_ms)
@@ -319,10 +320,14 @@ class GroupCoordinator:
             try:
                 await self.store.compact()
             except (OSError, RequestRefused) as error:
-                logger.error("offsets not compacted bytes=%d reason=%s", self._table.log.size, error)
+                logger.error(
+                    "log of groups and offsets not compacted; check the disk of the data directory bytes=%d reason=%s",
+                    self._table.log.size,
+                    error,
+                )
             except Exception:
                 # A failed compaction must not stop the processing of deadlines.
-                logger.exception("offsets not compacted bytes=%d", self._table.log.size)
+                logger.exception("log of groups and offsets not compacted bytes=%d", self._table.log.size)
 
     def _tick(self, group_id: str, now_ms: int) -> None:
         group = self.groups.get(group_id)

@@ -80,7 +80,8 @@ class GroupStore:
         self._load(monotonic_ms)
 
     def append(self, entries: Sequence[TableEntry], *, producer_id: int = -1, producer_epoch: int = -1) -> None:
-        """Appends records to the log in one batch; in the transaction of a producer if one is given.
+        """Appends records of groups or offsets to the log of `__consumer_offsets` in one batch; in the transaction of a
+        producer if one is given.
 
         Args:
             entries: encoded key and value of each record; a value of None deletes the key.
@@ -156,7 +157,8 @@ class GroupStore:
         return unstored_entries(group, self.unused_since_ms(group.group_id))
 
     async def compact(self) -> None:
-        """Compacts the log: appends the current records of all groups and offsets, and drops the older segments.
+        """Compacts the log of `__consumer_offsets`: appends the current records of all groups and offsets, and drops
+        the older segments.
 
         Raises:
             OSError, RequestRefused: the log could not be written.
@@ -193,7 +195,7 @@ class GroupStore:
     # Loading at start
 
     def _load(self, monotonic_ms: Callable[[], int]) -> None:
-        """Reads the log at start and builds groups and offsets from it."""
+        """Reads the log of `__consumer_offsets` at start, and builds the groups and the committed offsets from it."""
         metadata: dict[str, GroupMetadata] = {}
         consumers: dict[str, StoredGroup] = {}
         unknown: Counter[int] = Counter()
@@ -225,7 +227,9 @@ class GroupStore:
                         metadata[key.group_id] = decode_group(value)
             except (MalformedMessage, CorruptBatch) as error:
                 logger.error(
-                    "records of groups and offsets skipped offset=%d reason=%s", placed.header.base_offset, error
+                    "batch of group and offset records skipped, changes may be lost offset=%d reason=%s",
+                    placed.header.base_offset,
+                    error,
                 )
         for kind, count in unknown.items():
             logger.error(

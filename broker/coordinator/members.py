@@ -124,5 +124,5 @@ class GroupMembers(Mapping[str, GroupMember]):
 
 
 def shared_protocols(members: Iterable[GroupMember]) -> set[str]:
-    """Returns the names of the protocols that all members support; there must be at least one member."""
+    """Returns the names of the assignment protocols that all members support; there must be at least one member."""
     return set.intersection(*({protocol.name for protocol in member.protocols} for member in members))

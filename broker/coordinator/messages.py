@@ -80,7 +80,8 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class GroupActions:
-    """Actions to perform after a call: store the group if `must_store`, then send the responses."""
+    """Actions that the caller of a group's method must perform: store the group if `must_store`, then send the
+    responses in `replies`."""
 
     replies: tuple[Reply, ...] = ()
     must_store: bool = False

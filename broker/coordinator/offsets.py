@@ -69,7 +69,7 @@ class _PartitionMap(Generic[Value]):
         return value
 
     def pop_topic(self, topic: str) -> dict[str, dict[int, Value]]:
-        """Removes a topic and returns its values by group id and partition."""
+        """Removes the values of a topic and returns them by group id and partition."""
         return {group_id: self._drop(group_id, topic) for group_id in tuple(self._groups_of.get(topic, ()))}
 
     def _drop(self, group_id: str, topic: str) -> dict[int, Value]:
@@ -121,12 +121,12 @@ class OffsetTable:
         return self._memory_bytes
 
     def check_capacity(self, offsets: Mapping[OffsetKey, CommittedOffset], *, is_pending: bool = False) -> None:
-        """Checks that these offsets fit into the memory limit. Commits that replace offsets of at least the same size
-        always fit.
+        """Checks that these offsets fit into the memory limit for the offsets of all groups. Commits that replace
+        offsets of at least the same size always fit.
 
         Args:
-            is_pending: the offsets belong to a transaction. They are stored again when it commits, so their limit is
-                twice as high.
+            is_pending: the offsets belong to an open transaction. Until it ends, they count in addition to the
+                committed offsets that they will replace, so their limit is twice as high.
 
         Raises:
             RequestRefused: the offsets exceed the limit.

@@ -33,7 +33,7 @@ Key = TypeVar("Key")
 
 
 class LogTable:
-    """Writes a table to the log of one partition. Not thread-safe.
+    """Writes a key-value table to the log of one partition: the latest record of a key is its row. Not thread-safe.
 
     Args:
         unlink: deletes files in the background.
@@ -55,11 +55,12 @@ class LogTable:
         self._growth_bytes = self._compact_above_bytes = growth_bytes
 
     def batches(self) -> Iterator[tuple[LocatedBatch, bytes]]:
-        """Returns all batches from the log start offset on. Their CRCs were verified when the log was opened."""
+        """Returns all batches of the table's log, from its log start offset on. Their CRCs were verified when the log
+        was opened."""
         return self.log.batches(self.log.log_start_offset)
 
     def append(self, entries: Sequence[TableEntry], *, producer_id: int = -1, producer_epoch: int = -1) -> None:
-        """Appends records in one batch; in the transaction of a producer if one is given.
+        """Appends records to the table's log in one batch; in the transaction of a producer if one is given.
 
         Args:
             entries: encoded key and value of each record; a value of None deletes the row.

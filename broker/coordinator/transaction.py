@@ -163,7 +163,7 @@ class Transaction:
         if producer.producer_id != self.producer_id:
             raise RequestRefused(
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-                f"the request has producer id {producer.producer_id}; its transactional id belongs to "
+                f"the request has producer id {producer.producer_id}, but its transactional id belongs to producer "
                 f"{self.producer_id}",
             )
         if producer.epoch != self.epoch:

@@ -34,7 +34,8 @@ def encode_boot_key() -> bytes:
 
 
 def decode_key(raw: bytes) -> str | int:
-    """Decodes the key of a record. Returns the transactional id, or the number of the record kind if it is another one.
+    """Decodes the key of a record of `__transaction_state`. Returns the transactional id, or for a record of another
+    kind the number of that kind.
 
     Raises:
         MalformedMessage: the key is truncated.
@@ -65,7 +66,7 @@ def encode_transaction(transaction: Transaction) -> bytes:
 
 
 def decode_transaction(raw: bytes) -> Transaction:
-    """Decodes the value of a transactional id.
+    """Decodes the record value that stores the state of a transactional id.
 
     Raises:
         MalformedMessage: the value is truncated or of an unknown version or status.

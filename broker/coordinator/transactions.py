@@ -187,7 +187,7 @@ class TransactionCoordinator:
             ) from error
 
     def _evict_unused(self) -> None:
-        """Deletes the least recently used idle ids if there are IDS_MAX.
+        """Deletes the least recently used idle transactional ids if there are IDS_MAX ids.
 
         Raises:
             RequestRefused: all ids are in use.
@@ -210,7 +210,7 @@ class TransactionCoordinator:
     async def add_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Collection[TopicPartition]
     ) -> None:
-        """Adds partitions to the transaction and starts it if none is open.
+        """Adds partitions to the transaction of a transactional id, and starts the transaction if none is open.
 
         Raises:
             RequestRefused: the producer is not current, or the change could not be stored.
@@ -296,7 +296,7 @@ class TransactionCoordinator:
         self._flusher.mark_dirty(log)
 
     def _abort_orphans(self) -> None:
-        """Aborts transactions that are open in a partition but not in the table."""
+        """Aborts transactions that are open in a partition but not in the table of transactional ids."""
         known = {each.producer_id: each for each in self._transactions.values() if each.status not in IDLE}
         try:
             for topic_partition, log in self._logs.items():
@@ -325,8 +325,8 @@ class TransactionCoordinator:
     # Time
 
     async def run_maintenance(self) -> None:
-        """Completes decided transactions, aborts timed-out ones, deletes expired ids, and compacts the log when it is
-        due."""
+        """Completes the transactions whose commit or abort is decided, aborts timed-out ones, deletes expired
+        transactional ids, and compacts the log that stores the ids when it is due."""
         if self._has_orphans:
             self._abort_orphans()
         for transactional_id, each in tuple(self._transactions.items()):
@@ -343,7 +343,7 @@ class TransactionCoordinator:
                 before, after = await self._table.compact(self._keys(), self._row_for)
                 logger.info("transactions compacted bytes_before=%d bytes_after=%d", before, after)
             except (OSError, RequestRefused) as error:
-                logger.error("transactions not compacted reason=%s", error)
+                logger.error("log of transactions not compacted; check the disk of the data directory reason=%s", error)
 
     async def _check_transaction(self, transactional_id: str) -> None:
         async with self._locked(transactional_id):
@@ -396,7 +396,8 @@ class TransactionCoordinator:
                 self._store_boot_id(self._table)
 
     def _store(self, transactional_id: str, changed: Transaction | None) -> None:
-        """Stores a row, or deletes it if `changed` is None. It is not durable before `_wait_until_durable`."""
+        """Stores the state of a transactional id, or deletes the id if `changed` is None. The change is durable only
+        after `_wait_until_durable`."""
         assert self._table is not None
         value = encode_transaction(changed) if changed is not None else None
         self._table.append([(encode_id_key(transactional_id), value)])
@@ -406,7 +407,8 @@ class TransactionCoordinator:
             self._transactions[transactional_id] = changed
 
     def _keys(self) -> Iterator[str | None]:
-        """Yields the keys of all rows; None is the row of the boot id."""
+        """Yields the keys of all rows in the table of transactional ids: each id, and None for the row that stores the
+        boot id."""
         yield None
         yield from tuple(self._transactions)
 
@@ -431,7 +433,11 @@ class TransactionCoordinator:
                     elif isinstance(key, int) and key != BOOT_KEY:
                         unknown[key] += 1
             except (MalformedMessage, CorruptBatch) as error:
-                logger.error("records of transactions skipped offset=%d reason=%s", placed.header.base_offset, error)
+                logger.error(
+                    "batch of transaction records skipped, changes may be lost offset=%d reason=%s",
+                    placed.header.base_offset,
+                    error,
+                )
         for kind, count in unknown.items():
             logger.error(
                 "records of transactions skipped kind=%d count=%d reason=unknown record kind, written by a newer "
@@ -451,7 +457,7 @@ class TransactionCoordinator:
                 self._transactions[transactional_id] = each.prepare_fence(now_ms)
 
     def _store_boot_id(self, table: LogTable) -> None:
-        """Stores the current boot id in the table, in one batch with the aborts that a power failure caused."""
+        """Stores the machine's current boot id in `table`, in one batch with the aborts that a power failure caused."""
         if self._stored_boot_id == self._boot_id:
             return
         prepared = [key for key, each in self._transactions.items() if each.status is TransactionStatus.PREPARE_ABORT]

@@ -50,7 +50,8 @@ class RequestContext(NamedTuple):
         self.login.permissions.check(ResourceType.TRANSACTION, transactional_id, permission)
 
     def topic_error(self, name: str, permission: BrokerPermission | None = None) -> ErrorCode:
-        """Like `check_topic`, but returns the error code; NONE if the permission is granted."""
+        """Returns the error code for a client that lacks a permission on a topic; NONE if the client has it. If
+        `permission` is None, any permission suffices."""
         try:
             self.check_topic(name, permission)
         except RequestRefused as refused:
@@ -58,7 +59,8 @@ class RequestContext(NamedTuple):
         return ErrorCode.NONE
 
     def group_error(self, group_id: str, permission: BrokerPermission | None = None) -> ErrorCode:
-        """Like `check_group`, but returns the error code; NONE if the permission is granted."""
+        """Returns the error code for a client that lacks a permission on a group; NONE if the client has it. If
+        `permission` is None, any permission suffices."""
         try:
             self.check_group(group_id, permission)
         except RequestRefused as refused:

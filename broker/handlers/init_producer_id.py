@@ -38,7 +38,7 @@ async def _init_idempotent(context: RequestContext) -> Any:
     try:
         return _response(context.version, ErrorCode.NONE, await context.node.producer_ids.allocate(), 0)
     except OSError as error:
-        logger.error("producer ids could not be allocated error=%s", error)
+        logger.error("no producer id could be allocated; check the disk of the data directory error=%s", error)
         return _response(context.version, ErrorCode.STORAGE_ERROR)
 
 

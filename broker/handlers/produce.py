@@ -193,7 +193,7 @@ async def _wait_until_durable(context: RequestContext, response: ProduceResult, 
 
 
 def unsupported_version_response(request: ProduceRequest, version: int) -> Any:
-    """Returns the response to versions 0 to 2: their message format is not supported."""
+    """Returns the response to a Produce request of versions 0 to 2: their message format is not supported."""
     topic_class = ProduceResponse.TopicProduceResponse
     return ProduceResponse(
         version=version,

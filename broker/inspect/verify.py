@@ -36,8 +36,9 @@ INDEX_READ_BYTES = 48 * 1024
 
 @dataclass(frozen=True, slots=True)
 class VerifyFinding:
-    """One discrepancy: a note if `is_note` is True, otherwise a finding. `check` is its category: directories, batches,
-    offsets, indexes, checkpoints, epochs or producers."""
+    """One discrepancy found in a data directory: a note, which the next start of the broker repairs, if `is_note` is
+    True, otherwise a finding. `check` is its category: directories, batches, offsets, indexes, checkpoints, epochs or
+    producers."""
 
     check: str
     where: str
@@ -101,8 +102,8 @@ class _ExpectedLog:
 
 
 def verify(directory: Path, progress: Callable[[str], None] = lambda where: None) -> Iterator[PartitionReport]:
-    """Yields the report of the directory, then one report per partition. Checks that concern several partitions add to
-    the directory's report at the end.
+    """Yields the report on the data directory, then one report per partition. Checks that concern several partitions
+    add to the directory's report at the end.
 
     Args:
         progress: called with the name of each file before it is read.

@@ -105,12 +105,12 @@ class CompactionCancelled(Exception):
 
 
 class NoSpaceForSwap(OSError):
-    """The disk is too full to install a group's compacted file; the log is unchanged."""
+    """The disk is too full to put a compacted file in the place of its segments; the log is unchanged."""
 
 
 class SwapPending(OSError):
-    """A swap cannot be finished yet, because the disk is too full to rename or delete files. Its `.swap` file still
-    exists."""
+    """A swap, which replaces segments by their compacted file, cannot be finished yet: the disk is too full to rename
+    or delete files. The `.swap` file still exists."""
 
 
 class DutyCycle:
@@ -328,7 +328,8 @@ def stage_swap(group: Sequence[ClosedSegment]) -> None:
 
 
 def fsync_staged_swap(group: Sequence[ClosedSegment]) -> None:
-    """Makes the name `.swap` durable. This must precede the removal of any segment of the group.
+    """Makes the name `.swap` of a compacted file durable. This must precede the removal of any segment of the group,
+    the adjacent segments that the file replaces.
 
     Raises:
         OSError: the state on disk is unknown; the log must not change any more.
@@ -338,7 +339,8 @@ def fsync_staged_swap(group: Sequence[ClosedSegment]) -> None:
 
 
 def install_swap(group: Sequence[ClosedSegment]) -> None:
-    """Gives the compacted file the name of the group's first segment, and deletes that segment's indexes.
+    """Gives the compacted file of a group, which are adjacent segments, the name of the first of them, and deletes the
+    indexes of this segment.
 
     Raises:
         OSError: the log is unchanged except for the indexes; call `abort_swap`.
@@ -352,7 +354,8 @@ def install_swap(group: Sequence[ClosedSegment]) -> None:
 
 
 def abort_swap(group: Sequence[ClosedSegment]) -> None:
-    """Deletes a compacted file that could not be installed, so that no start installs it later.
+    """Deletes the compacted file of a group of segments that could not be installed, so that no start installs it
+    later.
 
     Raises:
         SwapPending: call it again later; until it succeeds, no segment of the group may be deleted.
@@ -429,7 +432,8 @@ def _remove_indexes(directory: Path, base: int) -> None:
 
 
 def recover_swaps(directory: Path) -> None:
-    """Completes the swaps that a crash interrupted: deletes `.cleaned` files and installs `.swap` files."""
+    """Completes the replacements of segments by compacted files that a crash interrupted: deletes `.cleaned` files and
+    installs `.swap` files."""
     for path in sorted(directory.iterdir()):
         if path.name.endswith(LOG + CLEANED):
             path.unlink()

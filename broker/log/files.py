@@ -115,7 +115,8 @@ class NotCached(Exception):
         self._path, self._position = path, position
 
     def read_ahead(self) -> None:
-        """Blocks until the bytes and the read-ahead window around them are cached. Call it in a thread.
+        """Reads the bytes that were not in the page cache, and some around them, from the disk into the page cache.
+        Call it in a thread.
 
         Errors are ignored: the next read of the file raises them.
         """

@@ -82,7 +82,8 @@ class OffsetIndex:
 
     @classmethod
     def from_bytes(cls, content: bytes, log_bytes: int) -> OffsetIndex | None:
-        """Parses the content of an index file; None if it cannot be an index of a log of `log_bytes` bytes."""
+        """Parses the content of an offset index file; returns None if it cannot be the index of a log file of
+        `log_bytes` bytes."""
         if len(content) % _OFFSET_ENTRY.size:
             return None
         index = cls()
@@ -129,7 +130,7 @@ class TimeIndex:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> TimeIndex | None:
-        """Parses the content of an index file; None if it cannot be a time index."""
+        """Parses the content of a time index file; returns None if the content cannot be a time index."""
         if len(content) % _TIME_ENTRY.size:
             return None
         index = cls()
@@ -142,8 +143,8 @@ class TimeIndex:
 
 
 def floor_entry_in_file(path: Path, offset: int) -> OffsetEntry | None:
-    """Like `OffsetIndex.floor`, but searches the index file of a closed segment on disk; None also if the file is
-    missing."""
+    """Searches the offset index file of a closed segment. Returns the last entry with an offset up to `offset`, which
+    is relative to the segment's base offset; None if there is none or the file is missing."""
     found = _floor_in_file(path, _OFFSET_ENTRY, offset)
     return OffsetEntry(*found) if found is not None else None
 
@@ -156,8 +157,8 @@ def floor_position_in_file(path: Path, offset: int) -> int:
 
 
 def first_entry_in_file(path: Path, position: int) -> OffsetEntry | None:
-    """Like `OffsetIndex.first_from`, but searches the index file of a closed segment on disk; None also if the file is
-    missing."""
+    """Searches the offset index file of a closed segment. Returns the first entry for `position` in the log file or a
+    later position; None if there is none or the index file is missing."""
     try:
         entries = _FileEntries(path, _OFFSET_ENTRY)
     except FileNotFoundError:
@@ -168,14 +169,15 @@ def first_entry_in_file(path: Path, position: int) -> OffsetEntry | None:
 
 
 def time_below_in_file(path: Path, timestamp_ms: int) -> TimeEntry | None:
-    """Like `TimeIndex.below`, but searches the time index file of a closed segment on disk; None also if the file is
-    missing."""
+    """Searches the time index file of a closed segment. Returns the last entry with a timestamp below `timestamp_ms`;
+    None if there is none or the file is missing."""
     found = _floor_in_file(path, _TIME_ENTRY, timestamp_ms - 1)
     return TimeEntry(*found) if found is not None else None
 
 
 def last_time_entry_in_file(path: Path) -> TimeEntry | None:
-    """Returns the entry with the segment's largest timestamp; None if the file is missing or empty."""
+    """Returns the last entry of a segment's time index file, which has the segment's largest timestamp; None if the
+    file is missing or empty."""
     try:
         entries = _FileEntries(path, _TIME_ENTRY)
     except FileNotFoundError:

@@ -395,8 +395,10 @@ class PartitionLog:
     def read_committed(
         self, offset: int, bytes_max: int, *, min_one_batch: bool
     ) -> tuple[bytes | FileSlice, Sequence[AbortedTransaction]]:
-        """Returns batches like `read`, but only up to the last stable offset, and the aborted transactions in their
-        range.
+        """Returns up to `bytes_max` bytes of the batches below the last stable offset, starting with the batch that
+        contains `offset`, and the aborted transactions that overlap these batches.
+
+        See `read` for `min_one_batch`.
 
         Raises:
             RequestRefused: the offset is outside [log_start_offset, log_end_offset].
@@ -410,8 +412,15 @@ class PartitionLog:
     def _read(
         self, offset: int, bytes_max: int, min_one_batch: bool, bound: ReadBound
     ) -> tuple[bytes | FileSlice, int, int]:
-        """Returns batches like `read`, but only up to `bound`. The second and third values are the place where the
-        returned bytes end: the base offset of the segment and the position in its file."""
+        """Returns up to `bytes_max` bytes of the batches before `bound`, starting with the batch that contains
+        `offset`. The second and third values are the place where the returned bytes end: the base offset of the segment
+        and the position in its file.
+
+        See `read` for `min_one_batch`.
+
+        Raises:
+            RequestRefused: the offset is outside [log_start_offset, log_end_offset].
+        """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise RequestRefused(
                 ErrorCode.OFFSET_OUT_OF_RANGE,

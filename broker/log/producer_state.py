@@ -153,7 +153,8 @@ class ProducerStates:
         raise _out_of_order(header, expected)
 
     def record(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
-        """Updates the state for a batch that was appended at `base_offset`."""
+        """Updates the state of a batch's producer, and its open transaction, after the batch was appended at
+        `base_offset`."""
         if header.producer_id < 0:
             return
         if header.attributes & CONTROL:

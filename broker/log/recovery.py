@@ -236,7 +236,12 @@ class _LogReader:
         path.touch()
         sync_directory(self.directory)
         segments.append(SegmentFacts(self.fsynced_to, self.fsynced_to))
-        logger.error("log ends early directory=%s offset=%d next_offset=%d", self.directory.name, end, self.fsynced_to)
+        logger.error(
+            "log ends before its recovery point, continued there directory=%s offset=%d next_offset=%d",
+            self.directory.name,
+            end,
+            self.fsynced_to,
+        )
 
     def _check_may_repair(self, path: Path, reason: str) -> None:
         if not self.repairs_corruption:
@@ -304,8 +309,14 @@ def _facts_from_indexes(directory: Path, base: int, following: int | None = None
 
 
 def _closed_facts(directory: Path, base: int, size: int, following: int) -> SegmentFacts | None:
-    """Like `_facts_from_indexes`, for a closed segment of `size` bytes. The offset and time indexes in the result are
-    empty, because those of closed segments are searched on disk."""
+    """Returns the facts about a closed segment of `size` bytes from its indexes; None if they do not match the segment,
+    so that it must be scanned. The offset and time indexes in the result are empty, because those of closed segments
+    are searched on disk.
+
+    Args:
+        base: base offset of the segment.
+        following: base offset of the next segment.
+    """
     index = segment_path(directory, base, INDEX)
     for path, entry_bytes in (
         (index, OFFSET_ENTRY_BYTES),
@@ -323,8 +334,12 @@ def _closed_facts(directory: Path, base: int, size: int, following: int) -> Segm
 
 
 def _active_facts(directory: Path, base: int, size: int) -> SegmentFacts | None:
-    """Like `_facts_from_indexes`, for the last segment, of `size` bytes: loads its indexes, and reads the batch headers
-    after the last index entry."""
+    """Returns the facts about the last segment, of `size` bytes, from its indexes and the batch headers after the last
+    index entry; None if the indexes do not match the segment, so that it must be scanned.
+
+    Args:
+        base: base offset of the segment.
+    """
     if size == 0:
         return SegmentFacts(base, base)
     try:
@@ -352,8 +367,8 @@ def _active_facts(directory: Path, base: int, size: int) -> SegmentFacts | None:
 def _active_since_ms(directory: Path, active: SegmentFacts, now_ms: int) -> int:
     """Returns the start time of the active segment: the timestamp of its first batch, as in Apache Kafka.
 
-    The time of the broker's start would be wrong: a broker that restarts daily would never roll a segment by age. It is
-    used only if the batch has no timestamp or one in the future.
+    The time of the broker's start is used only if the batch has no timestamp or one in the future: with it, a broker
+    that restarts daily would never roll a segment by age.
     """
     if not active.size:
         return now_ms

@@ -121,7 +121,7 @@ def pad_segment(directory: Path, facts: SegmentFacts, end: int, epoch: int) -> N
         os.close(fd)
     facts.add(read_batch_header(batch), batch)
     logger.error(
-        "log damaged directory=%s segment=%s reason=it ends early offsets_missing=[%d,%d)",
+        "log damaged directory=%s segment=%s reason=the segment ends early offsets_missing=[%d,%d)",
         directory.name,
         path.name,
         missing,

@@ -87,8 +87,8 @@ class Segments:
         return sum(segment.size for segment in self.closed) + self.active.size
 
     def log_path(self, base: int) -> Path:
-        """Returns the path of a segment's `.log` file. The last one is cached: creating a path object takes longer than
-        a write."""
+        """Returns the path of a segment's `.log` file. The path returned last is cached: creating a path object takes
+        longer than a write."""
         if base != self._path_base:
             self._path_base, self._path = base, segment_path(self.directory, base, LOG)
         return self._path
@@ -335,7 +335,7 @@ class Segments:
 
 
 def _readable_bytes(base_offset: int, size: int, bound: ReadBound) -> int:
-    """Returns how many bytes of a segment with `size` bytes lie before a bound."""
+    """Returns how many bytes of a segment with `size` bytes lie before `bound`, the end of the readable log."""
     if base_offset == bound.base_offset:
         return min(bound.position, size)
     return size if base_offset < bound.base_offset else 0

@@ -52,7 +52,7 @@ class CandidateBatch:
 
     def first_record(self, pause: Callable[[], None] = lambda: None) -> TimestampOffset | None:
         """Decodes the batch and returns its first record that matches the search; None if there is none. If the batch
-        cannot be decoded, returns the result of `first_offset`.
+        cannot be decoded, returns its first offset, so that no record is missed.
 
         Args:
             pause: called after each RECORDS_PER_PAUSE records.
@@ -65,7 +65,7 @@ class CandidateBatch:
         return TimestampOffset(found[0][1], found[0][0]) if found else None
 
     def first_record_throttled(self) -> TimestampOffset | None:
-        """Like `first_record`, for a thread: releases the interpreter lock half of the time."""
+        """Returns the result of `first_record`. For use in a thread: releases the interpreter lock half of the time."""
         return self.first_record(DutyCycle().pause_if_due)
 
     def first_offset(self) -> TimestampOffset:
@@ -142,10 +142,10 @@ class TimeSearch:
         return None
 
     def record_result(self, batch: CandidateBatch, found: TimestampOffset | None) -> None:
-        """Continues the search after `batch`, which `step` returned, was decoded.
+        """Continues the search with the result of decoding `batch`, which `step` returned.
 
         Args:
-            found: the matching record of the batch, or None.
+            found: the first record in the batch that matches the search; None if there is none.
         """
         if found is None:
             self.searched_to = batch.header.last_offset + 1

@@ -120,7 +120,8 @@ def _partition(reader: Reader, version: int) -> FetchPartition:
 
 
 def encode(topics: tuple[FetchedTopic, ...], error: ErrorCode, version: int, session_id: int = 0) -> Pieces:
-    """Encodes a response body. Returns it in pieces: encoded bytes, and records that are still in a log file.
+    """Encodes the body of a Fetch response. Returns it in pieces: encoded bytes, and records that are still in a log
+    file.
 
     Args:
         error: error of the whole response; errors of partitions are in `topics`.

@@ -88,7 +88,7 @@ def encode(result: MetadataResult, version: int) -> bytearray:
 
 
 def _partitions(result: MetadataResult, version: int) -> list[bytes]:
-    """Encodes the partitions 0, 1, … up to the number of partitions of the largest topic."""
+    """Returns the encoded partitions 0, 1, … of a Metadata response, as many as the largest topic has."""
     suffix = Writer(flexible=version >= FLEXIBLE_FROM)
     for _ in ("replicas", "in-sync replicas"):
         suffix.array_size(1)

@@ -30,8 +30,8 @@ fields."""
 
 
 class ProducePartition(NamedTuple):
-    """The record batch of one partition. `records` is a view into the request's frame, valid until the request was
-    handled."""
+    """The record batch for one partition in a Produce request. `records` is a view into the request's frame, valid
+    until the request was handled."""
 
     partition: int
     records: memoryview | None
@@ -51,8 +51,8 @@ class ProduceRequest(NamedTuple):
 
 @dataclass(slots=True)
 class ProducedPartition:
-    """Result for one partition. `base_offset` is -1 after an error. `append_time_ms` is -1 if the records have the
-    producer's timestamps."""
+    """Result of a Produce request for one partition. `base_offset` is -1 after an error. `append_time_ms` is -1 if the
+    records have the producer's timestamps."""
 
     partition: int
     error: ErrorCode = ErrorCode.NONE
@@ -76,8 +76,8 @@ def decode(view: memoryview, pos: int, version: int) -> ProduceRequest:
 
 
 def _decode_single_partition(view: memoryview, pos: int) -> ProduceRequest | None:
-    """Decodes a request with exactly one topic and one partition, as librdkafka sends it. Returns None for any other
-    request."""
+    """Decodes a Produce request with exactly one topic and one partition, as librdkafka sends it. Returns None for any
+    other request."""
     try:
         transactional, acks, timeout_ms, topics, name_size = _ONE_TOPIC.unpack_from(view, pos)
         name_at = pos + _ONE_TOPIC.size
@@ -99,7 +99,7 @@ def _decode_single_partition(view: memoryview, pos: int) -> ProduceRequest | Non
 
 
 def decode_general(view: memoryview, pos: int, version: int) -> ProduceRequest:
-    """Decodes a request with any number of topics and partitions.
+    """Decodes a Produce request with any number of topics and partitions.
 
     Raises:
         MalformedMessage: the request is truncated or malformed.
