@@ -143,7 +143,8 @@ def desired_table(
 
 
 def literal_columns(properties: Mapping[str, str], partition_columns: Sequence[str]) -> tuple[Column, ...]:
-    """Returns the columns that readers get from the schema in the properties; empty if there is no readable schema."""
+    """Returns the columns that readers get from the schema in a table's properties; empty if these have no readable
+    schema."""
     literal = properties.get(SCHEMA_LITERAL)
     try:
         return () if literal is None else table_columns(parse_schema(literal, strict=False), partition_columns)
@@ -188,7 +189,7 @@ def _checked_url(url: str, schema_chars: int) -> str:
     if misfit is not None:
         raise UnusableLocation(
             url,
-            f"a schema of {schema_chars} characters must be in a file, and Hive cannot open a file whose path contains "
+            f"a schema of {schema_chars} characters must be in a file, and Hive cannot open a file with a path that contains "
             f"{misfit[0]!r}; set loader.warehouse to a path without it",
         )
     return url

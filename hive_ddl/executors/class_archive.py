@@ -53,7 +53,7 @@ def archive_name(key: Path, size: int) -> Path:
 
 
 def find_archive(key: Path) -> Path | None:
-    """Returns the path of the JVM's class archive, None if there is none or its size is not the one in its name.
+    """Returns the path of the JVM's class archive; None if it does not exist, or if its name contains another size.
 
     Args:
         key: the result of `archive_key`.

@@ -307,8 +307,8 @@ class SparkExecutor:
                 self._resolve_failed_change(op, error)
 
     def _resolve_failed_change(self, op: SetProperties, error: Py4JError) -> None:
-        """Handles a failed change whose effect is unknown. Returns if the table has the new revision, because the
-        change then took effect.
+        """Handles a failed change with an unknown effect. Returns if the table has the new revision, because the change
+        then took effect.
 
         Raises:
             StaleRevision: the table has the revision of another writer.
