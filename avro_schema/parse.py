@@ -102,7 +102,7 @@ def _referenced_names(document: JsonDocument, references: Sequence[Schema]) -> d
 
 
 class _Parser:
-    """State of one parse: the known types, and the checks that need all types."""
+    """State of parsing one schema text: the known types, and the checks that need all types."""
 
     def __init__(self, document: JsonDocument, known: dict[Name, NamedType], strict: bool) -> None:
         self.document = document

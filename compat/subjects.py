@@ -51,8 +51,8 @@ def without_suffix(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A naming strategy. `template` is the subject with placeholders for parts of a `SubjectSource`, such as
-    `{topic}-{kind}`."""
+    """A naming strategy, which derives the subject of a schema file. `template` is the subject with placeholders for
+    parts of a `SubjectSource`, such as `{topic}-{kind}`."""
 
     name: str
     template: str

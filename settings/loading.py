@@ -121,7 +121,7 @@ def setting_origins(
 
 @dataclass(frozen=True, slots=True)
 class _SourcedValues:
-    """Raw values with their sources.
+    """The values of settings before they are parsed, with their sources.
 
     Attributes:
         values: source and raw value by key.

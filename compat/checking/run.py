@@ -199,7 +199,8 @@ def _check_deletions(
     choice: LevelChoice,
     histories: Sequence[VersionHistory],
 ) -> list[CheckedSchema]:
-    """Returns the deleted schemas, each with a `SCHEMA_DELETED` problem.
+    """Returns the schemas that exist in the baseline, or in the revision of `--since`, but were deleted from the
+    working tree, each with a `SCHEMA_DELETED` problem.
 
     Args:
         choice: the level that the user requested.

@@ -45,7 +45,7 @@ class TypeSource(Protocol):
     """Loads further texts, which the command line does not name but which may define missing types."""
 
     def siblings(self, path: str) -> Sequence[str]:
-        """Returns the paths of the texts in the same directory."""
+        """Returns the paths of the texts in the directory of `path`."""
         ...
 
     def descendants(self, path: str, directory: str) -> Sequence[str]:
@@ -56,7 +56,8 @@ class TypeSource(Protocol):
 
 
 class TypeSet:
-    """Schema texts by path; texts can be added at any time."""
+    """Schema texts by path, and their schemas, which may use types of other texts of the set; texts can be added at any
+    time."""
 
     def __init__(
         self,

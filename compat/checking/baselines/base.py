@@ -64,7 +64,7 @@ class CandidateSchema:
 
 @dataclass(frozen=True, slots=True)
 class EarlierVersion:
-    """One earlier version. `parse` returns its schema or raises SchemaParseError."""
+    """One earlier version of a schema. `parse` returns its schema or raises SchemaParseError."""
 
     version: int
     label: str
@@ -77,8 +77,8 @@ class VersionHistory:
     """The earlier versions of one schema, ascending; empty if it is new.
 
     `version_count` includes versions that were omitted because the level does not compare them. `level` is the
-    baseline's own level for this schema, `level_origin` a phrase for its source, and `policy` the subject's other
-    requirements.
+    baseline's own level for this schema, `level_origin` a phrase for its source, and `policy` the subject's
+    requirements other than the level.
     """
 
     versions: tuple[EarlierVersion, ...] = ()
