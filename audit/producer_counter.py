@@ -228,7 +228,7 @@ class ProducerCounter:
                 self._spool.free_slot(slot)
 
     def close(self) -> None:
-        """Closes the spool. It keeps unpublished rows for the next process."""
+        """Closes the spool, which stores unpublished rows for the next process."""
         with self._lock:
             if self._spool is not None:
                 for row in self._rows.values():

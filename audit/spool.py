@@ -73,7 +73,8 @@ class SlotState(IntEnum):
 
 
 class Spool:
-    """The spool file of this process. Not thread-safe. `words` is the file as 64-bit numbers."""
+    """The spool of this process: a file with its unpublished counts, which survive a crash of the process. Not
+    thread-safe. `words` is the file as 64-bit numbers."""
 
     def __init__(self, directory: Path, instance: str, application: str, host: str) -> None:
         """Creates the spool file of this process in `directory`.
@@ -142,7 +143,7 @@ class Spool:
         self._free.append(slot)
 
     def close(self) -> None:
-        """Closes the file, and deletes it if it contains no unpublished row."""
+        """Closes the spool file, and deletes it if it contains no unpublished row."""
         if self.used == 0:
             self.path.unlink(missing_ok=True)
         self.detach()
@@ -165,7 +166,7 @@ class Spool:
 
 @dataclass(frozen=True, slots=True)
 class LeftoverSpool:
-    """The spool that an ended process left. This process locks it until it is closed."""
+    """The spool (file of unpublished counts) that an ended process left. This process locks it until it is closed."""
 
     path: Path
     rows: tuple[AuditRow, ...]
@@ -184,7 +185,8 @@ class LeftoverSpool:
 
 
 class LeftoverSpools:
-    """The spools of ended processes in a directory. Each is deleted when this process has published its rows."""
+    """The spools (files of unpublished counts) of ended processes in a directory. Each is deleted when this process has
+    published its rows."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -213,7 +215,7 @@ class LeftoverSpools:
             return rows
 
     def mark_published(self, row_id: str) -> None:
-        """Records the publication of a row, and deletes its file if all its rows are published."""
+        """Records that a row of a spool was published, and deletes the spool if all its rows are."""
         with self._lock:
             spool = self._waiting.pop(row_id, None)
             if spool is None:
@@ -239,7 +241,8 @@ class LeftoverSpools:
 
 
 def leftover_spools(directory: Path) -> Iterator[LeftoverSpool]:
-    """Yields the spools of ended processes in the directory. The caller must close each one (a context manager)."""
+    """Yields the spools (files of unpublished counts) of ended processes in the directory. The caller must close each
+    one (a context manager)."""
     try:
         paths = sorted(directory.glob(f"*{_SUFFIX}"))
     except OSError:
