@@ -63,7 +63,7 @@ def is_suspect(known: PartitionState, leader_epoch: int, start: int, end: int) -
 
     Args:
         known: the partition's state after the last load.
-        leader_epoch: the present leader's, -1 if unknown.
+        leader_epoch: the epoch of the present leader, -1 if unknown.
         start, end: the offsets `[start, end)` that the log holds now.
     """
     is_changed = leader_epoch < 0 or leader_epoch != known.leader_epoch or end < known.next_offset

@@ -146,7 +146,7 @@ def compile_projection(
     try:
         plan, whole = compiler.message(route), compiler.whole()
     except RecursionError as error:
-        raise Unconvertible("its types nest too deep") from error
+        raise Unconvertible("the types of the writer schema nest too deep") from error
     except LoadSchemaTooLarge as error:
         raise Unconvertible(f"no columns can be derived from the writer schema: {error}") from error
     limits, skip, convert = compiler.limits, plan.skip, plan.convert
@@ -288,7 +288,9 @@ class _Compiler:
                 skip = skip_map(value.skip)
                 code = program.map_of(value.code, rewritten=not value.copies)
                 return Plan.copy(skip, code) if value.copies else Plan(skip, map_of(value.convert), False, code)
-        raise Unconvertible(f"{where or 'the message'} is {_kind(writer)}, and its column is {_kind(load)}")
+        raise Unconvertible(
+            f"{where or 'the message'} is {_kind(writer)} and does not fit its column, which is {_kind(load)}"
+        )
 
     def _array(self, writer: Array, load: Array, where: str, enclosing: Enclosing, kept: StoredRoute | None) -> Plan:
         item = self.plan(writer.items, load.items, f"{where}[]", enclosing.items(), kept)
@@ -379,7 +381,9 @@ class _Compiler:
         else:
             found = route_branch(load, self.writer, writer, enclosing)
             if found is None:
-                raise Unconvertible(f"{where} is {_kind(writer)}, and its column has no field for this type")
+                raise Unconvertible(
+                    f"{where} is {_kind(writer)} and does not fit its column, which has no field for this type"
+                )
             member = found
         plan = self.plan(writer, member.type, where, enclosing.column(member.name), inside)
         at = load.fields.index(member)
@@ -397,7 +401,7 @@ class _Compiler:
             return Plan.copy(skip, note + program.walk_readable(writer, load))
         promote = PROMOTIONS.get((writer.type, load.type))
         if promote is None:
-            raise Unconvertible(f"{where} is {_kind(writer)}, and its column is {_kind(load)}")
+            raise Unconvertible(f"{where} is {_kind(writer)} and does not fit its column, which is {_kind(load)}")
         return Plan(skip, walk_first(skip, promote), False, note + program.promote(writer.type, load.type))
 
     def _is_time(self, writer: Primitive, where: str) -> bool:

@@ -62,7 +62,7 @@ SCHEMA = json.dumps(
 
 @dataclass(frozen=True, slots=True)
 class BadMessage:
-    """The reason why a message cannot be loaded. `schema_id` is the message's, None if it has none."""
+    """The reason why a message cannot be loaded, with the message's schema id (None if it has none)."""
 
     code: QuarantineCode
     reason: str

@@ -140,7 +140,8 @@ class TransactionFilter:
 
 
 class StopBefore(Exception):
-    """Raised by the consumer of the records, so that the record at `offset` and all later ones do not count as read."""
+    """Raised by the function to which `read_range` passes the records, so that the record at `offset` and all later
+    ones do not count as read."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(f"reading stopped before offset {offset}")

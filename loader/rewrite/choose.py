@@ -49,7 +49,7 @@ def merges(files: Sequence[IndexedFile], bytes_target: int) -> list[tuple[Indexe
 
 
 def rewrite(kind: FileKind, time_partition: str, files: Iterable[IndexedFile]) -> TimePartitionRewrite:
-    """Returns the rewrite that removes these files from a time partition."""
+    """Returns the rewrite that removes these files of one kind (table or quarantine) from a time partition."""
     replaced = tuple(files)
     return TimePartitionRewrite(
         kind=kind,

@@ -184,7 +184,8 @@ def _write(
     run_id: str,
     chosen: Sequence[Replayed],
 ) -> list[CommittedFile]:
-    """Stages the files with the rows and with the remaining messages, and returns them as they are listed in a commit.
+    """Stages the files of a replay, which have the rows and the remaining messages. Returns them as they are listed in
+    a commit.
 
     Args:
         known: the topic's state in the commit log.

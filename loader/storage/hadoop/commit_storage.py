@@ -23,7 +23,7 @@ TEMPORARY_DIRECTORY = "tmp"
 
 
 class HadoopCommitStorage:
-    """A `CommitStorage` in the directory `root`."""
+    """A `CommitStorage` (the files of the commit log) in the directory `root` of a Hadoop file system."""
 
     def __init__(self, file_system: RemoteFileSystem, root: str) -> None:
         self._files = file_system

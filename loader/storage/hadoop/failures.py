@@ -156,7 +156,8 @@ def _chain(cause: object) -> Iterator[tuple[str, str]]:
 
 
 def _one_line(text: str) -> str:
-    """Returns the first line of a message. If the exception was received over RPC, its stack trace follows."""
+    """Returns the first line of the message of a Java exception. If the exception was received over RPC, its stack
+    trace follows."""
     lines = text.strip().splitlines()
     return " ".join(lines[0].split()) if lines else ""
 

@@ -15,7 +15,7 @@ from headrace.loader.storage.protocols import Publication
 
 
 class HadoopFiles:
-    """A `WarehouseFiles` in the directory `warehouse`."""
+    """A `WarehouseFiles` (the files that queries read) in the directory `warehouse` of a Hadoop file system."""
 
     def __init__(self, file_system: RemoteFileSystem, warehouse: str, staging: HadoopStaging) -> None:
         self._files = file_system

@@ -38,7 +38,7 @@ def at_once(call: Callable[[T], object], items: Iterable[T]) -> None:
 
 
 class HadoopStaging:
-    """A `Staging` below the directory `root`."""
+    """A `Staging` (the files of running loads) below the directory `root` of a Hadoop file system."""
 
     def __init__(self, file_system: RemoteFileSystem, root: str) -> None:
         self._files = file_system

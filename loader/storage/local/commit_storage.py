@@ -26,7 +26,7 @@ TEMPORARY_DIRECTORY = "tmp"  # on the same file system, because hard links do no
 
 
 class LocalCommitStorage:
-    """A `CommitStorage` in the directory `root`."""
+    """A `CommitStorage` (the files of the commit log) in the local directory `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -18,7 +18,7 @@ from headrace.loader.storage.protocols import Publication
 
 
 class LocalFiles:
-    """A `WarehouseFiles` in the directory `warehouse`."""
+    """A `WarehouseFiles` (the files that queries read) in the local directory `warehouse`."""
 
     def __init__(self, warehouse: Path, staging: LocalStaging) -> None:
         self._warehouse = warehouse

@@ -15,7 +15,7 @@ STAGING_DIRECTORY = "staging"
 
 
 class LocalStaging:
-    """A `Staging` below the directory `root`."""
+    """A `Staging` (the files of running loads) below the local directory `root`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
