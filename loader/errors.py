@@ -10,7 +10,7 @@
     │   ├── LogReplaced             the log is not the one that was read before
     │   └── UnsupportedFormat       written by a newer release
     ├── PublishedFileLost           a committed file is neither in staging nor in its place
-    │   └── PublishedNameTaken      another file has the name of a committed file, which is still in staging
+    │   └── PublishedNameTaken      another file has the name of a committed file that is in staging
     ├── SchemaReplaced              the registry has another schema under an id than before
     ├── OffsetsRefused              `headrace offsets` would lose or duplicate rows
     ├── EarlierWarehouse            the load would read again the topics of another warehouse
@@ -98,7 +98,7 @@ class CorruptCommit(CommitLogError):
 
 
 class LogReplaced(CommitLogError):
-    """The log is not the one that was read before: a copy was restored in its place."""
+    """The commit log is not the one that was read before: a copy was restored in its place."""
 
     def __init__(self, path: str) -> None:
         super().__init__(
@@ -127,7 +127,7 @@ class PublishedFileLost(LoaderError):
 
 
 class PublishedNameTaken(PublishedFileLost):
-    """Another file has the name of a committed file, which is still in staging."""
+    """A committed file cannot be moved from staging to its partition, because another file there has its name."""
 
     def __init__(self, topic: str, path: str, staged: str) -> None:
         reason = "another file has this name"

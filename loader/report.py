@@ -208,7 +208,7 @@ def held_back(discovered: Mapping[str, DiscoveredTopic], state: LoaderState) -> 
 def merged_problems(
     one: Mapping[str, tuple[str, ...]], other: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
-    """Merges sentences by topic without duplicates. Omits topics without sentences."""
+    """Merges two mappings from topics to sentences, without duplicates. Omits topics without sentences."""
     topics = sorted({*one, *other})
     merged = {topic: tuple(dict.fromkeys((*one.get(topic, ()), *other.get(topic, ())))) for topic in topics}
     return {topic: sentences for topic, sentences in merged.items() if sentences}

@@ -33,7 +33,7 @@ SENTENCE_CHARS_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
-    """The line of one load. Times are in milliseconds, `started_at_ms` since 1970.
+    """The line of one load in the run log. Times are in milliseconds, `started_at_ms` since 1970.
 
     `outcome` is `committed` (rows or table changes), `nothing` (no new messages), `refused` (another load was faster),
     `yielded` (another load is running) or `failed`, with the reason in `error`. `imbalance` is the slowest task's time
@@ -64,7 +64,7 @@ class RunLine:
 
 
 def line_of(report: RunReport, started_at_ms: int, exit_code: int) -> RunLine:
-    """Returns the line of a completed load."""
+    """Returns the line of a completed load for the run log."""
     return RunLine(
         started_at_ms=started_at_ms,
         duration_ms=report.duration_ms,
@@ -91,7 +91,7 @@ def line_of(report: RunReport, started_at_ms: int, exit_code: int) -> RunLine:
 
 
 def append_line(path: Path | None, line: RunLine) -> None:
-    """Appends a line. A failure is logged and does not fail the load."""
+    """Appends the line of a load to the run log `path`. A failure is logged and does not fail the load."""
     if path is None:
         return
     content = json.dumps(dataclasses.asdict(line), separators=(",", ":")).encode() + b"\n"
@@ -106,8 +106,8 @@ def append_line(path: Path | None, line: RunLine) -> None:
 
 
 def newest_lines(path: Path, count: int) -> tuple[RunLine, ...]:
-    """Returns the last `count` lines of loads from the file and the one before it, oldest first. Ignores lines in
-    another format."""
+    """Returns the last `count` lines of the run log `path` and of `<path>.1`, which has the lines before; oldest first.
+    Ignores lines in another format."""
     found: list[RunLine] = []
     for file in (path.with_name(f"{path.name}.1"), path):
         try:

@@ -32,8 +32,8 @@ class Step:
 
 
 class Applier(Protocol):
-    """An applier that is called for one topic at a time. Applying a step twice, or in two processes at once, has the
-    same result as applying it once."""
+    """An applier that is called for one topic at a time. Applying a `Step` (some commits of the topic) twice, or in two
+    processes at once, has the same result as applying it once."""
 
     @property
     def name(self) -> str: ...
@@ -44,7 +44,8 @@ class Applier(Protocol):
         ...
 
     def apply(self, step: Step) -> None:
-        """Applies the commits of a step. An exception stops the topic; its message is shown to the user."""
+        """Applies the commits in `step`, which are of one topic. An exception stops the topic; its message is shown to
+        the user."""
         ...
 
 
@@ -63,8 +64,8 @@ class AppliesTogether(Protocol):
     def is_advisory(self) -> bool: ...
 
     def apply_together(self, steps: Sequence[Step]) -> Mapping[str, str]:
-        """Applies the commits of the steps. Returns, by topic, the error messages of the topics that failed. An
-        exception means that all of them failed."""
+        """Applies the commits of many topics, one `Step` per topic. Returns, by topic, the error messages of the topics
+        that failed. An exception means that all of them failed."""
         ...
 
 

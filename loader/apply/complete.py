@@ -49,7 +49,8 @@ TABLES_PER_RUN_MAX: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class TopicCompleteness:
-    """Up to which time the table of one topic is complete (see the module). Times are in ms since 1970, 0 for none.
+    """Up to which time the table of one topic is complete: the loader has read every message that the brokers had at
+    that time. Times are in ms since 1970, 0 for none.
 
     The table is complete up to `until_ms`, and its property was last set to `told_ms`. `refused_ms` is the last value
     that could not be set. `ends` are the log end offsets that the partitions had at `asked_ms`. They are stored until
@@ -123,7 +124,8 @@ def _until(known: TopicCompleteness, instant_ms: int) -> TopicCompleteness:
 
 
 def instant_text(instant_ms: int) -> str:
-    """Formats an instant as in the property: `2026-01-31T07:00:00Z`. The texts sort by time."""
+    """Formats a time (in ms since 1970) as in the table property `headrace.complete_until`: `2026-01-31T07:00:00Z`. The
+    texts sort by time."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(instant_ms / 1000))
 
 
@@ -138,7 +140,8 @@ def read_completeness(storage: CommitStorage) -> Completeness:
 
 @dataclass(frozen=True, slots=True)
 class CompleteUntil:
-    """Sets `headrace.complete_until` on the tables in `database`. `head` returns the newest commit number."""
+    """Sets `headrace.complete_until` on the tables in `database`: a time such that every message that the brokers had
+    before it is loaded. `head` returns the newest commit number."""
 
     executor: Callable[[], Executor]
     storage: CommitStorage

@@ -202,7 +202,8 @@ def _said(error: Exception) -> str:
 
 
 def _applied(applier: Applier, step: Step) -> Exception | None:
-    """Applies the commits of a step. Returns the exception that stops the topic, None on success."""
+    """Applies the commits in `step`, which are of one topic. Returns the exception that stops the topic, None on
+    success."""
     try:
         applier.apply(step)
     except Exception as error:
@@ -306,7 +307,7 @@ class _Run:
         )
 
     def _apply_steps(self, applier: Applier | AppliesTogether, steps: Sequence[Step]) -> None:
-        """Calls the applier with the steps, and records failures for the report. A failure stops one topic only."""
+        """Calls the applier with the steps, each of which has commits of one topic. Records failures for the report."""
         refused: Mapping[str, str] = {}
         if isinstance(applier, AppliesTogether):
             try:
@@ -322,7 +323,8 @@ class _Run:
                 self._fail(applier, step.topic, refused[step.topic])
 
     def _refused(self, applier: Applier, steps: Sequence[Step]) -> Mapping[str, str]:
-        """Calls the applier with the steps. Returns, by topic, the error message of each step that failed."""
+        """Calls the applier once per step; a step has commits of one topic. Returns, by topic, the error messages of
+        the topics that failed."""
         refused = {}
         for step in steps:
             if self.outage is not None and not step.commits:

@@ -59,9 +59,9 @@ class FilesApplier:
             step.warn(_gone_by_hand(step.topic, time_partition, files))
 
     def _wanted(self, step: Step) -> Iterator[_Wanted]:
-        """Returns the files that must exist after the commits of the step are applied. If the step rewrites a time
-        partition, these are all its live files; otherwise only the files that the step adds, because earlier steps
-        published the rest."""
+        """Returns the files of a topic that must exist after the commits in `step` are applied. If they rewrite a time
+        partition, these are all its live files; otherwise only the files that the commits add, because the other files
+        are already published."""
         rewritten = {
             (rewrite.kind, rewrite.time_partition)
             for commit in step.commits
@@ -93,7 +93,9 @@ class FilesApplier:
             PublishedFileLost: the file was never published.
         """
         if one.publication is not None and one.publication.run_id in step.staged_runs:
-            raise PublishedFileLost(step.topic, self.files.describe(one.name), "it exists neither there nor in staging")
+            raise PublishedFileLost(
+                step.topic, self.files.describe(one.name), "the file is missing at this path and in staging"
+            )
 
 
 def _added(step: Step) -> dict[TimePartition, dict[str, tuple[str, CommittedFile]]]:
@@ -105,8 +107,8 @@ def _added(step: Step) -> dict[TimePartition, dict[str, tuple[str, CommittedFile
 
 
 def _wanted_at_first(step: Step) -> Iterator[_Wanted]:
-    """Returns the files that must exist after the commits of the step are applied, for a topic that was never
-    rewritten: the files that these commits add. Does not read the index."""
+    """Returns the files that must exist after the commits in `step` are applied, for a topic that was never rewritten:
+    the files that these commits add. Does not read the index."""
     for (kind, time_partition), files in _added(step).items():
         directory = time_partition_directory(step.state.directory, kind, time_partition, 0)
         for name, (run_id, file) in files.items():

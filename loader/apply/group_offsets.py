@@ -54,7 +54,7 @@ class GroupOffsetsApplier:
 
 
 def _moved(step: Step) -> list[tuple[TopicPartition, int]]:
-    """Returns the next offset to load of each partition that the commits of the step loaded."""
+    """Returns the next offset to load of each partition that the commits in `step`, all of one topic, loaded."""
     moved = {offsets.partition for commit in step.commits for offsets in commit.topics[step.topic].ranges}
     return [
         (TopicPartition(step.topic, partition), state.next_offset)

@@ -78,8 +78,8 @@ class PartitionsApplier:
 
 
 def _time_partitions(step: Step, kind: FileKind) -> set[str]:
-    """Returns the time partitions in which the commits of the step changed files. (After `Step.rewind` a step has all
-    commits of the topic.)"""
+    """Returns the time partitions of a topic in which the commits in `step` changed files. (After `Step.rewind` these
+    are all commits of the topic.)"""
     committed = [commit.topics[step.topic] for commit in step.commits]
     files = {file.time_partition for one in committed for file in one.files if file.kind is kind}
     return files | {rewrite.time_partition for one in committed for rewrite in one.rewrites if rewrite.kind is kind}

@@ -18,7 +18,8 @@ BYTES_TOGETHER = 64 * 1024 * 1024
 
 
 class PendingCommits:
-    """The commits that are pending for any of the topics passed to `add`, up to the newest commit of `state`.
+    """Reads the commits that are not applied yet to any of the topics passed to `add`, up to the newest commit of
+    `state`.
 
     Raises:
         CorruptCommit, UnsupportedFormat: a commit cannot be read. Applies to all methods.
@@ -33,7 +34,7 @@ class PendingCommits:
         self.add(since)
 
     def add(self, since: Mapping[str, int]) -> None:
-        """Adds topics. `since` has, by topic, the last commit that was applied."""
+        """Adds topics whose pending commits are to be read. `since` has, by topic, the last commit that was applied."""
         for found in self._log.back_of(since, self._state):
             commit_number = found.value.commit_number
             self._commits.add(commit_number)

@@ -117,7 +117,8 @@ class Repair:
     deep: bool
 
     def compare(self, topic: str) -> tuple[Difference, ...]:
-        """Returns the differences of a topic, in the order in which they must be repaired.
+        """Returns the differences between a topic's commits and its table or files, in the order in which they must be
+        repaired.
 
         Raises:
             MetastoreUnavailable, SessionFailed: the metastore cannot be reached.
@@ -140,13 +141,15 @@ class Repair:
     def repair_topic(
         self, topic: str, tell: Callable[[Difference], object] = lambda one: None
     ) -> tuple[Difference, ...]:
-        """Repairs a topic. Returns its differences with their results, unrepaired ones last.
+        """Repairs the differences between a topic's commits and its table or files. Returns them with their results,
+        unrepaired ones last.
 
         Args:
             tell: receives each difference with its result, as it is repaired.
 
         Raises:
-            As `compare`.
+            MetastoreUnavailable, SessionFailed: the metastore cannot be reached.
+            CommitLogError, OSError: the commits or the storage cannot be read.
         """
         done: list[Difference] = []
         for attempt in range(ATTEMPTS_MAX):
@@ -278,8 +281,8 @@ class Repair:
             yield Difference(topic, Trouble.PARTITIONS, table.full_name, _said_of_partitions(op), (op,))
 
     def _listed(self, topic: str, state: LoaderState, kind: FileKind) -> dict[str, tuple[str, ...]]:
-        """Returns the files of a topic that queries read, found by listing: by directory of a time partition, their
-        names."""
+        """Returns the files of a topic that queries read, found by listing: for each directory of a time partition, the
+        names of its files."""
         directories = (directory for directory, _ in self._directories(topic, state, kind).values())
         children = self.settings.files.children
         return {

@@ -80,7 +80,8 @@ def checkpoint_path(commit_number: int) -> str:
 
 
 class CommitLog:
-    """Reads and extends the log. Caches the newest state that it has read, so that reading further commits is cheap.
+    """Reads and extends the commit log. Caches the newest state that it has read, so that reading further commits is
+    cheap.
 
     Args:
         read_only: if set, the log is neither written nor fsynced, for commands that may lack write permission.
@@ -113,14 +114,14 @@ class CommitLog:
         self.check_format(writing=True)
 
     def check_format(self, *, writing: bool) -> LogFormat:
-        """Returns the format of the log, or this release's format if there is no log yet.
+        """Returns the format of the commit log, or this release's format if there is no log yet.
 
         Args:
             writing: whether this release must also be able to write the log, not only to read it.
 
         Raises:
             UnsupportedFormat: a newer release is needed.
-            CorruptCommit: the file cannot be read.
+            CorruptCommit: `format.json` cannot be read.
         """
         content = self.storage.read(FORMAT_PATH)
         if content is None:
@@ -132,7 +133,9 @@ class CommitLog:
             raise CorruptCommit(path, str(error)) from error
         needed = found.write_min if writing else found.read_min
         if needed > FORMAT:
-            raise UnsupportedFormat(path, f"it needs format {needed}, and this release knows only format {FORMAT}")
+            raise UnsupportedFormat(
+                path, f"the commit log needs format {needed}, and this release knows only format {FORMAT}"
+            )
         return found
 
     def head(self) -> int:
@@ -214,12 +217,11 @@ class CommitLog:
             yield found
 
     def read_state(self) -> LoaderState:
-        """Returns the state as of the newest commit, after fsyncing that commit. Writes the checkpoints that are due.
-
-        With `read_only` it neither fsyncs nor writes.
+        """Returns the state as of the newest commit, after fsyncing that commit. Writes the checkpoints that are due. A
+        log that was opened with `read_only` is neither fsynced nor written.
 
         Raises:
-            CorruptCommit, UnsupportedFormat: see `document`.
+            CorruptCommit, UnsupportedFormat: a commit cannot be read.
             LogReplaced: the log is another one than the log that was read before.
             OSError: the newest commit cannot be fsynced.
         """
@@ -289,10 +291,10 @@ class CommitLog:
         commit = found.value
         path = self.commits.path(commit.commit_number)
         if commit.previous != self._state.sha256:
-            raise CorruptCommit(path, "it states another predecessor than the commit before it in this log")
+            raise CorruptCommit(path, "the commit states a predecessor that is not the commit before it in this log")
         conflict = find_conflict(self._state, commit)
         if conflict is not None:
-            raise CorruptCommit(path, f"it conflicts with the commits before it: {conflict}")
+            raise CorruptCommit(path, f"the commit conflicts with earlier commits: {conflict}")
         self._state = fold(self._state, commit, found.sha256)
         self._newest = found
         if self._state.commit_number % CHECKPOINT_EVERY == 0 and not self._read_only:
@@ -308,7 +310,7 @@ class CommitLog:
         except ValueError as error:
             raise CorruptCommit(path, str(error)) from error
         if found.value.commit_number != commit_number:
-            raise CorruptCommit(path, f"it states commit number {found.value.commit_number}")
+            raise CorruptCommit(path, f"the file states commit number {found.value.commit_number}, not {commit_number}")
         return found
 
     def _newest_checkpoint(self, head: int) -> LoaderState:

@@ -33,7 +33,7 @@ MATTERS = {"matters": True}
 
 
 class FieldNotKnown(ValueError):
-    """A document needs a field that this release does not know."""
+    """A document (a commit, checkpoint, cursor or index file) needs a field that this release does not know."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__(f"its fields {', '.join(names)} are unknown to this release")
@@ -42,8 +42,9 @@ class FieldNotKnown(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Document(Generic[T]):
-    """A document that was read. `value` is its body. `sha256` is its checksum, which identifies it in other documents.
-    `format` is the format in the document. `length` is its size in bytes."""
+    """A document (a commit, checkpoint, cursor or index file) as it was read. `value` is its body. `sha256` is its
+    checksum, which identifies it in other documents. `format` is the number of the file format. `length` is the size of
+    the file in bytes."""
 
     value: T
     sha256: str
@@ -52,18 +53,20 @@ class Document(Generic[T]):
 
 
 def write_document(value: Any) -> bytes:
-    """Returns the bytes of a file (a document, as above) with a dataclass as its body."""
+    """Returns the bytes of a document (a commit, checkpoint, cursor or index file): the dataclass `value` as the body,
+    with a format and a checksum."""
     needs = sorted(set(_needs(value))) if _may_need(typing.cast(Any, type(value))) else []
     document = {BODY: to_json(value), FORMAT_KEY: FORMAT, NEEDS: needs}
     return canonical({**document, CHECKSUM: _sha256(document)}) + b"\n"
 
 
 def read_document(content: bytes, wanted: type[T]) -> Document[T]:
-    """Reads a document written by `write_document`, of this or any other release.
+    """Reads a document (a commit, checkpoint, cursor or index file) that `write_document` of this or any other release
+    wrote. Its body is of the dataclass `wanted`.
 
     Raises:
         FieldNotKnown: only a newer release can read it.
-        ValueError: the content is no document of this type, or its checksum is wrong; the message has the reason.
+        ValueError: the content is no document with such a body, or its checksum is wrong; the message has the reason.
     """
     try:
         document = json.loads(content)
@@ -73,7 +76,7 @@ def read_document(content: bytes, wanted: type[T]) -> Document[T]:
         raise ValueError("not a document with a body, a format and a checksum")
     said = document.pop(CHECKSUM)
     if said != _sha256(document):
-        raise ValueError("its checksum is wrong")
+        raise ValueError("the checksum does not match the content")
     needs = from_json(document[NEEDS], tuple[str, ...], f"/{NEEDS}")
     unknown = tuple(sorted(set(needs) - _field_names(typing.cast(Any, wanted))))
     if unknown:
@@ -83,7 +86,8 @@ def read_document(content: bytes, wanted: type[T]) -> Document[T]:
 
 
 def said_sha256(content: bytes) -> str:
-    """Returns the checksum stated at the end of a document, without parsing or verifying the document."""
+    """Returns the checksum stated at the end of a document (a file written by `write_document`), without parsing or
+    verifying the document."""
     return content.rstrip()[-66:-2].decode("ascii", "replace")
 
 
@@ -98,14 +102,15 @@ def _sha256(value: Any) -> str:
 
 @functools.cache
 def _may_need(kind: Any) -> bool:
-    """Whether values of this type have fields with `MATTERS`."""
+    """Whether values of this type may contain fields that an older release must not ignore (fields with the metadata
+    `MATTERS`)."""
     return any(field.metadata.get("matters") for inner in dataclasses_in(kind) for field in dataclasses.fields(inner))
 
 
 @functools.cache
 def _looked_at(kind: Any) -> tuple[tuple[dataclasses.Field[Any], bool], ...]:
-    """Returns the fields of a dataclass that `_needs` must examine: fields with `MATTERS`, and fields with values that
-    may contain further fields with `MATTERS`. Each comes with a flag that is True in the second case."""
+    """Returns the fields of a dataclass that an older release must not ignore (fields with the metadata `MATTERS`), and
+    the fields whose values may contain such fields. Each comes with a flag that is True in the second case."""
     hints = typing.get_type_hints(kind)
     fields = [(field, _may_need(hints[field.name])) for field in dataclasses.fields(kind)]
     return tuple((field, leads_on) for field, leads_on in fields if leads_on or field.metadata.get("matters"))

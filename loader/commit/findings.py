@@ -26,8 +26,8 @@ UNIT_NAMES = {"seconds": "seconds", "millis": "milliseconds", "micros": "microse
 def with_findings(
     reconciled: Mapping[str, ReconciledTopic], policies: Mapping[str, TopicPolicy]
 ) -> dict[str, ReconciledTopic]:
-    """Returns the topics with the findings added to their problems and notes. A share of bad messages above
-    `quarantine_ratio_max` of the topic's policy is a problem, a lower one is a note."""
+    """Returns the topics with problems and notes about the messages read: bad messages, skipped offsets, implausible
+    times. A share of bad messages above `quarantine_ratio_max` of the topic's policy is a problem."""
     return {
         topic: _with_findings(topic, one, policies[topic].quarantine_ratio_max) for topic, one in reconciled.items()
     }

@@ -215,11 +215,11 @@ def _whole(
     pieces: Sequence[_Piece], files: Sequence[_TaskFile], wrong: Sequence[_Piece]
 ) -> tuple[list[_Piece], list[_TaskFile]]:
     """Returns the pieces and files that can be committed: as many as possible, such that the pieces of each partition
-    have no holes, and no file has rows of an excluded piece.
+    have no holes, and no file has rows of a piece that is left out.
 
     Args:
         pieces: the offset ranges that tasks read, with their results.
-        wrong: pieces that are excluded from the start.
+        wrong: pieces that are left out in any case.
     """
     partitions: dict[int, list[_Piece]] = defaultdict(list)
     for piece in sorted(pieces, key=lambda piece: piece.planned.start):

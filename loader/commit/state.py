@@ -102,8 +102,8 @@ class LoaderState:
     voided_before: frozenset[str] = frozenset()
 
     def is_voided(self, run_id: str) -> bool:
-        """Whether a cleaning has voided this run, so that it can no longer commit. The id is forgotten when the run's
-        plan is too old to be committed anyway."""
+        """Whether a run that cleans the staging has voided this run, so that it can no longer commit. The id is
+        forgotten when the run's plan is too old to be committed anyway."""
         return run_id in self.voided or run_id in self.voided_before
 
     def next_offset(self, topic: str, partition: int) -> int | None:

@@ -99,9 +99,9 @@ def _compare(
 
     Args:
         committed: the part of the commit that concerns the topic.
-        ends: by partition, the offset up to which earlier commits must have loaded, as the newer commits state: this
-            commit's range must end there. None if a newer commit states that there was no earlier one. Updated with the
-            ranges of this commit.
+        ends: by partition, the offset at which this commit's range must end, because the newer commits state that the
+            earlier ones had loaded up to there. None if a newer commit states that there was no earlier one. Updated
+            with the ranges of this commit.
     """
     rows = _rows_by_partition(committed, FileKind.DATA), _rows_by_partition(committed, FileKind.QUARANTINE)
     for offsets in committed.ranges:
@@ -130,7 +130,7 @@ def _compare(
 
 
 def _undeclared(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator[VerifyFinding]:
-    """Yields a contradiction if a range omits offsets without a record of it: it begins after the end of the
+    """Yields a contradiction if a range omits offsets without a record of it: the range begins after the end of the
     partition's previous range (or after the offset where the log diverged), and the offsets between are neither a gap
     nor skipped."""
     since = offsets.previous if offsets.diverged_at is None else offsets.diverged_at
@@ -170,6 +170,7 @@ def _added(totals: tuple[int, int], committed: TopicCommit, kind: FileKind) -> t
 
     Args:
         totals: the sums (files, rows) before.
+        kind: the kind of files that is counted.
     """
     added = [file.records for file in committed.files if file.kind is kind]
     taken = [rewrite for rewrite in committed.rewrites if rewrite.kind is kind]

@@ -60,7 +60,7 @@ def _positions(file: IO[bytes], schema: dict[str, object], column: str) -> Itera
 def _skip_header(file: IO[bytes]) -> bytes:
     """Skips the header of a container file and returns the file's sync marker."""
     if file.read(len(MAGIC)) != MAGIC:
-        raise ValueError("it does not begin with the magic bytes of an Avro container file")
+        raise ValueError("the file does not begin with the magic bytes of an Avro container file")
     while (pairs := _read_long(file)) != 0:
         if pairs < 0:  # a negative count is followed by the size of the pairs in bytes
             file.seek(_read_long(file), 1)
@@ -69,7 +69,7 @@ def _skip_header(file: IO[bytes]) -> bytes:
             file.seek(_read_long(file), 1)
     sync = file.read(SYNC_BYTES)
     if len(sync) != SYNC_BYTES:
-        raise ValueError("it ends within its header")
+        raise ValueError("the file ends within its header")
     return sync
 
 
@@ -78,7 +78,7 @@ def _read_long(file: IO[bytes]) -> int:
     for place in range(LONG_BYTES_MAX):
         byte = file.read(1)
         if not byte:
-            raise ValueError(f"it ends at byte {file.tell():,}, within a number")
+            raise ValueError(f"the file ends at byte {file.tell():,}, within a number")
         number |= (byte[0] & 0x7F) << 7 * place
         if byte[0] < 0x80:
             return (number >> 1) ^ -(number & 1)

@@ -221,14 +221,14 @@ def _among(
 
 
 def _look(answer: LocatedMessage, candidate: _Candidate, files: WarehouseFiles) -> str | None:
-    """Checks whether a file has the message. If a data file must have it (`is_sure`), does not read the file.
+    """Checks whether a file has the message at an offset. A data file that must have it (`is_sure`) is not opened.
 
     Args:
         answer: the result so far, with partition and offset of the message.
 
     Returns:
-        A detail for the report if the message was found, "" if not; None if the file is missing or does not show it.
-        For a data file that must have the message: "" if the file exists, else None.
+        None if the file is missing or has no offsets. Otherwise a detail for the report if the message was found, "" if
+        not; "" for a data file that must have it.
     """
     wanted = (answer.partition, answer.offset)
     if candidate.is_sure and candidate.kind is FileKind.DATA:

@@ -77,7 +77,7 @@ def published_files(
         wanted: returns whether to include a time partition.
 
     Raises:
-        CorruptCommit, UnsupportedFormat: see `FileIndex`.
+        CorruptCommit, UnsupportedFormat: the commits of the topic cannot be read.
     """
     directory = log.state.topics[topic].directory
     for day in index.days(topic, kind):

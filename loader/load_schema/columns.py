@@ -146,8 +146,8 @@ class Folding(TypeFolding):
             return None
 
     def unfed(self, column: Field, path: str, *, is_lacking: bool) -> Field:
-        """Returns a column that no field of this version feeds. It becomes nullable, because it is null in rows of this
-        version.
+        """Makes a column nullable, because no field of this version feeds it: it is null in rows of this version.
+        Returns the column.
 
         Args:
             is_lacking: True if the version has none of the fields that are sources of the column; False if it has one

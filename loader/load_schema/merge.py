@@ -133,7 +133,9 @@ class TypeFolding(ABC):
     def shape_branch(self, node: Type, path: str, within: frozenset[Name]) -> FoldedType:
         self.shaped += 1
         if self.shaped > FOLD_TYPES_MAX:
-            raise LoadSchemaTooLarge(f"it has more than {FOLD_TYPES_MAX:,} types, counting each use of a named type")
+            raise LoadSchemaTooLarge(
+                f"the schema has more than {FOLD_TYPES_MAX:,} types, counting each use of a named type"
+            )
         self.nodes += 1
         if self.nodes > COLUMN_NODES_MAX:
             raise NotAColumn("too-large")
@@ -384,4 +386,5 @@ class TypeFolding(ABC):
         is_new: bool = False,
         reserved: Container[str] = (),
     ) -> tuple[Record, StoredRoute]:
-        """Folds a writer's record into a load record. `Folding` in `columns` implements and describes it."""
+        """Folds a writer's record into a load record. Returns the changed load record, and the route from the writer's
+        fields to its columns. `Folding` in `columns` implements it."""

@@ -43,7 +43,8 @@ class FoldedType(NamedTuple):
 
 
 def stored_route(route_places: Iterable[RoutePlace]) -> StoredRoute:
-    """Returns the route of a record or union in the form in which it is stored (see the module).
+    """Returns the stored form of a route of a record or union: by the position of a field or branch, the position of
+    its column. It omits each field that goes to the column after that of the previous field.
 
     Args:
         route_places: the place of each field or branch, in the writer's order.

@@ -253,7 +253,7 @@ def may_default_when_nullable(inner: Type) -> bool:
 
 
 def type_word(node: Type) -> str:
-    """Returns a short word for a load type: the `<kind>` in a sibling's name."""
+    """Returns a short word for a load type, which becomes part of the name of a sibling column (`<field>__<type>`)."""
     inner, _ = split(node)
     kind = kind_of(inner)
     if kind is not None:

@@ -20,14 +20,14 @@ HEADER_TEXTS_MAX = 100
 
 
 class NotCamus(ValueError):
-    """A file is not a Camus file or is damaged; the message names it and the reason."""
+    """A file is not an offset file of LinkedIn's Camus or is damaged; the message names it and the reason."""
 
 
 def next_offsets(history: Path) -> dict[str, dict[int, int]]:
-    """Returns the next offset by topic and partition.
+    """Returns the next offsets that Camus had reached, by topic and partition.
 
     Args:
-        history: a copy of the directory of all runs, or of one run.
+        history: a copy of Camus' history directory, with a subdirectory per run, or of the directory of one run.
 
     Raises:
         NotCamus: there are no offset files, or one is damaged.
@@ -44,8 +44,8 @@ def next_offsets(history: Path) -> dict[str, dict[int, int]]:
 
 
 def _newest_run(history: Path) -> list[Path]:
-    """Returns the offset files in the directory itself, or in the newest subdirectory that has any. The names sort by
-    time."""
+    """Returns the Camus offset files in the directory `history` itself, or in its newest subdirectory that has any. The
+    names of the subdirectories sort by time."""
     below = sorted((path for path in history.iterdir() if path.is_dir()), reverse=True)
     for directory in (history, *below):
         files = sorted(path for path in directory.glob(FILES) if path.is_file())
@@ -60,7 +60,7 @@ def _read(file: BinaryIO, found: dict[str, dict[int, int]]) -> None:
         length = _int(head)
         if length == -1:
             if _exactly(file, SYNC_BYTES) != sync:
-                raise ValueError(f"its sync marker is wrong before byte {file.tell()}")
+                raise ValueError(f"the sync marker that ends at byte {file.tell()} is wrong")
             continue
         key_length = _int(_exactly(file, 4))
         if not 0 <= key_length <= length <= RECORD_BYTES_MAX:
@@ -74,42 +74,42 @@ def _read(file: BinaryIO, found: dict[str, dict[int, int]]) -> None:
 
 
 def _header(file: BinaryIO) -> bytes:
-    """Reads the header and returns the sync marker."""
+    """Reads the header of a Camus offset file and returns the file's sync marker."""
     if _exactly(file, len(MAGIC)) != MAGIC:
-        raise ValueError("it does not begin with the header of a Hadoop sequence file of version 6")
+        raise ValueError("the file does not begin with the header of a Hadoop sequence file of version 6")
     key_class, _ = _text(file), _text(file)
     if key_class.rpartition(".")[2] != KEY_CLASS:
-        raise ValueError(f"its keys are {key_class}, not Camus' {KEY_CLASS}")
+        raise ValueError(f"the keys of the file are {key_class}, not Camus' {KEY_CLASS}")
     is_compressed, in_blocks = _exactly(file, 2)
     if in_blocks:
-        raise ValueError("its keys are compressed in blocks; Camus writes io.seqfile.compression.type NONE or RECORD")
+        raise ValueError("the keys are compressed in blocks; Camus writes io.seqfile.compression.type NONE or RECORD")
     if is_compressed:
         _text(file)  # the codec, which compresses the values only
     pairs = _int(_exactly(file, 4))
     if not 0 <= pairs <= HEADER_TEXTS_MAX:
-        raise ValueError(f"its header states {pairs} properties; expected 0 to {HEADER_TEXTS_MAX}")
+        raise ValueError(f"the header states {pairs} properties; expected 0 to {HEADER_TEXTS_MAX}")
     for _ in range(2 * pairs):
         _text(file)
     return _exactly(file, SYNC_BYTES)
 
 
 def _key(key: bytes) -> tuple[str, int, int]:
-    """Decodes a key and returns topic, partition and next offset. A key has leader, partition, begin, offset, checksum,
-    topic, and further fields."""
+    """Decodes a key of a Camus offset file and returns topic, partition and next offset. A key has leader, partition,
+    begin, offset, checksum, topic, and further fields."""
     leader_end = 2 + int.from_bytes(key[:2], "big")
     numbers = key[leader_end : leader_end + 28]
     topic_at = leader_end + 30
     topic = key[topic_at : topic_at + int.from_bytes(key[topic_at - 2 : topic_at], "big")]
     partition, offset = _int(numbers[:4]), _int(numbers[12:20])
     if len(numbers) < 28 or not topic or partition < 0 or offset < 0:
-        raise ValueError(f"one of its keys ({len(key)} bytes) is no valid {KEY_CLASS}")
+        raise ValueError(f"a key of {len(key)} bytes is no valid {KEY_CLASS}")
     return topic.decode("utf-8"), partition, offset
 
 
 def _text(file: BinaryIO) -> str:
     length = _vint(file)
     if not 0 <= length <= RECORD_BYTES_MAX:
-        raise ValueError(f"its header states a text of {length} bytes; expected 0 to {RECORD_BYTES_MAX}")
+        raise ValueError(f"the header states a text of {length} bytes; expected 0 to {RECORD_BYTES_MAX}")
     return _exactly(file, length).decode("utf-8")
 
 
@@ -130,5 +130,5 @@ def _int(content: bytes) -> int:
 def _exactly(file: BinaryIO, length: int) -> bytes:
     content = file.read(length)
     if len(content) < length:
-        raise EOFError(f"it ends in the middle, at byte {file.tell()}")
+        raise EOFError(f"the file ends in the middle, at byte {file.tell()}")
     return content

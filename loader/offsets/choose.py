@@ -125,7 +125,8 @@ def set_next(
         return Choice(left=(f"partition {partition} of topic {topic} already continues at {offset}",), reason=reason)
     if offset < found.next_offset:
         raise OffsetsRefused(
-            f"partition {partition} of topic {topic} is loaded up to offset {found.next_offset}: {NOT_BACK}"
+            f"partition {partition} of topic {topic} cannot continue at offset {offset}, because it is loaded up to "
+            f"offset {found.next_offset}: {NOT_BACK}"
         )
     return skip(state, topic, partition, found.next_offset, offset, reason, bounds)
 
@@ -140,7 +141,10 @@ def starts(state: LoaderState, wanted: Mapping[str, Mapping[int, int]], reason: 
             found = known.partitions.get(partition) if known else None
             before = state.starts.get(topic, {}).get(partition)
             if found is not None:
-                left.append(f"partition {partition} of topic {topic} is loaded up to offset {found.next_offset}")
+                left.append(
+                    f"partition {partition} of topic {topic} has loaded offsets, so its start offset cannot be set; "
+                    f"loads continue at {found.next_offset}"
+                )
             elif before == offset:
                 left.append(f"partition {partition} of topic {topic} already begins at {offset}")
             else:

@@ -16,7 +16,8 @@ _NAME = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)\+(?P<partition>\d+)\+(?P<start>\
 
 
 def next_offsets(names: Iterable[str]) -> dict[str, dict[int, int]]:
-    """Returns the next offset by topic and partition. Ignores names of another form."""
+    """Returns the next offset by topic and partition, from names of files that Kafka Connect wrote:
+    `topic+partition+start+end.ext` or `topic+partition+start.ext`. Ignores other names."""
     found: dict[str, dict[int, int]] = {}
     for name in names:
         match = _NAME.fullmatch(name)
