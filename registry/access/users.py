@@ -107,8 +107,8 @@ def parse_users(text: str) -> Policy:
     if not (hashes or grants[ANONYMOUS] or roles):
         # An editor may empty the file before it writes the new content.
         raise UsersFileInvalid(
-            "it has no user and no grant for anonymous clients, so every request would be denied; add the line that "
-            "`headrace registry user NAME` prints"
+            "the file has no user and no grant for anonymous clients, so every request would be denied; add the line "
+            "that `headrace registry user NAME` prints"
         )
     for_every_user = grants[WILDCARD]
     return Policy(

@@ -127,7 +127,8 @@ class SegmentConverter(BaseConverter):
 
 
 class SubjectConverter(SegmentConverter):
-    """Like `SegmentConverter`, but the segment may be empty, because the empty text is a valid subject."""
+    """URL converter for a subject, which is percent-decoded after routing. It may be empty, because the empty text is a
+    valid subject."""
 
     regex = "[^/]*"
 

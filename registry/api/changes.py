@@ -35,7 +35,7 @@ def changed_settings(change: ConfigChange) -> dict[str, Any]:
 
 
 def install(app: Flask, log: AuditLog) -> None:
-    """Writes the changes of every request of the app to the log."""
+    """Writes the changes that requests of the app make to the audit log `log`."""
 
     def write_changes(response: Response) -> Response:
         for action, details in g.get("changes", ()):

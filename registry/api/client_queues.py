@@ -23,7 +23,8 @@ class ClientQueueFull(Exception):
 
 
 class ClientQueues:
-    """The queues of all clients. Belongs to one event loop."""
+    """Queues of long computations, one per client. Few computations run at once, and at most one per client. Belongs to
+    one event loop."""
 
     def __init__(self, running_max: int = RUNNING_MAX, queue_timeout_s: float = QUEUE_TIMEOUT_S) -> None:
         self._free = running_max

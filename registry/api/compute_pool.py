@@ -41,10 +41,11 @@ PARENT_POLL_S: Final = 0.5  # how often a process checks that its worker is aliv
 
 
 class ComputePool:
-    """The pool of processes. Belongs to one event loop.
+    """A pool of processes for long computations, such as compatibility checks, outside of the process that serves
+    requests. Belongs to one event loop.
 
     Args:
-        make_application: picklable; called once in each process.
+        make_application: creates the WSGI application; picklable, called once in each process.
         processes: maximum number.
     """
 
@@ -63,7 +64,7 @@ class ComputePool:
         )
 
     def is_ready(self) -> bool:
-        """Whether the processes run. The first call starts them."""
+        """Whether all processes of the pool have started. The first call starts them."""
         if self._starting is None:
             self._starting = asyncio.get_running_loop().run_in_executor(None, _start, self._pool, self._processes)
         if not self._starting.done():
@@ -88,8 +89,12 @@ class ComputePool:
         return await self._run(_respond, {key: value for key, value in environ.items() if key != "wsgi.errors"})
 
     async def run_comparison(self, comparison: Comparison) -> ComparisonResult | None:
-        """Compares schemas by `Compatibility.run_comparison` in a process of the pool. Raises the same errors as
-        `respond`."""
+        """Compares schemas by `Compatibility.run_comparison` in a process of the pool.
+
+        Raises:
+            ClientQueueFull: the pool is closed.
+            BrokenProcessPool: a process died. The pool replaces it.
+        """
         return await self._run(_run_comparison, comparison)
 
     async def _run(self, work: Callable[[A], T], argument: A) -> T:

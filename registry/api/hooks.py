@@ -74,14 +74,14 @@ class RequestObserver(Protocol):
 
 
 class NoAuthentication:
-    """Gives every client all permissions."""
+    """An `Authenticator` that gives every client all permissions."""
 
     def cached_principal(self, authorization: str | None, certificate: str = "") -> Principal | None:
         return UNRESTRICTED
 
 
 class NoObserver:
-    """Records nothing."""
+    """A `RequestObserver` that records nothing."""
 
     def record(self, *_: Any, **__: Any) -> None:
         pass

@@ -35,8 +35,8 @@ class Leases:
     """Finds out whether cached responses are still valid. Belongs to one event loop.
 
     A lease is the time `lease_s` after a read of the registry's revision, in which responses are served without another
-    read. Changes of the registry wait for `Database.lease_s` until all leases have expired, so that must be at least
-    `lease_s` in every process.
+    read. Changes of the registry wait for `Database.lease_s` until all leases have expired, so `Database.lease_s` must
+    be at least `lease_s` in every process.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Leases:
         return True
 
     async def check(self, dependencies: Dependencies) -> bool | None:
-        """Whether a response with these dependencies is valid, by a read of the database that begins after this call;
-        None if the database is unreachable."""
+        """Checks whether a response with these dependencies is valid, by a read of the database that begins after this
+        call. Returns None if the database is unreachable."""
         batch = self._join(dependencies.subjects)
         await batch.done.wait()
         return None if batch.revisions is None else batch.revisions.satisfies(dependencies)

@@ -41,7 +41,8 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class MtlsListener:
-    """Address of the port, and PEM files: the server's certificate and key, and the trusted authorities."""
+    """The port for clients with certificates (mutual TLS): its address, and PEM files with the server's certificate and
+    key, and with the trusted authorities of the clients' certificates."""
 
     host: str
     port: int

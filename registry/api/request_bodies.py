@@ -77,7 +77,7 @@ class BodyRefused(Exception):
 
 
 class Deadlines:
-    """Time limit for the waits of many tasks, checked by one timer. Belongs to one event loop.
+    """Time limit for the waits of many asyncio tasks, checked by one timer. Belongs to one event loop.
 
     `asyncio.timeout` creates and cancels a timer for each wait, which costs more than receiving a body that has already
     arrived. A task may only be in one wait at a time.

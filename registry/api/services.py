@@ -100,7 +100,7 @@ def profile() -> Profile:
 
 def as_shown(schema: StoredSchema) -> PresentedSchema:
     """Returns a schema's text, references and tags in the format that the query of the current request selects, such as
-    `format=resolved`. A text or references of None are to be shown as stored."""
+    `format=resolved`. In the result, None as text or references means that the response has them as stored."""
     query = request.args
     # confluent-kafka's Python client spells the parameters with underscores.
     reference_format = query.get("referenceFormat", query.get("reference_format", ""))

@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one route.
+    """One method of one route in the OpenAPI document.
 
     `result` names a row of `components.SCHEMAS`, or is "Nothing" or "Metrics". `body` names a row of
     `components.BODIES`. `errors` omits the errors that every operation may return.
