@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.compat.baseline_file import mark_known, parse_baseline, render_baseline
-from headrace.compat.check_result import EXIT_ORDER, CompatCheckResult, Failure, FailureKind
+from headrace.compat.check_result import (
+    EXIT_ORDER,
+    CompatCheckResult,
+    Failure,
+    FailureKind,
+    add_fingerprints,
+    compute_fingerprint,
+)
 from headrace.compat.errors import InvalidBaselineFile, InvalidSuppression, NoSubject
 from headrace.compat.subjects import SubjectRule, SubjectSource, derive_subject
 from headrace.compat.suppressions import Suppression, apply_suppressions, parse_suppression
@@ -184,6 +191,15 @@ def test_fingerprints_ignore_lines_and_other_changes() -> None:
     assert {problem.fingerprint for problem in moved.problems} == fingerprints
     assert len(fingerprints) == len(checked().problems)
     assert moved.problems[0].line != checked().problems[0].line
+
+
+def test_only_further_equal_problems_are_numbered() -> None:
+    """Numbering the first one would change every fingerprint in the baseline files and code quality reports of users."""
+    item = checked()
+    problem = replace(item.problems[0], fingerprint="")
+    first, second, third = add_fingerprints(replace(item, problems=(problem,) * 3)).problems
+    assert first.fingerprint == compute_fingerprint(item.subject or item.file, problem)
+    assert len({first.fingerprint, second.fingerprint, third.fingerprint}) == 3
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2, "findings": []}', '{"format": 1, "findings": [1]}'])

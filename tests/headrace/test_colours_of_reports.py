@@ -46,7 +46,7 @@ REPORTS = (
     "compat explain TYPE_MISMATCH",
     "registry import export.jsonl --dry-run --registry-url EMPTY",
     "sql SHOW",
-    "doctor",
+    f"doctor {NO_BROKER} --registry-url EMPTY",
 )
 
 

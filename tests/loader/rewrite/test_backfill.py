@@ -474,6 +474,21 @@ def test_a_failure_after_the_first_piece_is_reported_and_the_first_piece_stays(
         world.backfill()
 
 
+def test_a_result_that_does_not_account_for_every_offset_changes_nothing(world: BackfillWorld) -> None:
+    before = world.files()
+
+    def run(units: Sequence[WorkUnit]) -> Sequence[UnitResult]:
+        first, *others = world.pool(units)
+        one, *rest = first.ranges
+        more = dataclasses.replace(one.counts, rows=one.counts.rows + 1)
+        return [dataclasses.replace(first, ranges=(dataclasses.replace(one, counts=more), *rest)), *others]
+
+    report = world.backfill(run_units=run)
+    assert report.commits == ()
+    assert "offsets accounted for" in report.problems[0]
+    assert (world.files(), world.run_ids()) == (before, frozenset())
+
+
 def test_a_full_disk_changes_nothing(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     before = world.files()
 

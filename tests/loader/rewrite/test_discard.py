@@ -127,6 +127,7 @@ def test_discard_command_prints_the_result_and_requires_a_reason(
     shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["quarantine", "discard", "orders", "--data-dir", str(tmp_path), "--hive-executor", "print"]
+    command += ["--bootstrap-servers", "127.0.0.1:1"]  # no broker
     with pytest.raises(SystemExit):
         main(command)
     assert "--because" in capsys.readouterr().err
