@@ -194,7 +194,7 @@ def test_fingerprints_ignore_lines_and_other_changes() -> None:
 
 
 def test_only_further_equal_problems_are_numbered() -> None:
-    """Numbering the first one would change every fingerprint in the baseline files and code quality reports of users."""
+    """If the first were numbered, every fingerprint in the baseline files of users would change."""
     item = checked()
     problem = replace(item.problems[0], fingerprint="")
     first, second, third = add_fingerprints(replace(item, problems=(problem,) * 3)).problems

@@ -480,7 +480,7 @@ def test_a_result_that_does_not_account_for_every_offset_changes_nothing(world: 
     def run(units: Sequence[WorkUnit]) -> Sequence[UnitResult]:
         first, *others = world.pool(units)
         one, *rest = first.ranges
-        more = dataclasses.replace(one.counts, rows=one.counts.rows + 1)
+        more = dataclasses.replace(one.counts, records=one.counts.records + 1)
         return [dataclasses.replace(first, ranges=(dataclasses.replace(one, counts=more), *rest)), *others]
 
     report = world.backfill(run_units=run)
