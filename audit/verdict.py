@@ -85,11 +85,11 @@ UNKNOWN_TOPIC: Final = TopicContext()
 
 @dataclass(frozen=True, slots=True)
 class FindingPolicy:
-    """Decisions of operators about findings.
+    """Decisions of operators about findings: which verdicts of windows need action.
 
     Attributes:
-        all_producers_count: returns whether all producers of a topic count.
-        accepted: accepted findings.
+        all_producers_count: returns for a topic whether all of its producers publish audit counts.
+        accepted: findings that an operator accepted, with the reasons.
         findings_ttl_ms: time without a count after which a finding is `past`; None means never.
     """
 

@@ -49,7 +49,7 @@ def missing_partitions(kafka: Any, topic_partitions: Iterable[TopicAndPartition]
 
 
 def _partitions(kafka: Any, topic: str) -> frozenset[int]:
-    """Returns the partition numbers of a topic; none for a missing topic."""
+    """Returns the partition numbers of a topic; an empty result for a missing topic."""
     try:
         found = kafka.list_topics(topic, RESPONSE_TIMEOUT_S).topics[topic]
     except KafkaException as error:
@@ -153,8 +153,7 @@ def at_commit_or(
 
 
 def raise_first_error(partitions: list[TopicPartition], what: str) -> None:
-    """Raises SourceUnavailable if the Kafka client reports an error for one of these partitions, namely for the first
-    one.
+    """Raises SourceUnavailable for the first of these partitions for which the Kafka client reports an error, if any.
 
     Args:
         what: description of the failed operation, for the message.

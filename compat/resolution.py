@@ -234,9 +234,11 @@ def _extend_path(linked_path: LinkedPath, steps: Sequence[str]) -> LinkedPath:
 
 
 def _location_inside(side: ComparedNode, node: Type, mark: str = "") -> ComparedNode:
-    """Returns the place of the type `node`, which is directly inside the type whose place is `side`.
+    """Returns the location in the schema text of a type that another type directly contains.
 
     Args:
+        side: the location of the containing type, in the reader's or in the writer's schema.
+        node: the contained type.
         mark: path element that is appended for `node`; "" for none.
     """
     linked_path = LinkedPath(mark, side.linked_path) if mark else side.linked_path

@@ -119,7 +119,7 @@ class SubjectNaming:
         """Returns the subject of a file.
 
         Raises:
-            NoSubject: see `derive_subject`.
+            NoSubject: no subject can be derived from the names of the file, its directory and its schema.
         """
         return derive_subject(source, self.strategy, self.rules)
 

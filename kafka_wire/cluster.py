@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeVar
 
-from headrace.kafka_wire.circuit_breaker import FAILURES_MAX, CircuitBreaker
+from headrace.kafka_wire.circuit_breaker import COOL_DOWN_S, FAILURES_MAX, CircuitBreaker
 from headrace.kafka_wire.connection import (
     NONE,
     Connection,
@@ -389,7 +389,12 @@ class KafkaCluster:
             if isinstance(error, KafkaUnavailable) and not isinstance(error, RetriableError):
                 breaker.record_failure(str(error), self._clock())
                 if breaker.failures == FAILURES_MAX:
-                    logger.warning("broker_suspended consecutive_failures=%d reason=%s", FAILURES_MAX, error)
+                    logger.warning(
+                        "broker_suspended consecutive_failures=%d suspended_s=%d reason=%s",
+                        FAILURES_MAX,
+                        COOL_DOWN_S,
+                        error,
+                    )
             elif proves_health:
                 breaker.record_success()
             raise

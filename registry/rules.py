@@ -168,8 +168,12 @@ def check_rule_set(rule_set: RuleSet) -> None:
 
 
 def _check_action(rule: Rule, action: str | None) -> None:
-    """Checks the action that a client runs after a rule succeeds or fails. Rules of the modes WRITEREAD and UPDOWN may
-    have two actions, separated by a comma; other rules have one."""
+    """Checks the number of actions that a client runs after a rule succeeds or fails: in the modes WRITEREAD and UPDOWN
+    two actions, separated by a comma, are valid; else one.
+
+    Raises:
+        InvalidRuleSet: a rule of another mode has two actions.
+    """
     if action is not None and "," in action and rule.mode not in (RuleMode.WRITEREAD, RuleMode.UPDOWN):
         raise InvalidRuleSet("Multiple actions only valid with WRITEREAD and UPDOWN")
 

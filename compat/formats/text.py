@@ -94,7 +94,8 @@ def _summary(result: CompatCheckResult, style: Style) -> list[str]:
 
 
 def _problem_text(checked: CheckedSchema, group: Sequence[Problem], style: Style) -> str:
-    """Renders one group of equal problems; for a problem with a union branch, each problem inside that branch.
+    """Renders one group of equal problems as text. A problem with a branch of a union is rendered as the list of the
+    problems inside that branch.
 
     Args:
         checked: the schema that has the problems.

@@ -206,5 +206,6 @@ def _gap(known: TopicState, move: Moved, choice: Choice) -> TopicCommit:
 def _check_end(topic: str, partition: int, offset: int, bounds: LogBounds | None) -> None:
     if bounds is not None and offset > bounds.end:
         raise OffsetsRefused(
-            f"partition {partition} of topic {topic} ends at offset {bounds.end}, so it cannot continue at {offset}"
+            f"partition {partition} of topic {topic} ends at offset {bounds.end}, so the load cannot continue "
+            f"at {offset}; choose an offset up to {bounds.end}"
         )

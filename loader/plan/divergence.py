@@ -103,13 +103,13 @@ def shared_ends(source: EpochSource, doubts: Mapping[TopicPartition, SuspectPart
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The state of the search, in one partition's log, for the offset up to which it still has the batches that were
-    read. The search asks the broker where one leader epoch ends, and continues with the next older epoch if the log
-    lacks it.
+    """A search for the offset up to which a partition's log is still the log that was read. Each request asks the
+    broker for the end offset of one leader epoch. If the log does not have this epoch, the next request asks for the
+    next older one.
 
-    `epoch` is the epoch of the next request. The result is at most `up_to`. `older` are the epochs to request after it,
-    newest first, each with its end offset in the log that was read. `is_read` is False for an epoch from which no batch
-    was read: the leader's epoch at the last commit.
+    `epoch` is the epoch of the next request, and `older` are those of later requests, newest first, each with its end
+    offset in the log that was read. The result is at most `up_to`. `is_read` is False while `epoch` is the leader's
+    epoch at the last commit: no batch of it was read.
     """
 
     epoch: int

@@ -267,8 +267,8 @@ class RowsOfBatches:
 
 
 def project(core: Library, program: Program, body: bytes, row_bytes_max: int) -> tuple[bytes, int | None] | None:
-    """Converts one body in the core. Returns the row and the number in the body's time field, None if the core does not
-    accept the body, so that Python must report the reason."""
+    """Converts one body in the core. Returns the row and the number in the body's time field; returns None if the core
+    does not accept the body, so that Python must report the reason."""
     made, _words = c_program(program, 0, 0)
     row = ctypes.create_string_buffer(max(1, row_bytes_max))
     seen, value = ctypes.c_int32(), ctypes.c_int64()

@@ -112,7 +112,8 @@ class _Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The messages of a piece (the components that one commit replaces), read again: with the plan and the results."""
+    """The files that one commit of a backfill replaces, after their messages were read again: the plan of that read,
+    its results, and the results reconciled with the plan."""
 
     plan: LoadPlan
     reading: Reading

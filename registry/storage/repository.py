@@ -227,8 +227,8 @@ class Repository:
         """Finds the transactions that are writing versions now, as (process id, transaction id), by the locks that they
         hold.
 
-        A transaction without such a lock has not read anything so far, because a statement takes its locks before it
-        reads.
+        A transaction that will write versions but has no such lock yet has not read anything: a statement takes its
+        locks before it reads.
         """
         return {(row.pid, row.virtualtransaction) for row in self._connection.execute(statements.WRITERS)}
 

@@ -290,8 +290,8 @@ class _Revision:
         return TypeSet({path: text}, strict=False, prefix=commit, type_source=self).schema(path)
 
     def _changes(self, suffix: str) -> Sequence[FileChange]:
-        """Returns the changes in the history of the revision to files that may be schemas (`.avsc`, `.json`) or have
-        the given suffix."""
+        """Returns the changes that the commits up to this git revision made to files that may be schemas (`.avsc`,
+        `.json`) or have the given suffix."""
         if suffix not in self._histories:
             suffixes = dict.fromkeys((SUFFIX, JSON_SUFFIX, suffix.lower()))
             patterns = [f":(glob,icase)**/*{glob.escape(each)}" for each in suffixes]
