@@ -35,7 +35,7 @@ meanwhile."""
 
 
 class _Thread:
-    """A thread that alone uses one client, and runs one call at a time."""
+    """A thread that alone uses one `Producer` or `Consumer`, and runs one call at a time."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, "headrace-aio")
@@ -234,7 +234,7 @@ class AsyncConsumer:
         await self._thread.call(self._client().resume, topic_partitions)
 
     async def mark_unfinished(self) -> None:
-        """Marks the current message as not finished, so that it is not committed; see `Consumer.mark_unfinished`."""
+        """Excludes the last returned message from the commit by `close`; see `Consumer.mark_unfinished`."""
         await self._thread.call(self._client().mark_unfinished)
 
     async def _next_or_timeout(self, waiting_since: float) -> Message | NoMessage:

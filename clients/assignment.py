@@ -87,7 +87,7 @@ class Assignment:
 
     def start(self, kafka: Any) -> None:
         """Starts reading the assigned partitions that are not started yet, at their committed offsets or else at the
-        offsets that `find_starts` returns. Calls the application's `on_assign`.
+        offsets that the constructor's `find_starts` returns. Calls the application's `on_assign`.
 
         Raises:
             SourceUnavailable: the start offsets cannot be fetched; the next call tries again.

@@ -82,7 +82,8 @@ class _Call:
         return self._has_returned.wait(timeout_s)
 
     def then(self, function: Callable[[], object]) -> bool:
-        """Makes the thread run `function` after the current one; returns False if that has already returned."""
+        """Makes the thread run `function` after the function that it runs now. Returns False, and does not run
+        `function`, if that other function has already returned."""
         with self._lock:
             if self._has_returned.is_set():
                 return False

@@ -213,7 +213,7 @@ class Consumer:
             self._waiting_since, self._wait_until = None, math.inf
 
     def commit(self) -> None:
-        """Commits the offsets of all messages that were returned to the application, including the current one.
+        """Commits the offsets of all messages that were returned to the application, including the last one.
 
         Partitions that were assigned to other members are left out: a commit would reset their position.
 
@@ -225,7 +225,8 @@ class Consumer:
         self.commit_finished()
 
     def commit_finished(self) -> None:
-        """Commits the offsets of all messages that were returned to the application, except the current one."""
+        """Commits the offsets of all messages that were returned to the application, except the last one, which it may
+        still be processing."""
         if self._options.group is None:
             raise ValueError("commit needs a group; pass group to the consumer")
         with self._active_call():
@@ -285,15 +286,15 @@ class Consumer:
         self._assignment.paused = frozenset() if topic_partitions is None else self._assignment.paused - resumed
 
     def mark_unfinished(self) -> None:
-        """Excludes the current message from the commit by `close`, so that the group reads it again. Call this before
-        `close`."""
+        """Excludes the last returned message from the commit by `close`, so that the group reads it again. Call this
+        before `close`."""
         self._commits.mark_unfinished()
 
     def close(self) -> None:
         """Closes the consumer.
 
-        With `auto_commit` it commits finished messages. The current message counts as finished, unless an exception is
-        being raised. Nothing else is committed. Closing again, or in a forked process, does nothing.
+        With `auto_commit` it commits finished messages. The last returned message counts as finished, unless an
+        exception is being raised. Nothing else is committed. Closing again, or in a forked process, does nothing.
 
         If brokers hang, it returns after about `CLOSE_TIMEOUT_S`; uncommitted messages are then read again.
 

@@ -285,8 +285,8 @@ def _expected(what: str, value: Any, path: str) -> Problem:
 
 
 def branches_of_datetimes(branches: Sequence[Type]) -> list[Type]:
-    """Returns the branches of a union to try for a datetime. Without a timestamp branch these are all; otherwise date
-    branches are left out, because a date drops the time of day."""
+    """Returns the branches of a union to try for a datetime: all, or all except dates if one is a timestamp, because a
+    date drops the time of day."""
     times = [_is_logical_type(branch, "timestamp") for branch in branches]
     return [branch for branch in branches if not (any(times) and _is_logical_type(branch, "date"))]
 

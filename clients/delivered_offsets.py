@@ -66,8 +66,8 @@ class DeliveredOffsets:
         return found + self._starts(kafka, unknown)
 
     def _starts(self, kafka: Any, topic_partitions: list[TopicAndPartition]) -> list[tuple[TopicAndPartition, int]]:
-        """Returns each of these partitions, for which no offset is known, with its committed offset. The Kafka client
-        started reading there, and nothing was committed since."""
+        """Returns each of these partitions with the committed offset of the group. The partitions have no entry in
+        `next_offsets`: the Kafka client began to read them at that offset, and nothing was committed since."""
         if not topic_partitions:
             return []
         try:

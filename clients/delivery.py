@@ -26,7 +26,7 @@ class RecordMetadata(NamedTuple):
 
 
 class MessageSender(Protocol):
-    """The part of a producer that a `Delivery` uses."""
+    """The attributes and methods of a producer that a `Delivery` uses."""
 
     completed: Callable[[Delivery], None]
     """Called with each message that was acknowledged or failed."""

@@ -174,8 +174,8 @@ def compiled_schema(schema: Schema, *, logical_types: bool = True) -> Any:
 def _parsed(schema: Schema, logical_types: bool) -> Any:
     """Parses a schema with fastavro, and marks it as parsed where fastavro does not.
 
-    fastavro does not mark an array or a map at the root. It would parse the root again for each message, and would then
-    reject a default that `compiled_schema` has replaced in a record inside.
+    fastavro does not mark a schema whose root is an array or a map. It would parse that schema again for each message,
+    and would then reject its fields with a default that `compiled_schema` has replaced.
     """
     its_json = json.loads(self_contained_text(schema), object_hook=_valid if logical_types else _without_logical_type)
     aliases = _aliases(schema)

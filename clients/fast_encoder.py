@@ -203,7 +203,7 @@ class _Writer:
         Args:
             node: the type of the variable's value.
             inside: names of the records that contain this type; a record inside itself is not supported.
-            depth: number of types around this one, and 1 for itself.
+            depth: nesting level of the type; 1 for the root of the schema.
         """
         node = self._schema.resolve(node)
         if depth > DEPTH_MAX or next(self._numbers) > NODES_MAX:

@@ -34,7 +34,7 @@ class FetchBuffer:
             self.ready.extend(self._paused.pop(topic_partition, ()))
 
     def requeue(self, record: Record) -> None:
-        """Puts a record that was taken from `ready` back, as the next one of its partition."""
+        """Puts back a record that was taken from the buffer, as the next one of its partition."""
         self._paused.get((record.topic, record.partition), self.ready).insert(0, record)
 
     def forget(self, topic_partitions: Iterable[TopicAndPartition]) -> None:
@@ -52,8 +52,8 @@ class FetchBuffer:
             self._paused.pop(topic_partition, None)
 
     def move_paused(self) -> None:
-        """Moves records of paused partitions out of `ready`. Called after a fetch, because it may have added such
-        records."""
+        """Moves records of paused partitions out of `ready`, the records that the application gets next, and stores
+        them until the partitions are resumed. Called after a fetch, because it may have added such records."""
         if not self._paused:
             return
         ready: deque[Record] = deque()

@@ -38,20 +38,20 @@ class GroupCommits:
         self._calls = BlockingCalls()
 
     def set_current(self, topic_partition: TopicAndPartition, next_offset: int) -> None:
-        """Makes the message that is returned to the application the current one; `next_offset` is the offset after
-        it."""
+        """Stores that the message before `next_offset` is returned to the application now. Commits include it only
+        after `mark_finished`."""
         self._current = (topic_partition, next_offset)
 
     def mark_finished(self) -> None:
-        """Marks the current message as finished: the next commit includes it."""
+        """Marks the message that was last returned to the application as finished: the next commit includes it."""
         if self._current is not None:
             topic_partition, next_offset = self._current
             self._finished[topic_partition] = next_offset
             self._current = None
 
     def revert(self, topic_partition: TopicAndPartition, next_offset: int) -> None:
-        """Marks the message before `next_offset` as not finished. It is the last one that was returned, and may have
-        been marked as finished already."""
+        """Marks the message before `next_offset`, which was the last one returned to the application, as not finished.
+        It may have been marked as finished already."""
         self.mark_unfinished()
         if self._finished.get(topic_partition) == next_offset:
             self._finished[topic_partition] = next_offset - 1
@@ -61,7 +61,7 @@ class GroupCommits:
         self._finished[topic_partition] = offset
 
     def mark_unfinished(self) -> None:
-        """Discards the current message without finishing it."""
+        """Forgets the message that was last returned to the application, without marking it as finished."""
         self._current = None
 
     def forget(self, topic_partitions: Iterable[TopicAndPartition]) -> None:
@@ -136,7 +136,7 @@ class GroupCommits:
 
     @property
     def is_pending(self) -> bool:
-        """Whether a commit is still running that has timed out."""
+        """Whether a commit that has timed out is still running."""
         return self._calls.is_busy
 
     def close(self, kafka: Any) -> None:
@@ -185,7 +185,8 @@ class GroupCommits:
             )
 
     def on_committed(self, error: Any, partitions: list[TopicPartition]) -> None:
-        """Handles the response to `commit_async`."""
+        """Handles the brokers' response to `commit_async`. After an error, the next call of `commit_async` commits the
+        offsets again, except those of deleted partitions."""
         if error is not None:
             self._committing = {}
             if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:

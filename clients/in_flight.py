@@ -110,8 +110,8 @@ class InFlight:
         self.log_failures(only_when_due=True)
 
     def run_callbacks(self, until: float = math.inf) -> None:
-        """Calls `on_delivery` for all waiting messages in the current thread. Begins no call after the time `until` on
-        the monotonic clock.
+        """Calls `on_delivery` in the current thread for each acknowledged or failed message for which it was not called
+        yet. Begins no call after the time `until` on the monotonic clock.
 
         Does nothing inside an `on_delivery`, because the outer call continues with the next message. If a signal
         handler raises, it interrupts at most the running call; the other messages wait for the next call of this
@@ -223,8 +223,8 @@ class InFlight:
             raise FlushFailed(failed + incomplete, self._failure if failed else LATE)
 
     def log_failures(self, *, only_when_due: bool) -> None:
-        """Logs the failures that were not logged yet. With `only_when_due`, does so at most every
-        `LOG_FAILURES_EVERY_S`.
+        """Logs the number of failed messages of each topic that were not logged yet. With `only_when_due`, does so at
+        most every `LOG_FAILURES_EVERY_S`.
 
         The caller must not hold the lock, because a log handler may send with the same producer.
         """

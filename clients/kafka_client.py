@@ -111,7 +111,7 @@ def create_client(client: type[Client], config: dict[str, Any]) -> Client:
     """Creates a producer or consumer of confluent-kafka.
 
     Args:
-        client: its class.
+        client: the class of the producer or consumer.
         config: options of librdkafka.
 
     Raises:

@@ -451,8 +451,8 @@ class Producer:
         published later, if necessary by another process.
 
         Args:
-            taking: which rows of this producer are published. Rows that ended processes left in their spools are always
-                published, too.
+            taking: selects the rows of this producer: all, or those of ended windows. Rows that ended processes left in
+                their spools are always published, too.
         """
         self._publisher.add_rows([*self._leftovers.rows(), *self._counter.take_rows(wall_clock_ms(), taking)])
         self._publisher.wait(max(0.0, deadline - time.monotonic()))

@@ -17,7 +17,7 @@ def as_timestamp(topic: str, timestamp_ms: Any) -> int:
     """Returns `timestamp_ms` for the Kafka client, after checking that it is a valid record timestamp.
 
     Raises:
-        ProducerError: it is not a 64-bit integer, or 0.
+        ProducerError: it is 0, or not a 64-bit integer.
     """
     try:
         number_ms = operator.index(timestamp_ms)

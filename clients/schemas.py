@@ -45,7 +45,8 @@ time."""
 
 
 class EncodingCache:
-    """Caches the encodings of one producer. Thread-safe; concurrent threads may request the same schema twice.
+    """Caches the encodings (one per topic and schema) that a producer uses for its messages. Thread-safe; concurrent
+    threads may request the same schema from the registry twice.
 
     Args:
         loader: settings with the subjects and time fields of topics; producers, consumers and loader must use the same
