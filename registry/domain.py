@@ -87,7 +87,7 @@ class Metadata:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the metadata as a JSON object, which `of` parses."""
+        """Returns the metadata as a JSON object, which `Metadata.of` parses."""
         return {
             "properties": dict(self.properties),
             "tags": {path: list(names) for path, names in self.tags},

@@ -213,7 +213,8 @@ class UsersFileUnusable(RegistryError):
 
 
 class ServiceError(RegistryError):
-    """An error response without a class of its own. `status` and `error_code` come from the response."""
+    """An error response of the registry for which there is no specific error class. `status` and `error_code` come from
+    the response."""
 
     def __init__(self, detail: str, *, status: int = 0, error_code: int = 0) -> None:
         self.status = status

@@ -122,12 +122,12 @@ def subject_name(text: str) -> str:
 
 
 def scope_name(text: str) -> str | None:
-    """Parses the scope in the URL of a configuration or mode request: a subject, a context or all contexts. Returns
-    None for the default context.
+    """Parses the scope in the URL of a configuration or mode request: a subject, a context or all contexts. Returns the
+    qualified name of the scope; None for the default context.
 
     Raises:
-        InvalidSubject: as in `subject_name`. The reserved context `.__GLOBAL` is valid here without a subject, and
-            means all contexts.
+        InvalidSubject: the name is too long, reserved, ambiguous or has control characters. The context `.__GLOBAL`,
+            which means all contexts, is only valid without a subject.
     """
     context, name = _split_valid(text)
     if context == GLOBAL_CONTEXT and name:
@@ -147,7 +147,7 @@ def resolve_in_context(subject: str, text: str) -> str:
         text: the subject in the reference, with or without a context.
 
     Raises:
-        InvalidSubject: as in `subject_name`.
+        InvalidSubject: `text` is too long, reserved, ambiguous, has control characters, or its context is reserved.
     """
     name = subject_name(text)
     return name if text.startswith(":.") else qualified(context_of(subject), name)

@@ -379,7 +379,7 @@ def _network(address: str) -> str:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """A value that changes when the file is written, replaced or removed."""
+    """A value that changes when the file at `path` is written, replaced or removed."""
     try:
         status = path.stat()
     except OSError as error:

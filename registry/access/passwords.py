@@ -68,7 +68,7 @@ class PasswordHash:
 
     @classmethod
     def parse(cls, text: str) -> PasswordHash:
-        """Parses the text of a users file.
+        """Parses a hash as it is written in a users file.
 
         Raises:
             ValueError: the text is not such a hash; the message does not repeat it.

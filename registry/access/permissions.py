@@ -43,12 +43,13 @@ class Target:
 
     @classmethod
     def of_subject(cls, subject: str) -> Target:
-        """Target for a qualified subject name."""
+        """Returns the target of a request for a subject, given by its qualified name."""
         return cls(*split_subject(subject))
 
     @classmethod
     def of_scope(cls, scope: str | None) -> Target:
-        """Target for the scope of a configuration or mode, as `registry.names.scope_name` returns it."""
+        """Returns the target of a configuration or mode request: the subject, context or everything that `scope` names.
+        None is the default context."""
         if scope is None:
             return cls(DEFAULT_CONTEXT)
         if scope == ALL_CONTEXTS_SCOPE:

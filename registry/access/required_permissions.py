@@ -157,8 +157,8 @@ def authorize(
     Args:
         principal: the sender.
         permission: the required permission.
-        resource: the kind of resource that it is required on.
-        target: the resource, where the request names it.
+        resource: the kind of resource on which the permission is required.
+        target: the resource; None if the request names none.
     """
     if resource is ResourceKind.PUBLIC_INFO:
         return None

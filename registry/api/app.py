@@ -211,10 +211,10 @@ def _qualified(context: str, segment: str) -> str:
 
 
 def _with_subject(context: str, query: str, name: str, names: tuple[str, ...]) -> str:
-    """Returns a query in which the parameter with the subject names a context.
+    """Adds a context to the subject (or subject prefix) in a query, unless that names a context. Returns the query.
 
     Args:
-        context: the context to add if the parameter has none.
+        context: the context to add.
         query: the query of the request, percent-encoded.
         name: the name of the parameter in the result. If the query has no subject, the value is the context alone.
         names: the accepted names of the parameter; the first one that the query has is used, all are replaced.

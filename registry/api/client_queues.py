@@ -37,7 +37,8 @@ class ClientQueues:
         """Waits until it is the client's turn, then runs `work` and returns its result.
 
         Raises:
-            ClientQueueFull: `work` was not run.
+            ClientQueueFull: too many computations of the client are queued, or this one waited too long; `work` was not
+                run.
         """
         if self._free and client not in self._running:
             self._free -= 1
@@ -70,7 +71,8 @@ class ClientQueues:
             raise
 
     def _start_next(self, client: Hashable) -> None:
-        """Records that the client's computation has ended, and starts its next queued one."""
+        """Records that the client's computation has ended, and starts queued computations of any clients that may run
+        now."""
         self._running.discard(client)
         self._free += 1
         for waiting in list(self._queues):

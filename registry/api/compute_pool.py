@@ -79,8 +79,8 @@ class ComputePool:
         return failure is None
 
     async def respond(self, environ: dict[str, Any]) -> AppResponse:
-        """Runs the application for a WSGI environ in a process of the pool. Waits for the processes to start if
-        necessary.
+        """Runs the WSGI application in a process of the pool, for the request in `environ`, and returns the response.
+        Waits for the processes to start if necessary.
 
         Raises:
             ClientQueueFull: the pool is closed.

@@ -24,13 +24,14 @@ _WEIGHT: Final = re.compile(r"\d+\.?\d*|\.\d+", re.ASCII)
 
 
 def content_type() -> str | None:
-    """The content type for the current request; None when the client accepts none of `PRODUCED`."""
+    """The content type of the response to the current request; None when the client accepts none of the types in
+    `PRODUCED`."""
     return negotiate_content_type(request.headers.get("Accept", ""))
 
 
 @lru_cache(ACCEPT_CACHE_SIZE)
 def negotiate_content_type(accept: str) -> str | None:
-    """The best content type for a value of `Accept`; None when the client accepts none of `PRODUCED`.
+    """The best of the content types in `PRODUCED` for a header `Accept`; None when the client accepts none of them.
 
     Parses like JAX-RS rather than RFC 9110, because Java's HTTP client up to 17.0.3 sends
     `text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2`. Parameters other than the weight are ignored, `*` means
@@ -45,7 +46,7 @@ def negotiate_content_type(accept: str) -> str | None:
 
 
 def _media_range(item: str) -> tuple[str, str, float] | None:
-    """(type, subtype, weight) of an item of `Accept`; None for an invalid item."""
+    """(type, subtype, weight) of an item of the header `Accept`; None for an invalid item."""
     name, *parameters = (part.strip() for part in item.split(";"))
     kind, slash, subkind = name.partition("/")
     if not (slash or kind == "*"):

@@ -79,7 +79,8 @@ def services_of(app: Flask) -> Services:
 
 
 def services() -> Services:
-    """The services of the current application, restricted to the subjects that the principal may read."""
+    """Returns the operations of the current application, such as registration and lookup. Lookups are restricted to the
+    subjects that the sender of the request may read."""
     found = services_of(current_app)
     if not is_restricted():
         return found

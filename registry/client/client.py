@@ -150,7 +150,7 @@ class RegistryClient:
         return parse_registered_schema({"id": schema_id, **response})
 
     def lookup(self, subject: str, text: str, references: Sequence[SchemaReference] = ()) -> RegisteredSchema:
-        """The version of a subject that holds a schema.
+        """The version of a subject that has the given schema.
 
         Raises:
             SubjectNotFound: the subject has no versions.
@@ -232,7 +232,7 @@ class RegistryClient:
         return parse_schema(schema.text, references=referenced, source=source, strict=False)
 
     def contexts(self) -> list[str]:
-        """The contexts, including the default one (`.`)."""
+        """The names of the registry's contexts, including the default one (`.`)."""
         return list(self._call("GET", "/contexts", shape=list))
 
     def subjects(self, prefix: str | None = None, deleted: bool = False) -> list[str]:
@@ -256,7 +256,7 @@ class RegistryClient:
 
     def version(self, subject: str, version: int | Literal["latest"]) -> RegisteredSchema:
         """One version of a subject, by its number or "latest". A version requested by number may be soft-deleted, and
-        the result is cached.
+        is cached; the response to "latest" is not cached.
 
         Raises:
             SubjectNotFound: the subject has no versions.

@@ -86,7 +86,7 @@ def pause_s(failures: int, retry_after_s: float | None, random_fraction: float) 
     """Pause in seconds before the next attempt with a server that has failed `failures` times for this request.
 
     Args:
-        retry_after_s: the pause that the server requested.
+        retry_after_s: the pause that the server requested; None if it requested none.
         random_fraction: a random number in [0, 1).
     """
     bound_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0 ** (failures - 1))

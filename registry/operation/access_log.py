@@ -43,12 +43,12 @@ class AccessLog:
         self._second_text = ""
 
     def write(self, scope: Any, status: int, size: int, seconds: float, user: str, *, cached: bool) -> None:
-        """Writes a line.
+        """Writes a line for a request and its response.
 
         Args:
             scope: the ASGI scope of the request.
             status: the status of the response.
-            size: the size of its body, in bytes.
+            size: the size of the response body, in bytes.
             seconds: the duration of the request.
             user: the user; "" for anonymous clients.
             cached: whether the response came from the cache.

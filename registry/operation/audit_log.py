@@ -34,7 +34,7 @@ class AuditLog:
         self._now_ms = now_ms
 
     def write(self, action: str, details: Mapping[str, Any], *, user: str, client: str, request_id: str) -> None:
-        """Writes a line for a committed change.
+        """Writes a line for a committed change of the registry.
 
         Args:
             action: such as `version_registered`.

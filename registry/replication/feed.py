@@ -97,7 +97,7 @@ class ReplicationResponse:
 
     Attributes:
         source: the identity of the source registry.
-        position: the position of the source.
+        position: identifies the current state of the source registry.
         states: the id and revision of every subject, by name; None if nothing has changed since the position in the
             request.
         settings: all settings; None if nothing has changed since the position in the request.

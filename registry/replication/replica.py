@@ -43,16 +43,16 @@ REFERENCE_PASSES_MAX: Final = 10  # per round; chains of references to subjects 
 
 
 class ReplicationSource(Protocol):
-    """The registry that is replicated."""
+    """The registry that a replica copies."""
 
     @property
     def url(self) -> str: ...
 
     def fetch(self, request: ReplicationRequest) -> ReplicationResponse:
-        """Sends a request to the source.
+        """Sends a replica's request to the source registry and returns the response.
 
         Raises:
-            RegistryError: the source is not reachable or its response is invalid.
+            RegistryError: the source registry is not reachable or its response is invalid.
         """
         ...
 
@@ -67,7 +67,7 @@ class ReplicationCaller(Protocol):
 
 
 class HttpReplicationSource:
-    """A source that is reached by its REST API."""
+    """A source registry that a replica reads through its REST API."""
 
     def __init__(self, client: ReplicationCaller) -> None:
         self._client = client
@@ -77,12 +77,12 @@ class HttpReplicationSource:
         return self._client.url
 
     def fetch(self, request: ReplicationRequest) -> ReplicationResponse:
-        """Sends a request to the source.
+        """Sends a replica's request to the source registry and returns the response.
 
         Raises:
             ReplicationStopped: the registry does not support replication.
-            InvalidResponse: the source has another release, with another format.
-            RegistryError: the source is not reachable.
+            InvalidResponse: the response is malformed, or has the format of another release.
+            RegistryError: the source registry is not reachable.
         """
         try:
             response = self._client.call("POST", "/replication", body=request_json(request))
@@ -248,10 +248,10 @@ class Replica:
         return update, known | {name: subject.state for name, subject in fetched.subjects.items()}
 
     def _fetch_subjects(self, names: Collection[str]) -> _Fetched:
-        """Fetches these subjects with all versions, and their schemas that this database does not have.
+        """Fetches these subjects with all versions, and those of their schemas that this database does not have.
 
-        If a fetched schema refers to a version that is not in this database either, fetches the subject of that version
-        too. The source may have added it after it listed its subjects for this round.
+        If a fetched schema refers to a version that was neither fetched nor is in this database, fetches the subject of
+        that version, too. The source registry may have added the version after this round listed the subjects.
         """
         subjects: dict[str, ReplicatedSubject] = {}
         schemas: dict[SchemaKey, ReplicatedSchema] = {}

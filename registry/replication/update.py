@@ -21,7 +21,7 @@ SchemaKey = tuple[str, int]
 
 
 class ReplicaDiverged(Exception):
-    """This database contradicts the source; a full update has to replace everything."""
+    """The replica's database contradicts the source registry; a full update has to replace everything."""
 
 
 @dataclass(frozen=True, slots=True)
