@@ -139,7 +139,7 @@ class OffsetCommits:
         marker afterwards.
 
         Raises:
-            RequestRefused: they could not be stored.
+            RequestRefused: the offsets could not be stored.
         """
         pending = self._offsets.pending(producer_id)
         if is_commit and pending:
@@ -218,8 +218,8 @@ class OffsetCommits:
             yield
 
     async def delete_before_create_durably(self, topic: str) -> None:
-        """Runs `delete_before_create` and waits until the deletion is on disk. Otherwise a power failure would give the
-        new topic the old offsets.
+        """Deletes the offsets of an earlier topic of this name, before the topic is created, and waits until the
+        deletion is on disk. Otherwise a power failure would give the new topic the old offsets.
 
         Raises:
             RequestRefused: the deletion could not be stored.
@@ -240,8 +240,8 @@ class OffsetCommits:
             await self._store.wait_until_durable()
 
     def _store_deletion_batch(self, topic: str) -> bool:
-        """Stores the deletion of the next batch of a deleted topic's offsets; returns False if none is left. No topic
-        of this name is created until all batches are stored.
+        """Stores the deletion of the next batch of a deleted topic's offsets; returns False if no offset is left to
+        delete. No topic of this name is created until all batches are stored.
 
         Raises:
             RequestRefused: the batch could not be written; the next call tries it again.

@@ -43,7 +43,7 @@ class ConsumerMember:
     """A member of a consumer group.
 
     `assigned` and `revoking` are its current assignment (see `CurrentAssignment`). The member owns the partitions in
-    both, and no other member owns them.
+    `assigned` and those in `revoking`, and no other member owns any of them.
     """
 
     member_id: str

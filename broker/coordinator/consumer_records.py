@@ -56,7 +56,8 @@ class StoredGroup:
     target: dict[str, frozenset[TopicIdPartition]] = field(default_factory=dict)
 
     def apply(self, key: ConsumerKey, value: bytes | None) -> None:
-        """Applies one record. A record without a value deletes what earlier records of its key have set.
+        """Applies one record of the log to this state. A record without a value deletes what earlier records of its key
+        have set.
 
         Raises:
             MalformedMessage: the record is malformed.
@@ -141,8 +142,8 @@ def unstored_entries(group: ConsumerGroup, changed_at_ms: int) -> list[TableEntr
 
 
 def consumer_entry(group: ConsumerGroup, key: ConsumerKey, changed_at_ms: int) -> TableEntry:
-    """Returns the record for a key, with the group's current state as its value; the value is None if the member does
-    not exist.
+    """Returns the record of `__consumer_offsets` with the key `key`. Its value is the group's current state; None if
+    `key` names a member that does not exist.
 
     Args:
         changed_at_ms: time since when the group has no members, if it has none; part of the record of the group epoch.

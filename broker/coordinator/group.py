@@ -93,8 +93,8 @@ class Group:
     # Requests
 
     def join(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> GroupActions:
-        """Processes the request of a member to join the next generation. Returns the actions to perform; the response
-        to this request may come from a later call."""
+        """Processes a member's JoinGroup request, which `ticket` identifies, and returns the actions to perform. The
+        response to the request may be among the actions of a later call."""
         try:
             self._check_join(request)
             if request.member_id == "":
@@ -106,8 +106,9 @@ class Group:
         return self._take_actions()
 
     def sync(self, request: SyncRequest, ticket: Ticket, now_ms: int) -> GroupActions:
-        """Processes the request of a member for its assignment. The leader's request contains the assignments of all
-        members. Returns the actions to perform; the response to this request may come from a later call."""
+        """Processes a member's SyncGroup request, which `ticket` identifies, and returns the actions to perform. The
+        leader's request contains the assignments of all members. The response to the request may be among the actions
+        of a later call."""
         try:
             member = self._require_current(request.member_id, request.instance_id, request.generation)
             if request.protocol_type not in (None, self.protocol_type) or request.protocol not in (None, self.protocol):
@@ -132,8 +133,8 @@ class Group:
         return self._take_actions()
 
     def disconnect(self, ticket: Ticket, now_ms: int) -> GroupActions:
-        """Records that the connection of the request that waits under this ticket was closed. From now on the session
-        of its member may time out. Returns the actions to perform."""
+        """Records that the connection of the waiting request that `ticket` identifies was closed. From now on the
+        session of its member may time out. Returns the actions to perform."""
         for member in self.members.values():
             if member.join_ticket == ticket:
                 member.join_ticket = None
@@ -351,7 +352,8 @@ class Group:
             self._complete_join(now_ms)
 
     def _on_join_timeout(self, now_ms: int) -> None:
-        """Continues a rebalance after its timeout, with the members that have joined. Static members stay members."""
+        """Continues a rebalance after its timeout with the members that have joined. Of the others, static members stay
+        in the group and all others are removed. If no member has joined, waits for another timeout."""
         for member in [member for member in self.members.values() if member.join_ticket is None]:
             if member.instance_id is None:
                 self._drop(member)

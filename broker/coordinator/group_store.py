@@ -94,7 +94,7 @@ class GroupStore:
             self._on_compaction_due()
 
     async def wait_until_durable(self) -> None:
-        """Waits until everything appended is on disk, unless fsync is `none`."""
+        """Waits until everything appended to the log of `__consumer_offsets` is on disk, unless fsync is `none`."""
         await self.table.wait_until_durable()
 
     def check_can_create(self, group_id: str, replaced: Group | None = None) -> None:

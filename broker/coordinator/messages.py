@@ -72,7 +72,7 @@ class SyncResult:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The result for the JoinGroup or SyncGroup request that waits under this ticket."""
+    """The result for the waiting JoinGroup or SyncGroup request that `ticket` identifies."""
 
     ticket: Ticket
     result: JoinResult | SyncResult

@@ -69,7 +69,7 @@ class _PartitionMap(Generic[Value]):
         return value
 
     def pop_topic(self, topic: str) -> dict[str, dict[int, Value]]:
-        """Removes the values of a topic and returns them by group id and partition."""
+        """Removes the values of a topic from the map and returns them by group id and partition."""
         return {group_id: self._drop(group_id, topic) for group_id in tuple(self._groups_of.get(topic, ()))}
 
     def _drop(self, group_id: str, topic: str) -> dict[int, Value]:
@@ -149,9 +149,9 @@ class OffsetTable:
     def apply(self, key: OffsetKey, committed: CommittedOffset | None, producer_id: int | None = None) -> None:
         """Stores `committed` as the committed offset of `key` (group, topic, partition); None deletes the offset.
 
-        Pending offsets of `key` that were stored earlier are dropped, so that they do not overwrite this newer one.
-        Without a `producer_id` these are all pending offsets of the key. If the commit ends the transaction of
-        `producer_id`, they are the pending offset of this producer and those stored before it.
+        Also drops pending offsets of `key` that were stored earlier, so that they do not overwrite this newer one: all
+        of them if `producer_id` is None. If the commit ends the transaction of `producer_id`, drops only the pending
+        offset of this producer and those stored before it.
         """
         for each in tuple(self._producers.get(key) or ()):
             self._add_bytes(key.topic, -_bytes_of(self._pending[each].offsets.pop(key)))
@@ -220,11 +220,11 @@ class OffsetTable:
             self._producers.pop(key)
 
     def pending_producer(self, key: OffsetKey, committed: CommittedOffset | None) -> int | None:
-        """Returns the id of the producer whose open transaction has a pending offset equal to `committed` for the key;
-        None if no transaction has one.
+        """Returns the id of the producer whose open transaction has a pending offset equal to `committed` for `key`
+        (group, topic, partition); None if no transaction has one.
 
-        Used when the log is loaded at start: the offsets of a committed transaction are stored like any other commit,
-        and only this comparison shows which transaction they belong to.
+        Used when the log is loaded at start: a transaction that commits stores its offsets like any other offsets, and
+        only this comparison shows which transaction they belong to.
         """
         producers = self._producers.get(key) or ()
         return next((each for each in producers if self._pending[each].offsets[key] == committed), None)
@@ -234,9 +234,10 @@ class OffsetTable:
         return dict(pending.offsets) if pending is not None else {}
 
     def all_pending(self) -> list[tuple[int, int, Mapping[OffsetKey, CommittedOffset]]]:
-        """Returns the pending offsets of all open transactions, as (producer id, producer epoch, offsets by key). A
-        transaction may have several entries: a key for which several transactions have a pending offset gets one entry
-        per transaction, in the order in which these offsets were stored."""
+        """Returns the pending offsets of all open transactions as (producer id, producer epoch, offsets by group, topic
+        and partition). A transaction may have several entries: if several transactions have a pending offset for the
+        same group and partition, each of these offsets is an entry of its own, in the order in which they were stored.
+        """
         found: list[tuple[int, int, Mapping[OffsetKey, CommittedOffset]]] = []
         shared: dict[OffsetKey, dict[int, None]] = {}
         for producer_id, each in self._pending.items():

@@ -105,7 +105,7 @@ def encode_group(group: Group, changed_at_ms: int) -> bytes:
     """Encodes the stored state of a group: the value of its record. It contains no members while the group rebalances.
 
     A compaction may run during a rebalance. The members' assignments are then still those of the previous generation,
-    and new members have none; so none are stored, and all members rejoin after a restart.
+    and new members have none. So no members are stored, and all of them rejoin after a restart.
 
     Args:
         changed_at_ms: time since when the group has no members, if it has none.

@@ -77,7 +77,7 @@ class LogTable:
         self._flusher.mark_dirty(self.log)
 
     async def wait_until_durable(self) -> None:
-        """Waits until everything appended is on disk, unless fsync is `none`."""
+        """Waits until everything appended to the table's log is on disk, unless fsync is `none`."""
         if self._fsync is not FsyncMode.NONE:
             await self._flusher.flush(self.log)
 

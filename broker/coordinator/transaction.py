@@ -101,8 +101,9 @@ class Transaction:
         return self.status in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.COMPLETE_COMMIT)
 
     def is_timed_out(self, now_ms: int) -> bool:
-        """True if the transaction is open and started more than its timeout ago. A start time that is as far in the
-        future counts too: the clock was set back, and consumers would wait until it reaches that time."""
+        """True if the transaction is open and its start is further from `now_ms` than its timeout, in the past or in
+        the future. In the future it means that the clock was set back; consumers would have to wait until the clock
+        reaches the start time again."""
         return self.status is TransactionStatus.ONGOING and abs(now_ms - self.started_at_ms) > self.timeout_ms
 
     def is_expired(self, now_ms: int) -> bool:
@@ -208,8 +209,8 @@ class Transaction:
         )
 
     def prepare_end(self, now_ms: int, *, is_commit: bool) -> Transaction:
-        """Returns the state in which the open transaction's commit or abort is decided; the same object if the same end
-        was already decided.
+        """Returns the state after the decision to commit or abort the open transaction; `self` if the same was already
+        decided.
 
         Raises:
             RequestRefused: no transaction is open, or the opposite is decided.
@@ -223,8 +224,8 @@ class Transaction:
         return self if status is self.status else replace(self, status=status, changed_at_ms=now_ms)
 
     def prepare_fence(self, now_ms: int) -> Transaction:
-        """Returns the state in which the open transaction's abort is decided, with a higher epoch, so that its producer
-        can no longer use the id."""
+        """Returns the state after the decision to abort the open transaction, with a higher epoch, so that the current
+        producer can no longer use the transactional id."""
         assert self.status is TransactionStatus.ONGOING
         return replace(
             self,
@@ -235,8 +236,8 @@ class Transaction:
         )
 
     def complete(self, now_ms: int) -> Transaction:
-        """Returns the state with `Complete…` instead of `Prepare…`, to be stored when all markers of the transaction
-        are on disk."""
+        """Returns the state with the status `CompleteCommit` or `CompleteAbort` instead of `Prepare…`, to be stored
+        when all markers of the transaction are on disk."""
         return replace(self, status=_COMPLETED_STATUS[self.status], partitions=frozenset(), changed_at_ms=now_ms)
 
 

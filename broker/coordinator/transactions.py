@@ -83,7 +83,7 @@ class TransactionCoordinator:
 
     Args:
         logs: all partition logs.
-        offsets: the partition of `__consumer_offsets`.
+        offsets: topic and number of the partition of `__consumer_offsets`.
         open_table: creates the table of transactional ids; called for the first id.
         was_clean_shutdown: whether the last broker on this directory shut down cleanly.
         boot_id: identifies the current boot of the machine; "" if the system does not provide it.

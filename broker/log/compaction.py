@@ -127,7 +127,7 @@ class DutyCycle:
         self._since_s = clock()
 
     def pause_if_due(self) -> None:
-        """Sleeps if the thread has worked for BURST_S.
+        """Sleeps if the thread has worked for BURST_S since its last sleep.
 
         Raises:
             CompactionCancelled: the work is no longer needed.
@@ -339,8 +339,8 @@ def fsync_staged_swap(group: Sequence[ClosedSegment]) -> None:
 
 
 def install_swap(group: Sequence[ClosedSegment]) -> None:
-    """Gives the compacted file of a group, which are adjacent segments, the name of the first of them, and deletes the
-    indexes of this segment.
+    """Gives a compacted file the name of the first of the segments that it replaces (`group`), and deletes the indexes
+    of that segment.
 
     Raises:
         OSError: the log is unchanged except for the indexes; call `abort_swap`.

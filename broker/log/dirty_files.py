@@ -32,8 +32,8 @@ class DirtyFiles:
         self._at.update(dict.fromkeys(paths, self.changes))
 
     def mark_fsynced(self, changes: int) -> None:
-        """Records that all files were fsynced when `changes` had this value; files that were changed later remain
-        dirty."""
+        """Records that all files were fsynced as they were after change number `changes`; files that were changed later
+        remain dirty."""
         # Compared by change number, not by name: the active segment may have been appended to and closed meanwhile.
         self._at = {path: change for path, change in self._at.items() if change > changes}
 

@@ -144,21 +144,22 @@ class TimeIndex:
 
 def floor_entry_in_file(path: Path, offset: int) -> OffsetEntry | None:
     """Searches the offset index file of a closed segment. Returns the last entry with an offset up to `offset`, which
-    is relative to the segment's base offset; None if there is none or the file is missing."""
+    is relative to the segment's base offset; None if no entry matches or the file is missing."""
     found = _floor_in_file(path, _OFFSET_ENTRY, offset)
     return OffsetEntry(*found) if found is not None else None
 
 
 def floor_position_in_file(path: Path, offset: int) -> int:
-    """Returns the position in the log file of a closed segment at which to begin reading to find an offset; 0 if its
-    index file has no entry for it."""
+    """Searches the offset index file of a closed segment. Returns the position in the log file at which to begin
+    reading to find `offset`, which is relative to the segment's base offset; 0 if the index has no entry up to
+    `offset`."""
     found = floor_entry_in_file(path, offset)
     return found.position if found is not None else 0
 
 
 def first_entry_in_file(path: Path, position: int) -> OffsetEntry | None:
     """Searches the offset index file of a closed segment. Returns the first entry for `position` in the log file or a
-    later position; None if there is none or the index file is missing."""
+    later position; None if no entry matches or the index file is missing."""
     try:
         entries = _FileEntries(path, _OFFSET_ENTRY)
     except FileNotFoundError:
@@ -170,7 +171,7 @@ def first_entry_in_file(path: Path, position: int) -> OffsetEntry | None:
 
 def time_below_in_file(path: Path, timestamp_ms: int) -> TimeEntry | None:
     """Searches the time index file of a closed segment. Returns the last entry with a timestamp below `timestamp_ms`;
-    None if there is none or the file is missing."""
+    None if no entry matches or the file is missing."""
     found = _floor_in_file(path, _TIME_ENTRY, timestamp_ms - 1)
     return TimeEntry(*found) if found is not None else None
 

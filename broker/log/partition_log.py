@@ -355,7 +355,8 @@ class PartitionLog:
         return FlushJob(paths, active.next_offset, active.base_offset, active.size, changes)
 
     def flushed(self, job: FlushJob) -> None:
-        """Records that the files of `job` were fsynced. Writes after the creation of the job remain dirty."""
+        """Records that the files in `job`, a result of `flush_job`, were fsynced. Writes after the creation of the job
+        remain dirty."""
         self._dirty_files.mark_fsynced(job.changes)
         self.recovery_point = max(self.recovery_point, job.next_offset)
         if self.limits.fsynced_reads_only and job.next_offset > self.high_watermark:
@@ -398,7 +399,8 @@ class PartitionLog:
         """Returns up to `bytes_max` bytes of the batches below the last stable offset, starting with the batch that
         contains `offset`, and the aborted transactions that overlap these batches.
 
-        See `read` for `min_one_batch`.
+        With `min_one_batch` the first batch is returned even if it is larger than `bytes_max`; without it, no bytes are
+        returned then.
 
         Raises:
             RequestRefused: the offset is outside [log_start_offset, log_end_offset].
@@ -412,11 +414,11 @@ class PartitionLog:
     def _read(
         self, offset: int, bytes_max: int, min_one_batch: bool, bound: ReadBound
     ) -> tuple[bytes | FileSlice, int, int]:
-        """Returns up to `bytes_max` bytes of the batches before `bound`, starting with the batch that contains
-        `offset`. The second and third values are the place where the returned bytes end: the base offset of the segment
-        and the position in its file.
+        """Reads up to `bytes_max` bytes of the batches before `bound`, starting with the batch that contains `offset`.
+        Returns the bytes and the place where they end: the base offset of the segment and the position in its file.
 
-        See `read` for `min_one_batch`.
+        With `min_one_batch` the first batch is returned even if it is larger than `bytes_max`; without it, no bytes are
+        returned then.
 
         Raises:
             RequestRefused: the offset is outside [log_start_offset, log_end_offset].

@@ -105,11 +105,12 @@ class ProducerStates:
         return len(self._producers)
 
     def duplicate_of(self, header: BatchHeader) -> int | None:
-        """Checks the sequence numbers of a batch that is about to be appended, and returns whether it is a duplicate.
+        """Checks the sequence numbers of a batch that is about to be appended, and finds out whether it was appended
+        before.
 
         Returns:
-            The original base offset if the batch is a retry of one of the producer's last five batches; None if it must
-            be appended.
+            The base offset of the stored batch if the new one is a retry of one of the producer's last five batches;
+            None if the batch must be appended.
 
         Raises:
             RequestRefused: the producer is fenced, the sequence has a gap, or the batch is a retry of an older batch

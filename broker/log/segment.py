@@ -154,7 +154,7 @@ def aborted_in_part(segment: ClosedSegment, start: int, end: int) -> list[Aborte
     """Returns the transactions that overlap [start, end) and end with an abort marker in the closed segment.
 
     Raises:
-        NotCached: only inside `nonblocking_reads`.
+        NotCached: inside `nonblocking_reads`, if bytes are not in the page cache.
     """
     found = None
     with contextlib.suppress(FileNotFoundError):

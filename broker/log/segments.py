@@ -101,11 +101,11 @@ class Segments:
     def read(
         self, offset: int, bytes_max: int, bound: ReadBound, *, min_one_batch: bool
     ) -> tuple[bytes | FileSlice, int, int]:
-        """Returns up to `bytes_max` bytes of the batches before `bound`, starting with the batch that contains
-        `offset`. The second and third values are the place where the returned bytes end: the base offset of the segment
-        and the position in its file.
+        """Reads up to `bytes_max` bytes of the batches before `bound`, starting with the batch that contains `offset`.
+        Returns the bytes and the place where they end: the base offset of the segment and the position in its file.
 
-        See `PartitionLog.read` for `min_one_batch`.
+        With `min_one_batch` the first batch is returned even if it is larger than `bytes_max`; without it, no bytes are
+        returned then.
         """
         if offset >= bound.offset:
             return b"", 0, 0
@@ -121,8 +121,9 @@ class Segments:
         return b"", 0, 0
 
     def position_of(self, offset: int, bound: ReadBound) -> tuple[int, int]:
-        """Returns where the batch that contains `offset` begins: the base offset of its segment and its position in the
-        file. If `offset` is not before `bound`, returns the place of the bound."""
+        """Returns where the batch that contains `offset` begins, or else the first batch after it: the base offset of
+        the segment and the position in its file. If no such batch lies before `bound`, returns the segment and position
+        of `bound`."""
         for base, located in self.located_batches(offset, bound):
             return base, located.position
         return bound.base_offset, bound.position

@@ -168,8 +168,9 @@ def largest_timestamp_ms(log: PartitionLog) -> int:
 
 
 def _segments(log: PartitionLog, timestamp_ms: int) -> Iterator[tuple[int, TimeEntry | None, Callable[[], int]]]:
-    """Yields three values for each segment of the log: its end offset, its largest timestamp with its offset, and a
-    function that returns the offset at which to begin the search for `timestamp_ms` in the segment."""
+    """Yields three values for each segment of the log: its end offset, its largest timestamp with the offset of the
+    first batch that has it, and a function that returns the offset at which to begin the search for `timestamp_ms` in
+    the segment."""
     for segment in tuple(log.closed):
         yield segment.next_offset, segment.largest, partial(_start_in_closed, log, segment, timestamp_ms)
     active = log.active

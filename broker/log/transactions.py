@@ -58,9 +58,9 @@ class AbortedTransaction(NamedTuple):
     """An aborted transaction: the producer's batches in offsets [first_offset, last_offset]. The last one is the
     marker.
 
-    `last_stable_offset` is the log's last stable offset after the marker. All later entries of the index have at least
-    that `first_offset`, so a search for an offset range can stop at an entry whose `last_stable_offset` is beyond the
-    range.
+    `last_stable_offset` is the log's last stable offset after the marker. Every later transaction in the index has a
+    `first_offset` of at least this value, so a search for an offset range can stop at a transaction whose
+    `last_stable_offset` is beyond the range.
     """
 
     producer_id: int
@@ -70,10 +70,10 @@ class AbortedTransaction(NamedTuple):
 
 
 class AbortedBlock(NamedTuple):
-    """Summary of a block: up to BLOCK_ENTRIES consecutive entries of a `.txnindex` file.
+    """Summary of a block: up to BLOCK_ENTRIES consecutive aborted transactions of a `.txnindex` file.
 
-    All its transactions lie in [first_offset, last_offset]. `last_stable_offset` and `last_offset` are those of the
-    last entry. `crc` is the checksum of the entries' bytes.
+    All of them lie in [first_offset, last_offset]. `last_stable_offset` and `last_offset` are those of the last one.
+    `crc` is the checksum of the block's bytes.
     """
 
     entries: int
@@ -167,8 +167,8 @@ def _unpacked(content: bytes | memoryview) -> list[AbortedTransaction]:
 
 
 def from_index(content: bytes, log_bytes: int) -> list[AbortedTransaction] | None:
-    """Returns the entries in the content of a `.txnindex` file; None if it is corrupt or was written for a log of
-    another size than `log_bytes`."""
+    """Returns the aborted transactions in the content of a `.txnindex` file; None if it is corrupt or was written for a
+    `.log` file of another size than `log_bytes`."""
     entries_end = len(content) - _LOG_BYTES.size - _CRC.size
     if entries_end < 0 or entries_end % _ENTRY.size:
         return None
@@ -218,7 +218,8 @@ def aborted_between(
 
 
 def overlapping(entries: Sequence[AbortedTransaction], start: int, end: int) -> Iterator[AbortedTransaction]:
-    """Yields the entries that overlap [start, end). `entries` must be in the order of their markers."""
+    """Yields those of the aborted transactions `entries` that overlap offsets [start, end). `entries` must be in the
+    order of their markers."""
     for entry in entries[bisect_left(entries, start, key=lambda one: one.last_offset) :]:
         if entry.first_offset < end:
             yield entry
