@@ -30,7 +30,8 @@ Check = Callable[[bytes], None]
 
 
 def compile_check(schema: Schema, core: Library | None) -> Check:
-    """Returns the check for message bodies with one writer schema. The check is not thread-safe.
+    """Returns a function that validates message bodies with one writer schema; it raises BadBody for an invalid body.
+    It is not thread-safe.
 
     Args:
         core: confirms valid bodies faster; None walks each body in Python.

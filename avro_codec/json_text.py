@@ -158,7 +158,7 @@ def _record(fields: list[tuple[str, Read]], zero_width: int, limits: Limits) -> 
         fields: name and reader of each field.
         zero_width: number of fields that take no bytes in the message. They take space in the text, so they are counted
             and limited like array items without bytes.
-        limits: counters of the message.
+        limits: counts the fields without bytes, and the bytes of names in the text, for the whole message.
     """
     named_bytes = sum(len(name) for name, _ in fields)
 

@@ -207,8 +207,8 @@ def skip_union(branches: Sequence[Skip]) -> Skip:
 
 
 def skip_record(fields: Sequence[Skip]) -> Skip:
-    """Returns the walk of a record. A record without bytes gets `skip_nothing`, because walking nested records without
-    bytes could take 2^n calls."""
+    """Returns the walk of a record from the walks of its fields. It is `skip_nothing` for a record without bytes,
+    because walking nested records without bytes could take exponentially many calls."""
     fields = tuple(field for field in fields if field is not skip_nothing)
     if not fields:
         return skip_nothing
@@ -414,13 +414,14 @@ def walk_body(skip: Skip, limits: Limits, body: bytes) -> None:
 
 @dataclass(slots=True)
 class CapturedLong:
-    """Variable in which a walk of `skip_capturing` stores the number that it reads; None before that."""
+    """Variable in which a walk stores a number that it reads (see `skip_capturing`); None before that."""
 
     value: int | None = None
 
 
 def skip_capturing(compiler: WalkCompiler, node: Type, path: Sequence[str], captured: CapturedLong) -> Skip:
-    """Returns a walk like `compiler.skip(node)` that stores the int or long at `path` (nested fields) in `captured`.
+    """Returns a walk of the type `node` that also stores the int or long at `path` (names of nested fields) in
+    `captured`.
 
     The path may lead through unions with null. `captured` is set as soon as the value is read, so it is known even if
     the rest of the body is malformed.

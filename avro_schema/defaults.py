@@ -49,7 +49,7 @@ class DefaultValidator:
         self._own: dict[int, str | None] = {}
 
     def problem(self, node: Type, value: JsonValue) -> str | None:
-        """Returns a description of why a value is not a valid default of a type, or None; see `default_problem`."""
+        """Returns a description of why a value is not a valid default of a type, or None if it is valid."""
         node = self._resolve(node)
         match node:
             case Primitive():
@@ -130,7 +130,7 @@ def default_datum(schema: Schema, node: Type, value: JsonValue) -> Any:
 
 
 def shorten(value: JsonValue) -> str:
-    """Returns the JSON text of a value for a message, truncated to at most 60 characters."""
+    """Returns the JSON text of a value for an error message, truncated to at most 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}…"
 

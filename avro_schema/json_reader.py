@@ -40,7 +40,7 @@ _LITERALS = {"true": True, "false": False, "null": None}
 
 
 class JsonObject(dict[str, JsonValue]):
-    """An object that was read without positions: the schema parser finds the offset 0 for each of its members."""
+    """A JSON object that was read without positions: the schema parser finds the offset 0 for each of its members."""
 
     __slots__ = ()
     offset = 0
@@ -50,7 +50,7 @@ class JsonObject(dict[str, JsonValue]):
 
 
 class PositionedObject(JsonObject):
-    """An object; `offsets` contains the offset of each member's value, `offset` that of the object."""
+    """A JSON object with offsets in the source text: `offset` of the object, `offsets` of its members' values."""
 
     __slots__ = ("offset", "offsets")
     offset: int
@@ -63,7 +63,7 @@ class PositionedObject(JsonObject):
 
 
 class JsonArray(list[JsonValue]):
-    """An array; `offsets` contains the offset of each item, `offset` that of the array."""
+    """A JSON array with offsets in the source text: `offset` of the array, `offsets` of its items."""
 
     __slots__ = ("offset", "offsets")
 
@@ -126,12 +126,12 @@ def read_json(text: str, source: str = "") -> JsonDocument:
 
 
 def item_offset(items: list[JsonValue], index: int) -> int:
-    """Returns the offset of an array item; 0 if positions are unknown."""
+    """Returns the offset of an array item in the source text; 0 if positions are unknown."""
     return items.offsets[index] if isinstance(items, JsonArray) else 0
 
 
 def to_plain(value: JsonValue) -> JsonValue:
-    """Converts the value to plain dicts and lists, which do not refer to the source."""
+    """Converts a parsed JSON value to plain dicts and lists, without offsets in the source text."""
     if isinstance(value, dict):
         return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, list):

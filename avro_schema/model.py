@@ -98,7 +98,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class LogicalType:
-    """A valid logical type of its node; invalid or unknown ones are only in `props`.
+    """A valid logical type; an invalid or unknown one is only in the attributes (`props`) of its type.
 
     `precision` and `scale` are set for decimal, in digits.
     """

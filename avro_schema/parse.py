@@ -422,8 +422,8 @@ def _doc(value: JsonObject) -> str | None:
 
 
 def _comparable(node: Type, *, is_outer: bool = True) -> Type:
-    """Returns a type for the comparison of two definitions, without the attributes that Avro Java excludes from
-    equality: documentation, aliases, an enum's default.
+    """Returns a copy of a type for the comparison of two definitions of the same name. The copy lacks the attributes
+    that Avro Java excludes from equality: documentation, aliases, an enum's default.
 
     Nested named types are replaced by references, because each of them is compared at its own definition.
 

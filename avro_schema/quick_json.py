@@ -83,7 +83,8 @@ _set_document = LazyPosition.__dict__["_document"].__set__
 
 
 def read_without_positions(text: str, source: str) -> QuickDocument | None:
-    """Reads a text that is one JSON value; returns None if `read_json` must be used, such as for every invalid text."""
+    """Parses a text that is one JSON value. Returns None if the caller must use the slower `read_json`: for every
+    invalid text and for a few valid ones, such as those with Unicode escapes."""
     if len(text) > TEXT_CHARS_MAX or "\\u" in text:  # the escape may be a lone surrogate
         return None
     document = QuickDocument(text, source)

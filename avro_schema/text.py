@@ -103,7 +103,8 @@ def _quoted(text: str) -> str:
 
 
 class _Writer:
-    """Converts types to JSON values; `inline` holds the names that are written in full at their first use."""
+    """Converts types to JSON values. A named type in `inline` is written in full at its first use, all others only as
+    names."""
 
     def __init__(self, schema: Schema, inline: set[Name]) -> None:
         self.schema = schema

@@ -8,12 +8,12 @@ from headrace.avro_schema.model import Array, Enum, Fixed, Map, Name, Record, Sc
 
 
 def walk(schema: Schema) -> Iterator[Type]:
-    """Yields every node of the tree, outer before inner, in document order; references are not resolved."""
+    """Yields every type of the schema, outer before inner, in document order; references are not resolved."""
     return walk_type(schema.root)
 
 
 def walk_type(node: Type) -> Iterator[Type]:
-    """Yields a node and all nodes below it, as `walk` does."""
+    """Yields a type and all types inside it, outer before inner, in document order; references are not resolved."""
     pending = [node]
     while pending:
         node = pending.pop()
@@ -22,7 +22,7 @@ def walk_type(node: Type) -> Iterator[Type]:
 
 
 def children(node: Type) -> tuple[Type, ...]:
-    """Returns the types directly inside a node; empty for a reference."""
+    """Returns the types directly inside a type; empty for a reference."""
     if isinstance(node, Record):
         return tuple(field.type for field in node.fields)
     if isinstance(node, Union):

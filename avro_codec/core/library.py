@@ -123,7 +123,13 @@ def uint32s(words: bytes) -> ctypes.Array[c_uint32]:
 
 
 def c_program(program: Program, schema_id: int, time_unit: int) -> tuple[CProgram, object]:
-    """Returns the C structure of a program, and the Python object with its memory, which must live as long as it."""
+    """Returns the C structure of a program, and the Python object that owns the memory to which the structure points.
+    Keep this object as long as the structure is used.
+
+    Args:
+        schema_id: id of the writer schema of the messages that the program converts; 0 if unused.
+        time_unit: unit of the messages' time field, a number of `core.h`; 0 if they have no time field.
+    """
     words = uint32s(pack_words(program.words))
     compiled = CProgram(ctypes.addressof(words), program.constants, len(program.constants), schema_id, time_unit)
     return compiled, words
