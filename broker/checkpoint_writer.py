@@ -18,7 +18,8 @@ Checkpoints = Mapping[str, Mapping[PartitionKey, int]]
 
 
 class CheckpointWriter:
-    """Writes one checkpoint file per kind of offset, with a row for each partition.
+    """Writes the broker's checkpoint files for recovery points, log start offsets and ends of the compacted data. Each
+    file has a row per partition.
 
     Args:
         writer: an executor with one thread, which keeps the writes in order.

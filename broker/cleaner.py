@@ -89,10 +89,11 @@ class Cleaner:
         now_ms: int,
         is_current: Callable[[], bool],
     ) -> bool:
-        """Compacts a log if it is due; returns whether it was compacted.
+        """Compacts a log if it is due according to `policy`; returns whether it was compacted.
 
         Args:
             key: topic name and partition number of the log.
+            policy: the topic's compaction settings.
             is_current: returns False once the partition was deleted, even if one of the same name was created since.
 
         Raises:

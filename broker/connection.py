@@ -232,7 +232,8 @@ class Connection(asyncio.BufferedProtocol):
         self._loop.call_soon(self._continue_writing)
 
     def _continue_writing(self) -> None:
-        """Continues to send after the client has read, or after data has been read from disk."""
+        """Continues to send responses after the client has read some, or after data of a response has been read from
+        disk."""
         if self._transport is None:
             return
         self.active_at_s = self._loop.time()
@@ -286,7 +287,8 @@ class Connection(asyncio.BufferedProtocol):
         self._set_reading(may_read_more and is_client_reading)
 
     def _handle_complete_frames(self, transport: asyncio.Transport) -> bool:
-        """Handles the completely received requests one after another, until one must wait (see `_handle_frames`).
+        """Handles the completely received requests one after another. Stops at a request that must wait for earlier
+        responses, for a client that reads too slowly or exceeds its rate limit, or for other connections.
 
         Returns:
             True if all were handled and more bytes may be read from the socket; False if a received request must wait.
@@ -483,7 +485,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unread_bytes(self) -> int:
-        """Unsent response bytes held in memory."""
+        """Number of response bytes in memory that are not sent to the client yet."""
         return self._writer.memory_bytes if self._transport is not None else 0
 
     @property

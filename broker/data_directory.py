@@ -45,7 +45,7 @@ def boot_id() -> str:
 
 
 def lock(directory: Path) -> int:
-    """Creates the directory and locks it for this process. Closing the returned descriptor releases the lock.
+    """Creates the data directory and locks it for this process. Closing the returned descriptor releases the lock.
 
     Raises:
         DataDirectoryInUse: another broker holds the lock.

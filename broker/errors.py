@@ -92,7 +92,7 @@ class DiskFailed(BrokerError):
 
 
 class ProtocolError(BrokerError):
-    """The bytes of a connection cannot be interpreted; it is closed."""
+    """Bytes that a client sent cannot be interpreted; the broker closes the connection."""
 
 
 class FrameRefused(ProtocolError):

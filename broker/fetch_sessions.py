@@ -46,11 +46,11 @@ Logs = Mapping[tuple[str, int], PartitionLog]
 
 @dataclass(slots=True)
 class _SessionPartition:
-    """One partition of a session, as the client requested it last.
+    """One partition of a fetch session, as the client requested it last.
 
-    `end` and `start` are the high watermark and log start offset in the last response, -1 if that was an error.
-    `is_reported` becomes False when the client requests the partition with new values, and True when a response has
-    covered them.
+    `end` and `start` are the high watermark and log start offset in the last response, -1 if the response had an error
+    for the partition. `is_reported` becomes False when the client requests the partition with new values, and True when
+    a response has covered them.
     """
 
     requested: FetchPartition
@@ -75,8 +75,8 @@ class FetchSession:
         return len(self._partitions)
 
     def update(self, topics: Sequence[FetchTopic], forgotten: Sequence[FetchTopic]) -> None:
-        """Applies the changes in a request: adds or updates the partitions in `topics`, removes those in
-        `forgotten`."""
+        """Applies the changes in a Fetch request to the session: adds or updates the partitions in `topics`, removes
+        those in `forgotten`."""
         for topic in topics:
             key = (topic.name, topic.topic_id)
             for requested in topic.partitions:

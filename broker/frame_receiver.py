@@ -104,18 +104,18 @@ class FrameReceiver:
         return None
 
     def discard(self, frame: memoryview) -> None:
-        """Removes the first frame from the buffer; its bytes will be overwritten."""
+        """Removes `frame`, which `next_frame` has returned, from the receive buffer; later bytes will overwrite it."""
         self._start += _LENGTH_BYTES + len(frame)
 
     def shrink(self) -> None:
-        """If a large buffer is in use and empty, returns it to the pool and uses the small one again: the client may
-        not send another large request."""
+        """If the connection uses a large receive buffer and all bytes in it were handled, returns it to the pool and
+        uses the small one again: the client may not send another large request."""
         if self._start == self._end and len(self._buffer) > BUFFER_BYTES:
             self._start = self._end = 0
             self._switch_to(self._small)
 
     def close(self) -> None:
-        """Releases the buffer's memory."""
+        """Releases the memory of the connection's receive buffer."""
         self._small = bytearray()
         self._switch_to(self._small)
 

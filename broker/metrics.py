@@ -180,7 +180,8 @@ class MetricsListener:
         self._clients = 0
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listens on the address and returns it.
+        """Listens for requests of the metrics page. Returns the host and the port, which the system chose if `port` is
+        0.
 
         Raises:
             AddressUnusable: the address is in use or not an address of this machine.

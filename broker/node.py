@@ -147,7 +147,8 @@ class BrokerNode:
         )
 
     def _open_maintenance(self) -> None:
-        """Creates the objects that change and maintain the logs. They need no open logs yet."""
+        """Creates the cleaner, the writer of the checkpoint files and the object that changes topics. They need no open
+        logs yet."""
         self.cleaner = Cleaner(
             self._executor,
             self.flusher,
@@ -253,7 +254,8 @@ class BrokerNode:
         )
 
     def start(self) -> None:
-        """Starts the background tasks; requires a running event loop."""
+        """Starts the broker's background tasks: housekeeping, compaction, fsyncs, timeouts of groups and transactions.
+        Requires a running event loop."""
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(
@@ -270,7 +272,8 @@ class BrokerNode:
         self._tasks.append(loop.create_task(repeat(self._closing, self.config.flush_interval_ms, flush)))
 
     async def close(self) -> None:
-        """Fsyncs and closes everything, and writes the marker of a clean shutdown unless the disk is full.
+        """Ends the background tasks, fsyncs and closes the logs, and writes the marker of a clean shutdown unless the
+        disk is full.
 
         Raises:
             OSError: an fsync failed.
@@ -409,7 +412,8 @@ class PauseDetector:
         self._seen: tuple[float, float] | None = None
 
     def check(self) -> None:
-        """Compares the time since the last call with CHECK_INTERVAL_MS, and logs a pause."""
+        """Logs a pause of the event loop if the last call was longer ago than CHECK_INTERVAL_MS, by at least
+        PAUSE_MIN_S."""
         now, worked = self._now_s(), self._worked_s()
         before, self._seen = self._seen, (now, worked)
         if before is None:

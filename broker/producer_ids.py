@@ -35,7 +35,7 @@ REMEDY = "restore the file from a copy, or delete it: the next ids then follow t
 
 
 class ProducerIds:
-    """Assigns producer ids. The file `FILE_NAME` contains the number below which all ids are claimed; a thread of
+    """Assigns producer ids. The producer id file contains the number below which all ids are claimed; a thread of
     `executor` writes it. Not thread-safe."""
 
     def __init__(self, directory: Path, executor: Executor) -> None:

@@ -61,8 +61,8 @@ class RequestCounts:
                 self.received[self._label(topic.name)] += sum(len(one.records or b"") for one in topic.partitions)
 
     def count_response(self, api_key: int, response: Any, seconds: float) -> None:
-        """Counts a response, its duration `seconds`, its error codes and record bytes; `response` is None if the client
-        expects no response."""
+        """Counts a response to a request of this API: its duration `seconds`, its error codes and, for Fetch, its
+        record bytes. `response` is None if the client expects no response."""
         self.seconds[api_key].add(seconds)
         if response is None:
             return

@@ -79,8 +79,8 @@ class ResponseWriter:
         return self._in_files_bytes + self._in_memory_bytes + self._transport.get_write_buffer_size()
 
     def flush(self) -> None:
-        """Sends queued pieces until the queue is empty, the transport has unsent bytes, data must be read from disk, or
-        other connections must be served.
+        """Sends queued pieces of responses until the queue is empty, the transport has unsent bytes, data must be read
+        from disk, or other connections must be served.
 
         Raises:
             OSError: a file cannot be read. The pieces behind it cannot be sent either.
@@ -120,7 +120,8 @@ class ResponseWriter:
             self._on_ready()
 
     def _pop_memory_pieces(self) -> list[bytes | bytearray]:
-        """Removes and returns the queued pieces before the next piece that is in a file."""
+        """Removes pieces of responses from the front of the queue, up to the first piece that is in a log file, and
+        returns them."""
         data: list[bytes | bytearray] = []
         while self._queue and not isinstance(piece := self._queue[0], FileSlice):
             data.append(piece)
@@ -154,7 +155,8 @@ class ResponseWriter:
 
 
 class _Gathering:
-    """Context manager of `ResponseWriter.gathering`; not reentrant."""
+    """Context manager that collects the responses written to a `ResponseWriter`, so that short ones are sent together
+    at its end. Not reentrant."""
 
     def __init__(self, writer: ResponseWriter) -> None:
         self._writer = writer

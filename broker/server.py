@@ -179,7 +179,7 @@ class BrokerServer:
         self.connections.close_users(self.connections.users.file.reload_if_changed())
 
     async def wait(self) -> None:
-        """Serves until `stop`, then closes everything.
+        """Serves clients until `stop` is called, then closes all connections and files.
 
         Raises:
             DiskFailed: the disk failed while the broker ran or when it closed.

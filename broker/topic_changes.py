@@ -44,14 +44,14 @@ Result = TypeVar("Result")
 
 
 class TopicChanges:
-    """Changes the topics of a node. Not thread-safe.
+    """Creates, extends, configures and deletes the topics of a broker. Not thread-safe.
 
     `commits` stores the committed offsets of all groups; a deleted topic's offsets are deleted through it. The owner
     sets it before it creates the first topic that is not internal.
 
     Args:
-        logs: all logs; topic changes add to it and remove from it.
-        open_new: opens the log of a new partition.
+        logs: the logs of all partitions; logs of new partitions are added to it, those of deleted topics removed.
+        open_new: opens the log of a new partition, given its topic and number.
         writer: an executor with one thread, which also writes the checkpoints.
         executor: threads for slow work.
     """
@@ -78,7 +78,7 @@ class TopicChanges:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def wait_until_done(self) -> None:
-        """Waits for all running changes."""
+        """Waits until all running changes of topics have ended."""
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def check_new_topic(self, name: str, partitions: int) -> None:
@@ -119,7 +119,7 @@ class TopicChanges:
         return topic
 
     async def create_topics(self, topics: Sequence[Topic]) -> dict[str, RequestRefused]:
-        """Creates topics with one write of the topics file; returns the refusals by topic name.
+        """Creates topics with one write of the topics file; returns, by topic name, why a topic could not be created.
 
         If there would be too many partitions, or the disk is full, none of the topics is created.
         """
@@ -140,7 +140,7 @@ class TopicChanges:
         return refusals
 
     async def ensure_topics(self, names: Iterable[str]) -> dict[str, RequestRefused]:
-        """Creates the named topics that do not exist; returns the refusals by topic name.
+        """Creates the named topics that do not exist; returns, by topic name, why a topic could not be created.
 
         Topics beyond AUTO_CREATED_TOPICS_MAX are not created, and clients retry. Neither are internal topics: the
         broker creates them when it needs them.

@@ -228,8 +228,8 @@ def effective_int(configs: Mapping[str, str], name: str, broker: BrokerConfig) -
 
 
 def log_limits(configs: Mapping[str, str], broker: BrokerConfig) -> LogLimits:
-    """Returns the limits for the logs of a topic with this configuration; the broker's configuration gives the
-    defaults."""
+    """Returns the limits for the logs of a topic: size and age of the active segment, and whether consumers read only
+    fsynced batches. `configs` is the topic's configuration; `broker` gives the defaults."""
     return LogLimits(
         effective_int(configs, "segment.bytes", broker),
         effective_int(configs, "segment.ms", broker),

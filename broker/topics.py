@@ -69,7 +69,7 @@ def check_topic_name(name: str) -> None:
     """Checks a topic name.
 
     Raises:
-        RequestRefused: INVALID_TOPIC with the reason.
+        RequestRefused: the name is not allowed; the message gives the reason.
     """
     if not name or name in (".", ".."):
         raise RequestRefused(ErrorCode.INVALID_TOPIC, f"topic name {name!r}: a name cannot be empty, '.' or '..'")
@@ -165,11 +165,12 @@ class TopicStore:
         return self._by_id.get(topic_id)
 
     def with_topics(self, topics: Iterable[Topic]) -> TopicsByName:
-        """Returns all topics with these added; they replace topics of the same name. The store does not change."""
+        """Returns all topics of the store, with `topics` added or in place of topics of the same name. The store does
+        not change."""
         return self._by_name | {topic.name: topic for topic in topics}
 
     def without(self, name: str) -> TopicsByName:
-        """Returns all topics except this one. The store does not change."""
+        """Returns all topics of the store except the one with this name. The store does not change."""
         return {topic.name: topic for topic in self if topic.name != name}
 
     def write(self, changed: TopicsByName) -> None:
@@ -188,8 +189,7 @@ class TopicStore:
             ) from error
 
     def apply(self, changed: TopicsByName) -> None:
-        """Replaces the visible topics by `changed`, which `write` has written: all topics as they are after a
-        change."""
+        """Makes `changed` visible to clients: all topics as they are after a change, already stored by `write`."""
         self._by_name = dict(changed)
         self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
         self.changes += 1

@@ -106,7 +106,8 @@ class Login:
         return self._users.file.policy.permissions.get(self.user, NO_PERMISSIONS)
 
     def choose_mechanism(self, mechanism: str) -> bool:
-        """Sets the SASL mechanism for the following messages. Returns False if it is not supported."""
+        """Sets the SASL mechanism with which the client will log in. Returns False if the broker does not support it,
+        else True."""
         if mechanism not in MECHANISMS:
             return False
         self._mechanism, self._exchange = mechanism, None

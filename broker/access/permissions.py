@@ -86,7 +86,7 @@ class BrokerPermissions:
         self._cached: dict[tuple[ResourceType, str], frozenset[BrokerPermission]] = {}
 
     def granted_on(self, resource_type: ResourceType, name: str) -> frozenset[BrokerPermission]:
-        """Returns all permissions on one topic, group or transactional id."""
+        """Returns all permissions that the user has on one topic, group or transactional id."""
         cached = self._cached.get((resource_type, name))
         if cached is None:
             granted = {grant.permission for grant in self.grants if grant.covers(resource_type, name)}
@@ -97,8 +97,8 @@ class BrokerPermissions:
         return cached
 
     def check(self, resource_type: ResourceType, name: str, permission: BrokerPermission | None = None) -> None:
-        """Checks a permission on one topic, group or transactional id. With None, any permission suffices, for example
-        to see that the resource exists.
+        """Checks that the user has a permission on one topic, group or transactional id. With None, any permission
+        suffices, for example to see that the resource exists.
 
         Raises:
             RequestRefused: the permission was not granted.
@@ -117,7 +117,7 @@ class BrokerPermissions:
         return any(grant.permission is BrokerPermission.ADMIN and grant.resource_type is None for grant in self.grants)
 
     def check_admin(self) -> None:
-        """Checks the permission for requests that concern the whole broker.
+        """Checks that the user may send requests that concern the whole broker.
 
         Raises:
             RequestRefused: the user does not have admin on all resources.

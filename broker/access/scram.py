@@ -135,8 +135,8 @@ class ScramExchange:
         self.challenge = f"r={self._nonce},s={base64.b64encode(verifier.salt).decode()},i={verifier.iterations}"
 
     def finish(self, raw: bytes) -> bytes:
-        """Checks the client's last message and returns the server's, which proves that the broker knows the password's
-        verifier.
+        """Checks the last message of a SCRAM client and returns the server's last message, which proves that the broker
+        knows the password's verifier.
 
         Raises:
             LoginRefused: the proof is wrong.

@@ -64,7 +64,8 @@ def _existing_group(context: RequestContext, group_id: str) -> ConsumerGroup:
     """Returns the consumer group with this id, after checking the client's permissions.
 
     Raises:
-        RequestRefused: the group does not exist, or the client lacks a permission on it or on a topic that it reads.
+        RequestRefused: the group does not exist, or the client lacks a permission on the group or on a topic that the
+            group reads.
     """
     context.check_group(group_id)
     group = context.node.groups.groups.get(group_id)

@@ -12,8 +12,8 @@ from headrace.broker.protocol.error_codes import ErrorCode
 
 
 class RequestContext(NamedTuple):
-    """The node, the API version and the client of a request. `client_host` is the client's IP address, as
-    DescribeGroups shows it."""
+    """The broker node, the API version and the client of a request, for its handler. `client_host` is the client's IP
+    address, as DescribeGroups shows it."""
 
     node: BrokerNode
     version: int

@@ -46,8 +46,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _plan_topic(context: RequestContext, requested: Any, is_repeated: bool) -> Topic | RequestRefused:
-    """Returns the topic to create, or the reason why it cannot be created. `requested` is its entry in the request;
-    `is_repeated` means that the request has several entries of this name."""
+    """Returns the topic to create, or the refusal with the reason why it cannot be created. `requested` is its entry in
+    the request; `is_repeated` means that the request has several entries of this name."""
     name = requested.name or ""
     try:
         if is_repeated:
@@ -73,8 +73,8 @@ def _refused(context: RequestContext, requested: Any, reason: RequestRefused) ->
 
 
 def _partitions(context: RequestContext, requested: Any) -> int:
-    """Returns the requested number of partitions: the given number, or the number of replica assignments, which must
-    all name this node."""
+    """Returns the number of partitions of a new topic: the number in the request, the broker's default if that is -1,
+    or the number of replica assignments, which must all name this node."""
     if requested.assignments:
         if requested.num_partitions != DEFAULT or requested.replication_factor != DEFAULT:
             raise RequestRefused(

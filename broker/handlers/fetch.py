@@ -60,8 +60,9 @@ class FetchResult:
 
 @dataclass(slots=True)
 class _ReadPass:
-    """State of one read of all partitions of a request. Partitions with data that is not in the page cache are skipped
-    and added to `cold`. `bytes_left` and `copied_bytes_left` are how much more may be read, and copied to memory."""
+    """State of one read of all partitions of a Fetch request. Partitions with data that is not in the page cache are
+    skipped and added to `cold`. `bytes_left` is how many more bytes may be read, `copied_bytes_left` how many may be
+    copied to memory."""
 
     bytes_left: int
     copied_bytes_left: int
@@ -99,8 +100,9 @@ def handle(context: RequestContext, request: FetchRequest) -> FetchResult | Awai
 def _respond_or_wait(
     context: RequestContext, request: FetchRequest, session: FetchSession | None, read_result: _ReadResult
 ) -> FetchResult | Awaitable[FetchResult]:
-    """Returns the response, or an awaitable that waits for more records. Must run in the same event loop iteration as
-    the read: otherwise it would miss appends in between."""
+    """Returns the response to a Fetch request. Returns an awaitable of it if `read_result` has fewer bytes than the
+    request's `bytes_min` and the client is willing to wait for more records. Must run in the same event loop iteration
+    as the read: otherwise it would miss appends in between."""
     if not read_result.missing_bytes or request.wait_ms_max <= 0:
         return _session_result(read_result.fetch_result, request, session)
     growth = _Growth(read_result.missing_bytes)
@@ -119,8 +121,8 @@ def _remove_waiters(logs: Sequence[PartitionLog], growth: _Growth) -> None:
 
 
 def _session_result(result: FetchResult, request: FetchRequest, session: FetchSession | None) -> FetchResult:
-    """Returns a response without the partitions that have not changed since the session's last response; without a
-    session, the unchanged `result`."""
+    """Returns the response to a Fetch request: without a session all of `result`, else `result` without the partitions
+    that have not changed since the session's last response."""
     if session is None:
         return result
     topics = session.filter_response(result.topics, is_full=request.session_epoch == INITIAL_EPOCH)
@@ -140,9 +142,9 @@ async def _wait_for_disk(
 async def _wait(
     context: RequestContext, request: FetchRequest, session: FetchSession | None, growth: _Growth
 ) -> FetchResult:
-    """Waits until the partitions have grown by the missing bytes, which `growth` counts, or until the client's time
-    limit. Then reads again and returns the response. While it waits it holds no records, so that their memory and files
-    are available to other requests."""
+    """Waits until the partitions of a Fetch request have grown by the bytes that are missing to its `bytes_min`, which
+    `growth` counts, or until the client's time limit. Then reads again and returns the response. While it waits it
+    holds no records, so that their memory and files are available to other requests."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + min(request.wait_ms_max, WAIT_MS_MAX) / 1000
     while True:
@@ -218,7 +220,8 @@ def _watched_logs(context: RequestContext, request: FetchRequest, session: Fetch
 
 
 def _topic_name(context: RequestContext, topic: TopicKey) -> str:
-    """Returns the name of a topic that the request names or gives by id; "" if the id is unknown."""
+    """Returns the name of a topic of a Fetch request, which newer versions of the API give by id; "" if no topic has
+    the id."""
     name, topic_id = topic
     if context.version < TOPIC_IDS_FROM:
         return name

@@ -32,8 +32,8 @@ def handle(context: RequestContext, request: Any) -> Any:
 async def alter_topics(
     context: RequestContext, request: Any, response: Any, configs_of: Callable[[Any, Topic], dict[str, str]]
 ) -> Any:
-    """Alters the topics of a request one by one and returns the response. A refused topic does not affect the next
-    ones.
+    """Changes the configurations of the topics in an AlterConfigs or IncrementalAlterConfigs request, one by one, and
+    returns the response. A refused topic does not affect the next ones.
 
     Args:
         response: the response class.
@@ -68,7 +68,7 @@ async def alter_topics(
 
 
 def _checked_topic(context: RequestContext, requested: Any) -> Topic:
-    """Returns the topic that an entry of a request names.
+    """Returns the topic that an entry of an AlterConfigs or IncrementalAlterConfigs request names.
 
     Raises:
         RequestRefused: the resource is not a topic, or the topic cannot be altered.
@@ -118,10 +118,11 @@ def _apply(configs: dict[str, str], change: Any, defaults: BrokerConfig) -> None
 
 
 def _changed_list(configs: Mapping[str, str], change: Any, defaults: BrokerConfig) -> str:
-    """Returns a list value with items appended or removed; the order of the other items is unchanged.
+    """Returns the new value of a topic's configuration key that is a list, with items appended or removed; the order of
+    the remaining items is unchanged.
 
     Args:
-        configs: the topic's configuration so far.
+        configs: the topic's configuration before the change.
         change: an APPEND or SUBTRACT entry of the request.
         defaults: the broker's configuration, which gives the value of a key that the topic does not set.
 

@@ -123,8 +123,9 @@ async def _run_lookup(context: RequestContext, lookup: _PartitionLookup, lock: a
 
 
 class _PartitionLookup:
-    """Finds the offset that a request asks for in one partition. `response` is set when the lookup is complete. Until
-    then, `candidate` is a batch that may contain the record with the requested timestamp."""
+    """Finds the offset that a ListOffsets request asks for in one partition. `response` is set when the lookup is
+    complete. If `candidate` is set, a thread must first search this batch for the record with the requested timestamp.
+    """
 
     __slots__ = (
         "_context",
@@ -160,18 +161,19 @@ class _PartitionLookup:
         return self._search.searched_to if self._search is not None else 0
 
     def record_result(self, found: TimestampOffset | None) -> None:
-        """Continues the lookup with the record that a thread found in the candidate batch, None if it contains no
-        match."""
+        """Continues the lookup of a partition's offset after a thread has searched the batch `candidate`: `found` is
+        the record with the requested timestamp, None if the batch does not contain it."""
         assert self._search is not None and self.candidate is not None
         self._search.record_result(self.candidate, found)
         self.candidate = None
 
     def advance(self) -> None:
-        """Runs the lookup until it is complete, or until a thread must search the candidate batch.
+        """Continues the lookup of a partition's offset by one step, which may set `response`, its result, or
+        `candidate`, a batch that a thread must search before the next step. If it sets neither, call it again.
 
         Raises:
-            NotCached: the next step needs data that is only on disk, and the caller has forbidden waiting for the disk
-                with `nonblocking_reads`.
+            NotCached: the step needs data that is only on disk, and the caller has forbidden waiting for the disk with
+                `nonblocking_reads`.
         """
         context, requested = self._context, self._requested
         code, found, epoch = ErrorCode.NONE, None, -1
@@ -206,8 +208,8 @@ class _PartitionLookup:
         )
 
     def _search_in(self, log: PartitionLog) -> TimeSearch:
-        """Returns the search by timestamp in `log`, after continuing it with one call of `TimeSearch.step`; it may
-        still be incomplete. Begins a new search if the topic was deleted and recreated."""
+        """Continues the search by timestamp in `log` with one call of `TimeSearch.step`, and returns the search, which
+        may still be incomplete. Begins a new search if the topic was deleted and recreated."""
         search = self._search
         if search is None or search.log is not log:
             timestamp_ms = self._requested.timestamp
@@ -219,8 +221,13 @@ class _PartitionLookup:
 
 
 def _bound_of(log: PartitionLog, timestamp: int, end: int) -> TimestampOffset | None:
-    """Returns the offset that a special timestamp such as -1 (latest) requests; `end` is the end of the log visible to
-    the client."""
+    """Returns the offset that a special timestamp requests from `log`: -1 requests `end`, the end of the log visible to
+    the client; -2 and -4 request the log start offset. Returns None for -5, the end of tiered storage, which this
+    broker does not have.
+
+    Raises:
+        RequestRefused: the timestamp is less than -5.
+    """
     if timestamp == LATEST:
         return TimestampOffset(NO_TIMESTAMP, end)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):

@@ -58,7 +58,7 @@ async def _commit(context: RequestContext, request: Any) -> Any:
 
 
 def topic_partitions(request: Any) -> list[TopicPartition]:
-    """Returns the partitions that a request names, as (topic, partition)."""
+    """Returns the partitions that a request to commit offsets names, as (topic, partition)."""
     return [
         (topic.name or "", requested.partition_index)
         for topic in request.topics or ()

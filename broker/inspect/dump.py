@@ -64,7 +64,8 @@ Dumped = DumpedBatch | DumpedDamage
 
 
 def dump(directory: Path, start: int, end: int | None, *, with_records: bool) -> Iterator[Dumped]:
-    """Yields the batches of a partition's directory that overlap [start, end), and the damage between them.
+    """Yields the batches of a partition's directory that overlap the offsets [start, end), and the damage between them.
+    Decodes the records of the batches if `with_records`.
 
     Raises:
         OSError: a file cannot be read.

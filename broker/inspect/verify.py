@@ -48,8 +48,8 @@ class VerifyFinding:
 
 @dataclass(slots=True)
 class PartitionReport:
-    """The result of verifying one partition, or the files of the data directory that belong to no single partition; the
-    counts are then 0. `omitted` is the number of findings beyond FINDINGS_MAX."""
+    """The result of verifying one partition, or of verifying the files that belong to no single partition, for which
+    all counts are 0. `omitted` is the number of findings beyond FINDINGS_MAX."""
 
     name: str
     segments: int = 0
@@ -75,7 +75,7 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class _Checkpoints:
-    """The contents of the checkpoint files, and whether the last broker shut down cleanly."""
+    """Contents of a data directory's checkpoint files, and whether the last broker on it shut down cleanly."""
 
     is_clean: bool
     recovery_points: Mapping[PartitionKey, int]

@@ -169,8 +169,8 @@ class SegmentWalk:
         return crc == header.crc
 
     def _bytes(self, position: int, count: int) -> memoryview:
-        """Returns up to `count` bytes at a file position. Reads the file only if they are not in the chunk in
-        memory."""
+        """Returns up to `count` bytes of the segment file at `position`. Reads the file only if the bytes are not in
+        the part of it that is in memory."""
         at = position - self._chunk_at
         if not (at >= 0 and at + count <= len(self._chunk)):
             self._chunk = memoryview(os.pread(self._fd, max(CHUNK_BYTES, count), position))

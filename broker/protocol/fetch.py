@@ -34,7 +34,8 @@ class FetchPartition(NamedTuple):
 
 
 class FetchTopic(NamedTuple):
-    """A topic with its partitions. `name` is "" from version 13 on; `topic_id` is the nil UUID in earlier versions."""
+    """A topic and its partitions in a Fetch request. `name` is "" from version 13 on; `topic_id` is the nil UUID in
+    earlier versions."""
 
     name: str
     topic_id: UUID

@@ -93,7 +93,8 @@ def read_header(frame: memoryview) -> RequestHeader:
 
 
 def response_header(header: RequestHeader, body_bytes: int) -> bytes:
-    """Encodes the length prefix and response header for a body of `body_bytes`."""
+    """Encodes the length prefix and header of a response. `header` is the request's; `body_bytes` is the size of the
+    response's body."""
     api = BY_KEY[header.api_key]
     if api.is_flexible(header.api_version) and header.api_key != API_VERSIONS:
         return _RESPONSE_HEADER.pack(5 + body_bytes, header.correlation_id) + b"\0"

@@ -44,7 +44,7 @@ async def decode_yielding(request_class: Any, frame: bytes, body_at: int, versio
 
 
 class _YieldingDecoder:
-    """State of the decoding of one request."""
+    """Decodes one request, which begins at position `body_at` of `frame`, and lets other tasks run in between."""
 
     def __init__(self, frame: bytes, body_at: int, version: int, *, is_flexible: bool) -> None:
         self._stream = io.BytesIO(frame)

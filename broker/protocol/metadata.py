@@ -25,8 +25,8 @@ _PARTITION_0, _PARTITION_7 = struct.Struct(">hii"), struct.Struct(">hiii")
 
 
 class DescribedTopic(NamedTuple):
-    """A topic in a Metadata response. `name` is None if the request named an id that no topic has. `operations` is None
-    if the request did not include the allowed operations."""
+    """A topic in a Metadata response. `name` is None if the request named an id that no topic has.
+    `authorized_operations` is None if the client did not request them."""
 
     error_code: ErrorCode
     name: str | None
@@ -88,7 +88,8 @@ def encode(result: MetadataResult, version: int) -> bytearray:
 
 
 def _partitions(result: MetadataResult, version: int) -> list[bytes]:
-    """Returns the encoded partitions 0, 1, … of a Metadata response, as many as the largest topic has."""
+    """Returns the encoded entries of partitions 0, 1, … for a Metadata response. All its topics share them, because an
+    entry depends only on the partition number; there are as many as the largest topic has partitions."""
     suffix = Writer(flexible=version >= FLEXIBLE_FROM)
     for _ in ("replicas", "in-sync replicas"):
         suffix.array_size(1)

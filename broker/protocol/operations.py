@@ -22,17 +22,17 @@ _BY_PERMISSION = {
 
 
 def topic_operations(permissions: BrokerPermissions, name: str) -> Set[int]:
-    """Returns Kafka's numbers of the operations that the permissions allow on a topic."""
+    """Returns Kafka's numbers of the operations that these permissions of a user allow on a topic."""
     return _allowed(permissions.granted_on(ResourceType.TOPIC, name), TOPIC)
 
 
 def group_operations(permissions: BrokerPermissions, group_id: str) -> Set[int]:
-    """Returns Kafka's numbers of the operations that the permissions allow on a group."""
+    """Returns Kafka's numbers of the operations that these permissions of a user allow on a group."""
     return _allowed(permissions.granted_on(ResourceType.GROUP, group_id), GROUP)
 
 
 def cluster_operations(permissions: BrokerPermissions) -> Set[int]:
-    """Returns Kafka's numbers of the operations that the permissions allow on the cluster."""
+    """Returns Kafka's numbers of the operations that these permissions of a user allow on the cluster."""
     return CLUSTER if permissions.is_admin else frozenset({DESCRIBE, IDEMPOTENT_WRITE})
 
 
