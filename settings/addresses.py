@@ -60,8 +60,8 @@ class LiveAddresses:
 
 
 def live_addresses(settings: Settings) -> LiveAddresses | None:
-    """Returns the addresses of the `headrace up` that runs on this data directory; None if none runs, or if it is still
-    starting."""
+    """Returns the addresses of the services of the `headrace up` that runs on the settings' data directory; None if
+    none runs, or if it is still starting."""
     try:
         descriptor = os.open(settings.data_dir / UP_FILE_NAME, os.O_RDONLY)
     except OSError:

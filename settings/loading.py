@@ -109,8 +109,14 @@ def setting_origins(
     working_dir: Path | None = None,
     home: Path | None = None,
 ) -> Mapping[str, str]:
-    """Returns for each explicitly set key the source of its value, such as a file or variable, as text. Arguments as in
-    `load_settings`.
+    """Returns for each explicitly set key the source of its value, such as a file or variable, as text.
+
+    Args:
+        flags: dotted key to text, from the command line.
+        config: the file named by `--config`; None means the file that `load_settings` would find.
+        environment: usually `os.environ`.
+        working_dir: usually the current directory.
+        home: usually the user's home directory.
 
     Raises:
         SettingsError: unreadable file or misspelt variable.
@@ -165,7 +171,8 @@ def _find_values(
 
 
 def _refuse_misspelt_variables(environment: Mapping[str, str]) -> None:
-    """Raises SettingsError for a HEADRACE_ variable that is similar to one that is read.
+    """Raises SettingsError for an environment variable that begins with HEADRACE_ and looks like a misspelling of a
+    variable of the settings.
 
     Other programs may use variables that begin with HEADRACE_, so dissimilar names are ignored.
     """
@@ -219,7 +226,8 @@ def _flatten(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flatten_names(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Joins nested tables to dotted names: TOML reads the dots in Spark's property names as nesting."""
+    """Returns the values of a nested TOML table by dotted name, each with `prefix` before it: TOML reads the dots in
+    the names of Spark's properties as nesting."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
@@ -352,7 +360,13 @@ def _check_pattern(key: str, origin: str, pattern: str) -> None:
 
 
 def _topic_tables(key: str, origin: str, value: Any) -> tuple[TopicTable, ...]:
-    """Parses the array of tables `[[loader.topic]]` with keys of `loader`."""
+    """Parses `value`, the array of tables `[[loader.topic]]` of a settings file, each with a pattern and keys of
+    `[loader]`.
+
+    Args:
+        key: the key of the array, for messages.
+        origin: the source of the value, such as the name of the settings file, for messages.
+    """
     if not isinstance(value, list) or not all(isinstance(table, Mapping) for table in value):
         raise SettingsError(f"{key} in {origin}: expected tables [[{key}]] in a settings file, found {value!r}")
     types_of_keys = _field_types(LoaderSettings)

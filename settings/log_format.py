@@ -48,7 +48,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(environment: Mapping[str, str] = os.environ) -> None:
-    """Sends the log to standard error with the format and level of the environment; invalid values are ignored."""
+    """Sends the log to standard error, with the format and level that environment variables set; ignores invalid
+    values."""
     variables = log_variables(environment)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if variables.get(FORMAT_VARIABLE) == "json" else TextFormatter())

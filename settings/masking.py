@@ -63,7 +63,7 @@ def mask_repr(key: str, value: Any) -> str:
 
 
 def mask_passwords(text: str) -> str:
-    """Masks passwords in URLs and values that are assigned to secret names."""
+    """Returns the text with secrets masked: passwords in URLs, and values of assignments such as `password=…`."""
     parts = re.split(r",(?=\w+://)", text)
     urls = ",".join(_USER_AND_PASSWORD.sub(rf"//\1:{MASK}@", part) for part in parts)
     return _ASSIGNMENT.sub(lambda match: f"{match[1]}={MASK if is_secret(f'spark.{match[1]}') else match[2]}", urls)

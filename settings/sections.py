@@ -19,7 +19,7 @@ class Section:
     """The settings of one package. The name of a subclass says which package."""
 
     def masked(self) -> dict[str, str]:
-        """Returns all values as text, with secrets masked."""
+        """Returns the section's values as text by key, with secrets masked."""
         section = type(self).__name__.removesuffix("Settings").lower()
         return {
             key.name: mask_value(f"{section}.{key.name}", getattr(self, key.name)) for key in dataclasses.fields(self)
@@ -266,7 +266,7 @@ class Settings:
     # Keys set by the headrace.toml of the working directory, which may be untrusted, for example in a checkout.
 
     def masked(self) -> dict[str, dict[str, str] | str]:
-        """Returns all values as text, with secrets masked."""
+        """Returns all settings as text, by section and key, with secrets masked."""
         shown: dict[str, dict[str, str] | str] = {}
         for section in dataclasses.fields(self):
             if section.name == "keys_from_working_directory":
