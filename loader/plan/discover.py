@@ -102,7 +102,8 @@ def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], s
     """Fetches the topics of the cluster, and the offsets of the topics to be loaded.
 
     Args:
-        include, exclude: patterns of topic names, see `is_wanted`.
+        include: regular expressions of topics to load; the whole name must match one of them.
+        exclude: regular expressions of topics not to load, also if `include` matches.
         state: state of the commit log; used to detect logs that have diverged.
 
     Raises:

@@ -103,13 +103,14 @@ def shared_ends(source: EpochSource, doubts: Mapping[TopicPartition, SuspectPart
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """A search for the offset up to which a partition's log is still the log that was read. Each request asks the
-    broker for the end offset of one leader epoch. If the log does not have this epoch, the next request asks for the
-    next older one.
+    """The state of the search for a partition's shared end, the offset up to which its log still has the batches that
+    the loader read. Each step requests from the broker the end offset of one leader epoch; if the log does not have the
+    epoch, the next step requests an older one.
 
-    `epoch` is the epoch of the next request, and `older` are those of later requests, newest first, each with its end
-    offset in the log that was read. The result is at most `up_to`. `is_read` is False while `epoch` is the leader's
-    epoch at the last commit: no batch of it was read.
+    `epoch` is the epoch of the next request. `older` has the epochs of later requests, newest first, each with the
+    offset at which it ended when it was read. The shared end is at most `up_to`. `is_read` is True if the loader read
+    batches of `epoch`. It is False only if `epoch` is the leader's epoch at the last commit, and no batch had that
+    epoch.
     """
 
     epoch: int
@@ -132,8 +133,9 @@ def _first(known: PartitionState) -> _Search | None:
 
 
 def _after(search: _Search, answer: EpochEnd, known: PartitionState) -> _Search | int:
-    """Evaluates the broker's response to the request for `search.epoch`. Returns the offset up to which the log is the
-    same if the response decides it, otherwise the state for the next request. Pure.
+    """Evaluates the broker's response to the next request of `search`, for the end offset of the leader epoch
+    `search.epoch`. Returns the offset up to which the log still has the batches that the loader read. If the response
+    does not decide it, returns the search with its next request instead. Pure.
 
     Args:
         answer: the newest epoch of the log that is not above the requested one, and the offset at which it ends.

@@ -57,7 +57,7 @@ class TopicWork:
 
     @property
     def texts_known(self) -> frozenset[int]:
-        """The schema ids whose schema is in the plan; messages with these ids can be loaded."""
+        """The ids of the schemas that are in the plan; messages with these ids can be loaded."""
         return frozenset(self.schemas.writer_schemas)
 
     @property

@@ -26,7 +26,7 @@ AT_ONCE = 8
 
 
 class Registry(Protocol):
-    """The methods of the registry client that are used here, from several threads."""
+    """The methods of the registry client that a load's plan needs, from several threads."""
 
     def identity(self) -> str: ...
 
@@ -128,6 +128,6 @@ class RegistryResponses:
 
 
 def _key(question: RegistryRequest[Any]) -> tuple[str, RegistryRequest[Any]]:
-    """Returns the key of a request's response. It has the class name, because named tuples of different classes with
-    the same members are equal."""
+    """Returns the key under which the response to a request is stored. It contains the class name of the request,
+    because named tuples of different classes with the same members are equal."""
     return type(question).__name__, question

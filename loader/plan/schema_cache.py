@@ -35,7 +35,7 @@ class ComparedSchemas:
 
 
 class SchemaCache:
-    """The cached writer schemas.
+    """The writer schemas that are cached in the directory of the commit log, for later runs.
 
     Args:
         keeps: whether files are written; a dry run writes none.
@@ -49,8 +49,9 @@ class SchemaCache:
         self._saved = ComparedSchemas()
 
     def use(self, identity: str) -> None:
-        """Sets the identity of the registry of this run. Before this call, no cached text counts as compared with the
-        registry."""
+        """Sets the identity of the registry of this run, an id that shows whether it is the registry of earlier runs.
+        If so, the cached texts that were compared with it then need not be compared again. Before this call, no cached
+        text counts as compared."""
         self._saved = self._read()
         self._identity = identity
         self._compared = set(self._saved.compared) if self._saved.identity == identity else set()
@@ -88,7 +89,7 @@ class SchemaCache:
         return SchemaReplaced(schema_id, self._storage.describe(_path(schema_id)))
 
     def save(self) -> None:
-        """Writes the compared ids to `registry.json`."""
+        """Writes to `registry.json` the ids of cached schemas that were compared with the registry."""
         now = ComparedSchemas(self._identity or "", frozenset(self._compared))
         if not self._keeps or self._identity is None or now == self._saved:
             return

@@ -64,8 +64,9 @@ class TopicSchemas:
 
 @dataclass(frozen=True, slots=True)
 class FetchedIds:
-    """The result of `WriterSchemas.ask`. `registered` ids have a schema. `absent` ids do not exist, or have no usable
-    schema. `refused` ids cannot be used, with the reason. For other ids there was no response."""
+    """The result of `WriterSchemas.ask`, which looks up schema ids in the registry. `registered` ids have a schema.
+    `absent` ids do not exist, or have no usable schema. `refused` ids cannot be used, with the reason. For other ids
+    there was no response."""
 
     registered: frozenset[int]
     absent: frozenset[int]
@@ -124,11 +125,11 @@ class WriterSchemas:
         )
 
     def _questions(self, topic: str, known: TopicState | None) -> Iterator[RegistryRequest[object]]:
-        """Yields the schema requests that a topic needs.
+        """Yields the registry requests for the schemas of a topic: the versions of its subject that are not folded in
+        yet, and the schema ids in the topic's state whose cached texts were not compared with this registry.
 
-        These are the versions of its subject that are not folded in yet, and the schemas in its state that were not
-        compared with this registry. If the topic's messages have ids that belong to no known version of the subject,
-        the newest version is requested too, for `_is_registered_anew`.
+        If the topic's messages have ids that belong to no known version of the subject, the newest version is requested
+        too: it shows whether the subject was deleted and registered again.
 
         Args:
             known: the topic's state, None if it has no commit.
@@ -281,14 +282,16 @@ class WriterSchemas:
         return False
 
     def _text(self, schema_id: int, absent: set[int], *, trusts: bool = True) -> str | None:
-        """Returns the text of a schema, None if it does not exist or cannot be fetched.
+        """Returns the text of the schema with this id, from the cache or the registry; None if it does not exist or
+        cannot be fetched.
 
         Args:
-            absent: the id is added if the schema is not cached and the registry has no usable schema with this id.
+            absent: a set to which the id is added if the schema is not cached and the registry has no usable schema
+                with this id.
             trusts: whether a cached text that was compared with this registry before needs no request.
 
         Raises:
-            SchemaReplaced: the registry has another schema under the id.
+            SchemaReplaced: the registry has another schema under the id than the cache.
             AccessDenied: the registry denies access.
         """
         kept = self._kept.text(schema_id)
@@ -298,11 +301,11 @@ class WriterSchemas:
         return kept if text is None else text
 
     def _asked_text(self, schema_id: int, absent: set[int]) -> str | None:
-        """Requests the schema of an id and returns its text; None if there is no response, or the registry has no
-        usable schema with the id.
+        """Requests the schema of an id from the registry and returns its text; None if there is no response, or the
+        registry has no usable schema with the id.
 
         Args:
-            absent: the id is added if the registry has no usable schema with it.
+            absent: a set to which the id is added if the registry has no usable schema with it.
 
         Raises:
             SchemaReplaced: the cache has another text for the id.

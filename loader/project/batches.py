@@ -156,7 +156,7 @@ class Taken:
 
 
 class Room:
-    """Output buffers of the core. The ranges of a task use them one after the other."""
+    """Output buffers of the core. One range of a task uses them at a time."""
 
     def __init__(self) -> None:
         self._rows = ctypes.create_string_buffer(ROWS_ROOM)

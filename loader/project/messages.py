@@ -79,7 +79,8 @@ class Clamp:
 
 @dataclass(frozen=True, slots=True)
 class ThroughCore:
-    """The conversion of one range by the C core, with the function that receives the rows."""
+    """The objects with which the C core converts one range: `rows` converts batches of records, and `add_run` receives
+    the converted rows, with their kind (table or quarantine) and time partition."""
 
     rows: RowsOfBatches
     period_ms: int

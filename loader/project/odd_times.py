@@ -59,7 +59,8 @@ class OddTimeNotes:
         messages of such a window are reported, with the time source of that first message.
 
         Args:
-            windows: counters by window start; the first is the number of messages.
+            windows: the counters of each window, by its start in milliseconds. The first counter of a window is its
+                number of messages.
         """
         for start_ms, (key, value) in self._suspect_windows.items():
             self._add(key, windows[start_ms][0], value)

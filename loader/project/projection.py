@@ -181,13 +181,14 @@ def compile_projection(
 
 
 def compile_time_walk(writer: Schema, time_path: Sequence[str], seen: CapturedLong) -> Callable[[bytes], None]:
-    """Returns a function that finds the time in a body and nothing else, without a load schema.
+    """Returns a function that finds the message time in a body and nothing else, without a load schema.
 
     The function never raises. In a malformed body it finds the time if that precedes the error; in types that nest too
     deep it finds none.
 
     Args:
-        time_path, seen: as for `compile_projection`.
+        time_path: field names to an int or long of the writer, through nested records.
+        seen: receives the number at `time_path`; the caller clears it before each body.
     """
     limits = Limits()
     try:
@@ -217,17 +218,25 @@ class _Compiler:
         self._seen = seen
 
     def message(self, route: StoredRoute | None) -> Plan:
-        """Returns the plan of whole messages. A message that is no record is treated as a record with one field, which
-        has the same bytes."""
+        """Returns the plan that converts whole messages to rows. A message that is no record is treated as a record
+        with one field, which has the same bytes.
+
+        Args:
+            route: the route of the writer schema, None without one.
+        """
         assert isinstance(self.load.root, Record)
         return self.record(root_record(self.writer), self.load.root, "", TOP_LEVEL, route)
 
     def whole(self) -> Skip:
-        """Returns the function that validates a whole message and records its time."""
+        """Returns the function that validates a whole message and records the number in its time field."""
         return self._walk(self.writer.resolve(self.writer.root), "")
 
     def plan(self, writer: Type, load: Type, where: str, enclosing: Enclosing, kept: StoredRoute | None) -> Plan:
-        """Returns the plan that converts a writer's node to a column, list item or map value, each possibly nullable.
+        """Returns the plan that converts a writer's node (a type in its schema) to a column, list item or map value,
+        each possibly nullable.
+
+        `where` is the node's path in the writer schema, `enclosing` the records and columns around the node, and `kept`
+        its stored route, None without one.
 
         Raises:
             Unconvertible: the load node can hold no value of the writer node.
@@ -263,7 +272,11 @@ class _Compiler:
         return Plan(skip, by_branch(converts), False, program.union(codes, keeps_index=False))
 
     def branch(self, writer: Type, load: Type, where: str, enclosing: Enclosing, kept: StoredRoute | None) -> Plan:
-        """Returns the plan that converts a writer's type to a load type, neither of which is a union."""
+        """Returns the plan that converts a writer's type to a load type. Neither type is a union.
+
+        `where` is the type's path in the writer schema, `enclosing` the records and columns around it, and `kept` its
+        stored route, None without one.
+        """
         skip = self._walk(writer, where)
         if _is_null(writer) and _is_null(load):
             return Plan.copy(skip, program.NOTHING)
@@ -330,8 +343,8 @@ class _Compiler:
         return Plan(skip, self._rewrite(template, taken), False, code)
 
     def _walk(self, writer: Type, where: str) -> Skip:
-        """Returns the function that validates a writer's node. It records the time if the node is or contains the time
-        field."""
+        """Returns the function that validates a value of the node at the path `where` of the writer schema (a node is a
+        type in the schema). The function records the message time if the node is or contains the time field."""
         steps = tuple(where.split(".")) if where else ()
         if self._time_path and steps == self._time_path[: len(steps)]:
             return skip_capturing(self.walks, writer, self._time_path[len(steps) :], self._seen)
@@ -347,7 +360,11 @@ class _Compiler:
         self, branch: Type, load: Type, where: str, enclosing: Enclosing, kept: StoredRoute | None
     ) -> Plan:
         """Returns the plan that converts one branch of a writer's union to a column. If the column cannot hold the
-        branch, only messages with this branch are errors."""
+        branch, the plan rejects each value with this branch; other branches are not affected.
+
+        `where` is the union's path in the writer schema, `enclosing` the records and columns around the union, and
+        `kept` the stored route of the branch, None without one.
+        """
         inner, is_nullable = split(load)
         if _is_null(branch) and is_nullable:
             return Plan.copy(skip_nothing, program.NOTHING)
@@ -358,7 +375,11 @@ class _Compiler:
 
     def _union_text(self, writer: Union, load: Type, where: str) -> Plan:
         """Returns the plan that converts a union of several branches to JSON text, which names the branch. Null stays
-        null if the column is nullable."""
+        null if the column is nullable.
+
+        Args:
+            where: the union's path in the writer schema.
+        """
         skip = self._walk(writer, where)
         text = walk_first(skip, compile_json_text(self.walks, writer))
         if not isinstance(load, Union):
@@ -373,8 +394,12 @@ class _Compiler:
         return Plan(skip, convert, False, None)
 
     def _members(self, writer: Type, load: Record, where: str, enclosing: Enclosing, kept: StoredRoute | None) -> Plan:
-        """Returns the plan that converts a writer's branch, or a type that is no union, to a record of members (one
-        nullable field per type): the member for this type gets the value, the others are null."""
+        """Returns the plan that converts a writer's type to a column that is a record of members (one nullable field
+        per type). The member for this type gets the value, the other members are null.
+
+        `where` is the type's path in the writer schema, `enclosing` the records and columns around it, and `kept` its
+        stored route, None without one.
+        """
         inside: StoredRoute | None = None
         if kept is not None:
             member, inside = member_of(load, kept)

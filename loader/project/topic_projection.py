@@ -37,7 +37,8 @@ FUTURE_TIME = "arrival (future time)"
 
 
 class UnknownSchema(Exception):
-    """Raised for a message with a schema id that the plan does not know. Its range stops before it."""
+    """Raised for a message with a schema id that the plan does not know. Reading of the range stops before this
+    message."""
 
     def __init__(self, schema_id: int) -> None:
         super().__init__(f"the plan does not know schema id {schema_id}")

@@ -46,12 +46,11 @@ class Fetch(Protocol):
 
 
 class BatchNeighbors:
-    """Checks the batches of one fetch response by the batches before and after them. `ahead` is the response that
-    begins after its last batch, if that was fetched.
+    """Checks the batches of the fetch response `piece` by the batches before and after them. `asked` is the offset from
+    which the response was requested. `ahead` is the response that begins after the last batch of `piece`, None if that
+    was not fetched.
 
     Args:
-        piece: the response.
-        asked: the requested offset.
         where: broker and partition, for error messages.
         start: the offset where reading began, which may be inside a batch.
         end: the end offset of the range.
@@ -134,8 +133,14 @@ class BatchNeighbors:
     def span_of(self, error: CorruptBatch, frame: BatchFrame, position: int, end: int) -> CorruptSpan:
         """Returns the offsets that a corrupt batch occupies, from `position` and at most up to `end`.
 
+        Args:
+            error: the error that was raised when the batch was parsed.
+            frame: the corrupt batch.
+            position: the next offset to read.
+            end: the end offset of the range.
+
         Raises:
-            CorruptBatch: the same error, if the next offset is unknown.
+            CorruptBatch: the offset after the batch is unknown; the message is that of `error`.
         """
         next_offset = self._next_offset(frame) if error.next_offset is None else error.next_offset
         if next_offset is None or next_offset <= position:
@@ -145,8 +150,9 @@ class BatchNeighbors:
         return CorruptSpan(start, min(next_offset, end), next_offset, str(error), bytes(frame.view), time_ms)
 
     def _next_offset(self, frame: BatchFrame) -> int | None:
-        """Returns the next offset after a corrupt batch: the base offset of the following batch. If there is none,
-        returns the log end offset, provided that the corrupt batch states the same."""
+        """Returns the offset after a corrupt batch: the base offset of the following batch. If the corrupt batch is the
+        last one of the log, returns the log end offset, provided that the batch's header states the same. Returns None
+        if the offset remains unknown."""
         piece: FetchSlice | None = self._piece
         found = offset_after(self._piece.records, frame)
         for more in LOOK_BEHIND_BYTES:
@@ -163,8 +169,8 @@ class BatchNeighbors:
         return found
 
     def _more(self, frame: BatchFrame, more: int) -> FetchSlice | None:
-        """Fetches the batch `frame` again, with `more` bytes of the log after it. Returns None if the response has
-        another batch in its place, as it may from another replica."""
+        """Fetches the corrupt batch `frame` again, with `more` bytes of the log after it. Returns None if the response
+        has another batch in its place, as it may from another replica."""
         piece = self._fetch(self._asked, frame.end + more)
         return piece if piece.records[frame.position : frame.end] == frame.view else None
 

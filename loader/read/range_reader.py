@@ -46,11 +46,12 @@ class BatchKind(StrEnum):
 
 @dataclass(slots=True)
 class Tally:
-    """Classification of the offsets read so far. `position` is the next offset to read.
+    """The offsets read so far, counted by kind. `position` is the next offset to read.
 
     `gap_offsets` counts all offsets that the log no longer holds. `gaps` lists only the first `GAPS_LISTED_MAX` ranges
     of them, since a compacted topic may have a gap after every other record. `epochs` are the leader epochs of the
-    batches. The records of the newest batch are referenced until the next batch, for `cut_to`.
+    batches. The records of the newest batch are referenced until the next batch, so that the count can be undone from
+    one of them on.
     """
 
     position: int
@@ -65,7 +66,7 @@ class Tally:
     _marked: Sequence[Record] = ()
 
     def skip_to(self, offset: int) -> None:
-        """Counts the offsets between the position and `offset` as a gap."""
+        """Counts the offsets from the present position to `offset` as a gap, and moves the position there."""
         if offset <= self.position:
             return
         self.gap_offsets += offset - self.position
@@ -88,7 +89,7 @@ class Tally:
         return sum(one.end - one.start for one in self.skipped)
 
     def skip_corrupt(self, one: SkippedOffsets) -> None:
-        """Counts the offsets of a corrupt batch, and moves the position to its end."""
+        """Counts the offsets of a skipped corrupt batch, and moves the position to the end of the batch."""
         assert one.start == self.position, (one, self.position)
         self.skipped.append(one)
         self.position = one.end
@@ -192,7 +193,7 @@ def read_range(
 
 
 class _RangeReader:
-    """The state of one call of `read_range`."""
+    """Reads one range of a topic partition: the state of one call of `read_range`."""
 
     def __init__(
         self,
@@ -229,13 +230,14 @@ class _RangeReader:
             self._check_progress(piece, before)
 
     def _where(self, piece: FetchSlice) -> str:
-        """Returns the broker, topic and partition of a response, for error messages."""
+        """Returns the broker, topic and partition of a fetch response, for error messages."""
         topic_partition = self._topic_partition
         return f"broker {piece.broker}, topic {topic_partition.topic} partition {topic_partition.partition}"
 
     def _prefetch_after(self, piece: FetchSlice, before: int) -> None:
-        """Lets the caller send its next fetch before the response `piece` is processed (`ReadOptions.prefetch` or
-        `fetch_following`). `before` is the offset from which `piece` was requested."""
+        """Calls `ReadOptions.prefetch`, so that the next fetch is sent before the response `piece` is processed; after
+        the last response of the range, calls `ReadOptions.fetch_following` instead. Does nothing if `prefetch` is None
+        or the broker throttled the response. `before` is the offset from which `piece` was requested."""
         if self._options.prefetch is None or piece.throttle_ms:
             return
         # The offset comes from unchecked headers. If it is wrong, one response is useless.
@@ -249,8 +251,8 @@ class _RangeReader:
             self._options.prefetch(following)
 
     def _take_batches(self, piece: FetchSlice, neighbors: BatchNeighbors) -> None:
-        """Passes on the records of a response, up to the end of the range or the first batch that must be fetched
-        again."""
+        """Passes on the records of the fetch response `piece`, up to the end of the range or to the first batch that
+        must be fetched again. `neighbors` checks the offsets of the batches."""
         tally, options, where = self._tally, self._options, self._where(piece)
         transactions = TransactionFilter(piece.aborted)
         for frame in split_batches(piece.records, where):
@@ -308,8 +310,9 @@ class _RangeReader:
             tally.skip_corrupt(skip(span))
 
     def _check_progress(self, piece: FetchSlice, before: int) -> None:
-        """Decides how to go on after a response that was requested at `before`: if no record was read, the rest of the
-        range is a gap, or the fetch is repeated, or an error is raised."""
+        """Decides how to continue after the fetch response `piece`, which was requested from the offset `before`. If no
+        offset was read from it, then either the rest of the range is counted as a gap, or the fetch is repeated, or an
+        error is raised."""
         tally, end = self._tally, self._end
         if tally.position > before:
             self._silent_since, self._throttled_s = time.monotonic(), 0.0

@@ -31,13 +31,13 @@ ABSENT_IDS_MAX = 10_000  # looked up per run: a topic of random bytes must not d
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The result of running a plan's units.
+    """The result of `read_units`, which runs the units of a plan (a unit is the input of one task).
 
-    `units` are the units of the plan and the further units that read the rest of stopped ranges. A range that a further
-    unit continued ends where it stopped. `results` are the results of the units. `registered_ids` are, by topic, ids
-    that the plan did not know and the registry has. `problems` are sentences by topic, `notes` are complete sentences.
-    Units run in rounds, the plan's units in the first; `read_ms` is the time of each round's slowest task, summed over
-    the rounds.
+    `units` are the units of the plan, and further units, which read the rest of ranges that had stopped before an
+    unregistered schema id. Such a range ends, in its first unit, where it stopped. `results` are the results of the
+    units. `registered_ids` are, by topic, schema ids that the plan did not know and the registry has. `problems` are
+    sentences by topic, `notes` are complete sentences. Units run in rounds, the plan's units in the first; `read_ms` is
+    the time of each round's slowest task, summed over the rounds.
     """
 
     units: tuple[WorkUnit, ...]
@@ -51,7 +51,9 @@ class Reading:
 def read_units(
     units: Sequence[WorkUnit], run_units: Callable[[Sequence[WorkUnit]], Sequence[UnitResult]], schemas: WriterSchemas
 ) -> Reading:
-    """Runs the units, looks up the unknown ids of the stopped ranges, and repeats this for the rest of the ranges.
+    """Runs the units of a plan (a unit is the input of one task) and returns their results. A range stops before a
+    message with a schema id that the plan does not know. Such ids are then looked up in the registry; if the registry
+    lacks the id at which a range stopped, a further unit reads the rest of the range.
 
     Args:
         units: the units of the plan.
@@ -103,11 +105,11 @@ def read_units(
 
 
 def nearest_ids(stopped: Sequence[RangeResult], most: int) -> tuple[int, ...]:
-    """Returns at most `most` distinct unknown ids to look up. The first id of every stopped range comes first, because
-    it stopped the range; then the second id of every range, and so on. Pure.
+    """Returns at most `most` distinct unknown schema ids to look up. The first id of every stopped range comes first,
+    because it stopped the range; then the second id of every range, and so on. Pure.
 
     Args:
-        stopped: the results of ranges that stopped before an unknown id.
+        stopped: the results of ranges that stopped before a message with an unknown id.
     """
     nearest: dict[int, int] = {}
     for one in stopped:
@@ -119,12 +121,12 @@ def nearest_ids(stopped: Sequence[RangeResult], most: int) -> tuple[int, ...]:
 def continued_units(
     units: Sequence[WorkUnit], results: Sequence[UnitResult], absent: Collection[int], next_task: int
 ) -> tuple[tuple[WorkUnit, ...], tuple[WorkUnit, ...]]:
-    """Adds units that read the rest of ranges that stopped before an absent id. Returns two results: the units with
-    these ranges ending where they stopped, and the added units. Pure.
+    """Adds units (inputs of tasks) that read the rest of the ranges that stopped before a message with an absent schema
+    id. Returns two results: the units with these ranges ending where they stopped, and the added units. Pure.
 
     Args:
         results: the results of `units`.
-        absent: ids that the registry does not have.
+        absent: schema ids that the registry does not have.
         next_task: task number of the first added unit.
     """
     stops = {

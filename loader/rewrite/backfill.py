@@ -175,15 +175,12 @@ class _Backfill:
         ]
 
     def _found(self, state: LoaderState, asked: Sequence[LiveFile]) -> list[Component]:
-        """Finds the files to replace: the requested files, and those that share offsets with them. Returns them as
-        components (files that are replaced together).
+        """Finds the files to replace: the requested files (`asked`), and the files that share offsets with them.
+        Returns them as components (files that are replaced together).
 
         Leaves out files with messages that the brokers may no longer have, because the topic was re-created or a
         partition's log diverged. If requested files are left out, adds sentences to the problems that the backfill
         reports.
-
-        Args:
-            asked: the requested files.
         """
         files = closed(asked, self._days(), self._live_on)
         back = self._rewrites.log.back(self._topic, state)
@@ -230,13 +227,13 @@ class _Backfill:
                 of += 1
 
     def _work(self, piece: Sequence[Component], name: str) -> tuple[Component, ...]:
-        """Reads a piece and commits it. Returns the components to try again, none if the piece is done.
+        """Reads the components `piece`, which one commit is to replace, and commits them. Returns the components to try
+        again, none if all are done.
 
         If the number of messages read differs from that in the files of some components, nothing is committed, and the
-        other components are returned.
+        remaining components are returned.
 
         Args:
-            piece: the components that one commit replaces.
             name: the piece's number, for the line of progress.
         """
         state, known = self._still()
@@ -278,8 +275,9 @@ class _Backfill:
         return state, known
 
     def _read(self, piece: Sequence[Component], state: LoaderState, known: TopicState) -> _Read:
-        """Reads a piece (the offset ranges of one commit) as a load does. If messages have registered schema ids that
-        no load has seen, fetches these schemas and reads the piece again.
+        """Reads a piece (the components that one commit replaces) as a load does, and returns the plan with its
+        results. If messages have registered schema ids that no load has seen, fetches these schemas and reads the piece
+        again.
 
         Raises:
             _Stopped: not everything could be read.
@@ -337,8 +335,8 @@ class _Backfill:
         return self._settings.plan.policy_of(self._topic).with_table(known.partition_by, known.kafka_column)
 
     def _whole(self, plan: LoadPlan, reading: Reading, piece: Sequence[Component]) -> ReconciledTopic:
-        """Returns the results of a piece for its commit, after checking that every offset was read and that the
-        partitions had the same log and leader throughout.
+        """Returns the results of reading a piece (the components that one commit replaces), reconciled with the plan.
+        Checks that every offset was read, and that the partitions had the same log and leader throughout.
 
         Raises:
             _Stopped: an offset was not read, or the log or leader changed.
@@ -416,12 +414,12 @@ def _partitions(numbers: frozenset[int]) -> str:
 
 
 def _still_true(notes: Sequence[str], committed: TopicCommit) -> Iterator[str]:
-    """Yields the notes of earlier pieces that are still valid. A note that names a time partition is dropped if the
-    present piece rewrites that time partition again.
+    """Yields those notes of a backfill's earlier commits that its present commit does not make obsolete. A note that
+    names a time partition is dropped if the present commit rewrites that time partition again.
 
     Args:
-        notes: the notes of earlier pieces.
-        committed: the topic's commit of the present piece.
+        notes: the notes of the earlier commits, sentences.
+        committed: the topic's part of the present commit.
     """
     time_partitions = {one.time_partition for one in committed.rewrites}
     for note in notes:

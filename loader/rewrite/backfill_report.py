@@ -41,12 +41,13 @@ class OffsetsRead:
 
 @dataclass(frozen=True, slots=True)
 class BackfillReport:
-    """The replaced files, or in a dry run the files that would be replaced.
+    """The result of a backfill: the files that it replaced, or in a dry run the files that it would replace.
 
-    `time_partitions` are the time partitions of the old files. `files_asked` of the old files are in the period; the
-    others share offsets with them. `commits` are the commit numbers. `files_made` is the number of new files; they hold
-    `rows` and `quarantined` messages. `quarantined_before` messages were quarantined in the old files. `problems` are
-    sentences.
+    `time_partitions` are the time partitions of the old files, and `offsets` the offsets of their messages.
+    `files_asked` is the number of old files in the requested period; the remaining ones share offsets with them.
+    `commits` are the commit numbers. `files_made` is the number of new files; they hold `rows` rows and `quarantined`
+    quarantined messages. The old files held `quarantined_before` quarantined messages. `problems` and `notes` are
+    sentences; notes need no action.
     """
 
     files_asked: int = 0

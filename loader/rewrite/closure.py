@@ -85,7 +85,7 @@ class Covered:
         self.version += 1
 
     def shares(self, partition: int, start: int, end: int) -> bool:
-        """Whether the set contains an offset of `[start, end)`."""
+        """Whether the set contains an offset in `[start, end)` of this partition."""
         at = bisect_left(self._starts[partition], end) - 1
         return at >= 0 and self._ends[partition][at] > start
 

@@ -33,8 +33,11 @@ class FileShape:
 def staged_files_of(
     ports: RewritePorts, topic: str, run_id: str, shape: FileShape, write: Callable[[TaskFiles, NewRows], None]
 ) -> list[CommittedFile]:
-    """Creates files of a topic in the staging directory of a run. `write` is called with the files and adds rows to
-    them. Returns the files as they are listed in a commit.
+    """Creates files of a topic in the staging directory of a run. Returns the files as they are listed in a commit.
+
+    Args:
+        shape: the row schema, codec and sizes of the files.
+        write: called once with the files and a function that creates row buffers; adds the rows to the files.
 
     Raises:
         OSError: the files cannot be written. After any exception, also of `write`, the files are deleted.

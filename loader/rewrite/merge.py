@@ -58,7 +58,8 @@ class MergeUnit:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """The result of a merge unit: the merged files, or none and the reason in `error`."""
+    """The result of one task that merges files of a time partition: the merged files, or none and the reason in
+    `error`."""
 
     task: int
     files: tuple[StagedFile, ...]
@@ -81,11 +82,12 @@ class _Merged:
 
 
 class SourceDamaged(Exception):
-    """Raised if a published file differs from its commit."""
+    """Raised if a published file that is to be merged differs from its commit."""
 
 
 def run_merge_unit(unit: MergeUnit) -> MergeResult:
-    """Runs a merge unit in a Spark task and returns its result."""
+    """Merges the files of one time partition, as listed in `unit`, in a Spark task. Returns the merged files, or an
+    error text in the result."""
     try:
         sink = LocalSink(unit.staging, unit.task)
     except OSError as error:
@@ -94,11 +96,11 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
 
 
 def merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> MergeResult:
-    """Merges the files of a unit and returns the merged files. If a file is damaged or a disk fails, returns the reason
-    in the result instead of raising an error.
+    """Merges the small files of one time partition, as listed in `unit`, and returns the merged files. If a file is
+    damaged or a disk fails, returns the reason in the result instead of raising an error.
 
     Args:
-        files: the published files.
+        files: opens the published files.
         sink: receives the merged files.
     """
     if unit.build != (build := current_build()):

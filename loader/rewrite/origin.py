@@ -96,9 +96,9 @@ class _Walk:
         self.waiting.clear()
 
     def unknown(self) -> dict[FileKey, Foreign]:
-        """Ends the search through the topic's commits after the oldest one. Returns the requested files with rows that
-        may not come from the topic's present log, each with the reason; this includes files whose first commit was not
-        found."""
+        """Ends the search through the topic's commits, after the oldest commit that is needed or exists. Returns the
+        requested files with rows that may not come from the topic's present log, each with the reason; this includes
+        files for which the commit that first loaded their rows was not found."""
         for key in self._heirs():
             self._found.setdefault(key, Foreign("no commit states which log their rows came from", False))
         return self._found

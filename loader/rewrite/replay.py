@@ -82,11 +82,13 @@ def replay(
     *,
     is_dry: bool,
 ) -> ReplayReport:
-    """Loads the quarantined messages of a topic that can be loaded now.
+    """Converts the quarantined messages of a topic to rows, as far as this is possible now, and commits that. Returns
+    the numbers of loaded and of remaining messages.
 
     Args:
         topic: a topic with a commit.
-        codes: retries only messages with one of these quarantine codes.
+        codes: the quarantine codes of the messages to retry.
+        is_dry: only count the messages.
 
     Raises:
         OSError: files cannot be read or written.
@@ -184,12 +186,13 @@ def _write(
     run_id: str,
     chosen: Sequence[Replayed],
 ) -> list[CommittedFile]:
-    """Stages the files of a replay, which have the rows and the remaining messages. Returns them as they are listed in
-    a commit.
+    """Writes the files of a replay to the staging directory of its run: the new rows, and the messages that stay in
+    quarantine. Returns the files as they are listed in a commit.
 
     Args:
         known: the topic's state in the commit log.
-        chosen: the quarantine files to rewrite, with the results of `Replaying.look`.
+        chosen: the quarantine files to rewrite, each with the numbers of messages that become rows and that remain, as
+            `Replaying.look` counted them.
 
     Raises:
         SourceLost: a quarantine file is missing or differs from its commit.

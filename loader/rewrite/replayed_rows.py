@@ -66,7 +66,7 @@ def quarantine_sources(ports: RewritePorts, state: LoaderState, topic: str) -> I
 
 
 def quarantined_rows(files: WarehouseFiles, source: QuarantineSource) -> Iterator[QuarantinedRow]:
-    """Returns all messages of a file.
+    """Returns all messages of a quarantine file.
 
     Raises:
         SourceLost: the file is missing or differs from its commit.
@@ -125,7 +125,7 @@ class Replaying:
 
     def look(self, source: QuarantineSource) -> Replayed:
         """Retries the messages of a quarantine file without writing anything. Returns how many would become rows and
-        how many would remain; these are the counts that `write` then returns. In a file with codes that this release
+        how many would remain; `Replaying.write` later returns the same counts. In a file with codes that this release
         does not know, no message is retried.
 
         Raises:

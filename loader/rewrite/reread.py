@@ -95,7 +95,8 @@ def unreadable(component: Component, found: DiscoveredTopic, known: TopicState) 
 
 
 def told(refused: Iterable[Refused]) -> tuple[str, ...]:
-    """Returns sentences about offsets whose files are not replaced, one per partition and reason."""
+    """Returns sentences about offsets whose files a backfill does not replace, because they could not be read again, or
+    another number of messages was read than the files have. One sentence per partition and reason."""
     by_reason: dict[tuple[int, str], list[Refused]] = defaultdict(list)
     for one in refused:
         by_reason[one.partition, one.why].append(one)

@@ -87,8 +87,8 @@ class Retirement:
             self._partitions.bring(topic, state.topics[topic], kind, time_partitions, state.commit_number)
 
     def _replaced(self, topic: str, committed: TopicCommit, commit_number: int, state: LoaderState) -> Sequence[str]:
-        """Returns the paths of a topic's files that a rewrite made unused. These are all files that its time partitions
-        had before it, in the directories of their earlier generation.
+        """Returns the paths of the files that a rewrite of a topic made unused: all files that the rewritten time
+        partitions had before the rewrite, in the directories of their earlier generation.
 
         Args:
             committed: the topic's part of the rewrite.

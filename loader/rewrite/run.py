@@ -98,9 +98,11 @@ Chosen = tuple[str, FileKind, str, tuple[IndexedFile, ...]]
 
 def expire(ports: RewritePorts, keep_days: Mapping[str, int], *, is_dry: bool) -> RewriteReport:
     """Removes time partitions that are older than their topic's retention, both from tables and from quarantines.
+    Returns a report of the removed files.
 
     Args:
         keep_days: by topic, the retention in whole days after the end of a time partition's day.
+        is_dry: only report the files that would be removed.
     """
     state, notes = caught_up(ports, is_dry)
     chosen = [
@@ -117,11 +119,13 @@ def expire(ports: RewritePorts, keep_days: Mapping[str, int], *, is_dry: bool) -
 def accept_missing(
     ports: RewritePorts, topic: str, kinds: Iterable[FileKind], time_partition: str, *, is_dry: bool
 ) -> RewriteReport:
-    """Commits the removal of a topic's files that no longer exist, because the operator accepts their loss.
+    """Commits the removal of a topic's files that no longer exist, because the operator accepts their loss. Returns a
+    report of these files.
 
     Args:
         kinds: the kinds of files to check: files of the table, of the quarantine or both.
         time_partition: limits this to one time partition; "" for all of the topic.
+        is_dry: only report the missing files.
     """
     state, notes = caught_up(ports, is_dry)
     chosen = []
@@ -135,10 +139,11 @@ def accept_missing(
 
 
 def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSettings, *, is_dry: bool) -> RewriteReport:
-    """Merges the small files of past time partitions, in parallel tasks.
+    """Merges the small files of past time partitions, in parallel tasks. Returns a report of the replaced files.
 
     Args:
         topics: names of the topics to compact.
+        is_dry: only report the files that would be merged.
     """
     state, notes = caught_up(ports, is_dry)
     groups = list(_groups(ports, state, topics, settings))
@@ -336,7 +341,7 @@ def add_commit(
     Args:
         state: state that was read before the work began.
         kind: the kind of the rewrite.
-        run_id: the run whose staging directory has the new files.
+        run_id: id of the run; the new files are in its staging directory.
         commits: the commit by topic.
         reason: the operator's reason, "" for none.
     """

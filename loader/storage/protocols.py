@@ -48,12 +48,13 @@ class CommitStorage(Protocol):
         ...
 
     def replace(self, name: str, content: bytes, *, fsynced: bool = True) -> None:
-        """Creates or replaces a file that is a hint; of concurrent writers the last one wins. A reader sees the old or
-        the new content. After a power failure it may see the old content, and without `fsynced` a damaged file."""
+        """Creates or replaces a hint (a file that may be lost or old). Of concurrent writers the last one wins. A
+        reader sees the old or the new content. After a power failure it may see the old content, and without `fsynced`
+        a damaged file."""
         ...
 
     def read(self, name: str) -> bytes | None:
-        """Returns the content, None if there is no such file."""
+        """Returns the content of a file, None if there is no such file."""
         ...
 
     def exists(self, name: str) -> bool: ...
@@ -84,7 +85,7 @@ class Staged:
 
 
 class Staging(Protocol):
-    """The files of running loads, by run id."""
+    """Stores the files of running loads: one directory per run id, which no query reads."""
 
     def location(self, run_id: str) -> str:
         """Returns the directory for a run's files, as text from which tasks create their sinks."""
@@ -112,8 +113,9 @@ class Staging(Protocol):
         ...
 
     def move(self, run_id: str, files: Sequence[Staged], to_run_id: str) -> None:
-        """Moves files that `keep` has checked to another run, under the same names, and fsyncs that. The target run
-        must not have tried to commit yet."""
+        """Moves finished files of one run to the staging directory of another run, under the same names, and fsyncs
+        that. `Staging.keep` must have made the files durable before. The target run must not have tried to commit yet.
+        """
         ...
 
     def run_ids(self) -> frozenset[str]:
@@ -143,10 +145,11 @@ class Publication:
 
 
 class WarehouseFiles(Protocol):
-    """The files that queries read."""
+    """Stores the published files of a warehouse, which queries read."""
 
     def publish(self, files: Sequence[Publication]) -> tuple[Publication, ...]:
-        """Gives committed files their names, and deletes them from staging once the names are fsynced.
+        """Publishes committed files: gives each file its name in the warehouse, and deletes it from staging once the
+        name is fsynced.
 
         May be repeated and may run in several processes at once: readers see complete files only, and a file always has
         at least one of its two names.
@@ -189,11 +192,11 @@ class WarehouseFiles(Protocol):
         ...
 
     def length(self, name: str) -> int | None:
-        """Returns the length in bytes, None if there is no such file."""
+        """Returns the length of a file in bytes, None if there is no such file."""
         ...
 
     def open(self, name: str) -> IO[bytes]:
-        """Opens the file for reading.
+        """Opens a file for reading.
 
         Raises:
             OSError: there is no such file, or it cannot be read.
@@ -206,7 +209,7 @@ class WarehouseFiles(Protocol):
 
     @property
     def reach(self) -> str:
-        """Returns a value from which tasks can open the warehouse's files."""
+        """The text from which tasks open the warehouse's files, such as the path of the warehouse."""
         ...
 
     def location(self, name: str) -> str:

@@ -55,7 +55,7 @@ class ContainerFormat:
         return self.block_of(len(rows), b"".join(rows))
 
     def block_of(self, count: int, rows: Rows) -> bytes:
-        """Returns one block of `count` encoded rows, joined."""
+        """Returns one block with `count` encoded rows, which `rows` contains joined."""
         parts = CODECS[self.codec](rows)
         return b"".join((encode_long(count), encode_long(sum(map(len, parts))), *parts, self.sync))
 
@@ -67,7 +67,8 @@ Parts = tuple[bytes | bytearray | memoryview, ...]
 
 
 class _Room(threading.local):
-    """Snappy's output buffer. It is reused for all blocks, because new memory would have to be zeroed each time."""
+    """The output buffer of the Snappy codec, one per thread. It is reused for all blocks, because new memory would have
+    to be zeroed each time."""
 
     room = bytearray()
 

@@ -36,7 +36,8 @@ def row_file(path: str) -> str:
 
 
 class RowSink:
-    """A `BlockSink` that passes each piece of a file to `put` as a row."""
+    """A `BlockSink` that writes no files: it passes the header and the blocks of each file to `put`, as rows (file,
+    number, block) of a Spark task. Spark then writes the files."""
 
     def __init__(self, put: Callable[[Row], None], sync: bytes, task: int) -> None:
         self.directory = f"task-{task:05d}-{secrets.token_hex(8)}"

@@ -77,11 +77,13 @@ class RangeRows:
         self._bytes = 0
 
     def add(self, kind: FileKind, time_partition: str, offset: int, row: bytes) -> None:
-        """Adds one encoded row. Offsets of one kind and time partition must increase."""
+        """Adds one encoded row of the table or of the quarantine (`kind`). The offsets of the rows with one kind and
+        time partition must increase."""
         self._take(kind, self._open_rows(kind, time_partition), offset, offset, 1, row)
 
     def add_run(self, kind: FileKind, time_partition: str, run: RowRun) -> None:
-        """Adds consecutive rows of one time partition, which the C core joined in `run`."""
+        """Adds consecutive rows of one time partition, which the C core joined in `run`; `kind` states whether they
+        belong to the table or to the quarantine."""
         rows = self._open_rows(kind, time_partition)
         taken = at = 0
         while taken < len(run.ends):

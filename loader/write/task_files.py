@@ -83,9 +83,10 @@ class TaskFiles:
         self._named = 0
 
     def add_rows(self, key: TimePartitionKey, rows: bytes | bytearray, piece: FileRange) -> None:
-        """Adds joined rows of one topic partition. They are buffered until they fill a block.
+        """Adds joined rows of one topic partition to the open file of `key`. They are buffered until they fill a block.
 
         Args:
+            key: kind (table or quarantine), topic and time partition.
             piece: partition, offsets and number of the rows.
         """
         file = self._file(key)
@@ -99,9 +100,10 @@ class TaskFiles:
             self._relieve()
 
     def add_block(self, key: TimePartitionKey, data: bytes, piece: FileRange) -> None:
-        """Adds a finished block in the format of the key's files.
+        """Appends a finished block to the open file of `key`. The block must have the container format of this file.
 
         Args:
+            key: kind (table or quarantine), topic and time partition.
             piece: partition, offsets and number of the block's rows.
         """
         self._append(self._file(key), data, [piece])

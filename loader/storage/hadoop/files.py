@@ -70,7 +70,8 @@ class HadoopFiles:
         return True
 
     def _check_same(self, file: Publication, staged: str, final: str) -> None:
-        """Checks that an existing file of this name is the committed one: a copy from a killed process or a backup.
+        """Checks that the file at the path `final`, to which `file` is to be published, has the content of the
+        committed file: a copy from a killed process or a backup.
 
         Raises:
             PublishedNameTaken: it is another file.

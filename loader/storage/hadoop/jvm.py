@@ -32,7 +32,8 @@ READS_MAX = 5  # attempts to read a file that is replaced each time between open
 
 
 class Gateway(Protocol):
-    """The part of py4j's gateway that is used here. The attributes of `jvm` are resolved at run time."""
+    """The members of py4j's gateway to a JVM that the loader uses. The attributes of `jvm` are Java packages and
+    classes, resolved at run time."""
 
     @property
     def jvm(self) -> Any: ...

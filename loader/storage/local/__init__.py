@@ -20,5 +20,6 @@ def local_storage(warehouse: Path) -> Storage:
 
 
 def files_at(reach: str) -> WarehouseFiles:
-    """Returns the warehouse's files for use in a task. `reach` is the value of `WarehouseFiles.reach`."""
+    """Returns the files of the warehouse, opened in a task. `reach` is the text that the driver passed to the task: its
+    value of `WarehouseFiles.reach`."""
     return local_storage(Path(reach)).files

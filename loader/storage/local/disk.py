@@ -34,7 +34,12 @@ def fsync_directories_above(directory: Path) -> None:
 
 
 def write_temporary(directory: Path, content: bytes, *, fsynced: bool) -> Path:
-    """Creates a file with a unique name. The name begins with a dot, so that queries of the directory ignore it."""
+    """Creates a file with this content and a unique name, and returns its path. The name begins with a dot, so that
+    queries of the directory ignore it.
+
+    Args:
+        fsynced: whether the content is fsynced; the name never is.
+    """
     temporary = directory / f".{os.getpid()}-{secrets.token_hex(8)}"
     with temporary.open("wb") as file:
         file.write(content)

@@ -183,7 +183,8 @@ def _link_or_check(file: Publication, staged: Path, final: Path) -> None:
 
 
 def _check_same(file: Publication, staged: Path, final: Path) -> None:
-    """Checks that an existing file of this name is the same file, or a copy of it from a restored backup.
+    """Checks that the file at the path `final`, to which `file` is to be published, is the staged file itself (another
+    link) or has the same content, as a copy from a restored backup has.
 
     Raises:
         PublishedNameTaken: it is another file.

@@ -25,7 +25,8 @@ class LeaseHolder:
     since_ms: int
 
     def describe(self, now_ms: int, interval_ms: int) -> str:
-        """Returns a line about the running load for the user."""
+        """Returns a line for the user of a second load: which load is running, and for how long. If it runs much longer
+        than `interval_ms`, the usual interval between loads, the line suggests checking it."""
         held_s = max(0, now_ms - self.since_ms) // 1000
         line = f"another load is running (pid {self.pid} on {self.host}, for {held_s} s)"
         if held_s * 1000 > HELD_LONG_FACTOR * interval_ms:
