@@ -143,7 +143,7 @@ def _placed(result: UnitResult, below: str, paths: Mapping[str, str]) -> UnitRes
 
     Args:
         below: the directory into which `write_units` wrote, below the run's staging directory.
-        paths: by the file's name in its rows (see `row_file`), its path below that directory.
+        paths: the path below that directory, by the name that the file has in the rows of blocks that Spark wrote.
     """
     files = tuple(
         dataclasses.replace(file, path=f"{below}/{paths.get(row_file(file.path), file.path)}") for file in result.files

@@ -275,8 +275,8 @@ class _Task:
         tally: Tally,
         following: OffsetRange | None,
     ) -> _Stop:
-        """Reads to the end of the range, to a message with an unknown schema, to a corrupt batch or to a broker error.
-        Returns the reason why it stopped.
+        """Reads the range `offsets` to its end, or to a message with an unknown schema, a corrupt batch or a broker
+        error. Returns the reason why it stopped.
 
         Args:
             messages: converts the messages and counts them.

@@ -90,5 +90,6 @@ class KeepsPositions(Protocol):
         ...
 
     def forget(self) -> None:
-        """Deletes all positions, so that every topic begins again at its first commit. Raises if that fails."""
+        """Deletes the positions that this applier stores (for each topic, the newest commit that it has applied), so
+        that it applies all commits of every topic again. Raises if that fails."""
         ...

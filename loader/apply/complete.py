@@ -52,9 +52,9 @@ class TopicCompleteness:
     """Up to which time the table of one topic is complete: the loader has read every message that the brokers had at
     that time. Times are in ms since 1970, 0 for none.
 
-    The table is complete up to `until_ms`, and its property was last set to `told_ms`. `refused_ms` is the last value
-    that could not be set. `ends` are the log end offsets that the partitions had at `asked_ms`. They are stored until
-    the load has reached all of them.
+    The table is complete up to `until_ms`. Its property `headrace.complete_until` was last set to `told_ms`;
+    `refused_ms` is the last value that could not be set. `ends` are the log end offsets that the partitions had at
+    `asked_ms`. They are stored until the load has reached all of them.
     """
 
     topic_id: str
@@ -78,7 +78,7 @@ def advanced(
     *,
     is_followed: bool,
 ) -> TopicCompleteness:
-    """Returns up to which time the table of a topic is complete after a run. A pure function.
+    """Returns the `TopicCompleteness` of a topic after a run: up to which time its table is complete. A pure function.
 
     Args:
         before: the result for the previous run, None if unknown.
@@ -140,8 +140,8 @@ def read_completeness(storage: CommitStorage) -> Completeness:
 
 @dataclass(frozen=True, slots=True)
 class CompleteUntil:
-    """Sets `headrace.complete_until` on the tables in `database`: a time such that every message that the brokers had
-    before it is loaded. `head` returns the newest commit number."""
+    """Sets the property `headrace.complete_until` of the tables in `database`: the table has all messages that the
+    brokers had at that time. `head` returns the newest commit number."""
 
     executor: Callable[[], Executor]
     storage: CommitStorage
@@ -157,7 +157,8 @@ class CompleteUntil:
         failed: frozenset[str],
         run_id: str,
     ) -> tuple[str, ...]:
-        """Determines up to which time the table of each topic is complete, and sets the property of the table to it.
+        """Determines up to which time the table of each topic is complete, and sets the table's property
+        `headrace.complete_until` to that time.
 
         Args:
             found: by topic, the offsets on the brokers, fetched after `asked_ms`.

@@ -67,9 +67,9 @@ class TopicFailure:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The result of a run of the appliers. `failures` are, by topic, the reasons why a topic's commits were not
-    applied; `warnings` are sentences; `topics` had commits to apply. `outage` is the error that stopped the whole run,
-    None if every topic was tried."""
+    """The result of a run of the appliers. `topics` are the topics that had commits to apply. `failures` are, by topic,
+    the reasons why the topic's commits were not applied; `warnings` are sentences. `outage` is the error that stopped
+    the whole run, None if every topic was tried."""
 
     commit_number: int
     topics: tuple[str, ...]
@@ -181,8 +181,9 @@ class ApplierEngine:
         return bool(cursor.sha256) and cursor.sha256 == self._log.sha256(cursor.upto)
 
     def _remove_staging(self, run: _Run) -> None:
-        """Deletes the staging directories of completely published runs. The cursors are written only after
-        that: a power loss could otherwise restore a directory although no pending commit leads to it any more."""
+        """Deletes the staging directories of runs whose files are all published. The cursors are written only after
+        that: otherwise a power loss could restore a staging directory although no pending commit leads to it any more.
+        """
         if FILES not in run.cursors:
             return
         published = {run_id for run_id, topics in run.met.items() if all(run.passed(FILES, topic) for topic in topics)}
@@ -213,7 +214,8 @@ def _applied(applier: Applier, step: Step) -> Exception | None:
 
 
 def _advised(message: str) -> str:
-    """Adds the remedy to a message that has none: the next load continues."""
+    """Returns an applier's error message, extended by the remedy (the next load continues) unless it already ends with
+    one."""
     if message.endswith("load again"):
         return message
     return f"{message}; the messages are committed, and the next load continues"

@@ -85,9 +85,8 @@ class FilesApplier:
         return False
 
     def _refuse_undelivered(self, step: Step, one: _Wanted) -> None:
-        """Raises an error for the missing file `one` if the loader has never published it. The file was published
-        before if the loader's state no longer lists its run among those with files in staging; it was then deleted by
-        others, which is only reported.
+        """Raises an error if the missing file `one` was never published: the loader's state then still lists its run
+        among those with files in staging. A file that others deleted after it was published is only reported.
 
         Raises:
             PublishedFileLost: the file was never published.

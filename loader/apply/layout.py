@@ -21,16 +21,20 @@ PARTITION_COLUMNS: Mapping[str, tuple[str, ...]] = {"hour": ("dt", "hr"), "day":
 
 
 def topic_directory(directory: str, kind: FileKind) -> str:
-    """The directory of a topic's files of this kind, relative to the warehouse."""
+    """The directory of a topic's data files or of its quarantine files (`kind`), relative to the warehouse.
+
+    Args:
+        directory: the topic's directory name.
+    """
     return f"{QUARANTINE_DIRECTORY}/{directory}" if kind is FileKind.QUARANTINE else directory
 
 
 def time_partition_directory(directory: str, kind: FileKind, time_partition: str, generation: int) -> str:
-    """The directory of a time partition, relative to the warehouse.
+    """The directory of a time partition's data files or quarantine files (`kind`), relative to the warehouse.
 
     Args:
-        directory: of the topic.
-        generation: of the time partition, 0 if it was never rewritten.
+        directory: the topic's directory name.
+        generation: the generation of the time partition, 0 if it was never rewritten.
     """
     parts = (
         QUARANTINE_DIRECTORY if kind is FileKind.QUARANTINE else "",

@@ -18,8 +18,8 @@ BYTES_TOGETHER = 64 * 1024 * 1024
 
 
 class PendingCommits:
-    """Reads the commits that are not applied yet to any of the topics passed to `add`, up to the newest commit of
-    `state`.
+    """Reads the pending commits of the topics that are passed to `add`: those that are not applied yet, up to the
+    newest commit of `state`.
 
     Raises:
         CorruptCommit, UnsupportedFormat: a commit cannot be read. Applies to all methods.
@@ -34,7 +34,8 @@ class PendingCommits:
         self.add(since)
 
     def add(self, since: Mapping[str, int]) -> None:
-        """Adds topics whose pending commits are to be read. `since` has, by topic, the last commit that was applied."""
+        """Adds topics whose pending commits are to be read: all commits after the one that `since` has for the topic,
+        the last that was applied."""
         for found in self._log.back_of(since, self._state):
             commit_number = found.value.commit_number
             self._commits.add(commit_number)
@@ -43,7 +44,8 @@ class PendingCommits:
                 self._kept_bytes += found.length
 
     def after(self, commit_number: int) -> Iterator[Sequence[Commit]]:
-        """Yields the commits after this number in portions that fit into memory."""
+        """Yields the pending commits with higher numbers than `commit_number`, oldest first, in lists that fit into
+        memory."""
         portion: list[Commit] = []
         size = 0
         for later in sorted(one for one in self._commits if one > commit_number):

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """Result of `clean`: ids of the runs with deleted staging."""
+    """Result of `clean`: ids of the runs with deleted staging directories."""
 
     run_ids: tuple[str, ...]
 
@@ -34,7 +34,9 @@ def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: 
         build: the loader's installation, stored in the commit.
 
     Raises:
-        CorruptCommit, StorageError, OSError: see `CommitLog.try_commit`.
+        CorruptCommit: a commit of another run cannot be read.
+        StorageError: the storage reports that the file of the commit exists, but it cannot be read.
+        OSError: the storage failed, and it is unknown whether the commit was written.
     """
     staged = staging.run_ids()
     state = log.read_state()

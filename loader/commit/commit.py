@@ -239,7 +239,8 @@ class Commit:
     planned_after: int | None = None
 
     def at(self, commit_number: int, previous: str = "") -> Commit:
-        """Returns a copy with this commit number, the checksum of its predecessor, and the final names of its files."""
+        """Returns a copy of the commit with this commit number, with the checksum `previous` of the preceding commit,
+        and with the final names of its files."""
         topics = {}
         for topic, committed in self.topics.items():
             start = f"{committed.generation}-{commit_number}-{self.run_id[-RUN_ID_DIGITS:]}"

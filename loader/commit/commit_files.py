@@ -67,7 +67,7 @@ class CommitFiles:
         return content if archived is None else archived
 
     def keep(self, commit_number: int) -> None:
-        """Fsyncs a commit that was read; see `CommitStorage.keep`.
+        """Fsyncs a commit that was read, because the process that wrote it may have been killed before its fsync.
 
         Raises:
             OSError: the fsync failed.

@@ -97,14 +97,16 @@ class CommitLog:
 
     @property
     def state(self) -> LoaderState:
-        """The newest state that was read; `read_state` reads a newer one."""
+        """The loader's state after the newest commit that this object has read. `read_state` first reads the later
+        commits."""
         return self._state
 
     def open(self) -> None:
         """Creates the log if it is missing.
 
         Raises:
-            UnwritableWarehouse, NoHardLinks: see `CommitStorage.prepare`.
+            UnwritableWarehouse: the directory of the log cannot be created or written.
+            NoHardLinks: the warehouse is on a local file system without hard links.
             CorruptCommit: `format.json` cannot be read.
             UnsupportedFormat: only a newer release can write the log.
         """
@@ -158,7 +160,8 @@ class CommitLog:
         """Returns the commit with this number.
 
         Raises:
-            CorruptCommit, UnsupportedFormat: see `document`.
+            CorruptCommit: the commit is missing, truncated or changed.
+            UnsupportedFormat: only a newer release can read the commit.
         """
         return self.document(commit_number).value
 
@@ -181,21 +184,26 @@ class CommitLog:
         """Yields the commits of one topic after `since`, a commit number, from the newest to the oldest. Reads each
         commit only when the caller requests it.
 
+        Args:
+            state: the loader's state after the newest commit.
+
         Raises:
-            CorruptCommit, UnsupportedFormat: see `document`.
+            CorruptCommit: a commit is missing, truncated or changed.
+            UnsupportedFormat: only a newer release can read a commit.
         """
         return self.back_of({topic: since}, state)
 
     def back_of(self, since: Mapping[str, int], state: LoaderState) -> Iterator[Document[Commit]]:
-        """Yields the commits of any of the topics in `since`, newest first. Reads each commit once, and no commit that
-        has none of the topics.
+        """Yields the commits that concern any of the topics in `since`, newest first. Reads each of these commits once,
+        and no others.
 
         Args:
-            since: by topic, the commit number after which its commits are needed.
-            state: as of the newest commit.
+            since: by topic, a commit number; only later commits of the topic are needed.
+            state: the loader's state after the newest commit.
 
         Raises:
-            CorruptCommit, UnsupportedFormat: see `document`.
+            CorruptCommit: a commit is missing, truncated or changed.
+            UnsupportedFormat: only a newer release can read a commit.
         """
         waiting: dict[int, list[str]] = defaultdict(list)
         for topic in since:

@@ -110,7 +110,8 @@ def _may_need(kind: Any) -> bool:
 @functools.cache
 def _looked_at(kind: Any) -> tuple[tuple[dataclasses.Field[Any], bool], ...]:
     """Returns the fields of a dataclass that an older release must not ignore (fields with the metadata `MATTERS`), and
-    the fields whose values may contain such fields. Each comes with a flag that is True in the second case."""
+    the fields whose values may contain such fields. Each field comes with a flag: whether its values may contain such
+    fields."""
     hints = typing.get_type_hints(kind)
     fields = [(field, _may_need(hints[field.name])) for field in dataclasses.fields(kind)]
     return tuple((field, leads_on) for field, leads_on in fields if leads_on or field.metadata.get("matters"))

@@ -85,8 +85,8 @@ class _Topic:
 
 
 class FileIndex:
-    """Returns the live files of topics (no rewrite has removed them), as of the newest state that the log has
-    read. Also maintains the index files.
+    """Index of the live files of all topics (files that no rewrite has removed), as of the newest state that the commit
+    log has read. Also maintains the index files, which have the index of one day of a topic each.
 
     Reads each index file once. With `mends` it writes every index file that had to be rebuilt; otherwise only
     `bring_up` writes.
@@ -102,13 +102,14 @@ class FileIndex:
         """Returns the days for which the topic has or had files, in order: `dt=2026-01-31`.
 
         Raises:
-            CorruptCommit, UnsupportedFormat: the commits of the topic cannot be read. Applies to all methods.
+            CorruptCommit, UnsupportedFormat: the commits of the topic cannot be read. Applies to all methods of the index.
         """
         prefix = day_key(kind, "")
         return tuple(key.removeprefix(prefix) for key in self._topic(topic).all_days() if key.startswith(prefix))
 
     def day(self, topic: str, kind: FileKind, day: str) -> DayIndex:
-        """Returns the time partitions of a day, none if the topic has no such day."""
+        """Returns the index of one day of a topic: its time partitions with their files. The index is empty if the
+        topic never had files for that day."""
         key = day_key(kind, day)
         known = self._topic(topic)
         if key not in known.loaded:
@@ -123,7 +124,8 @@ class FileIndex:
         return known.loaded[key]
 
     def day_once(self, topic: str, kind: FileKind, day: str) -> DayIndex:
-        """Returns the same as `day`, without caching it: for callers that read every day of a long history once."""
+        """Returns the index of one day of a topic (its time partitions with their files) without caching it, for
+        callers that read every day of a long history once."""
         found = self.day(topic, kind, day)
         self._topics[topic].loaded.pop(day_key(kind, day), None)
         return found
@@ -279,8 +281,8 @@ def _known(days: IndexedDays, changes: Sequence[_Change]) -> _Topic:
 
 
 def _follow(days: IndexedDays, changes: Sequence[_Change], newest: int) -> bool:
-    """Whether `days.json` and the commits after it together cover all commits of the topic. `days.json` may also be
-    newer than the state that was read.
+    """Whether `days.json` (the list of days in a topic's index) and the commits after it together cover all commits of
+    the topic. `days.json` may also be newer than the state that was read.
 
     Args:
         days: the content of `days.json`.

@@ -96,8 +96,8 @@ def _what_is_odd(odd: OddTimes) -> str:
 
 
 def _mend(odd: OddTimes, unit: str) -> str:
-    """Returns the remedy for a time in a wrong unit: the logical type that states the unit. Avro has none for
-    seconds."""
+    """Returns the remedy for implausible times, as text that ends a message. `unit` is the unit that the times seem to
+    have, "" if unknown. The remedy is usually the logical type of that unit; Avro has none for seconds."""
     if odd.source == RECORD_TIME:
         return "change the producer to set timestamps in milliseconds"
     if not unit:

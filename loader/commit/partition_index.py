@@ -34,7 +34,8 @@ class IndexedFile:
 @dataclass(frozen=True, slots=True)
 class IndexedTimePartition:
     """The files of a time partition, live and removed, in commit order. `generations` are the commits that rewrote the
-    time partition, each with the generation that began there. Both only grow, except by `without_dead`."""
+    time partition, each with the generation that began there. Entries are only added, except that `without_dead` takes
+    out files that were deleted from the storage."""
 
     generations: tuple[tuple[int, int], ...] = ()
     files: tuple[IndexedFile, ...] = ()
@@ -130,8 +131,8 @@ def generation_at(time_partition: IndexedTimePartition, commit_number: int) -> i
 
 
 def live_at(time_partition: IndexedTimePartition, commit_number: int) -> tuple[IndexedFile, ...]:
-    """Returns the files of a time partition that belonged to the topic as of a commit. Files that `without_dead` has
-    taken out of the index are missing in the result."""
+    """Returns the files of a time partition that belonged to the topic as of a commit, as far as the index still lists
+    them: files that were deleted from the storage are taken out of it later."""
     return tuple(
         file
         for file in time_partition.files
@@ -155,8 +156,8 @@ def without_dead(index: DayIndex, commits: Collection[int]) -> DayIndex:
 
 
 def commits_with_deleted_files(index: DayIndex) -> frozenset[int]:
-    """Returns the numbers of the rewrites that removed files from the topic, as far as the index still lists such
-    files."""
+    """Returns the numbers of the rewrites that removed files from the topic, as far as the index of this day still
+    lists such files."""
     return frozenset(file.until for file in _files(index) if file.until)
 
 

@@ -88,8 +88,8 @@ def split_commit(proposal: Commit, new_run_id: Callable[[], str]) -> list[Commit
 
 
 def staged_files(chunk: Commit) -> list[Staged]:
-    """Returns the paths and lengths of the staged files of one part of a split commit. The caller moves them to the
-    staging directory of the part's run."""
+    """Returns the paths and lengths of the staged files of `chunk`, one part of a split commit. The caller moves them
+    to the staging directory of the part's run."""
     return [Staged(file.staged, file.length) for committed in chunk.topics.values() for file in committed.files]
 
 

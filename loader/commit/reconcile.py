@@ -128,8 +128,8 @@ def reconcile(
 
 
 def _pieces(unit: WorkUnit, result: UnitResult | None) -> Iterator[tuple[_Piece, str]]:
-    """Yields each range of a work unit with its result, and the reason if there is no usable result ("" otherwise). The
-    range then gets an empty result."""
+    """Yields each range of a work unit with its result and the error "". A range without a usable result gets an empty
+    result, with the reason as error."""
     disk_error = result.disk_error if result else ""
     returned = {(one.done.topic_partition, one.done.start): one for one in result.ranges} if result else {}
     for offsets in unit.ranges:
@@ -215,7 +215,7 @@ def _whole(
     pieces: Sequence[_Piece], files: Sequence[_TaskFile], wrong: Sequence[_Piece]
 ) -> tuple[list[_Piece], list[_TaskFile]]:
     """Returns the pieces and files that can be committed: as many as possible, such that the pieces of each partition
-    have no holes, and no file has rows of a piece that is left out.
+    are contiguous, and no file has rows of a piece that is left out.
 
     Args:
         pieces: the offset ranges that tasks read, with their results.

@@ -26,7 +26,8 @@ QUARANTINED_MIN = 100  # fewer bad messages do not hold back a topic; `findings`
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Changes during the read: re-created topics, and partitions with a new leader, by topic."""
+    """Changes of the topics on the brokers since the run was planned: the re-created topics, and, by topic, the
+    partitions with a new leader."""
 
     recreated: frozenset[str]
     moved: Mapping[str, frozenset[int]]

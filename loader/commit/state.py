@@ -39,14 +39,14 @@ class PartitionState:
     incarnation: int = field(default=0, metadata=MATTERS)
 
     def has_rows_from(self, offset: int) -> bool:
-        """Whether messages at `offset` or later may have been loaded. False after the end of the last batch read,
-        because the loaded offsets behind it have no messages."""
+        """Whether messages at `offset` or later may have been loaded. False if `offset` is at or after the end of the
+        last batch read, because loaded offsets after it have no messages."""
         return offset < (self.epochs.end if self.epochs.starts else self.next_offset)
 
 
 @dataclass(frozen=True, slots=True)
 class FileTotals:
-    """Sums over a topic's live files of one kind."""
+    """The number of a topic's live files of one kind (data or quarantine), and the sums of their rows and bytes."""
 
     files: int = 0
     records: int = 0
@@ -107,7 +107,8 @@ class LoaderState:
         return run_id in self.voided or run_id in self.voided_before
 
     def next_offset(self, topic: str, partition: int) -> int | None:
-        """Returns the offset at which the next load of a partition begins, None for its log start offset."""
+        """Returns the offset at which the next load of a partition begins. None means that it begins at the partition's
+        log start offset."""
         known = self.topics.get(topic)
         found = known.partitions.get(partition) if known else None
         return found.next_offset if found else self.starts.get(topic, {}).get(partition)

@@ -94,8 +94,8 @@ def _take_files(chain: Chain, commit: Commit, committed: TopicCommit, replaced: 
 def _compare(
     topic: str, commit: Commit, committed: TopicCommit, ends: dict[int, int | None]
 ) -> Iterator[VerifyFinding]:
-    """Yields contradictions within one commit of a topic, and between it and the newer commits, which were read before
-    it.
+    """Yields contradictions within one commit of a topic, and between it and the topic's newer commits. The caller
+    passes the commits from the newest to the oldest.
 
     Args:
         committed: the part of the commit that concerns the topic.
@@ -130,9 +130,9 @@ def _compare(
 
 
 def _undeclared(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator[VerifyFinding]:
-    """Yields a contradiction if a range omits offsets without a record of it: the range begins after the end of the
-    partition's previous range (or after the offset where the log diverged), and the offsets between are neither a gap
-    nor skipped."""
+    """Yields a contradiction if the range `offsets` of a commit begins too late: after the end of the partition's
+    previous range (or after the offset where the log diverged), although the offsets between are neither a gap nor
+    skipped."""
     since = offsets.previous if offsets.diverged_at is None else offsets.diverged_at
     if since is None or since >= offsets.start:
         return

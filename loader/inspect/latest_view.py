@@ -57,7 +57,8 @@ TIMES: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def newest_id(state: TopicState) -> int | None:
-    """Returns the schema id of the newest version in the topic's load schema, None before the first."""
+    """Returns the schema id of the newest version in the topic's load schema, None if the load schema has no version
+    yet."""
     fold = LoadState.from_json(json.loads(state.load_schema.fold))
     return next(iter(fold.routes)) if fold.newest is None and len(fold.routes) == 1 else fold.newest
 

@@ -58,8 +58,8 @@ class LocatedMessage:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A file with an offset range that includes the wanted offset. `is_sure` means that the range has no holes, so the
-    file must have it."""
+    """A file with an offset range that includes the wanted offset. `is_sure` means that the file must have the message
+    at the offset: it has as many messages as its range has offsets."""
 
     kind: FileKind
     path: str
@@ -221,14 +221,14 @@ def _among(
 
 
 def _look(answer: LocatedMessage, candidate: _Candidate, files: WarehouseFiles) -> str | None:
-    """Checks whether a file has the message at an offset. A data file that must have it (`is_sure`) is not opened.
+    """Checks whether a file has the message at an offset. Does not open a data file that must have it (`is_sure`).
 
     Args:
         answer: the result so far, with partition and offset of the message.
 
     Returns:
-        None if the file is missing or has no offsets. Otherwise a detail for the report if the message was found, "" if
-        not; "" for a data file that must have it.
+        A remark for the report if the message was found in the file, "" if it was not found, and also "" for a data
+        file that was not opened. None if the file is missing or its rows have no offsets.
     """
     wanted = (answer.partition, answer.offset)
     if candidate.is_sure and candidate.kind is FileKind.DATA:
@@ -248,7 +248,8 @@ def _of_no_row(answer: LocatedMessage, counts: RangeCounts) -> LocatedMessage:
     """Returns `answer`, the result so far, with the reason why the offset has no row.
 
     Args:
-        counts: the offsets of its range by kind. They show which kinds occur, not the kind of this offset.
+        counts: the offsets of the committed range around the offset, counted by kind. They show which kinds occur in the
+            range, not the kind of this offset.
     """
     words = {
         "tombstones (no value)": counts.tombstones,

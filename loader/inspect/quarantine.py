@@ -57,7 +57,7 @@ def committed_files(log: CommitLog, topic: str | None = None) -> list[Quarantine
     published yet.
 
     Raises:
-        CorruptCommit: see `CommitLog.read_state`.
+        CorruptCommit: a commit cannot be read.
     """
     state = log.read_state()
     index = FileIndex(log)

@@ -25,8 +25,8 @@ class TopicStatus:
     """Status of one topic.
 
     `lag` is in offsets, None if the brokers are unavailable or lack the topic. `file_bytes_mean` is None without files.
-    `complete_until` is the table's property, "" for none. `pending` names the appliers that have not applied the
-    topic's newest commit.
+    `complete_until` is the table's property `headrace.complete_until`, "" if it is not set. `pending` names the
+    appliers that have not applied the topic's newest commit.
     """
 
     topic: str
@@ -45,9 +45,10 @@ class TopicStatus:
 
 @dataclass(frozen=True, slots=True)
 class LoadStatus:
-    """Status of the loader. `cursors` has, by applier, the newest commit up to which it has applied the commits of all
-    topics. `waiting` are topics on the brokers without a commit; `note` is the reason for missing lags. `runs` are the
-    newest lines of the run log, oldest first. `notes` concern this installation."""
+    """Status of the loader. `cursors` has, by applier, the number up to which the applier has applied all commits of
+    all topics. `waiting` are topics that exist on the brokers and have no commit. `note` is the reason why the lags of
+    the topics are unknown, "" if they are known. `runs` are the newest lines of the run log, oldest first. `notes` are
+    remarks about this installation, such as a missing C core."""
 
     commit_number: int
     committed_at_ms: int
@@ -82,7 +83,7 @@ def load_status(
         notes: remarks about this installation.
 
     Raises:
-        CorruptCommit: see `CommitLog.read_state`.
+        CorruptCommit: a commit cannot be read.
     """
     state = log.read_state()
     cursors = {name: read_cursor(log.storage, name) for name in APPLIERS if name != AUDIT}

@@ -11,8 +11,9 @@ from headrace.loader.load_schema.types import split
 
 
 def column_changes(before: str, after: str) -> tuple[str, ...]:
-    """Describes the changes, in column order: `+ qty double`, `item → product`, `total int → bigint`, `note may be
-    null`. Names in a nested column are dotted, with `[]` for array items and `{}` for map values.
+    """Describes the differences between the columns of two load schemas, given as text, in column order: `+ qty
+    double`, `item → product`, `total int → bigint`, `note may be null`. Names in a nested column are dotted, with `[]`
+    for array items and `{}` for map values.
 
     Args:
         before: "" if there was no schema, so that every column is new.

@@ -274,7 +274,7 @@ class Folding(TypeFolding):
             beside: existing columns with this field as source; the new column becomes their sibling.
             names: names that the columns of this record have or had; the new column gets another one.
             is_new: whether the load record is created now; only then may a column be required.
-            reserved: names in lower case that no column may have; only needed for the note.
+            reserved: names in lower case that no column may have; used here only to record why a name was changed.
         """
         if not path:
             self.nodes = 0

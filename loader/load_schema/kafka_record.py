@@ -13,7 +13,8 @@ and files with it can be read with the schema of a wider one."""
 
 
 def wider_column(one: str, other: str) -> str:
-    """Returns the wider of two variants of the `kafka` column. "" counts as narrower than all."""
+    """Returns the wider of two variants of the `kafka` column: none, position or full. "" (no variant) is narrower than
+    all."""
     return max(one, other, key=("", *KAFKA_COLUMNS).index)
 
 
@@ -21,7 +22,7 @@ def load_schema_with_kafka(text: str, kafka_column: str) -> str:
     """Returns the load schema with the `kafka` column: the schema of the files.
 
     Args:
-        text: a load schema, as `LoadState.text`.
+        text: a load schema as Avro schema text.
         kafka_column: none, position, or full (position with key and headers).
     """
     if kafka_column == "none":

@@ -73,12 +73,14 @@ class NotAColumn(Exception):
 
 
 class LoadSchemaTooLarge(ValueError):
-    """The columns of a version exceed the largest load schema; the message names the limit."""
+    """A version cannot be added to the load schema: the version or the result would exceed a limit, which the message
+    names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A rule that was applied: the dotted path of the column, the name of the rule, and details."""
+    """A rule that changed a column when a version was folded in: the dotted path of the column, the name of the rule,
+    and details."""
 
     column: str
     rule: str
@@ -235,7 +237,7 @@ class TypeFolding(ABC):
         return FoldedType(rejoin(laid.type, was_nullable or is_nullable, default), laid.route)
 
     def is_text(self, node: Type, path: str, within: frozenset[Name]) -> bool:
-        """Whether a column holds values of a writer's type as Avro-JSON text, because no Hive type fits."""
+        """Whether values of a writer's type are stored in a column as Avro-JSON text, because no Hive type fits."""
         trial = type(self)(self.writer, set())
         trial.shaped = self.shaped
         try:

@@ -17,17 +17,18 @@ from headrace.loader.load_schema.types import ABSENT, BRANCH, branch_names, prop
 
 @dataclass(frozen=True, slots=True)
 class Enclosing:
-    """The records and columns around a type in a schema. They decide whether values of the type are stored as text.
+    """The records and columns that contain a type in a schema. They decide whether values of the type are stored as
+    text.
 
-    `records` are the names of the writer's enclosing records, outermost included: a type inside itself is recursive.
-    `path` is the column's path in the load schema; its length is the depth.
+    `records` are the names of the writer's enclosing records, including the outermost; a type with one of these names
+    is recursive. `path` is the column's path in the load schema; its length is the depth.
     """
 
     records: frozenset[Name] = frozenset()
     path: str = ""
 
     def column(self, name: str, record: Name | None = None) -> Enclosing:
-        """Returns the `Enclosing` for the types inside a column.
+        """Returns the context of the types inside a column: the names of the enclosing records, and the column's path.
 
         Args:
             name: the name of the column, or of a member of a union.

@@ -43,11 +43,11 @@ class FoldedType(NamedTuple):
 
 
 def stored_route(route_places: Iterable[RoutePlace]) -> StoredRoute:
-    """Returns the stored form of a route of a record or union: by the position of a field or branch, the position of
-    its column. It omits each field that goes to the column after that of the previous field.
+    """Returns the stored form of the route of a record or union: a mapping from the position of a field or branch to
+    the position of its column. It omits each field that goes to the column after that of the previous field.
 
     Args:
-        route_places: the place of each field or branch, in the writer's order.
+        route_places: for each field or branch, in the writer's order, the position of its column and the route inside.
     """
     kept: dict[str, JsonValue] = {}
     straight = 0
@@ -61,8 +61,8 @@ def stored_route(route_places: Iterable[RoutePlace]) -> StoredRoute:
 
 
 def route_places(route: StoredRoute, count: int) -> Iterator[RoutePlace]:
-    """Returns the column of each of the writer's `count` fields (or union branches), from the stored form of a route.
-    The inverse of `stored_route`."""
+    """Yields the column for each of the writer's `count` fields (or union branches), as stated by a stored route. The
+    inverse of `stored_route`."""
     column = -1
     for number in range(count):
         said = route.get(str(number), column + 1)
@@ -71,12 +71,12 @@ def route_places(route: StoredRoute, count: int) -> Iterator[RoutePlace]:
 
 
 def member_of(members: Record, route: StoredRoute) -> tuple[Field, StoredRoute]:
-    """Returns where values of a writer's type are stored if the type is no union, but its column is a record of
-    members: the member, and the route inside the member.
+    """Returns the member (field of a record that stands for a union) that holds the values of a writer's type, and the
+    route from the parts of the type to the parts of the member.
 
     Args:
-        members: the record of members, which stands for a union in other versions.
-        route: the stored route of the writer's type.
+        members: the column's type, a record with a member per union branch, because other versions have a union.
+        route: the stored route of the writer's type, which is no union itself.
     """
     (place,) = route_places(route, 1)
     return members.fields[place.column], place.inside

@@ -26,10 +26,10 @@ def table_schema(text: str, kafka_column: str, comments: Mapping[int, str] = Map
     """Returns the schema that a topic's Hive table declares.
 
     Args:
-        text: a load schema, as `LoadState.text`.
+        text: a load schema as Avro schema text.
         kafka_column: variant of the `kafka` column in the files: none, position or full.
-        comments: the comment of each column by position, as `LoadState.comments`. It becomes the field's doc, which
-            Hive's deserializer and Spark use as the column's comment.
+        comments: the comment of each column, by the column's position. It becomes the field's doc, which Hive's
+            deserializer and Spark use as the column's comment.
     """
     of_files = load_schema_with_kafka(text, kafka_column)
     load = load_record(of_files)
@@ -45,7 +45,8 @@ def commented_table_schema(text: str, kafka_column: str, fold: str, literal_char
     for a table property or for the parser.
 
     Args:
-        text, kafka_column: as in `table_schema`.
+        text: a load schema as Avro schema text.
+        kafka_column: variant of the `kafka` column in the files: none, position or full.
         fold: a `LoadState` as JSON text.
         literal_chars_max: maximum length of a schema in a table property; a longer one is stored in a file.
     """

@@ -20,7 +20,7 @@ def load_text(record: Record) -> str:
 
 @lru_cache(maxsize=64)
 def load_record(text: str) -> Record:
-    """Parses the text of a load schema."""
+    """Parses the text of a load schema and returns its root record, which has a field per column."""
     root = parse_schema(text, source="load schema").root
     assert isinstance(root, Record)
     return root

@@ -232,7 +232,7 @@ def _fits(packing: str, number: float) -> bool:
 
 
 def spelled_default(inner: Type, value: JsonValue) -> JsonValue:
-    """Returns a safe default in the spelling of its type: floats and doubles get a decimal point, because fastavro
+    """Returns the default `value` as its type requires it: floats and doubles get a decimal point, because fastavro
     takes 0 for an int and refuses the whole schema."""
     if isinstance(inner, Primitive) and inner.type in FRACTIONS:
         return float(value)
@@ -285,7 +285,8 @@ def hive_logical(node: Fixed) -> LogicalType | None:
 
 
 def logical_props(logical: LogicalType | None) -> Props:
-    """Returns the properties of a logical type; a decimal always states its scale, which Hive reads from the file."""
+    """Returns the properties that state a logical type in a schema: `logicalType` and, for a decimal, the precision and
+    always the scale, which Hive reads from the file."""
     if logical is None:
         return ()
     if logical.name == "decimal":
@@ -298,9 +299,9 @@ def unscaled_props(logical: LogicalType) -> Props:
 
 
 def known_as(load: Record | Enum, node: Record | Enum) -> Props | None:
-    """Returns the properties of a load type if it stands for the writer's named type, that is, if it has the type's
-    name or one of its aliases among its own names; else None. If only an alias matched, the returned `headrace.names`
-    also has the writer's name."""
+    """Returns the properties of a load type if it stands for the writer's named type: the names that it accepts include
+    the name or an alias of the writer's type. Returns None otherwise. If only an alias matched, the returned property
+    `headrace.names` also has the writer's name."""
     accepted = accepted_names(load)
     if node.name.name in accepted:
         return load.props
@@ -317,8 +318,8 @@ def branch_word(node: Type) -> str:
 
 
 def branch_names(node: Type) -> set[str]:
-    """Returns the names of a writer's union branch: its own and its aliases. A member can hold the branch only if its
-    property `headrace.branch` is one of these names."""
+    """Returns the names of a writer's union branch: its own and its aliases. In the record that stands for a union in a
+    table, a field can hold the branch only if its property `headrace.branch` is one of these names."""
     aliases = node.aliases if isinstance(node, Record | Enum | Fixed) else ()
     return {branch_word(node), *(alias.name for alias in aliases)}
 
@@ -342,7 +343,8 @@ class ColumnNames:
         self._taken.update(name.lower() for name in (column.name, *column.aliases))
 
     def remove(self, column: Field) -> None:
-        """Removes the names of a column that is about to be renamed, so that the column can get one of them again."""
+        """Removes the names of a column from the used names, so that the column, which is about to be renamed, can get
+        one of them again."""
         self._taken.difference_update(name.lower() for name in (column.name, *column.aliases))
         self._last_numbers.clear()
 

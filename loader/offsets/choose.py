@@ -47,8 +47,8 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The changes that an operator has chosen. Partitions with loaded offsets can only skip offsets; others get a start
-    offset.
+    """The changes of next offsets that an operator has chosen. Partitions with loaded offsets can only skip offsets;
+    others get a start offset.
 
     `gaps` are the skips, `starts` the start offsets, and `left` are sentences about partitions that stay unchanged.
     `leader_epoch` is the leader epoch with which the log was checked for divergence before a skip.
