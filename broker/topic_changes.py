@@ -322,7 +322,7 @@ class TopicChanges:
         """Replaces a topic's configuration.
 
         Args:
-            configs_of: returns the new configuration for the current topic, or refuses the change.
+            configs_of: called with the current topic; returns its new configuration, or raises `RequestRefused`.
 
         Raises:
             RequestRefused: the topic does not exist, `configs_of` refuses the change, or it cannot be stored.

@@ -75,8 +75,9 @@ class _ReadPass:
 
 
 class _ReadResult(NamedTuple):
-    """Result of one read of a request's partitions: the available records, and how many bytes are missing to the
-    request's `bytes_min`. It contains no records of the partitions in `cold`, whose data is not in the page cache."""
+    """Result of one read of the partitions of a Fetch request: the available records, and how many bytes are missing to
+    the request's `bytes_min`. It contains no records of the partitions in `cold`, whose data is not in the page cache.
+    """
 
     fetch_result: FetchResult
     read_bytes: int
@@ -167,8 +168,8 @@ async def _read_with_disk_waits(
     session: FetchSession | None,
     cold: Mapping[TopicPartition, NotCached] = MappingProxyType({}),
 ) -> _ReadResult:
-    """Reads the partitions of a request and returns the result. Where data is not in the page cache, threads read it
-    from disk while the event loop serves other clients.
+    """Reads the partitions of a Fetch request and returns the result. Where data is not in the page cache, threads read
+    it from disk while the event loop serves other clients.
 
     Args:
         cold: partitions that the previous read had to skip, because their data was only on disk.
