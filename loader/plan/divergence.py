@@ -109,8 +109,8 @@ class _Search:
 
     `epoch` is the epoch of the next request. `older` has the epochs of later requests, newest first, each with the
     offset at which it ended when it was read. The shared end is at most `up_to`. `is_read` is True if the loader read
-    batches of `epoch`. It is False only if `epoch` is the leader's epoch at the last commit, and no batch had that
-    epoch.
+    batches of `epoch`. It is False only if `epoch` is the leader's epoch at the last commit, and the loader read no
+    batch of it.
     """
 
     epoch: int

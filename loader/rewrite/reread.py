@@ -110,13 +110,12 @@ def told(refused: Iterable[Refused]) -> tuple[str, ...]:
 
 
 def ranges_of(found: DiscoveredTopic, known: TopicState, piece: Sequence[Component]) -> TopicRanges:
-    """Returns one range per partition of a piece, for the commit: from the first offset of the partition's intervals to
-    the last. (An interval is an offset range of a component.)
+    """Returns one range per partition of `piece`, the components that one commit replaces. The range is for the commit:
+    from the first offset of the partition's intervals to the last. (An interval is an offset range of a component.)
 
     Args:
         found: the topic on the brokers.
         known: the topic in the commit log.
-        piece: the components that one commit replaces.
     """
     epochs = {one.partition: one.leader_epoch for one in found.partitions}
     spans: dict[int, list[Interval]] = defaultdict(list)
@@ -131,12 +130,12 @@ def ranges_of(found: DiscoveredTopic, known: TopicState, piece: Sequence[Compone
 
 
 def offset_ranges(topic: str, known: TopicState, ranges: TopicRanges, piece: Sequence[Component]) -> list[OffsetRange]:
-    """Returns the intervals of a piece (the offset ranges of its components) as `OffsetRange`, for the tasks to read.
+    """Returns the intervals of `piece`, the components that one commit replaces, as `OffsetRange`, for the tasks to
+    read. (An interval is an offset range of a component.)
 
     Args:
         known: the topic in the commit log; used to estimate sizes.
         ranges: the result of `ranges_of`, with the present leader epochs.
-        piece: the components that one commit replaces.
     """
     epochs = {planned.partition: planned.leader_epoch for planned in ranges.ranges}
     found = []
