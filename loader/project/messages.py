@@ -253,8 +253,8 @@ class RangeMessages:
                 counted[8] += fingerprint
 
     def _open_window(self, time_ms: int, writer: WriterProjection, source: str, value: int) -> list[int]:
-        """Returns the counters for a time whose window has none yet: new ones, or those of a special window if the time
-        is implausible.
+        """Returns the counters for a message time in a window that has no counters yet: new ones, or the counters of a
+        special window if the time is implausible.
 
         Args:
             writer: the conversion of the message.

@@ -470,11 +470,11 @@ class _Compiler:
 
 def _of_branches(load: Type, kept: StoredRoute | None, count: int) -> list[StoredRoute | None]:
     """Returns a route for each non-null branch of a writer's union. Each is the route that the branch would have if it
-    were the writer's whole type and not a branch (`loader.load_schema.stored_route`).
+    were the writer's whole type and not a branch (`loader.load_schema.stored_route`). `kept` is the stored route of the
+    union, None without one.
 
     Args:
         load: the load type for the union.
-        kept: the stored route of the union, None without one.
         count: number of the branches.
     """
     if kept is None or kind_of(load) != MEMBERS:

@@ -414,7 +414,7 @@ def _partitions(numbers: frozenset[int]) -> str:
 
 
 def _still_true(notes: Sequence[str], committed: TopicCommit) -> Iterator[str]:
-    """Yields those notes of a backfill's earlier commits that its present commit does not make obsolete. A note that
+    """Yields the notes of a backfill's earlier commits that its present commit does not make obsolete. A note that
     names a time partition is dropped if the present commit rewrites that time partition again.
 
     Args:
