@@ -16,7 +16,8 @@ COMPLETE_SHARE: Final = (999, 1000)
 
 @dataclass(frozen=True, slots=True)
 class TierComparison:
-    """The result of comparing two adjacent tiers. `difference` is extra (positive) or missing (negative) messages."""
+    """The result of comparing a tier with the next one. `difference` is the number of extra (positive) or missing
+    (negative) messages in the later tier."""
 
     verdict: AuditVerdict
     sentence: str = ""

@@ -33,7 +33,8 @@ def message_hash(key: bytes | None, value: bytes) -> int:
 
 
 class Tally:
-    """A running count. `bytes` is the size of keys and values before compression."""
+    """A running count of messages: number, bytes and fingerprint. `bytes` is the size of keys and values before
+    compression."""
 
     __slots__ = ("bytes", "count", "fingerprint")
 
@@ -59,7 +60,7 @@ class Tally:
 
 
 class WindowCounter:
-    """Tallies by topic and window. Not thread-safe."""
+    """Counts messages by topic and window: number, bytes and fingerprint. Not thread-safe."""
 
     __slots__ = ("_tallies",)
 

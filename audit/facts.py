@@ -104,7 +104,8 @@ class WindowFacts:
 
     @property
     def last_counted_ms(self) -> int:
-        """Creation time of the newest count, or 0."""
+        """Creation time of the newest audit row of this window, from producers, log or loader, in milliseconds since
+        1970; 0 without rows."""
         counts = (self.acknowledged, self.stored, self.loaded)
         return max((count.last_ms for count in counts if count is not None), default=0)
 
@@ -129,7 +130,8 @@ class _Sum:
 
 
 def collect_facts(rows: Iterable[RowCounts]) -> Iterator[WindowFacts]:
-    """Yields the sums of the rows of each topic and window. The rows must be ordered by topic and window."""
+    """Adds up the audit rows of each topic and window, and yields one `WindowFacts` for each. The rows must be ordered
+    by topic and window."""
     for (topic, window_start_ms), group in groupby(rows, key=itemgetter(0, 1)):
         yield _window_facts(topic, window_start_ms, group)
 

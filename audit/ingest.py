@@ -50,7 +50,7 @@ class RowDecoder:
         self._writer_schemas: dict[int, Any] = {}
 
     def decode(self, value: bytes) -> AuditRow:
-        """Returns the row of one message value.
+        """Returns the audit row in a message of the audit topic; `value` is the value of the message.
 
         Raises:
             BadAuditMessage: the value is not an audit row.

@@ -89,7 +89,7 @@ Ticket = tuple[OpenRow, int, int]
 
 
 class ProducerCounter:
-    """The counts of one process. Thread-safe.
+    """Counts the messages that a producer process sends, by topic and window, for the audit. Thread-safe.
 
     A forked child starts with empty counts and a new instance id. The parent publishes all earlier counts; otherwise
     both would publish them.
@@ -250,7 +250,7 @@ class ProducerCounter:
             self._unlogged.append(("audit spool unavailable directory=%s error=%s", directory, error))
 
     def _window(self, topic: str, time_ms: int) -> int:
-        """Returns the start of the window in which a message is counted."""
+        """Returns the start of the window in which a message is counted; `time_ms` is the message time."""
         windows = self._windows.setdefault(topic, set())
         start_ms = counted_window(time_ms, windows)
         if start_ms >= 0:
@@ -258,8 +258,8 @@ class ProducerCounter:
         return start_ms
 
     def _forget_windows(self, now_ms: int) -> None:
-        """Stops counting windows without an open row towards `WINDOWS_MAX`. Does nothing if the last call that did so
-        was less than `WINDOWS_RETENTION_MS` ago."""
+        """Clears the set of windows that `WINDOWS_MAX` limits, except for windows with a running count. Does nothing if
+        the set was cleared less than `WINDOWS_RETENTION_MS` ago."""
         since_ms = self._windows_since_ms
         if since_ms is not None and 0 <= now_ms - since_ms < WINDOWS_RETENTION_MS:
             return
@@ -270,7 +270,8 @@ class ProducerCounter:
                 self._windows.setdefault(topic, set()).add(start_ms)
 
     def _open_row(self, topic: str, start_ms: int) -> OpenRow:
-        """Returns the open row of a window; creates it if necessary."""
+        """Returns the running count (`OpenRow`) of a topic in the window that begins at `start_ms`; starts one if there
+        is none."""
         row = self._rows.get((topic, start_ms))
         if row is None:
             self._sequence += 1
@@ -280,7 +281,8 @@ class ProducerCounter:
         return row
 
     def _open_slot(self, topic: str, start_ms: int) -> int:
-        """Returns a slot of the spool, or -1 if none is available, which is logged once."""
+        """Takes a slot of the spool file for a topic and window. Returns its number, or -1 without a spool or a free
+        slot; the first time that no slot is free is logged."""
         if self._spool is None:
             return -1
         path, problem = self._spool.path, f"all {SLOTS} slots are in use"

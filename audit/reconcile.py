@@ -99,7 +99,14 @@ def reconcile_topic(
 ) -> TopicResult:
     """Compares the counts of all windows of one topic, and returns the result for its windows in the period.
 
-    The arguments have the same meaning as in `reconcile_topics`, for one topic.
+    Args:
+        topic: the topic.
+        facts: the counts of all its windows, ordered by time.
+        offsets: the gaps and overlaps of its counted offsets.
+        now_ms: the current time.
+        grace_ms: time after the end of a window in which a difference is `pending`.
+        policy: decisions of operators about findings.
+        period: limits the windows of the result.
     """
     context = TopicContext(
         is_read=any(window.stored is not None for window in facts),
@@ -139,7 +146,7 @@ def _explain_by_skipped_offsets(windows: tuple[WindowResult, ...], context: Topi
 
     The windows of the messages at skipped offsets, such as those of a corrupt batch, are unknown. The explanation
     therefore holds for all windows or for none: it holds if no more messages are missing than offsets were skipped.
-    Only messages that are missing in the log count, because every message that was read must be in a row.
+    Only messages that are missing in the log are explained, because every message that was read must be in a row.
     """
     offsets = context.offsets
     incomplete = [
@@ -178,7 +185,7 @@ def _has_expired(facts: WindowFacts, findings_ttl_ms: int | None, now_ms: int) -
 
 
 def _untracked_count(windows: Sequence[WindowResult]) -> int:
-    """Returns how many messages in the log come from producers that do not count."""
+    """Returns how many messages in the log come from producers that publish no audit counts."""
     more = sum(window.difference for window in windows if window.verdict is AuditVerdict.UNTRACKED)
     separate = [window.facts.stored for window in windows if window.facts.acknowledged is None]
     return more + sum(stored.count for stored in separate if stored is not None)
@@ -190,9 +197,10 @@ def _split_scattered(
     """Splits windows into two groups: the first one is added up and compared as a sum, the windows of the second one
     are compared separately.
 
-    The first group consists of the window of scattered times and of windows whose producer and log counts differ. It is
-    empty without a window of scattered times. A window with a count that was made after `before_ms` belongs to the
-    second group, because it would make the verdict of the sum pending.
+    The first group consists of the special window SCATTERED_MS, in which a tier counts messages when their times open
+    too many windows, and of windows whose producer and log counts differ. It is empty without a SCATTERED_MS window. A
+    window with a count that was made after `before_ms` belongs to the second group, because it would make the verdict
+    of the sum pending.
     """
     scattered = [window for window in facts if window.window_start_ms == SCATTERED_MS]
     if not scattered or all(window.acknowledged is None for window in facts):
@@ -220,11 +228,11 @@ def _reconcile_pooled(
     now_ms: int,
     grace_ms: int,
 ) -> WindowResult:
-    """Adds up the counts of several windows, and returns the verdict of the sum as that of the window of scattered
-    times.
+    """Adds up the counts of several windows, and returns the verdict of the sum. The result stands for the special
+    window SCATTERED_MS, in which a tier counts messages when their times open too many windows.
 
     Args:
-        facts: the windows to add up; one of them is the window of scattered times.
+        facts: the windows to add up; one of them is SCATTERED_MS.
         separate: the topic's other windows, which are compared one by one. If their counts differ, they may contain the
             messages that are missing in the sum.
         context: properties of the topic.

@@ -27,7 +27,7 @@ MEANINGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """A table of the report. `right` are the indexes of right-aligned columns."""
+    """A table of the audit report. `right` are the indexes of right-aligned columns."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -40,7 +40,7 @@ def worst_verdict(results: Iterable[TopicResult]) -> AuditVerdict:
 
 
 def has_findings(results: Iterable[TopicResult]) -> bool:
-    """Returns whether any window is missing, extra or mismatch."""
+    """Returns whether any window of these topics has the verdict `missing`, `extra` or `mismatch`."""
     return any(verdict in FINDINGS for result in results for verdict in result.verdict_counts)
 
 
@@ -61,7 +61,8 @@ def topics_listing(results: Sequence[TopicResult]) -> ReportTable:
 
 
 def topic_lines(result: TopicResult) -> list[str]:
-    """Returns the explanation of one topic and of its incomplete windows, the most severe first."""
+    """Returns the lines about one topic in the text report: its verdict in a sentence, then its incomplete windows, the
+    most severe first."""
     lines = [f"{result.topic}: {result.sentence}"]
     lines += [f"  {name}: {count:,}" for name, count in result.totals.items() if name.startswith("consumed by ")]
     listed = [window for window in not_complete(result) if window.verdict is not AuditVerdict.PENDING]
@@ -75,7 +76,7 @@ def topic_lines(result: TopicResult) -> list[str]:
 
 
 def _pending_lines(windows: Sequence[WindowResult]) -> list[str]:
-    """Returns one line for all pending windows."""
+    """Returns the one line of the report that summarizes the pending windows of a topic; empty without such windows."""
     if not windows:
         return []
     first, last = windows[0], windows[-1]

@@ -29,7 +29,7 @@ class Tier(StrEnum):
 
 
 class AuditOutcome(StrEnum):
-    """The outcome of messages in the tier that counted them."""
+    """The outcome that a tier counts: acknowledged by the broker, written to a table, quarantined, and so on."""
 
     ACKNOWLEDGED = "acknowledged"  # producer: acknowledged by the broker
     STORED = "stored"  # broker: stored in the log

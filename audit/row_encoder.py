@@ -26,7 +26,8 @@ def _without_logical_type(node: dict[str, Any]) -> dict[str, Any]:
 
 
 class RowEncoder:
-    """Encodes rows with the schema id under which `AUDIT_SCHEMA` is registered."""
+    """Encodes audit rows as messages of the audit topic; `schema_id` is the id under which `AUDIT_SCHEMA` is
+    registered."""
 
     def __init__(self, schema_id: int) -> None:
         self._prefix = _PREFIX.pack(0, schema_id)

@@ -116,7 +116,8 @@ class Spool:
         return SLOTS - len(self._free)
 
     def open_slot(self, sequence: int, topic: str, window_start_ms: int) -> int:
-        """Returns a slot for a new row, or -1 if all are in use.
+        """Takes a free slot of the spool file for the count of a topic and window. Returns its number, or -1 if all
+        slots are in use.
 
         Raises:
             OSError: the disk has no space for more slots.
@@ -196,8 +197,8 @@ class LeftoverSpools:
         self._unpublished: dict[Path, int] = {}
 
     def rows(self) -> list[AuditRow]:
-        """Finds the spools of ended processes and returns their rows. Only the first call does so; later ones return
-        nothing."""
+        """Returns the unpublished audit rows in the spools of ended processes. Only the first call finds them; later
+        calls return nothing."""
         with self._lock:
             if self._is_read:
                 return []

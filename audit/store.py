@@ -119,12 +119,19 @@ class AuditStore:
         self._connection.close()
 
     def add_rows(self, rows: Iterable[AuditRow]) -> int:
-        """Adds the rows with new ids in one transaction, and returns their number."""
+        """Adds those audit rows whose ids are not stored yet, in one transaction; returns the number of added rows."""
         with self._transaction() as connection:
             return _insert(connection, rows)
 
     def add_ingested(self, topic: str, next_offsets: Mapping[int, int], rows: Iterable[AuditRow]) -> int:
-        """Adds rows of the audit topic and its next offsets in one transaction; returns the number of new rows."""
+        """Stores audit rows from the audit topic, and for each of its partitions the offset at which to continue
+        reading, in one transaction. Returns the number of rows that were not stored before.
+
+        Args:
+            topic: the audit topic.
+            next_offsets: these offsets, by partition.
+            rows: the audit rows.
+        """
         with self._transaction() as connection:
             added = _insert(connection, rows)
             connection.executemany(
@@ -165,7 +172,8 @@ class AuditStore:
             return {topic: CountedCommit(commit_number, sha256) for topic, commit_number, sha256 in found}
 
     def reset_counted_commits(self) -> None:
-        """Forgets which commits are stored, so that all are added again; existing rows stay and count once."""
+        """Deletes the record of the commits whose counts are stored, so that the next update adds their rows again.
+        Rows that are already stored remain and are not added twice."""
         with self._transaction() as connection:
             connection.execute("DELETE FROM counted")
 
@@ -208,7 +216,7 @@ class AuditStore:
             return [topic for (topic,) in connection.execute("SELECT DISTINCT topic FROM audit_row ORDER BY topic")]
 
     def facts(self, topic: str) -> Iterator[WindowFacts]:
-        """Yields the sums of one topic's rows by window, ordered by time."""
+        """Yields the counts of one topic by window, added up from its audit rows; ordered by time."""
         with self._reading() as connection:
             yield from collect_facts(map(RowCounts._make, connection.execute(_FACTS, (topic,))))
 
@@ -222,7 +230,7 @@ class AuditStore:
             )
 
     def rows(self, topic: str) -> list[AuditRow]:
-        """Returns the rows of one topic, in the order of their addition."""
+        """Returns the audit rows of one topic, in the order in which they were added."""
         with self._reading() as connection:
             query = f"SELECT {_COLUMN_LIST} FROM audit_row WHERE topic = ? ORDER BY rowid"  # noqa: S608
             return [_row(values) for values in connection.execute(query, (topic,))]

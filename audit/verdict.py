@@ -68,10 +68,10 @@ class TopicContext:
     """Properties of a topic that apply to all its windows.
 
     Attributes:
-        is_read: whether any broker row of the topic exists.
-        is_loaded: whether any loader row of the topic exists.
-        offsets: gaps and overlaps of the counted offsets.
-        all_producers_count: whether every producer of the topic counts.
+        is_read: whether messages in the topic's log have been counted.
+        is_loaded: whether the loader has counted messages of the topic.
+        offsets: holes and overlaps of the offset ranges that the loader counted.
+        all_producers_count: whether every producer of the topic publishes audit counts.
     """
 
     is_read: bool = True
@@ -109,8 +109,8 @@ class Period:
     until_ms: int | None = None
 
     def overlaps(self, facts: WindowFacts) -> bool:
-        """Returns whether a window overlaps the period. A special window, which has no end, does if it was counted
-        after `since_ms`."""
+        """Returns whether a window overlaps the period. A special window, which has no end, overlaps it if messages of
+        the window were counted after `since_ms`."""
         if not facts.has_end:
             return self.since_ms is None or facts.last_counted_ms >= self.since_ms
         is_since = self.since_ms is None or facts.window_end_ms > self.since_ms
@@ -127,8 +127,8 @@ class WindowResult:
     Attributes:
         sentence: explanation of the verdict.
         difference: extra (positive) or missing (negative) messages.
-        latency_ms: time from the end of the window, or from its last sent message if that is later, until 99.9 % of it
-            were loaded; None before that.
+        latency_ms: time until 99.9 % of the window's messages were loaded; None before that. It begins at the end of
+            the window, or at the creation of its newest producer row if that is later.
     """
 
     facts: WindowFacts
@@ -145,8 +145,8 @@ class TopicResult:
     Attributes:
         verdict: the most severe verdict of its windows.
         verdict_counts: number of windows by verdict.
-        producer_is_silent: whether no producer of the topic counts.
-        untracked: messages in the log from producers that do not count, if other producers of the topic count.
+        producer_is_silent: whether no producer of the topic publishes audit counts.
+        untracked: messages in the log from producers that publish no audit counts; 0 if no producer of the topic does.
         complete_until_ms: all windows that end at or before this time are complete.
     """
 

@@ -49,7 +49,8 @@ def window_start(time_ms: int) -> int:
 
 
 def counted_window(time_ms: int, counted: Collection[int]) -> int:
-    """Returns the window in which a tier counts a message: its own, or SCATTERED_MS if there are too many windows.
+    """Returns the start of the window in which a tier counts a message with time `time_ms`: the window of this time, or
+    the special window SCATTERED_MS if the tier already counts `WINDOWS_MAX` other windows of the topic.
 
     Args:
         counted: starts of the topic's windows that the tier already counts.

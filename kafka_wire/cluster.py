@@ -283,7 +283,7 @@ class KafkaCluster:
     ) -> None:
         """Sends the request of a later `fetch` with the same arguments, without waiting for the response.
 
-        Does nothing if the broker already has such a request, or cannot be contacted now.
+        Does nothing if another request is already prefetched from the broker, or if the broker cannot be contacted now.
         """
         topic = self._metadata.topics.get(topic_partition.topic)
         with contextlib.suppress(KafkaError):

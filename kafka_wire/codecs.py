@@ -25,7 +25,7 @@ PIECE_BYTES = 256
 
 
 class DecompressionError(Exception):
-    """The data is invalid, or decompresses to more than the limit."""
+    """Compressed records are invalid, or decompress to more bytes than the limit."""
 
 
 def decompress(codec: int, data: memoryview, bytes_max: int) -> bytes | memoryview:

@@ -55,9 +55,8 @@ class CorruptBatch(KafkaError):
 
 
 class MisplacedBatch(CorruptBatch):
-    """The base offset contradicts the neighbouring batches. The checksum does not cover it, so the right one is
-    unknown.
-    """
+    """The base offset of a batch contradicts the neighbouring batches. The checksum does not cover the base offset, so
+    the right one is unknown."""
 
 
 class MalformedMessage(KafkaError):

@@ -93,7 +93,7 @@ def _file(name: str) -> str:
 
 
 def _problem(kafka: KafkaSettings, security: KafkaSecurity) -> str:
-    """Returns a description of the first contradiction in the settings, or ""."""
+    """Returns a description of the first contradiction in the TLS and SASL settings, or "" if there is none."""
     tls = [name for name in ("ca", "certificate", "key") if getattr(kafka, name)]
     if tls and not security.uses_tls:
         return f"kafka.{tls[0]}: needs kafka.security_protocol SSL or SASL_SSL, found {security.protocol}"

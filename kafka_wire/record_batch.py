@@ -80,9 +80,8 @@ class BatchHeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch with all its records. `next_offset` is the offset after it, even if compaction deleted its last
-    records.
-    """
+    """A decoded record batch with all its records. `next_offset` is the offset after the batch, even if compaction
+    deleted its last records."""
 
     base_offset: int
     next_offset: int
@@ -109,7 +108,7 @@ class BatchFrame(NamedTuple):
 
     @property
     def is_followed(self) -> bool:
-        """Whether the response shows the base offset of the following batch."""
+        """Whether the fetch response contains the base offset of the batch after this one."""
         return self.next_base_offset is not None
 
 
@@ -368,7 +367,7 @@ def parse_times(
 
 
 def _wrap_time(record: Record) -> Record:
-    """Wraps the time of a record to 64 bits, like Kafka's clients."""
+    """Returns the record with its time wrapped to a signed 64-bit number, like Kafka's clients."""
     offset, time_ms, key, value, headers = record
     return offset, _wrap_int64(time_ms), key, value, headers
 
@@ -437,7 +436,8 @@ def build_batch(
 
 
 def stamp_batch(batch: memoryview, header: BatchHeader, timestamp_ms: int) -> tuple[bytes, BatchHeader]:
-    """Returns a batch with the append time as the time of all records; the records stay unchanged."""
+    """Returns a batch, and its new header, with the append time as the time of all records. Only the header changes: it
+    declares this time for the whole batch."""
     stamped = header._replace(attributes=header.attributes | LOG_APPEND_TIME, max_timestamp=timestamp_ms)
     whole = bytearray(batch)
     HEADER.pack_into(whole, 0, *stamped)

@@ -126,7 +126,7 @@ class FetchSlice:
 
 
 class RetriableError(KafkaUnavailable):
-    """The broker is not the right one, or not ready; newer metadata may help."""
+    """A request failed because the broker is not the right one or not ready. A retry with newer metadata may work."""
 
 
 def request_metadata(connection: Connection, topics: Sequence[str] | None) -> Message:
@@ -276,7 +276,7 @@ def fetch_request(
 
 
 def fetch_batches(connection: Connection, topic_partition: TopicPartition, request: Message) -> FetchSlice:
-    """Sends a `fetch_request` of one partition; returns its result."""
+    """Sends a Fetch request of one partition, as built by `fetch_request`. Returns the record batches that it gets."""
     response = connection.call(
         request,
         FetchResponse,

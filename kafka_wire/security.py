@@ -65,8 +65,8 @@ class KafkaSecurity:
         return self.protocol in (SASL_PLAINTEXT, SASL_SSL)
 
     def without_secrets(self) -> KafkaSecurity:
-        """Returns a copy without secrets. The process that uses the copy reads them from the files or from its
-        environment."""
+        """Returns a copy of these settings without secrets. The process that uses the copy reads them from the files or
+        from its environment."""
         return dataclasses.replace(self, password="", key_password="")
 
     def context(self) -> ssl.SSLContext:

@@ -45,14 +45,15 @@ def os_error_message(error: OSError) -> str:
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Wraps text of one paragraph; leaves text of several lines, such as examples, as it is."""
+    """Formats help texts: wraps a text of one paragraph, and leaves a text of several lines, such as examples, as it
+    is."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text.rstrip() if "\n" in text else super()._fill_text(text, width, indent)
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Reports a usage error in one line, with a suggestion for a misspelt word."""
+    """An argument parser that reports a usage error in one line, with a suggestion for a misspelt word."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=HelpFormatter, **options)

@@ -218,7 +218,7 @@ def run_explain(args: argparse.Namespace) -> int:
 
 def _with_note_on_older_files(result: CompatCheckResult) -> CompatCheckResult:
     """Returns the result, with a note if only the newest of several earlier files was compared. Levels without
-    _TRANSITIVE do so, and a user with several files may expect otherwise."""
+    _TRANSITIVE compare only that one, and a user with several files may expect otherwise."""
     for checked in result.checked[:1]:
         older = checked.version_count - len(checked.compared)
         if checked.compared and older > 0:

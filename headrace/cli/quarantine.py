@@ -310,8 +310,8 @@ def _printable(text: str) -> str:
 
 
 def _complete_json(topic: str, row: QuarantinedRow) -> dict[str, Any]:
-    """Returns a quarantined message as JSON, with its whole key, value and headers; the list has only their first
-    bytes."""
+    """Returns a quarantined message as JSON, with its whole key, value and headers; `quarantine list` shows only their
+    first bytes."""
     return {
         **_json(topic, row),
         "key": _base64(row.key),

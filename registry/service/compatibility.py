@@ -123,7 +123,8 @@ class Compatibility:
     def check_or_defer(
         self, repository: Repository, settings: SubjectSettings, candidate: Candidate, offload: ComparisonOffload
     ) -> CompatibilityVerdict:
-        """Returns the verdict of `check`, but does not run a slow comparison.
+        """Checks a schema as a registration does and returns the verdict, but raises `ComparisonDeferred` instead of
+        running a slow comparison.
 
         Args:
             repository: contains the subject.

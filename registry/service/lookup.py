@@ -35,7 +35,8 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FoundSchema:
-    """A schema by id. `newest_version` is its newest version under the requested subject, if it has one there."""
+    """A schema that was found by its id. `newest_version` is the newest version of the requested subject with this
+    schema; None if the subject has none."""
 
     schema: StoredSchema
     newest_version: StoredVersion | None = None
@@ -308,7 +309,8 @@ class Lookup:
         return self._database.read(lambda repository: FoundSchema(self._by_guid(repository, guid)[0]))
 
     def ids_of_guid(self, guid: str) -> list[tuple[str, int]]:
-        """Sorted (context, id) of the schema in all contexts that have it.
+        """The contexts that have the schema with this guid, each with the schema's id there; sorted (context, id)
+        pairs.
 
         Raises:
             SchemaNotFound: no schema has the guid.
@@ -333,7 +335,8 @@ class Lookup:
         return self._database.read(read)
 
     def _in_other_contexts(self, repository: Repository, subject: str) -> Iterator[str]:
-        """The existing subjects of that name in other contexts, if the name has no context."""
+        """The existing subjects with the name `subject` in contexts other than the default one; empty if the name has a
+        context."""
         if is_qualified(subject):
             return
         names = [qualified(context, subject) for context in repository.contexts() if context != DEFAULT_CONTEXT]

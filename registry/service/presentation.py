@@ -32,8 +32,8 @@ class PresentationOptions:
 
 @dataclass(frozen=True, slots=True)
 class PresentedSchema:
-    """The text and references for the response (None: as stored), and the records and fields that have the requested
-    tags."""
+    """A schema for a response: its text and references (None: as stored), and its records and fields that have the
+    requested tags."""
 
     text: str | None = None
     references: tuple[SchemaReference, ...] | None = None

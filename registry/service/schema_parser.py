@@ -89,7 +89,7 @@ class _ParsedSchema:
 
 @dataclass(frozen=True, slots=True)
 class _ParsedRequest:
-    """The text of a request, parsed with its references."""
+    """The schema of a registry request, parsed with its references."""
 
     schema: Schema
     canonical: str
@@ -200,8 +200,8 @@ class SchemaParser:
         return replace(request, text=text, version=version, tags_to_add=(), tags_to_remove=(), propagates_tags=False)
 
     def format_text(self, repository: Repository, stored: StoredSchema, format_name: str) -> str:
-        """The schema's text in a requested format: `resolved` contains every referenced type; other formats change
-        nothing."""
+        """The text of a stored schema in a requested format: `resolved` contains every referenced type; other formats
+        give the text as stored."""
         if format_name.lower() != RESOLVED_FORMAT:
             return stored.content.text
         return self_contained_text(self.parse_stored(repository, stored))
@@ -211,7 +211,7 @@ class SchemaParser:
         existed.
 
         Raises:
-            InvalidSchema: a referenced version no longer exists. An import may leave it out.
+            InvalidSchema: a referenced version does not exist; imports may omit it.
         """
         return self._parsed_or_invalid(repository, stored).schema
 
@@ -295,7 +295,7 @@ def _closure_key(history: int, stored: StoredSchema, references: tuple[bytes, ..
 
 
 class _UnusableReference(Exception):
-    """The references cannot be used: a version is missing, they are circular, or there are too many."""
+    """The references of a schema cannot be used: a version is missing, they are circular, or there are too many."""
 
     @classmethod
     def missing(cls, reference: SchemaReference) -> _UnusableReference:

@@ -274,8 +274,9 @@ class Database:
             raise WriteConflict(str(error)) from error
 
     def _reserve_id(self, request: IdRequest | None) -> ReservedIds:
-        """Reserves the requested schema id on PostgreSQL; otherwise returns no id. Uses a connection of its own, while
-        this thread has an open transaction that has written nothing yet."""
+        """Reserves the requested schema id on PostgreSQL and returns it by context; the result is empty on SQLite or
+        without a request. Uses a connection of its own, while this thread has an open transaction that has written
+        nothing yet."""
         if request is None or self._reservation_engine is None:
             return {}
         with self._reservation_engine.connect().execution_options(**{PURPOSE: Purpose.AUTOCOMMIT_READS}) as connection:
@@ -333,7 +334,7 @@ class Database:
             raise StoreError(_client_message(error, commit_state)) from error
 
     def upgrade(self) -> None:
-        """Migrates the tables to this version; does nothing if they are current.
+        """Migrates the tables to the newest migration of the running release; does nothing if they are current.
 
         Raises:
             DatabaseUnusable: the database cannot be opened or written, or was migrated by a newer version.
@@ -374,7 +375,7 @@ class Database:
         logger.info("database upgraded: database=%s from=%s to=%s", self.name, before or "empty", head)
 
     def check(self) -> None:
-        """Checks that the tables are at this version's newest migration.
+        """Checks that the tables are at the newest migration of the running release.
 
         Raises:
             DatabaseOutdated: the tables are at an earlier migration.
@@ -390,7 +391,8 @@ class Database:
             )
 
     def _revision(self, connection: Connection, script: ScriptDirectory) -> str | None:
-        """The migration of the tables, or this version's newest migration if the tables are newer but compatible."""
+        """The migration of the tables; None if they have none. If the tables are newer but compatible, the newest
+        migration of the running release."""
         found: str | None = MigrationContext.configure(connection).get_current_revision()
         known = {row.revision for row in script.walk_revisions()}
         if found is None or found in known:
@@ -417,7 +419,7 @@ class Database:
 
 
 class _CommitState:
-    """Whether a transaction has reached its COMMIT."""
+    """Records whether a transaction has reached its COMMIT, after which its outcome may be unknown."""
 
     def __init__(self) -> None:
         self.is_committing = False

@@ -56,7 +56,7 @@ class ReplicatedSubject:
 
 @dataclass(frozen=True, slots=True)
 class ContextState:
-    """A context, with the columns of `ContextRow`."""
+    """A context: its name, the id of its next schema (`next_id`), and whether lists of contexts show it (`listed`)."""
 
     name: str
     next_id: int

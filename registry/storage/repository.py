@@ -625,7 +625,8 @@ class Repository:
     def _view_after(self, subject: str, known: ViewAtRevision | None) -> tuple[ViewAtRevision, bool]:
         """Reads the versions of a subject that were added after `known`, the result of an earlier call.
 
-        Returns all versions, and True if they are complete. Otherwise the caller must read again with `known` None.
+        Returns all versions, including those of `known`, and True. If the second value is False, the versions are
+        incomplete and the caller must read again with `known` None.
         """
         parameters = {"name": subject, "known_revision": -1, "known_version": 0}
         if known is not None:
@@ -930,6 +931,6 @@ def _matching(subject_filter: SubjectFilter) -> list[Any]:
 
 
 def _scope_values(rows: Mapping[str | None, T]) -> ScopeValues[T]:
-    """Returns the cache entry for the configurations or modes that were read. At most `CACHED_SCOPES_MAX` rows of the
-    table are read, so fewer rows are the whole table."""
+    """Returns the cache entry for the configurations or modes that were read from a table, by scope. A query reads at
+    most `CACHED_SCOPES_MAX` rows, so a smaller result is the whole table."""
     return ScopeValues({**rows}, is_complete=len(rows) < statements.CACHED_SCOPES_MAX)

@@ -42,7 +42,8 @@ class Revision(NamedTuple):
 
 
 class History(FunctionElement[int]):
-    """An SQL expression for the number of the current history. Any statement can select it as a column."""
+    """An SQL expression for the number of the database's history, which changes when the database returns to an earlier
+    state. Any statement can select it as a column."""
 
     inherit_cache = True  # without it SQLAlchemy compiles each statement every time
     type = sa.BigInteger()

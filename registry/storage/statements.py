@@ -160,10 +160,11 @@ def add_schema(dialect: str) -> Any:
 
 @cache
 def add_version_with_schema(*, new_subject: bool) -> Any:
-    """The statement that adds a schema and the next version of a subject with it. PostgreSQL only.
+    """The statement that adds a schema and, as the next version of a subject, a version with it. PostgreSQL only.
 
-    A subquery of the statement that finds a concurrent change returns no row. Then a key of the new version is null,
-    which violates its constraint, and the whole statement is undone.
+    If another transaction has changed the subject, the settings or the schema meanwhile, the statement fails and
+    changes nothing: the subquery for a key of the new version then returns no row, and a null key violates a
+    constraint.
 
     Args:
         new_subject: adds the subject too; otherwise the subject must exist, and its revision increases.

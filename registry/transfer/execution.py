@@ -153,8 +153,8 @@ class _VersionImporter:
         self.rejected: dict[SubjectVersion, ImportProblem] = {}
 
     def do(self, action: VersionAction) -> None:
-        """Runs one action. If the target rejects it, or has rejected a version that this one refers to, records the
-        reason in `rejected`.
+        """Registers or deletes one version in the target. If the target rejects that, or has rejected a version that
+        the version refers to, records the reason in `rejected`.
 
         Raises:
             RegistryError: the next action would fail as well, for example because the target is not reachable.

@@ -89,7 +89,7 @@ def _version_object(version: ExportedVersion) -> dict[str, Any]:
 
 
 def reference_object(reference: SchemaReference) -> dict[str, Any]:
-    """A reference in the API's form."""
+    """A schema reference as the JSON object of the registry's API: name, subject and version."""
     return {"name": reference.name, "subject": reference.subject, "version": reference.version}
 
 
@@ -251,7 +251,8 @@ class _Fields:
         return value
 
     def exported_version(self) -> ExportedVersion:
-        """Parses the version in a line, or in an object of the response to `GET /schemas`."""
+        """Parses the JSON object as a version, as it is in a line of an export file or in the response to `GET
+        /schemas`."""
         deleted = self._unread.pop("deleted", False)
         if not isinstance(deleted, bool):
             raise ValueError(f"expected 'deleted' to be true or false, found {_shown(deleted)}")
@@ -282,7 +283,7 @@ class _Fields:
 
 
 def parse_version_object(response: Mapping[str, Any]) -> ExportedVersion:
-    """Parses a version in the API's form; keys with null values are ignored.
+    """Parses a version from a JSON object of the registry's API; keys with null values are ignored.
 
     Raises:
         ValueError: the object is not a version.
@@ -291,7 +292,8 @@ def parse_version_object(response: Mapping[str, Any]) -> ExportedVersion:
 
 
 def _with_sorted_lists(value: Any) -> Any:
-    """Canonical metadata: its lists (tags, sensitive properties) are sets, so they are sorted."""
+    """Returns metadata of a schema with sorted lists, so that equal metadata are written equally: their lists (tags,
+    sensitive properties) are sets."""
     if isinstance(value, dict):
         return {key: _with_sorted_lists(item) for key, item in value.items()}
     return sorted(value, key=json_text) if isinstance(value, list) else value

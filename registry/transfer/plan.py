@@ -59,7 +59,7 @@ class TargetContent:
 
 @dataclass(frozen=True, slots=True)
 class SetMode:
-    """Sets a mode; None removes the scope's own mode."""
+    """Sets the mode of a scope during an import; None removes the scope's own mode."""
 
     scope: str
     mode: str | None
@@ -231,7 +231,7 @@ def _conflicting_version_id(version: ExportedVersion, target: TargetContent) -> 
 
 
 def _readonly_subjects(snapshot: Snapshot, target: TargetContent) -> Iterator[ImportProblem]:
-    """Read-only subjects of the target that the import would change."""
+    """Returns the read-only subjects of the target that the import would change."""
     reported = set()
     for version in snapshot.versions:
         scope, mode = mode_in_force(version.subject, target.modes)
@@ -244,7 +244,8 @@ def _readonly_subjects(snapshot: Snapshot, target: TargetContent) -> Iterator[Im
 
 
 def mode_in_force(subject: str, modes: Mapping[str, str]) -> tuple[str, Mode]:
-    """The effective mode of a subject by these modes of scopes, and the scope that it comes from."""
+    """The scope that determines a subject's mode (the subject itself, its context or all contexts), and this mode.
+    `modes` has the mode of each scope that has one."""
     for scope in (subject, scope_of_context(context_of(subject)), ALL_CONTEXTS_SCOPE):
         if scope in modes:
             return scope, Mode(modes[scope])
@@ -299,7 +300,8 @@ def _content_actions(snapshot: Snapshot, target: TargetContent) -> list[Register
 def _needed_actions(
     snapshot: Snapshot, target: TargetContent
 ) -> tuple[dict[SubjectVersion, RegisterVersion], dict[SubjectVersion, SoftDeleteVersion]]:
-    """The versions to register and to delete. Registering a version that is deleted only in the target restores it."""
+    """The versions of the export to register in the target, and those to soft-delete there. Registering a version that
+    is soft-deleted only in the target restores it."""
     registered, deleted = {}, {}
     for version in snapshot.versions:
         existing = target.versions.get(version.key)
@@ -311,8 +313,8 @@ def _needed_actions(
 
 
 class _Scopes:
-    """Plans an import's changes of configurations and modes. Knows the state after the actions planned so far, and the
-    desired one."""
+    """Plans the changes of configurations and modes that an import needs. Tracks the configurations and modes that the
+    target has after the actions planned so far, and compares them with the export."""
 
     def __init__(self, snapshot: Snapshot, target: TargetContent) -> None:
         self._snapshot = snapshot
@@ -411,7 +413,8 @@ class VersionContent:
 
     @cached_property
     def identity(self) -> tuple[object, ...]:
-        """The comparable content, with the text in Avro's canonical form, which not every registry stores."""
+        """The schema's content as a value to compare: two registries may store the same schema with different texts, so
+        an Avro schema has its canonical text here."""
         schema = self.schemas.parse(self.version) if self.version.schema_type == "AVRO" else None
         return (self.version.text if schema is None else canonical_text(schema), *self._written[1:])
 

@@ -84,26 +84,27 @@ class Snapshot:
 
     @property
     def scopes(self) -> list[str]:
-        """The scopes of `contexts` and of the subjects of `versions`. The export includes their own configuration and
-        mode."""
+        """The scopes that the export covers with their own configuration and mode: those of `contexts`, and the
+        subjects of `versions`."""
         return scopes_of(self.contexts, self.subjects)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selects a part of a registry.
+    """The part of a registry that an export or import contains.
 
     Args:
-        contexts: only these; empty: all.
-        subjects: only subjects with a name, without context, that matches one of these shell patterns; empty: all.
+        contexts: limits the part to these contexts; empty means all.
+        subjects: limits the part to subjects whose name, without context, matches one of these shell patterns; empty
+            means all.
     """
 
     contexts: tuple[str, ...] = ()
     subjects: tuple[str, ...] = ()
 
     def selected_contexts(self, contexts: Iterable[str]) -> tuple[str, ...]:
-        """The given contexts that are exported with their own configuration and mode; none if the export is limited to
-        some subjects."""
+        """Returns, sorted, the given contexts whose own configuration and mode are exported. The result is empty if the
+        export is limited to some subjects."""
         return () if self.subjects else tuple(sorted(item for item in contexts if self._includes_context(item)))
 
     def versions(self, versions: Sequence[ExportedVersion]) -> list[ExportedVersion]:
