@@ -140,8 +140,8 @@ def read_completeness(storage: CommitStorage) -> Completeness:
 
 @dataclass(frozen=True, slots=True)
 class CompleteUntil:
-    """Sets the property `headrace.complete_until` of the tables in `database`: the table has all messages that the
-    brokers had at that time. `head` returns the newest commit number."""
+    """Sets the property `headrace.complete_until` of the tables in `database` to a time: the table has all messages
+    that the brokers had then. `head` returns the newest commit number."""
 
     executor: Callable[[], Executor]
     storage: CommitStorage

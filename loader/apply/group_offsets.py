@@ -21,7 +21,8 @@ OFFSETS_AT_ONCE: Final = 1_000
 
 class OffsetCommitter(Protocol):
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
-        """Commits the offsets for the group. Returns the brokers' reasons for the partitions that they refused."""
+        """Commits the offsets for the consumer group. Returns the brokers' reasons for the partitions that they
+        refused."""
         ...
 
 

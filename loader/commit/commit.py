@@ -37,7 +37,7 @@ class CommitKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommittedFile:
-    """A file that belongs to the topic from this commit on.
+    """A file that a commit adds to a topic.
 
     `name` is the file's final name in the directory of `time_partition`. Until `Commit.at` assigns the commit number,
     it is only the last part of that name, which follows the commit number and the run id. `staged` is the path below
@@ -56,7 +56,7 @@ class CommittedFile:
 
 @dataclass(frozen=True, slots=True)
 class TimePartitionRewrite:
-    """Files of a time partition that this commit removes from the topic.
+    """Files of a time partition that a commit removes from the topic.
 
     The other live files of the time partition move to the directory of the new generation. `replaced` are final file
     names; together these files have `records` rows and `bytes` bytes. A time partition without files is removed from

@@ -102,7 +102,8 @@ class FileIndex:
         """Returns the days for which the topic has or had files, in order: `dt=2026-01-31`.
 
         Raises:
-            CorruptCommit, UnsupportedFormat: the commits of the topic cannot be read. Applies to all methods of the index.
+            CorruptCommit, UnsupportedFormat: the commits of the topic cannot be read. All methods of `FileIndex` raise
+                these errors.
         """
         prefix = day_key(kind, "")
         return tuple(key.removeprefix(prefix) for key in self._topic(topic).all_days() if key.startswith(prefix))

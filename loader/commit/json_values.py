@@ -74,7 +74,7 @@ class _Misfit(ValueError):
 
 @functools.cache
 def _reader(wanted: Any) -> Reader:
-    """Returns the function that reads values of a type. Cached per type, because a commit may hold thousands of
+    """Returns the function that converts JSON values to a type. Cached per type, because a commit may hold thousands of
     values."""
     origin = typing.get_origin(wanted)
     arguments = typing.get_args(wanted)

@@ -128,8 +128,8 @@ def reconcile(
 
 
 def _pieces(unit: WorkUnit, result: UnitResult | None) -> Iterator[tuple[_Piece, str]]:
-    """Yields each range of a work unit with its result and the error "". A range without a usable result gets an empty
-    result, with the reason as error."""
+    """Yields each range of a work unit with its result and an error text, which is "" if the result is usable. A range
+    without a usable result gets an empty one."""
     disk_error = result.disk_error if result else ""
     returned = {(one.done.topic_partition, one.done.start): one for one in result.ranges} if result else {}
     for offsets in unit.ranges:

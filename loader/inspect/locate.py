@@ -125,8 +125,8 @@ def _commit_on(
     """Returns the newest commit that read or omitted the offset, its range with the offset, and time partitions of
     later files. None if there is no such commit. Ignores commits before a re-creation of the topic.
 
-    The time partitions are those in which newer commits added files that span the offset: a replay moves rows from the
-    quarantine to other time partitions.
+    The time partitions are those in which newer commits added files with an offset range that includes the offset: a
+    replay moves rows from the quarantine to other time partitions.
     """
     state = log.state
     later: set[TimePartition] = set()
@@ -155,7 +155,7 @@ def _spans(ranges: Iterable[FileRange], partition: int, offset: int) -> FileRang
 
 
 def _time_partitions(commit: Commit, topic: str, partition: int, offset: int) -> set[TimePartition]:
-    """Returns the time partitions in which a commit added files that span the offset."""
+    """Returns the time partitions in which a commit added files with an offset range that includes the offset."""
     files = commit.topics[topic].files
     return {(file.kind, file.time_partition) for file in files if _spans(file.ranges, partition, offset)}
 
@@ -169,8 +169,8 @@ def _candidates(
     partition: int,
     offset: int,
 ) -> Iterator[_Candidate]:
-    """Yields the files that span the offset and belong to the topic now: files of the commit, or files that replaced
-    them.
+    """Yields the files that belong to the topic now and have an offset range that includes the offset: files of the
+    commit, or files that replaced them.
 
     Args:
         commit: the commit that read the offset.
@@ -248,8 +248,8 @@ def _of_no_row(answer: LocatedMessage, counts: RangeCounts) -> LocatedMessage:
     """Returns `answer`, the result so far, with the reason why the offset has no row.
 
     Args:
-        counts: the offsets of the committed range around the offset, counted by kind. They show which kinds occur in the
-            range, not the kind of this offset.
+        counts: the offsets of the committed range around the offset, counted by kind. They show which kinds occur in
+            the range, not the kind of this offset.
     """
     words = {
         "tombstones (no value)": counts.tombstones,

@@ -139,7 +139,7 @@ def _comments(before: Mapping[int, str], writer: Record, route: StoredRoute) -> 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedRule:
-    """An applied rule with its reason."""
+    """A rule that changed a column when a version was folded in, with the reason of the rule."""
 
     version: int
     column: str

@@ -110,7 +110,8 @@ class TypeFolding(ABC):
         self.notes.append(Note(column, rule, detail))
 
     def branches(self, node: Type) -> tuple[list[Type], bool]:
-        """Returns the non-null branches of the writer's type, and whether it allows null."""
+        """Returns the non-null branches of the writer's type, and whether it allows null. A type that is no union is
+        its only branch."""
         node = self.writer.resolve(node)
         every = [self.writer.resolve(b) for b in node.branches] if isinstance(node, Union) else [node]
         rest = [b for b in every if not (isinstance(b, Primitive) and b.type is PrimitiveType.NULL)]

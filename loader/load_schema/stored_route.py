@@ -61,8 +61,8 @@ def stored_route(route_places: Iterable[RoutePlace]) -> StoredRoute:
 
 
 def route_places(route: StoredRoute, count: int) -> Iterator[RoutePlace]:
-    """Yields the column for each of the writer's `count` fields (or union branches), as stated by a stored route. The
-    inverse of `stored_route`."""
+    """Yields, for each of the writer's `count` fields (or union branches), the position of its column and the route
+    inside, decoded from the stored form of a route. The inverse of `stored_route`."""
     column = -1
     for number in range(count):
         said = route.get(str(number), column + 1)
