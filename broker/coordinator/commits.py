@@ -27,7 +27,7 @@ from headrace.broker.protocol.error_codes import ErrorCode
 
 
 class OffsetCommits:
-    """Stores and deletes committed offsets. Not thread-safe. The first commit for an unknown group creates it."""
+    """Stores and deletes committed offsets. Not thread-safe. The first commit of an unknown group creates the group."""
 
     def __init__(self, store: GroupStore, topics: TopicCatalog, monotonic_ms: Callable[[], int]) -> None:
         self._store, self._topics, self._monotonic_ms = store, topics, monotonic_ms
@@ -96,7 +96,7 @@ class OffsetCommits:
             offsets: the offset to commit for each topic partition.
 
         Raises:
-            RequestRefused: they could not be stored.
+            RequestRefused: the offsets could not be stored.
         """
         if not offsets:
             return
@@ -122,7 +122,7 @@ class OffsetCommits:
             epoch: the producer's epoch.
 
         Raises:
-            RequestRefused: they could not be stored.
+            RequestRefused: the offsets could not be stored.
         """
         if not offsets:
             return
@@ -194,7 +194,7 @@ class OffsetCommits:
         """Stores the deletions that earlier calls of `delete_topic_offsets` could not store.
 
         Raises:
-            RequestRefused: they still cannot be stored.
+            RequestRefused: a deletion still cannot be stored.
         """
         for topic in tuple(self._unstored_deletions):
             await self._store_deletions(topic)

@@ -112,7 +112,7 @@ def decode_consumer_key(kind: int, reader: Reader) -> ConsumerKey | None:
 
 
 def keys_of(group: ConsumerGroup) -> Iterator[ConsumerKey]:
-    """Yields the keys of all records that a group has in the log."""
+    """Yields the keys of all records that a group has in the log of `__consumer_offsets`."""
     yield ConsumerKey(RecordKind.GROUP, group.group_id)
     yield ConsumerKey(RecordKind.TARGET_EPOCH, group.group_id)
     for member_id in tuple(group.members):

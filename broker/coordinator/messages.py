@@ -36,7 +36,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinResult:
-    """Result of a JoinGroup request. `members` is set only in that of the leader. With `skip_assignment` the leader
+    """Result of a JoinGroup request. `members` is set only in the leader's result. With `skip_assignment` the leader
     need not assign partitions."""
 
     error: ErrorCode

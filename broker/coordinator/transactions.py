@@ -241,7 +241,7 @@ class TransactionCoordinator:
             raise RequestRefused(ErrorCode.INVALID_TXN_STATE, "the transaction is being completed; begin a new one")
 
     async def end_transaction(self, transactional_id: str, producer: ProducerIdAndEpoch, *, is_commit: bool) -> None:
-        """Commits or aborts the transaction; returns when consumers can see the outcome.
+        """Commits or aborts the open transaction of a transactional id; returns when consumers can see the outcome.
 
         Raises:
             RequestRefused: the producer has no transaction to end, or the change could not be stored.

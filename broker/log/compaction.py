@@ -409,7 +409,7 @@ def _swap_path(first: ClosedSegment) -> Path:
 
 
 def _link_into_place(swap_path: Path, base: int) -> None:
-    """Gives a group's `.swap` file a second name, that of the group's first segment, as a hard link.
+    """Gives a compacted file (`.swap`) a second name as a hard link: the name of the first segment that it replaces.
 
     Args:
         base: base offset of the first segment.

@@ -137,7 +137,8 @@ _reads_are_nonblocking: ContextVar[bool] = ContextVar("_reads_are_nonblocking", 
 
 @contextlib.contextmanager
 def nonblocking_reads(enabled: bool = True) -> Iterator[None]:
-    """Inside the block, `read_at` raises `NotCached` where it would block the event loop on the disk.
+    """A context manager. Inside its block, `read_at` raises `NotCached` where it would block the event loop on the
+    disk.
 
     Threads and other tasks are not affected.
 

@@ -414,8 +414,9 @@ class PartitionLog:
     def _read(
         self, offset: int, bytes_max: int, min_one_batch: bool, bound: ReadBound
     ) -> tuple[bytes | FileSlice, int, int]:
-        """Reads up to `bytes_max` bytes of the batches before `bound`, starting with the batch that contains `offset`.
-        Returns the bytes and the place where they end: the base offset of the segment and the position in its file.
+        """Reads up to `bytes_max` bytes of the batches before `bound`, the end of the log for this reader, starting
+        with the batch that contains `offset`. Returns the bytes and the place where they end: the base offset of the
+        segment and the position in its file.
 
         With `min_one_batch` the first batch is returned even if it is larger than `bytes_max`; without it, no bytes are
         returned then.

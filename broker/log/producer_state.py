@@ -186,7 +186,8 @@ class ProducerStates:
         yield from self.open
 
     def last_offsets(self) -> frozenset[int]:
-        """Returns the last offset of each known batch. At most WINDOW_BATCHES batches of each producer are known."""
+        """Returns the last offset of each known batch of the idempotent producers. At most WINDOW_BATCHES batches of
+        each producer are known."""
         return frozenset(batch.last_offset for producer in self._producers.values() for batch in producer.batches)
 
     def expire(self, now_ms: int) -> None:
@@ -210,7 +211,8 @@ class ProducerStates:
 
     @classmethod
     def from_snapshot(cls, content: bytes) -> ProducerStates | None:
-        """Parses a snapshot; None if it is corrupt. The caller then uses an older snapshot, or reads the log."""
+        """Parses a snapshot of the idempotent producers; None if it is corrupt. The caller then uses an older snapshot,
+        or reads the log."""
         if len(content) < _START.size:
             return None
         version, crc, count = _START.unpack_from(content)

@@ -57,7 +57,7 @@ class ReadBound(NamedTuple):
 
 
 class Segments:
-    """The segments of a log and its index lookups.
+    """The segments of a log, with searches in their indexes.
 
     Args:
         mark_dirty: called with files that were written and are not fsynced yet.
@@ -101,8 +101,9 @@ class Segments:
     def read(
         self, offset: int, bytes_max: int, bound: ReadBound, *, min_one_batch: bool
     ) -> tuple[bytes | FileSlice, int, int]:
-        """Reads up to `bytes_max` bytes of the batches before `bound`, starting with the batch that contains `offset`.
-        Returns the bytes and the place where they end: the base offset of the segment and the position in its file.
+        """Reads up to `bytes_max` bytes of the batches before `bound`, the end of the readable log, starting with the
+        batch that contains `offset`. Returns the bytes and the place where they end: the base offset of the segment and
+        the position in its file.
 
         With `min_one_batch` the first batch is returned even if it is larger than `bytes_max`; without it, no bytes are
         returned then.
@@ -129,8 +130,8 @@ class Segments:
         return bound.base_offset, bound.position
 
     def located_batches(self, offset: int, bound: ReadBound) -> Iterator[tuple[int, LocatedBatch]]:
-        """Yields two values for each batch before `bound`, starting with the one that contains `offset`: the base
-        offset of its segment, and its header with its file position.
+        """Yields two values for each batch before `bound`, the end of the readable log, starting with the batch that
+        contains `offset`: the base offset of its segment, and its header with its file position.
 
         The log must not change during iteration.
         """
@@ -145,8 +146,8 @@ class Segments:
         return next((located.header for _, located in self.located_batches(offset, bound)), None)
 
     def epochs(self, start: int, bound: ReadBound) -> Iterator[tuple[int, int]]:
-        """Yields each leader epoch of the batches from offset `start` to `bound`, with the offset at which it begins.
-        Epochs and offsets ascend."""
+        """Yields each leader epoch of the batches from offset `start` to `bound`, the end of the readable log, with the
+        offset at which the epoch begins. Epochs and offsets ascend."""
         first = self.batch_at(start, bound)
         while first is not None:
             epoch = first.leader_epoch
@@ -187,7 +188,7 @@ class Segments:
         return base + entry.offset if entry is not None and self._entry_matches(base, size, entry) else end
 
     def bytes_behind(self, bound: ReadBound) -> int:
-        """Returns the number of bytes of the log after the bound."""
+        """Returns the number of bytes of the log after `bound`, the end of the readable log."""
         if bound.base_offset == self.active.base_offset:
             return self.active.size - bound.position
         rest = self.closed[bisect_left(self.closed, bound.base_offset, key=lambda segment: segment.base_offset) :]

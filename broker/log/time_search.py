@@ -51,8 +51,9 @@ class CandidateBatch:
     start: int
 
     def first_record(self, pause: Callable[[], None] = lambda: None) -> TimestampOffset | None:
-        """Decodes the batch and returns its first record that matches the search; None if there is none. If the batch
-        cannot be decoded, returns its first offset, so that no record is missed.
+        """Decodes the batch and returns the timestamp and offset of its first record that matches the search; None if
+        no record matches. If the batch cannot be decoded, returns its largest timestamp and its first searched offset,
+        so that no record is missed.
 
         Args:
             pause: called after each RECORDS_PER_PAUSE records.
@@ -65,12 +66,13 @@ class CandidateBatch:
         return TimestampOffset(found[0][1], found[0][0]) if found else None
 
     def first_record_throttled(self) -> TimestampOffset | None:
-        """Returns the result of `first_record`. For use in a thread: releases the interpreter lock half of the time."""
+        """Returns the result of `first_record`: timestamp and offset of the batch's first match. For use in a thread:
+        releases the interpreter lock half of the time."""
         return self.first_record(DutyCycle().pause_if_due)
 
     def first_offset(self) -> TimestampOffset:
-        """Returns the search result for a batch that cannot be decoded: its first offset, so that a consumer that
-        starts there skips no record."""
+        """Returns the search result for a batch that cannot be decoded: its largest timestamp and its first searched
+        offset, so that a consumer that starts there skips no record."""
         return TimestampOffset(self.header.max_timestamp, max(self.header.base_offset, self.start))
 
     def _first_of(
