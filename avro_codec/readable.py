@@ -37,7 +37,7 @@ SAFE_TIMESTAMP_BYTES = 7
 
 
 class UnreadableValue(BadBody):
-    """The body is a valid value, but a row of it would make queries fail."""
+    """The body is a valid value, but queries would fail on the row with this value."""
 
 
 def skip_readable(load: Primitive, skip: Skip, where: str) -> Skip:

@@ -263,7 +263,7 @@ def skip_array(item: Skip) -> Skip:
 
 
 def skip_zero_width_array(limits: Limits) -> Skip:
-    """Returns the walk of an array with items that take no bytes; the walk only counts them."""
+    """Returns the walk of an array with items that take no bytes; the walk only counts the items in `limits`."""
 
     def skip(b: bytes, p: int) -> int:
         while b[p]:
