@@ -48,8 +48,8 @@ class Problem:
     """One problem of a schema (an incompatibility, a finding of a lint, a violated policy), as the texts and numbers
     that are displayed.
 
-    `version` and `version_name` are the earlier version with which the schema was compared. `line` and `column` count
-    from 1; they are 0 if the problem has no position. `field` is the affected field as a phrase, such as `field
+    `version` and `version_name` identify the earlier version with which the schema was compared. `line` and `column`
+    count from 1; they are 0 if the problem has no position. `field` is the affected field as a phrase, such as `field
     "header.region"`. `reader` and `writer` are the schema texts of the compared types. `causes` are the problems inside
     a union branch. `fingerprint` does not change when other parts of the file change, see `compute_fingerprint`.
     """
@@ -156,7 +156,7 @@ class Failure:
         return EXIT_CODES[self.kind]
 
     def text(self) -> str:
-        """Returns one line in the style of compiler errors."""
+        """Returns the failure as one line in the style of compiler errors: `file:line:column: error: message`."""
         location = f"{self.position.line}:{self.position.column}:" if self.position and self.position.line else ""
         return mask_unprintable(f"{self.file or chr(34) * 2}:{location} error: {self.message}")
 
@@ -243,7 +243,8 @@ def add_fingerprints(checked: CheckedSchema) -> CheckedSchema:
 
 
 def compute_fingerprint(subject: str, problem: Problem) -> str:
-    """Returns a hash that identifies a problem across runs: of subject, rule, direction, field path and Avro's message.
+    """Returns a hash that identifies a problem across runs. It covers the subject and the problem's rule, direction,
+    field path and message of Avro.
 
     Lines, versions and wording are excluded, because they can change while the problem stays the same.
     """

@@ -106,8 +106,9 @@ def _changed(old: _Row, new: _Row) -> Iterator[SchemaChange]:
 
 
 def _rows(schema: Schema) -> dict[tuple[str, ...], _Row]:
-    """Returns the types and fields of a schema as rows, which are compared with the rows of another schema. A row's key
-    is the full name of the type, then the name of the field if it is one; the root type's name is "" in keys."""
+    """Returns the types and fields of a schema as rows, to compare them with the rows of another schema. The key of a
+    type is its full name, that of a field the full name of the field's record and the field's name. The key has "" in
+    place of the name of the root type."""
     rows: dict[tuple[str, ...], _Row] = {}
     _add(schema.root, schema.root, rows)
     return rows

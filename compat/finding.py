@@ -98,7 +98,7 @@ class VersionedSchema:
 class Finding:
     """One problem between the candidate (the new schema) and one earlier version.
 
-    `version` and `version_name` are the earlier version. `position` and `pointer` (a JSON pointer) are in the
+    `version` and `version_name` identify the earlier version. `position` and `pointer` (a JSON pointer) are in the
     candidate's text. `sentence` describes the problem, `fix` the remedy. `causes` are the problems inside a union
     branch, if the finding is about one.
     """

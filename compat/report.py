@@ -49,7 +49,7 @@ def text_report(report: Report, style: Style = PLAIN) -> str:
 
 
 def json_report(report: Report) -> dict[str, Any]:
-    """Returns a report as a JSON value."""
+    """Converts the report of one schema's check to a JSON value."""
     return {
         "file": report.candidate.source,
         "compatible": report.is_compatible,

@@ -166,9 +166,9 @@ class _Visit(NamedTuple):
         return _Visit(reader, writer, location, reader_side, _location_inside(self.writer_side, writer, writer_mark))
 
     def trial(self, reader: Type, writer: Type) -> _Visit:
-        """Returns the comparison of the reader's union, or of one of its branches, with a type of the writer. The
-        locations of its problems start at the root instead of continuing the location of this comparison, as in Avro
-        Java."""
+        """Returns a comparison that tries the reader's union, or one of its branches, for a type of the writer. The
+        locations of its problems start at the root, as in Avro Java, instead of below the location of this comparison.
+        """
         return _Visit(
             reader,
             writer,
@@ -250,7 +250,8 @@ def _with_position(side: ComparedNode, position: Position) -> ComparedNode:
 
 
 class _Problems(list["Incompatibility | _Problems"]):
-    """A tree of problems. If a type is used several times, its uses share a subtree. Empty trees are never included."""
+    """A tree of problems: a list whose items are problems, or trees with the problems of inner types. The same tree is
+    an item of several lists if a type is used several times. Empty trees are never included."""
 
     __slots__ = ()
 
@@ -300,8 +301,9 @@ class _ComparisonWalk:
         return defined_names(self.writer)
 
     def run(self, request: _Visit) -> _Problems:
-        """Compares the types of the pair `request`, and all pairs on which its result depends; returns the problems of
-        `request`. The stack holds the checks that wait for the result of an inner pair, innermost last."""
+        """Compares the two types of `request`, and all pairs of inner types on which the result depends; returns the
+        problems of `request`. Uses a stack instead of recursion: it contains the checks that wait for the result of an
+        inner pair."""
         stack: list[tuple[tuple[int, int], _Steps]] = []
         while True:
             visit = self.resolved(request)
@@ -353,7 +355,8 @@ def _resume(steps: _Steps, problems: _Problems | None) -> tuple[_Visit | None, _
         problems: the result of the inner pair that the check requested last; None starts the check.
 
     Returns:
-        The inner pair that it requests, or None; and the problems of the pair if the check has ended, otherwise None.
+        A tuple: the inner pair whose result the check needs, or None if the check has ended; and the problems of the
+        checked pair, or None if the check has not ended.
     """
     try:
         return (next(steps) if problems is None else steps.send(problems)), None
@@ -551,5 +554,6 @@ def _type_mismatch(visit: _Visit) -> _Problems:
 
 
 def _java_type(node: Type) -> str:
-    """Returns Avro Java's name of the type; an error type is a record there."""
+    """Returns Avro Java's name for the kind of a type, such as `RECORD` or `LONG`. Its name for an error type is
+    `RECORD`."""
     return node.type.value.upper() if isinstance(node, Primitive) else type(node).__name__.upper()

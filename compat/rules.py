@@ -210,7 +210,8 @@ def _explain_type(case: RuleCase) -> Explanation:
 
 
 def _explain_enum_field(case: RuleCase) -> Explanation:
-    """Explains why a missing field needs its own default: the default of its enum type does not apply to it."""
+    """Returns the explanation of a missing field with an enum type: the field needs its own default, because the
+    default of the enum does not apply to fields."""
     field, node = case.problem.field, case.problem.reader
     assert field is not None
     assert isinstance(node, Enum)
@@ -226,7 +227,7 @@ def _explain_enum_field(case: RuleCase) -> Explanation:
 
 
 def _explain_null(case: RuleCase, reader: str) -> Explanation:
-    """Explains the mismatch of a writer's type that may be null and a reader's type that may not.
+    """Returns the explanation of a mismatch in which the writer's type may be null and the reader's type may not.
 
     Args:
         reader: the reader's type as a phrase.

@@ -37,8 +37,8 @@ NO_POLICY = SubjectPolicy()
 
 
 def find_policy_problems(policy: SubjectPolicy, report: Report, subject: str) -> tuple[Problem, ...]:
-    """Returns how the new schema violates the requirements of `policy` (logical types, reserved field names).
-    Violations of the subject's compatibility level are not included, because `report` has them."""
+    """Returns a problem for each violation of the requirements of `policy` (logical types, reserved field names) by the
+    new schema. Violations of the subject's compatibility level are not included, because `report` has them."""
     return (*(_logical(report) if policy.logical else ()), *_reserved(policy, report.candidate, subject))
 
 

@@ -31,12 +31,12 @@ class SubjectSource:
 
     @property
     def stem(self) -> str:
-        """File name without its suffix."""
+        """Name of the schema file without its suffix."""
         return without_suffix(PurePosixPath(self.path).name)
 
     @property
     def topic(self) -> str:
-        """File name without its suffix and without `-key` or `-value`."""
+        """Topic that the schema file's name contains: the name without its suffix and without `-key` or `-value`."""
         return next((self.stem.removesuffix(kind) for kind in TOPIC_KINDS if self.stem.endswith(kind)), self.stem)
 
     @property
@@ -74,7 +74,8 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class SubjectRule:
-    """Files with a path that matches `pattern` get the subject of `template`, see `Strategy`."""
+    """A rule that derives the subject of every file whose path matches `pattern`. `template` is the subject, with
+    placeholders as in a `Strategy`, such as `{topic}-value`."""
 
     pattern: str
     template: str

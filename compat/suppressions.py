@@ -129,8 +129,8 @@ def _marked(
 
 
 def _field_path(problem: Problem) -> str:
-    """Returns the path in a problem's field, such as `header.region` of `field "header.region"`; "" for the whole
-    schema."""
+    """Returns the path of the field that a problem affects: `header.region` if the problem has the phrase `field
+    "header.region"`; "" for the whole schema."""
     return problem.field.removeprefix('field "').removesuffix('"') if problem.field.startswith("field ") else ""
 
 

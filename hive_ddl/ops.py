@@ -103,7 +103,7 @@ class DropTable:
 class ReplaceView:
     """Creates or replaces the view over a topic's table.
 
-    `columns` are names, Spark expressions over the columns of `table`, and comments.
+    Each of `columns` is a name, a Spark expression over the columns of `table`, and a comment.
     """
 
     database: str

@@ -127,10 +127,14 @@ def plan_partitions(
     desired: Mapping[PartitionValues, str],
     dropped_partitions: Collection[PartitionValues] = (),
 ) -> tuple[Op, ...]:
-    """Returns the operations that set the location of every desired partition and drop `dropped_partitions`.
+    """Returns the operations that set the location of every desired partition and drop `dropped_partitions`; other
+    partitions are not changed.
 
-    Other partitions are not changed. Both mappings go from partition values to location URIs. Drops are planned without
-    checking that the partition exists, because not every executor can check it.
+    Drops are planned without checking that the partition exists, because not every executor can check it.
+
+    Args:
+        existing: location URI by partition values, for the partitions that exist.
+        desired: location URI by partition values, for the partitions that must exist.
     """
     columns = table.partition_columns
     assert all(len(values) == len(columns) for values in desired), f"partition values of {table.full_name}"
@@ -156,7 +160,8 @@ def plan_partitions(
 
 
 def _single_column_table(desired: TableState) -> TableState:
-    """Returns the table with a one-column schema. It is created first, and then altered to its own schema.
+    """Returns `desired` with a schema of one column. A table with long column types is created in this form, and then
+    altered to its own schema.
 
     The metastore stores the columns of the schema when a table is created, and does not store any when properties
     change, so that the length of a column type does not matter in the second step. The first schema has one column,

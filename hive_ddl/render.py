@@ -34,12 +34,13 @@ CHANGE_TEMPLATES: Mapping[ColumnChangeKind, str] = {
 
 
 def render_script(ops: Iterable[Op]) -> str:
-    """Renders all operations as one script; "" without operations."""
+    """Renders operations as one HiveQL script; "" without operations."""
     return "\n".join(render(op) for op in ops)
 
 
 def render(op: Op) -> str:
-    """Renders an operation: comment lines that explain it, then statements that end with a semicolon and a newline."""
+    """Renders an operation as HiveQL: comment lines that explain it, then statements that end with a semicolon and a
+    newline."""
     comments = "".join(f"-- {line}\n" for line in _comments(op))
     return comments + "".join(f"{statement};\n" for statement in render_statements(op))
 

@@ -65,8 +65,8 @@ SCHEMA_DIRECTORY = "_schema"  # ignored by readers of the table's directory
 class TableState:
     """A current or desired table. `location` is a URI in Hadoop's spelling, without percent-encoding.
 
-    `schema_text` is the text behind `avro.schema.url`, if used and known. It is excluded from equality, because the URL
-    contains its hash.
+    `schema_text` is the schema that is published at the property `avro.schema.url`; "" in a table that was read from
+    the metastore. It is excluded from equality, because the URL contains its hash.
     """
 
     database: str
@@ -153,7 +153,8 @@ def literal_columns(properties: Mapping[str, str], partition_columns: Sequence[s
 
 
 def schema_file_name(schema_text: str) -> str:
-    """Returns the name of the file with this text: 16 hex digits of its SHA-256."""
+    """Returns the name of the file in which a schema text is published: 16 hex digits of the text's SHA-256 and
+    `.avsc`."""
     return f"{hashlib.sha256(schema_text.encode()).hexdigest()[:16]}.avsc"
 
 

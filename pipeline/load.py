@@ -168,7 +168,8 @@ class SparkConnection:
 
 
 def _hive_server(settings: Settings) -> HiveServerAddress | None:
-    """Returns the HiveServer2 that changes tables, or None where Spark does or statements are only printed."""
+    """Returns the address of the HiveServer2 that changes tables; None if Spark changes them or statements are only
+    printed."""
     if settings.hive.executor in (SPARK, PRINT):
         return None
     from headrace.pipeline.hive_server import hive_server_address
@@ -250,7 +251,8 @@ def reject_second_warehouse(settings: Settings, log: CommitLog) -> None:
 
 
 def audit_positions(settings: Settings) -> Mapping[str, Position]:
-    """Returns by topic the newest commit whose message counts are in the audit store.
+    """Returns the position of each topic in the audit store: number and checksum of the newest commit whose message
+    counts the store has.
 
     Raises:
         StoreUnavailable: the audit store cannot be read.

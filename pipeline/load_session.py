@@ -39,7 +39,7 @@ def may_outlive_load(settings: Settings) -> bool:
 
 
 class LoadSession:
-    """Starts, reuses and closes the Spark session.
+    """Starts, reuses and closes the Spark session that loads use.
 
     Args:
         outlives_load: whether further loads of this process use the session. The caller then closes it.

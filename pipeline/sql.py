@@ -155,7 +155,7 @@ def error_line(error: PySparkException | Py4JError) -> str:
 
 
 def _reject_writes(session: Any, statement: str) -> None:
-    """Rejects statements that write but begin like a query, such as `WITH … INSERT`."""
+    """Raises `QueryFailed` for a statement that writes although it begins like a query, such as `WITH … INSERT`."""
     plan = session._jsparkSession.sessionState().sqlParser().parsePlan(statement)
     found = _WRITE_NODE.search(plan.treeString())
     if found is not None and not statement.lstrip(" (\n\t").upper().startswith(("SHOW", "EXPLAIN")):

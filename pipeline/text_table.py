@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 
 def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Returns the lines of the table, without line ends. `right` are the indexes of right-aligned columns."""
+    """Formats rows of text as a table with aligned columns; returns its lines without line ends, the header first.
+    `right` are the indexes of the columns that are aligned to the right."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     lines = []
     for row in (header, ["-" * width for width in widths], *rows):

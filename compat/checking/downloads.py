@@ -51,7 +51,7 @@ def match_subjects(client: RegistryClient, patterns: Sequence[str]) -> list[str]
 def plan_downloads(
     client: RegistryClient, subjects: Sequence[str], directory: Path, *, all_versions: bool
 ) -> Iterator[Download]:
-    """Yields the files of the subjects and of all subjects they refer to.
+    """Yields the files to write for the given subjects and all subjects that their schemas refer to.
 
     Args:
         directory: the directory of the files.

@@ -139,7 +139,8 @@ class GitRepository:
         return found
 
     def renames(self, commit: str) -> Mapping[str, str]:
-        """Returns renamed files: path in the working tree to path in the commit."""
+        """Returns the files that were renamed since a commit, as a mapping from the path in the working tree to the
+        path in the commit."""
         listing = self._output("diff", "--name-status", "-z", "-M", "--diff-filter=R", commit, "--")
         parts = [os.fsdecode(part) for part in listing.split(b"\0") if part]
         return {parts[at + 2]: parts[at + 1] for at in range(0, len(parts) - 2, 3)}
@@ -170,8 +171,8 @@ class GitRepository:
         return os.fsdecode(found.stdout).strip() if found.returncode == 0 else commit
 
     def starting_point(self, revision: str) -> str:
-        """Returns the commit from which a branch's changes are measured: the merge base of a branch or commit, or a tag
-        itself.
+        """Returns the commit from which a branch's changes are measured. For a branch or commit it is the merge base
+        with HEAD; for a tag, the tag's own commit.
 
         Raises:
             GitFailed: there is no such revision.
@@ -204,7 +205,8 @@ class GitRepository:
 
 
 def _no_repository(stderr: str, directory: Path) -> str:
-    """Returns why git found no repository; git also ignores one of another user, as in CI containers."""
+    """Returns the reason why git found no repository for a directory. In CI containers, the repository often belongs to
+    another user, and git ignores it."""
     if "dubious ownership" in stderr:
         # git's own suggestion names the top directory of the repository, and is quoted for the shell.
         commands = [line for line in map(str.strip, stderr.splitlines()) if line.startswith("git config ")]
@@ -234,7 +236,8 @@ def _resolve_links(links: Mapping[str, str], files: Mapping[str, str]) -> dict[s
 
 
 def _changes(commit: str, rows: Sequence[str]) -> Iterator[FileChange]:
-    """Parses rows of `git log --raw -z`: modes, blobs and a status, then one path, or two for a rename."""
+    """Yields the file changes of one commit, parsed from the output of `git log --raw -z`. A row has modes, blobs and a
+    status; the path follows as the next row, or two paths for a rename."""
     at = 0
     while at < len(rows):
         if not rows[at].startswith(":"):

@@ -43,8 +43,8 @@ class SchemaFile:
     """A schema file that the command line selects.
 
     `path` is the path to open, which is also shown to users. `key` is the path below the directory that the command
-    line names, with forward slashes; a baseline directory has the earlier version under the same key. A file that was
-    named itself has its name as the key. For standard input, `path` is a name that the user gives it.
+    line names, with forward slashes; a baseline directory has the earlier version under the same key. If the command
+    line names the file itself, `key` is the file's name. For standard input, `path` is a name that the user gives it.
     """
 
     path: str
@@ -257,7 +257,7 @@ def decode(data: bytes, path: str, *, comments: bool = False) -> str | Failure:
 
 
 def _describe_encoding_error(data: bytes, error: UnicodeDecodeError) -> tuple[str, Position]:
-    """Returns the problem of bytes that are not UTF-8, and its position."""
+    """Returns a text that describes why bytes are not UTF-8, and the position of the first invalid byte."""
     before = data[: error.start]
     line_start = before.rfind(b"\n") + 1
     position = Position("", before.count(b"\n") + 1, len(before[line_start:].decode("utf-8")) + 1)

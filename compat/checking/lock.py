@@ -23,7 +23,7 @@ FORMAT = 1
 
 
 class InvalidLock(Exception):
-    """The text is not a lock file."""
+    """A text is not a lock file, the file that lists the registry version and id of each schema file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def sha256_of(sources: Sources, path: str) -> str:
 
 
 def lock_entry(item: RegisteredFile, sources: Sources) -> LockEntry:
-    """Returns the lock entry of a registered schema.
+    """Returns the entry of the lock file for a registered schema: its subject, version, id and hash.
 
     Args:
         item: the result of its registration, which has a version and an id.
@@ -67,7 +67,7 @@ def lock_text(rows: Sequence[LockEntry]) -> str:
 
 
 def parse_lock(text: str) -> tuple[LockEntry, ...]:
-    """Returns the entries of a lock file.
+    """Returns the entries of a lock file, which lists the registry version and id of each schema file.
 
     Raises:
         InvalidLock: the text is not a lock file; the message gives the reason.
@@ -87,13 +87,14 @@ def parse_lock(text: str) -> tuple[LockEntry, ...]:
 def find_differences(
     rows: Sequence[LockEntry], sources: Sources, subjects: dict[str, str], client: RegistryClient | None
 ) -> Iterator[str]:
-    """Yields the differences between files, lock and registry, one sentence each.
+    """Yields the differences between the schema files, the lock file (which lists the registry version and id of each
+    schema file) and the registry, one sentence each.
 
     Args:
         rows: the entries of the lock file.
         sources: the schema files.
-        subjects: file to subject, for the files that must be in the lock.
-        client: client of the registry; None to compare only files and lock.
+        subjects: file to subject, for the files that must be in the lock file.
+        client: client of the registry; None to compare only the schema files and the lock file.
     """
     by_file = {row.file: row for row in rows}
     for file, subject in subjects.items():

@@ -97,7 +97,8 @@ def load_sources(args: argparse.Namespace, settings: CompatSettings) -> Sources:
 
 
 def parse_naming(args: argparse.Namespace, settings: CompatSettings) -> SubjectNaming:
-    """Returns how the subjects of files are derived. Rules of the command line precede rules of the settings."""
+    """Returns the strategy and the rules that derive the subjects of files. Rules of the command line precede rules of
+    the settings."""
     rules = []
     try:
         for text in args.subject:

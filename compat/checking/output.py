@@ -44,7 +44,7 @@ def parse_outputs(texts: Sequence[str]) -> tuple[Output, ...]:
 
 
 def write_outputs(result: CompatCheckResult, outputs: Sequence[Output]) -> None:
-    """Writes the files and creates their directories.
+    """Writes the result of a run to the output files, each in its format, and creates their directories.
 
     Raises:
         SettingsError: a file cannot be written.
@@ -64,8 +64,8 @@ def print_result(result: CompatCheckResult, name: str, *, verbose: bool = False,
 
     Args:
         name: name of the format.
-        verbose: see `render_text`.
-        quiet: see `render_text`.
+        verbose: also show the compared versions and the origin of the level for each schema, in the format `text`.
+        quiet: omit compatible schemas without problems and notes, in the format `text`.
     """
     escape_unencodable(sys.stdout)
     escape_unencodable(sys.stderr)

@@ -159,8 +159,8 @@ def _action_of_new(item: PlannedRegistration, client: RegistryClient) -> Registr
 
 
 def with_planned_files(sources: Sources, plan: Sequence[PlannedRegistration]) -> Sources:
-    """Returns the sources with the files of the plan in place of the named files: the plan also has files that define
-    types which named files use."""
+    """Returns `sources` with the files of the plan instead of the files that the command line names. The plan has those
+    files too, and the files that define types which they use."""
     named_files = {file.path: file for file in sources.files}
     files = tuple(named_files.get(item.file) or SchemaFile(item.file, item.file.rpartition("/")[2]) for item in plan)
     return replace(sources, files=files, texts={item.file: item.text for item in plan})

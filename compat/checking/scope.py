@@ -73,7 +73,8 @@ def _is_below(parent: str, name: str, directory: str) -> bool:
 
 
 def _expression(pattern: str) -> str:
-    """Returns the regular expression of a glob pattern: `**` matches any number of directories, `*` no hidden names."""
+    """Returns the regular expression of a glob pattern. `**` matches any number of directories; neither it nor `*`
+    matches a hidden name."""
     *directories, name = PurePosixPath(pattern).parts
     if name == "**":
         directories, name = [*directories, name], "*"

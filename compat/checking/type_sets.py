@@ -49,7 +49,8 @@ class TypeSource(Protocol):
         ...
 
     def descendants(self, path: str, directory: str) -> Sequence[str]:
-        """Returns the paths of the texts below `directory`, which contains `path`; "." for all available texts."""
+        """Returns the paths of the texts below `directory` that may define a type which the text at `path` uses.
+        `directory` contains `path`; "." stands for all available texts."""
         ...
 
     def read(self, paths: Sequence[str]) -> Mapping[str, str]: ...
@@ -68,7 +69,7 @@ class TypeSet:
         given_types: Collection[str] = (),
         type_source: TypeSource | None = None,
     ) -> None:
-        """Creates the set.
+        """Creates a set of schema texts that may use each other's types.
 
         Args:
             texts: texts by path; more can be added later.
@@ -112,8 +113,8 @@ class TypeSet:
         return schema
 
     def release(self, path: str) -> None:
-        """Removes the schema of the text at `path` from the cache, unless texts of this set use each other's types.
-        Caching and freeing thousands of schemas is slow."""
+        """Removes the schema of the text at `path` from the cache, because a check is slow with thousands of cached
+        schemas. Does nothing if texts of this set use each other's types."""
         if not self._indexed:
             self._parsed.pop(path, None)
 
@@ -198,7 +199,8 @@ class TypeSet:
         return None
 
     def _nearest_paths(self, path: str, name: str) -> Sequence[str]:
-        """Returns the paths of the nearest texts that define the type `name`, which the text at `path` uses."""
+        """Returns the paths of the texts that define the type `name` and are nearest to the text at `path`, which uses
+        the type."""
         self._load_siblings(path)
         directory = _directories(path)
         here = [other for other in self._defining_paths(path, name) if _directories(other) == directory]
@@ -220,7 +222,8 @@ class TypeSet:
             self._add(self._type_source, self._type_source.siblings(path))
 
     def _load_descendants(self, path: str, directory: str) -> None:
-        """Reads all schema files below a directory, unless that directory or one above it has been read already."""
+        """Loads the texts below a directory that may define a type which the text at `path` uses. Does nothing if the
+        texts below this directory, or below one that contains it, have been loaded before."""
         chain = {directory, *map(str, PurePosixPath(directory).parents)}
         if self._type_source is not None and self._loaded_descendants.isdisjoint(chain):
             self._loaded_descendants.add(directory)
@@ -282,9 +285,8 @@ def _nearest(path: str, paths: Sequence[str]) -> Sequence[str]:
 
 
 def parse_type_names(text: str) -> TypeNames:
-    """Returns the types that a text defines and uses. Invalid texts yield nothing, because the parser reports better
-    errors.
-    """
+    """Returns the types that a text defines and uses; for an invalid text, a `TypeNames` without types, because the
+    schema parser reports a better error."""
     defined: dict[str, Any] = {}
     used: dict[tuple[str, ...], None] = {}
     try:

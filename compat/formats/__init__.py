@@ -12,6 +12,6 @@ FORMATS: Final = ("text", "json", "junit", "sarif", "github", "gitlab", "markdow
 
 
 def render(name: str, result: CompatCheckResult) -> str:
-    """Returns a run as text in the format `name`, one of `FORMATS`."""
+    """Returns the result of a run as text in the format `name`, one of `FORMATS`."""
     text: str = getattr(importlib.import_module(f"headrace.compat.formats.{name}"), f"render_{name}")(result)
     return text

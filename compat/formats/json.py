@@ -17,7 +17,7 @@ def render_json(result: CompatCheckResult) -> str:
 
 
 def result_document(result: CompatCheckResult) -> dict[str, Any]:
-    """Returns the whole run as a JSON value."""
+    """Returns the result of a run (all schemas, failures and notes) as a JSON value."""
     return {
         "format": JSON_FORMAT,
         "tool": {"name": "headrace", "version": result.tool_version},
@@ -78,7 +78,7 @@ def _suppressed(problem: Problem) -> dict[str, Any]:
 
 
 def failure_document(failure: Failure) -> dict[str, Any]:
-    """Returns the failure to check a schema or to read a baseline as a JSON value."""
+    """Converts a failure, such as an invalid schema file or an unreadable baseline, to a JSON value."""
     position = failure.position
     return {
         "kind": failure.kind.value,

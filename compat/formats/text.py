@@ -50,7 +50,7 @@ COLOURED = Style(
 
 
 def render_text(result: CompatCheckResult, style: Style = PLAIN, *, verbose: bool = False, quiet: bool = False) -> str:
-    """Renders the whole run; ends in a line break unless the text is empty.
+    """Renders the result of a run as text, which ends in a line break unless it is empty.
 
     Args:
         verbose: also show the compared versions and the origin of the level for each schema.
@@ -66,7 +66,7 @@ def render_text(result: CompatCheckResult, style: Style = PLAIN, *, verbose: boo
 
 
 def render_checked_schema(checked: CheckedSchema, style: Style = PLAIN, *, verbose: bool = False) -> str:
-    """Renders one schema; the last line is the verdict, unless notes follow it."""
+    """Renders the check result of one schema as text. The last line is the verdict, unless notes follow it."""
     shown = [problem for problem in checked.problems if problem.suppressed is None or verbose]
     parts = [_problem_text(checked, group, style) for group in group_problems(shown)]
     parts.append(_verdict(checked, style))

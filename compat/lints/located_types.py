@@ -111,8 +111,8 @@ def _pairs_inside(pair: NodePair, candidate: Schema, earlier: Schema) -> Iterato
 
 
 def earlier_field(field: Field, record: Record) -> Field | None:
-    """Returns the field of an earlier record that matches `field`: the field of the same name, else the one that an
-    alias names."""
+    """Returns the field of an earlier record that matches `field`: its name is the name of `field`, or else an alias of
+    `field`. Returns None if no field matches."""
     by_name = {old_field.name: old_field for old_field in record.fields}
     return next((by_name[name] for name in (field.name, *field.aliases) if name in by_name), None)
 

@@ -12,7 +12,7 @@ from headrace.hive_ddl.table import TableState
 
 
 class Executor(Protocol):
-    """Reads tables and runs operations sequentially; not thread-safe.
+    """Reads Hive tables and carries out operations on them, such as `AddPartitions`, sequentially; not thread-safe.
 
     Every operation can be repeated after a failure with unknown result. Every method raises `MetastoreUnavailable` if
     the metastore is unreachable, and `StatementRefused` if it refuses the request.
@@ -29,7 +29,7 @@ class Executor(Protocol):
         ...
 
     def table(self, database: str, name: str) -> TableState | None:
-        """Returns the current table, whether or not Headrace created it, or None."""
+        """Returns the current state of a table, whether or not Headrace created it; None if there is no such table."""
         ...
 
     def partitions(
@@ -43,7 +43,7 @@ class Executor(Protocol):
         ...
 
     def execute(self, op: Op) -> None:
-        """Runs one operation.
+        """Carries out one operation on a table, such as `AddPartitions`.
 
         Raises:
             StaleRevision: the table is not in the state that the operation was planned on.

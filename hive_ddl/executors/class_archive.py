@@ -27,8 +27,8 @@ them, such as one about an archive that does not match, to standard output, whic
 
 
 def archive_key() -> Path:
-    """Returns the path of the JVM's class archive for the Java of `JAVA_HOME` and Spark's jars, without the end of its
-    name (its length and `SUFFIX`).
+    """Returns the path of the JVM's class archive for the Java of `JAVA_HOME` and Spark's jars, without the end of the
+    file's name, which is its size in bytes and `SUFFIX`.
 
     Raises:
         OSError: Spark's jars are not in the Python package.
@@ -44,19 +44,21 @@ def archive_key() -> Path:
 
 
 def archive_name(key: Path, size: int) -> Path:
-    """Returns the path of a JVM's class archive with the given size in bytes.
+    """Returns the path of a JVM's class archive: `key`, then the size, then `SUFFIX`.
 
     Args:
-        key: the result of `archive_key`.
+        key: the path without size and suffix, see `archive_key`.
+        size: of the archive, in bytes.
     """
     return key.with_name(f"{key.name}-{size}{SUFFIX}")
 
 
 def find_archive(key: Path) -> Path | None:
-    """Returns the path of the JVM's class archive; None if it does not exist, or if its name contains another size.
+    """Returns the path of the JVM's class archive; None if it is missing or truncated (its name contains its size in
+    bytes).
 
     Args:
-        key: the result of `archive_key`.
+        key: the path without size and suffix, see `archive_key`.
     """
     found = key.parent.glob(f"{key.name}-*{SUFFIX}")
     return next((one for one in found if one == archive_name(key, one.stat().st_size)), None)

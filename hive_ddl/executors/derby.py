@@ -60,9 +60,9 @@ def wait_for_derby(database: Path, wait_s: float = WAIT_S) -> None:
 
 
 def find_derby_owner(database: Path) -> DerbyOwner | None:
-    """Returns the process that holds the lock of the Derby database, or None.
+    """Returns the process that holds the lock of the Derby database; None if no process holds it.
 
-    Also None on systems without such locks, where Derby itself reports the conflict later.
+    Also returns None on systems without such locks, where Derby itself reports the conflict later.
     """
     if sys.platform != "linux":
         return None

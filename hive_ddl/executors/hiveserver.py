@@ -273,7 +273,7 @@ class HiveServerExecutor:
 
 @dataclass(frozen=True, slots=True)
 class _TableDescription:
-    """The result of DESCRIBE FORMATTED, of either server.
+    """The rows that DESCRIBE FORMATTED returns for a table, on a HiveServer2 or a Spark Thrift Server.
 
     Columns come first, then sections with titles that start with #. The first section repeats the partition columns,
     later ones contain names and values, such as the table's location. Names are padded with blanks; Hive ends them with
@@ -328,7 +328,8 @@ def _check_reachable(address: HiveServerAddress) -> None:
 
 
 def _connect(address: HiveServerAddress) -> Any:
-    """Returns PyHive's connection over our transport, because PyHive's transport has no timeout for a silent server."""
+    """Returns a PyHive connection to a server. It uses a transport that we create, because PyHive's own has no timeout
+    for a server that does not respond."""
     wire = TSocket(address.host, address.port)
     wire.setTimeout(LOGIN_TIMEOUT_S * 1000)
     user = address.user or _user()

@@ -235,7 +235,7 @@ def session_properties(
     extra: Mapping[str, str] = MappingProxyType({}),
     short_lived: bool = False,
 ) -> dict[str, str]:
-    """Returns the Spark properties of a session; arguments as in `open_session`."""
+    """Returns the Spark properties with which `open_session`, given the same arguments, opens a session."""
     java_options = [*BASE_JAVA_OPTIONS, *(SHORT_LIVED_JAVA_OPTIONS if short_lived else LONG_LIVED_JAVA_OPTIONS)]
     java_options += archive_options()
     properties = {"spark.app.name": app_name, "spark.master": master, **BASE_PROPERTIES}

@@ -206,12 +206,13 @@ class SparkExecutor:
         self, facts: Mapping[str, Any], properties: Mapping[str, str], partition_columns: Sequence[str]
     ) -> tuple[Column, ...]:
         """Returns the columns that readers of the table see: those of the schema in its properties; without one, those
-        that the metastore reads from `avro.schema.url`; if that fails, the stored columns.
+        that the metastore reads from `avro.schema.url`; if that fails, the stored columns. Partition columns are
+        omitted.
 
         Args:
             facts: the metastore's Thrift value of the table, as nested dicts.
             properties: the properties of the table.
-            partition_columns: their names; they are not returned.
+            partition_columns: names of the partition columns.
         """
         of_literal = literal_columns(properties, partition_columns)
         if of_literal:

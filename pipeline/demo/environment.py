@@ -68,8 +68,8 @@ class DemoEnvironment(Protocol):
     def stop(self) -> None: ...
 
     def engine(self, detail: PrintDetail) -> AbstractContextManager[RunQuery]:
-        """Opens an SQL engine. In the context, the function that it yields runs queries, in which the tables need no
-        database name.
+        """Opens an SQL engine and yields a function that runs a query while the context is open. Table names in a query
+        need no database name.
 
         Args:
             detail: prints a line about the progress of the start.
@@ -150,7 +150,7 @@ class LocalEnvironment:
 
 
 def _relative_path(path: Path) -> str:
-    """Returns the path relative to the current directory if possible."""
+    """Returns a path relative to the current directory; a path outside of that directory is returned unchanged."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

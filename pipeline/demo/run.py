@@ -201,7 +201,7 @@ class _Demo:
         self._load()
 
     def compare_queries(self) -> list[str]:
-        """Runs every query and returns the titles of those with wrong results."""
+        """Runs every query of the demo and returns the titles of those whose result differs from the expected one."""
         self._print_heading("Querying the Hive tables, and computing the expected results from the data set")
         with ThreadPoolExecutor(max_workers=1) as pool:
             # The expected results are computed while the engine starts and caches the tables.
@@ -335,7 +335,7 @@ class Progress:
             self._show(now)
 
     def finish(self) -> float:
-        """Shows the final state, and returns the seconds taken."""
+        """Shows the final state of the progress, and returns the seconds since the start."""
         now = time.monotonic()
         self._show(now)
         if self._bar:

@@ -169,7 +169,8 @@ class Part:
         return 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
 
     def request_stop(self) -> None:
-        """Sends SIGTERM once, without waiting: some servers stop without cleanup at a second signal."""
+        """Sends SIGTERM to the part, without waiting for its end. Does nothing in a second call, because some servers
+        stop without cleanup at a second signal."""
         if self._stop_requested_at is None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         self._stop_requested_at = self._stop_requested_at or time.monotonic()

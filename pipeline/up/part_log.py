@@ -47,7 +47,8 @@ class PartLog:
         self._start = self.path.stat().st_size
 
     def lines(self) -> Sequence[str]:
-        """Returns the lines since the last `begin`, without empty ones."""
+        """Returns the lines of the log, without empty ones, that were written since the last call of `begin`, or since
+        the log was opened."""
         with self.path.open("rb") as log:
             log.seek(self._start)
             return [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]

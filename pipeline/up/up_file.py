@@ -20,7 +20,8 @@ from headrace.settings.addresses import LiveAddresses
 
 
 class UpFile:
-    """The file `up.json` of this `headrace up`: open and locked while the context is open."""
+    """The file `up.json` with the addresses of this `headrace up`. While the context is open, the file is open and
+    locked, so that no second `headrace up` runs in the same data directory."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -156,8 +156,8 @@ class DirectoryLayout:
         return [self._paths[key] for key in likely]
 
     def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
-        """Returns path and text of the files that this directory has and the checked directory lacks. If several
-        versions of a file exist, the text is that of the last one."""
+        """Returns path and text of the files that the baseline's directory has and the checked directory lacks. If
+        several versions of a file exist, the text is that of the last one."""
         directory = scope.directory
         if directory is None or not any(os.path.lexists(f"{directory}/{key}") for key in self._paths):
             return ()
@@ -171,7 +171,8 @@ class DirectoryLayout:
         return tuple(found.items())
 
     def _find_renamed(self, candidate: CandidateSchema) -> Sequence[str]:
-        """Returns the keys of files that may be the candidate's earlier version under another path or name.
+        """Returns the keys (paths below the baseline's directory) of the files that may be the candidate's earlier
+        version under another path or name.
 
         If the candidate's key is only a file name, the result is the file at the longest suffix of its path, or the
         only file of its name. Otherwise, or if there is no such file, the result is the files of the same subject that
@@ -189,8 +190,8 @@ class DirectoryLayout:
         return self._find_deleted(candidate) or self._find_by_record(candidate.record) or same_name
 
     def _find_deleted(self, candidate: CandidateSchema) -> Sequence[str]:
-        """Returns the keys of files that have the candidate's subject and do not exist at their path in the working
-        tree."""
+        """Returns the keys (paths below the baseline's directory) of the files that have the candidate's subject and
+        are missing at the same path of the working tree."""
         root = candidate.file.path.removesuffix(candidate.file.key)
         if root not in self._by_subject:
             self._by_subject[root] = {}

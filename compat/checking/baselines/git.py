@@ -44,7 +44,7 @@ class GitBaseline:
     Args:
         revision: a branch, tag or commit.
         location: a file or directory in the revision, "" for the same paths as in the working tree.
-        tip: use the newest commit of a branch instead of the merge base.
+        tip: use the newest commit of a branch instead of its merge base with HEAD.
     """
 
     def __init__(
@@ -97,7 +97,8 @@ class GitBaseline:
 
 
 class _Revision:
-    """The schema files of one git revision, and the earlier versions in them. The list of files is read once."""
+    """The schema files of one git revision. Finds the earlier versions of checked files in the revision and its
+    history."""
 
     def __init__(
         self, repository: GitRepository, revision: str, naming: SubjectNaming, tip: bool, comments: bool
@@ -164,7 +165,8 @@ class _Revision:
         return DirectoryLayout({path[len(location) + 1 :]: path for path in schemas}, self._texts, self._naming)
 
     def _schemas_among(self, paths: Iterable[str]) -> list[str]:
-        """Returns the `paths` that have a schema's file name, or are .json and contain a schema; reads these files."""
+        """Returns the members of `paths` that end in `.avsc`, or end in `.json` and contain a schema. Also reads these
+        files from the revision and stores their texts."""
         likely = [path for path in paths if is_schema_name(path) or is_json_name(path)]
         # Read separately, so that JSON files that are not schemas are not searched for types.
         blobs = self.repository.blobs([self._tree[path] for path in likely if is_json_name(path)])
@@ -212,7 +214,8 @@ class _Revision:
 
     @cached_property
     def _deleted_files(self) -> tuple[Mapping[str, list[str]], Mapping[str, list[str]]]:
-        """Paths of the schemas that the revision has and the working tree lacks: by subject, and by record name."""
+        """Returns the paths of the schema files that the revision has and the working tree lacks, as two mappings: by
+        the subject, and by the full name of the schema."""
         top = self.repository.top
         of_subject: dict[str, list[str]] = {}
         of_record: dict[str, list[str]] = {}

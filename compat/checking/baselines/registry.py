@@ -109,7 +109,7 @@ class RegistryBaseline:
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
-        """Converts errors of the registry client to `BaselineFailed`."""
+        """Raises `BaselineFailed` in place of an error of the registry client that occurs in the context."""
         try:
             yield
         except (InvalidSubject, UnsupportedConfig) as error:
@@ -232,7 +232,8 @@ class RegistryBaseline:
         raise BaselineFailed.from_reason(FailureKind.UNREADABLE, self.name, message)
 
     def _latest(self, configured: Collection[SubjectConfig], pool: ThreadPoolExecutor) -> dict[str, RegisteredSchema]:
-        """Returns the newest versions of the existing subjects, by the subject that was derived from the file.
+        """Returns the newest version of each subject that was derived from a file; subjects that do not exist are
+        omitted.
 
         Args:
             configured: the configurations of all checked subjects.
@@ -258,7 +259,7 @@ class RegistryBaseline:
         return {config.requested: item for config, item in found if item is not None}
 
     def _latest_of(self, config: SubjectConfig) -> RegisteredSchema | None:
-        """Returns the newest version of the subject to which a registration goes, or None.
+        """Returns the newest version of the subject to which a registration goes; None if this subject has no version.
 
         The request names the subject derived from the file, not the target of its alias: the target may be an alias
         itself, which the registry would then follow, although a registration follows aliases one step only.
@@ -306,7 +307,7 @@ class RegistryBaseline:
     def _older(
         self, newest: Mapping[str, RegisteredSchema], pool: ThreadPoolExecutor
     ) -> dict[str, list[RegisteredSchema]]:
-        """Returns all versions before the newest ones, ascending, by the subject that was derived from the file.
+        """Returns, for each subject derived from a file, all versions before its newest version, ascending.
 
         Args:
             newest: the newest version of each subject.
@@ -382,7 +383,8 @@ def _group_by_context(subjects: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _common_prefix(names: Sequence[str]) -> str:
-    """Returns the longest prefix that all names have, which includes their context."""
+    """Returns the longest text with which all these subject names begin. The caller passes subjects of one context, so
+    it includes the context's prefix."""
     first, last = min(names), max(names)
     same = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
     return first[:same]
