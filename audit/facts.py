@@ -33,7 +33,7 @@ class RowCounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The sum of a tier's rows of one window.
+    """The sum of the audit rows of one tier and window.
 
     `last_ms` is the creation time of the newest row. `hash` names the hash of the fingerprint; it is "" if the rows
     used different hashes.

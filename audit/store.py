@@ -172,7 +172,7 @@ class AuditStore:
             return {topic: CountedCommit(commit_number, sha256) for topic, commit_number, sha256 in found}
 
     def reset_counted_commits(self) -> None:
-        """Deletes the record of the commits whose counts are stored, so that the next update adds their rows again.
+        """Deletes the record of the commits whose counts are stored, so that the next update reads all commits again.
         Rows that are already stored remain and are not added twice."""
         with self._transaction() as connection:
             connection.execute("DELETE FROM counted")

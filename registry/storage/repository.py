@@ -320,7 +320,7 @@ class Repository:
         return SchemaId(next_id - 1)
 
     def advance_next_id(self, context: str, schema_id: int) -> None:
-        """Moves the counter of a context beyond an imposed id, so that the id is not assigned again."""
+        """Moves the id counter of a context beyond the id of an imported schema, so that it is not assigned again."""
         self._insert_context(context)
         self._connection.execute(
             sa.update(ContextRow)
