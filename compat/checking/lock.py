@@ -34,6 +34,11 @@ class LockEntry:
     id: int
     sha256: str
 
+    def __post_init__(self) -> None:
+        texts, numbers = (self.file, self.subject, self.sha256), (self.version, self.id)
+        if any(type(text) is not str for text in texts) or any(type(number) is not int for number in numbers):
+            raise TypeError("expected texts, and numbers for version and id")
+
 
 def sha256_of(sources: Sources, path: str) -> str:
     """Returns the hash of a file's canonical text.

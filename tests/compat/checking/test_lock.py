@@ -20,9 +20,20 @@ def test_parsed_lock_has_the_entries_in_order_of_files() -> None:
         "[]",
         '{"format": 2, "schemas": []}',
         '{"format": 1}',
-        '{"format": 1, "schemas": [{"file": 1}]}',
+        '{"format": 1, "schemas": [{"file": "a"}]}',
+        '{"format": 1, "schemas": [{"file": ["a"], "subject": "s", "version": 1, "id": 1, "sha256": ""}]}',
+        '{"format": 1, "schemas": [{"file": "a", "subject": "s", "version": true, "id": 1, "sha256": ""}]}',
     ],
-    ids=["empty", "nested too deep", "no object", "newer", "without schemas", "incomplete entry"],
+    ids=[
+        "empty",
+        "nested too deep",
+        "no object",
+        "newer",
+        "without schemas",
+        "incomplete entry",
+        "list as file",
+        "boolean as version",
+    ],
 )
 def test_invalid_lock_is_refused(text: str) -> None:
     with pytest.raises(InvalidLock):
