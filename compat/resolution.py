@@ -366,8 +366,8 @@ def _resume(steps: _Steps, problems: _Problems | None) -> tuple[_Visit | None, _
 
 
 def _check(walk: _ComparisonWalk, visit: _Visit) -> _Steps:
-    """Checks one pair of types by the rules of Avro 1.12, Schema Resolution; a generator (`_Steps`) that yields the
-    inner pairs to check first."""
+    """Generator that checks a pair of types by the rules of Avro 1.12, Schema Resolution: it yields the inner pairs to
+    check first, and returns the problems of the pair."""
     match visit.reader, visit.writer:
         case Union(), Union(branches=branches):
             return (yield from _check_union(visit, branches))
@@ -395,8 +395,8 @@ def _check(walk: _ComparisonWalk, visit: _Visit) -> _Steps:
 
 
 def _check_records(walk: _ComparisonWalk, visit: _Visit, reader: Record, writer: Record) -> _Steps:
-    """Checks whether a record can be read as another record; a generator (`_Steps`) that yields the pairs of field
-    types to check first. The fields are compared even if the names of the records differ."""
+    """Generator that checks whether a record can be read as another record: it yields the pairs of field types to check
+    first, and returns the problems. The fields are compared even if the names of the records differ."""
     problems = _check_names(visit, reader, writer)
     by_name = {field.name: field for field in writer.fields}
     fields = visit.at("fields")
@@ -440,7 +440,7 @@ def _is_trivially_readable(reader: Type, writer: Type) -> bool:
 
 
 def _check_missing_field(walk: _ComparisonWalk, visit: _Visit, field: Field) -> _Steps:
-    """Returns the problem of a reader field without default that the writer does not have; a generator (`_Steps`).
+    """Generator that returns the problem of a reader field without default that the writer does not have.
 
     If the field's type is an enum with a default, the result is a type mismatch between the enum and the writer's
     record, as in Avro Java.
@@ -491,8 +491,8 @@ def _check_fixed(visit: _Visit, reader: Fixed, writer: Fixed) -> _Problems:
 
 
 def _check_union(visit: _Visit, writer_branches: tuple[Type, ...]) -> _Steps:
-    """Checks whether each branch of the writer's union can be read by some branch of the reader's union; a generator
-    (`_Steps`) that yields the comparisons with each branch."""
+    """Generator that checks whether each branch of the writer's union can be read by some branch of the reader's union:
+    it yields the comparisons with each branch, and returns the problems."""
     problems = _Problems()
     for index, branch in enumerate(writer_branches):
         found = yield visit.trial(visit.reader, branch)
@@ -505,8 +505,8 @@ def _check_union(visit: _Visit, writer_branches: tuple[Type, ...]) -> _Steps:
 
 
 def _check_every_branch(visit: _Visit, reader: Type, writer_branches: tuple[Type, ...]) -> _Steps:
-    """Checks whether a reader that is not a union can read each branch of the writer's union; a generator (`_Steps`)
-    that yields the comparisons with each branch."""
+    """Generator that checks whether a reader that is not a union can read each branch of the writer's union: it yields
+    the comparisons with each branch, and returns the problems."""
     problems = _Problems()
     for index, branch in enumerate(writer_branches):
         problems.include((yield visit.inside(str(index), reader, branch)))
@@ -514,8 +514,8 @@ def _check_every_branch(visit: _Visit, reader: Type, writer_branches: tuple[Type
 
 
 def _try_branches(walk: _ComparisonWalk, visit: _Visit, reader_branches: tuple[Type, ...], writer: Type) -> _Steps:
-    """Checks whether some branch of the reader's union can read the writer's type; a generator (`_Steps`) that yields
-    the comparisons with the branches, which are tried in order."""
+    """Generator that checks whether some branch of the reader's union can read the writer's type: it yields the
+    comparisons with the branches, which are tried in order, and returns the problems."""
     intended = _intended_branch([walk.reader.resolve(branch) for branch in reader_branches], writer)
     causes: tuple[Incompatibility, ...] = ()
     for index, branch in enumerate(reader_branches):

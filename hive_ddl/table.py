@@ -109,7 +109,7 @@ def desired_table(
     """Returns the table that a topic's load schema requires.
 
     Args:
-        location: the topic's directory, see `local_location`.
+        location: URI of the topic's directory in Hadoop's spelling, without percent-encoding.
         version: newest version of the subject in the load schema.
         schema_text: the load schema with all named types included.
         revision: value of the property `headrace.revision`, a new one for each change. A table that differs from this

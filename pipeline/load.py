@@ -275,8 +275,8 @@ def open_load(
     may_begin: bool = False,
     session: LoadSession | None = None,
 ) -> Iterator[Load]:
-    """Yields what a load or a rewrite uses, see `Load`. Closes Spark and the connections to brokers and registry at the
-    end.
+    """Yields everything that a load or a rewrite uses, as a `Load`. Closes Spark and the connections to brokers and
+    registry at the end.
 
     Args:
         log: the commit log. The caller has opened it, unless `is_dry`.

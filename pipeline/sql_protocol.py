@@ -39,7 +39,7 @@ class SqlRequest:
     Attributes:
         statement: the text of the query.
         database: the database of table names without one.
-        with_values: whether the response also has the rows as JSON values, see `QueryResult`.
+        with_values: whether the response also has the rows as JSON values, besides the rows as text.
     """
 
     statement: str

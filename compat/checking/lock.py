@@ -23,7 +23,7 @@ FORMAT = 1
 
 
 class InvalidLock(Exception):
-    """A text is not a lock file, the file that lists the registry version and id of each schema file."""
+    """A text is not a valid lock file (the list of the registry version and id of each schema file)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ class FileScope:
         )
 
     def key(self, path: str) -> str:
-        """Returns the path of a file below the directory of the command line that contains it, like `SchemaFile.key`;
-        its name if there is no such directory."""
+        """Returns the path of a file below the directory of the command line that contains it; its name if there is no
+        such directory."""
         location = PurePosixPath(path)
         named = (directory for directory in self.arguments if directory == "." or location.is_relative_to(directory))
         return next((location.relative_to(directory).as_posix() for directory in named), location.name)

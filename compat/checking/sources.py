@@ -61,8 +61,8 @@ def read_sources(
 
 
 def only_changed(sources: Sources, revision: str, *, comments: bool = False) -> Sources:
-    """Returns the sources with only the files that differ from a revision, and with the files deleted since; see
-    `changed_since`.
+    """Returns `sources` limited to the files that differ from a git revision (from its merge base with HEAD) or that
+    use types of such files. The result also has the files deleted since the revision.
 
     Args:
         comments: ignore comments in the deleted files.

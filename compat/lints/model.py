@@ -11,7 +11,8 @@ from headrace.compat.finding import Severity, VersionedSchema
 
 @dataclass(frozen=True, slots=True)
 class LintFinding:
-    """One finding of a lint. `path` is the field path, see `compat.describe.describe_field`.
+    """One finding of a lint. `path` leads to the affected type: field names, "[]" for items of an array and "{}" for
+    values of a map.
 
     `new` and `old` are the schema texts of the affected type in the candidate (the new schema) and in the earlier
     version.

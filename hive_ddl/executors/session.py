@@ -123,7 +123,7 @@ def open_session(
         master: Spark's master URL.
         metastore_uri: thrift://host:port, or None for the Derby metastore in `data_dir`, created if missing.
         data_dir: directory of the Derby metastore, its log and Spark's log.
-        warehouse_uri: the warehouse in Hadoop's spelling, see `hive_ddl.table.local_location`.
+        warehouse_uri: URI of the warehouse in Hadoop's spelling, without percent-encoding.
         extra: Spark properties that override ours, with or without the prefix `spark.`; `master` is ignored.
         short_lived: for a command with a single query.
 
@@ -329,7 +329,7 @@ def _spark_conf(properties: Mapping[str, str]) -> SparkConf:
 
 
 def _launch(conf: SparkConf, log_path: Path) -> JavaGateway:
-    """Starts the JVM.
+    """Starts the JVM and returns the gateway to it.
 
     Secrets are passed to the running JVM as the system properties that spark-submit would set, because every user of
     the machine can read a command line.

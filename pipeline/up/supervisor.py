@@ -47,7 +47,8 @@ def run_up(
     Args:
         environment: environment variables of the children, from which they read the same settings.
         announce: called once with the addresses.
-        only: names of the parts to run, see `plan.PARTS`; empty for the default of `plan.parts_of`.
+        only: names of the parts to run, such as `registry`; empty for all parts that no setting replaces with
+            an existing server.
 
     Raises:
         UpError: another `headrace up` runs here, a part did not start, or a part died that is not restarted.
