@@ -26,6 +26,7 @@ from headrace.registry.api.wsgi_call import environ_of
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.revision_check import Revisions
 from support.logs import logged
+from support.processes import is_running
 
 NICENESS_MAX = 19  # the maximum on Linux
 SCOPE = {
@@ -196,6 +197,17 @@ def test_dead_process_is_replaced(sqlite_database_url: str, caplog: pytest.LogCa
 
     run(test, sqlite_database_url)
     assert logged(caplog, "registry.api.compute_pool", level=logging.ERROR)
+
+
+def test_close_ends_the_processes(sqlite_database_url: str) -> None:
+    async def test(compute_pool: ComputePool) -> None:
+        await until_ready(compute_pool)
+        process, _ = await request_process(compute_pool)
+        assert is_running(process)
+        compute_pool.close()
+        assert not is_running(process)
+
+    run(test, sqlite_database_url)
 
 
 def test_request_after_close_raises_client_queue_full(sqlite_database_url: str) -> None:
