@@ -32,7 +32,7 @@ def message_hash(key: bytes | None, value: bytes) -> int:
     return xxh64_intdigest(value, 0 if key is None else xxh64_intdigest(key, 1))
 
 
-class Tally:
+class MessageTally:
     """A running count of messages: number, bytes and fingerprint. `bytes` is the size of keys and values before
     compression."""
 
@@ -49,7 +49,7 @@ class Tally:
         self.fingerprint = (self.fingerprint + fingerprint) & FINGERPRINT_MASK
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Tally):
+        if not isinstance(other, MessageTally):
             return NotImplemented
         return (self.count, self.bytes, self.fingerprint) == (other.count, other.bytes, other.fingerprint)
 
@@ -65,15 +65,15 @@ class WindowCounter:
     __slots__ = ("_tallies",)
 
     def __init__(self) -> None:
-        self._tallies: dict[str, dict[int, Tally]] = {}
+        self._tallies: dict[str, dict[int, MessageTally]] = {}
 
     def add(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> None:
         """Counts one message in the window of its message time."""
         windows = self._tallies.setdefault(topic, {})
-        tally = windows.setdefault(counted_window(time_ms, windows), Tally())
+        tally = windows.setdefault(counted_window(time_ms, windows), MessageTally())
         tally.add(1, len(value) + (len(key) if key is not None else 0), message_hash(key, value))
 
-    def __iter__(self) -> Iterator[tuple[str, int, Tally]]:
+    def __iter__(self) -> Iterator[tuple[str, int, MessageTally]]:
         """Yields (topic, window start, tally) in no particular order."""
         for topic, windows in self._tallies.items():
             for start_ms, tally in windows.items():

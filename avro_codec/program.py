@@ -51,14 +51,14 @@ class Op(IntEnum):
     ARRANGE = 25
 
 
-class Flag(IntFlag):
+class OperationFlag(IntFlag):
     REWRITTEN = 1
     ZERO_WIDTH = 2
     WALKED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class CoreOperation:
     """One operation of the core that does not jump; operands are numbers, or constants as bytes."""
 
     op: Op
@@ -75,7 +75,7 @@ class Branches:
 class Loop:
     """The conversion of an array or map: `body` converts one item and is executed for all items of all blocks."""
 
-    flags: Flag
+    flags: OperationFlag
     body: Code
 
 
@@ -91,29 +91,29 @@ class Arrangement:
     columns: tuple[int | bytes, ...]
 
 
-Code = tuple[Operation | Branches | Loop | Arrangement, ...]
+Code = tuple[CoreOperation | Branches | Loop | Arrangement, ...]
 
 NOTHING: Code = ()
-CAPTURE: Code = (Operation(Op.CAPTURE),)
-REFUSE: Code = (Operation(Op.REFUSE),)
+CAPTURE: Code = (CoreOperation(Op.CAPTURE),)
+REFUSE: Code = (CoreOperation(Op.REFUSE),)
 
 _WALKS: dict[PrimitiveType, Code] = {
     PrimitiveType.NULL: NOTHING,
-    PrimitiveType.BOOLEAN: (Operation(Op.BOOLEAN),),
-    PrimitiveType.INT: (Operation(Op.INT),),
-    PrimitiveType.LONG: (Operation(Op.LONG),),
-    PrimitiveType.FLOAT: (Operation(Op.FIXED, (4,)),),
-    PrimitiveType.DOUBLE: (Operation(Op.FIXED, (8,)),),
-    PrimitiveType.BYTES: (Operation(Op.BYTES),),
-    PrimitiveType.STRING: (Operation(Op.STRING),),
+    PrimitiveType.BOOLEAN: (CoreOperation(Op.BOOLEAN),),
+    PrimitiveType.INT: (CoreOperation(Op.INT),),
+    PrimitiveType.LONG: (CoreOperation(Op.LONG),),
+    PrimitiveType.FLOAT: (CoreOperation(Op.FIXED, (4,)),),
+    PrimitiveType.DOUBLE: (CoreOperation(Op.FIXED, (8,)),),
+    PrimitiveType.BYTES: (CoreOperation(Op.BYTES),),
+    PrimitiveType.STRING: (CoreOperation(Op.STRING),),
 }
 
 _PROMOTIONS: dict[tuple[PrimitiveType, PrimitiveType], Code] = {
-    (PrimitiveType.INT, PrimitiveType.FLOAT): (Operation(Op.INT_TO_FLOAT),),
-    (PrimitiveType.LONG, PrimitiveType.FLOAT): (Operation(Op.LONG_TO_FLOAT),),
-    (PrimitiveType.INT, PrimitiveType.DOUBLE): (Operation(Op.INT_TO_DOUBLE),),
-    (PrimitiveType.LONG, PrimitiveType.DOUBLE): (Operation(Op.LONG_TO_DOUBLE),),
-    (PrimitiveType.FLOAT, PrimitiveType.DOUBLE): (Operation(Op.FLOAT_TO_DOUBLE),),
+    (PrimitiveType.INT, PrimitiveType.FLOAT): (CoreOperation(Op.INT_TO_FLOAT),),
+    (PrimitiveType.LONG, PrimitiveType.FLOAT): (CoreOperation(Op.LONG_TO_FLOAT),),
+    (PrimitiveType.INT, PrimitiveType.DOUBLE): (CoreOperation(Op.INT_TO_DOUBLE),),
+    (PrimitiveType.LONG, PrimitiveType.DOUBLE): (CoreOperation(Op.LONG_TO_DOUBLE),),
+    (PrimitiveType.FLOAT, PrimitiveType.DOUBLE): (CoreOperation(Op.FLOAT_TO_DOUBLE),),
 }
 
 
@@ -132,9 +132,9 @@ def walk_readable(writer: Primitive, load: Primitive) -> Code:
     """
     logical = load.logical.name if load.logical is not None else ""
     if logical == "decimal":
-        return (Operation(Op.DECIMAL, (DECIMAL_BYTES_MAX,)),)
+        return (CoreOperation(Op.DECIMAL, (DECIMAL_BYTES_MAX,)),)
     if logical in MILLIS_TIMES and writer.type is PrimitiveType.LONG:
-        return (Operation(Op.TIMESTAMP, (TIMESTAMP_MS_MAX & 0xFFFFFFFF, TIMESTAMP_MS_MAX >> 32)),)
+        return (CoreOperation(Op.TIMESTAMP, (TIMESTAMP_MS_MAX & 0xFFFFFFFF, TIMESTAMP_MS_MAX >> 32)),)
     return _WALKS[writer.type]
 
 
@@ -143,21 +143,21 @@ def promote(writer: PrimitiveType, load: PrimitiveType) -> Code:
 
 
 def fixed(size: int) -> Code:
-    return (Operation(Op.FIXED, (size,)),)
+    return (CoreOperation(Op.FIXED, (size,)),)
 
 
 def enum(symbols: int) -> Code:
-    return (Operation(Op.ENUM, (symbols,)),)
+    return (CoreOperation(Op.ENUM, (symbols,)),)
 
 
 def enum_map(rows: Sequence[bytes]) -> Code:
     """Returns the core's operation that replaces the symbols of an enum. `rows` has the new bytes of each symbol, empty
     for a symbol that is rejected."""
-    return (Operation(Op.ENUM_MAP, (len(rows), *rows)),)
+    return (CoreOperation(Op.ENUM_MAP, (len(rows), *rows)),)
 
 
 def emit(constant: bytes) -> Code:
-    return (Operation(Op.EMIT, (constant,)),) if constant else NOTHING
+    return (CoreOperation(Op.EMIT, (constant,)),) if constant else NOTHING
 
 
 def concatenate(*codes: Code | None) -> Code | None:
@@ -175,13 +175,15 @@ def union(branches: Sequence[Code | None], *, keeps_index: bool) -> Code | None:
 def array(items: Code | None, *, zero_width: bool, rewritten: bool) -> Code | None:
     if items is None:
         return None
-    flags = (Flag.ZERO_WIDTH if zero_width else Flag(0)) | (Flag.REWRITTEN if rewritten else Flag(0))
-    return (Loop(flags | Flag.WALKED, NOTHING),) if zero_width and not rewritten else (Loop(flags, items),)
+    flags = (OperationFlag.ZERO_WIDTH if zero_width else OperationFlag(0)) | (
+        OperationFlag.REWRITTEN if rewritten else OperationFlag(0)
+    )
+    return (Loop(flags | OperationFlag.WALKED, NOTHING),) if zero_width and not rewritten else (Loop(flags, items),)
 
 
 def map_of(values: Code | None, *, rewritten: bool) -> Code | None:
     key = _WALKS[PrimitiveType.STRING]
-    return None if values is None else (Loop(Flag.REWRITTEN if rewritten else Flag(0), key + values),)
+    return None if values is None else (Loop(OperationFlag.REWRITTEN if rewritten else OperationFlag(0), key + values),)
 
 
 def record(fields: Sequence[tuple[int, Code | None]], columns: Sequence[bytes]) -> Code | None:
@@ -299,7 +301,7 @@ class Program:
 
 
 def _flags(flags: int) -> str:
-    return "+".join(str(flag.name).lower() for flag in Flag if flag & flags) or "plain"
+    return "+".join(str(flag.name).lower() for flag in OperationFlag if flag & flags) or "plain"
 
 
 TIME_UNITS = {TimeUnit.MILLIS: 1, TimeUnit.MICROS: 2, TimeUnit.NANOS: 3, TimeUnit.DAYS: 4}
@@ -336,7 +338,7 @@ class _Assembler:
         """
         for step in code:
             match step:
-                case Operation():
+                case CoreOperation():
                     self.words.append(step.op)
                     for operand in step.operands:
                         self.words += self.add_constant(operand) if isinstance(operand, bytes) else [operand]

@@ -44,7 +44,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from bench.support.brokers import BROKERS, Broker, Bundled  # noqa: E402
 from headrace.broker.log.segment import walk_file  # noqa: E402
-from headrace.kafka_wire.connection import Connection, ReceiveBuffers  # noqa: E402
+from headrace.kafka_wire.connection import BrokerConnection, ReceiveBuffers  # noqa: E402
 from headrace.kafka_wire.security import UNSECURED  # noqa: E402
 
 TIMEOUT_S = 120
@@ -399,7 +399,7 @@ def connections(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
         host, _, port = broker.address.rpartition(":")
         before, began = broker.memory_mb(), time.perf_counter()
         room = ReceiveBuffers()
-        stack = [Connection(host, int(port), TIMEOUT_S, UNSECURED, room) for _ in range(CONNECTIONS)]
+        stack = [BrokerConnection(host, int(port), TIMEOUT_S, UNSECURED, room) for _ in range(CONNECTIONS)]
         seconds, grown = time.perf_counter() - began, broker.memory_mb() - before
         print(f"{broker.name}: {CONNECTIONS} connections in {seconds:.2f} s, {grown:,.1f} MB more in memory")
         show_latency(broker, 1000, args.seconds, "with them open: ")

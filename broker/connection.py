@@ -58,7 +58,7 @@ LOGIN_TIMEOUT_S = 30
 """A connection without a completed login is closed after this time."""
 
 
-class Connections:
+class ClientConnections:
     """All open connections of a broker, and the limits that they share.
 
     Args:
@@ -82,14 +82,14 @@ class Connections:
         self.users, self.rates, self.counts = users, rates, counts
         self._per_address_max = per_address_max
         self._count_by_address: Counter[str] = Counter()
-        self.open: set[Connection] = set()
+        self.open: set[ClientConnection] = set()
         self.buffer_pool = ReceiveBufferPool()
         # Unread response bytes of each slow client at its last measurement; the client that read longest ago comes
         # first.
-        self.slow_readers: dict[Connection, int] = {}
+        self.slow_readers: dict[ClientConnection, int] = {}
         self._unread_bytes = 0
 
-    def add(self, connection: Connection, host: str) -> str:
+    def add(self, connection: ClientConnection, host: str) -> str:
         """Registers a new connection of the client address `host`. Returns "", or the reason why a limit forbids the
         connection; it is not registered then."""
         if len(self.open) >= self.count_max:
@@ -101,7 +101,7 @@ class Connections:
         self.open.add(connection)
         return ""
 
-    def remove(self, connection: Connection, host: str) -> None:
+    def remove(self, connection: ClientConnection, host: str) -> None:
         if connection in self.open:
             self.open.discard(connection)
             self._count_by_address[host] -= 1
@@ -125,7 +125,7 @@ class Connections:
             if now_s - connection.active_at_s > IDLE_TIMEOUT_S and not connection.has_pending:
                 connection.abort(f"idle for {IDLE_TIMEOUT_S} s", logging.DEBUG)
 
-    def track_unread(self, connection: Connection) -> None:
+    def track_unread(self, connection: ClientConnection) -> None:
         """Registers a client that has many unread response bytes. While all clients together exceed
         UNREAD_BYTES_TOTAL_MAX, closes the connection of the client that has read least recently."""
         self._update_unread(connection)
@@ -143,12 +143,12 @@ class Connections:
                 f"bytes of responses; the limit is {UNREAD_BYTES_TOTAL_MAX}"
             )
 
-    def _update_unread(self, connection: Connection) -> None:
+    def _update_unread(self, connection: ClientConnection) -> None:
         unread_bytes = connection.unread_bytes
         self._unread_bytes += unread_bytes - self.slow_readers.get(connection, 0)
         self.slow_readers[connection] = unread_bytes
 
-    def untrack_unread(self, connection: Connection) -> None:
+    def untrack_unread(self, connection: ClientConnection) -> None:
         """Unregisters a client that had many unread response bytes, because it has read them or has disconnected."""
         self._unread_bytes -= self.slow_readers.pop(connection, 0)
 
@@ -165,10 +165,10 @@ class _PendingResponse:
     received_at_s: float = 0.0
 
 
-class Connection(asyncio.BufferedProtocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """The connection of one client: receives frames, calls their handlers and sends the responses."""
 
-    def __init__(self, node: BrokerNode, connections: Connections) -> None:
+    def __init__(self, node: BrokerNode, connections: ClientConnections) -> None:
         self._node, self._connections = node, connections
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None

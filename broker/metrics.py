@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 
-from headrace.broker.connection import Connections
+from headrace.broker.connection import ClientConnections
 from headrace.broker.errors import AddressUnusable
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.api_versions import BY_KEY
@@ -30,10 +30,10 @@ CLIENTS_MAX = 16
 """Concurrent clients; further connections are closed."""
 
 
-class MetricsPage:
+class BrokerMetricsPage:
     """Renders the metrics when Prometheus scrapes them."""
 
-    def __init__(self, node: BrokerNode, connections: Connections, counts: RequestCounts) -> None:
+    def __init__(self, node: BrokerNode, connections: ClientConnections, counts: RequestCounts) -> None:
         self._node, self._connections, self._counts = node, connections, counts
 
     def render(self, accept: str) -> tuple[bytes, str]:
@@ -174,7 +174,7 @@ _ERROR_NAMES = {int(code): code.name for code in ErrorCode}
 class MetricsListener:
     """HTTP server for GET /metrics; one request per connection."""
 
-    def __init__(self, page: MetricsPage) -> None:
+    def __init__(self, page: BrokerMetricsPage) -> None:
         self._page = page
         self._server: asyncio.Server | None = None
         self._clients = 0

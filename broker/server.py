@@ -13,9 +13,9 @@ from uuid import UUID
 
 from headrace.broker import file_descriptors
 from headrace.broker.access.login import Users
-from headrace.broker.access.users import UsersFile
+from headrace.broker.access.users import BrokerUsersFile
 from headrace.broker.config import BrokerConfig
-from headrace.broker.connection import Connection, Connections
+from headrace.broker.connection import ClientConnection, ClientConnections
 from headrace.broker.errors import AddressUnusable, DiskFailed, TlsUnusable
 from headrace.broker.node import BrokerNode
 from headrace.broker.rate_limiter import ByteRateLimiter
@@ -70,7 +70,7 @@ class BrokerServer:
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
         self.node: BrokerNode
-        self.connections = Connections(
+        self.connections = ClientConnections(
             per_address_max=config.connections_per_address_max,
             rates=ByteRateLimiter(config.bytes_per_second_max) if config.bytes_per_second_max else None,
         )
@@ -93,11 +93,11 @@ class BrokerServer:
         """
         loop = asyncio.get_running_loop()
         tls = load_tls_context(self.config)
-        users = Users(UsersFile(Path(self.config.users))) if self.config.users else None
+        users = Users(BrokerUsersFile(Path(self.config.users))) if self.config.users else None
         self.connections.users = users
         try:
             self._server = await loop.create_server(
-                lambda: Connection(self.node, self.connections),
+                lambda: ClientConnection(self.node, self.connections),
                 self.config.host,
                 self.config.port,
                 backlog=file_descriptors.ACCEPTED_AT_ONCE,
@@ -147,10 +147,10 @@ class BrokerServer:
         if not self.config.metrics_host:
             return
         # Imported here, because prometheus_client is needed only if metrics are served.
-        from headrace.broker.metrics import MetricsListener, MetricsPage
+        from headrace.broker.metrics import BrokerMetricsPage, MetricsListener
 
         counts = self.connections.counts = RequestCounts(self._topic_name)
-        self._metrics = MetricsListener(MetricsPage(self.node, self.connections, counts))
+        self._metrics = MetricsListener(BrokerMetricsPage(self.node, self.connections, counts))
         self.metrics_address = await self._metrics.start(self.config.metrics_host, self.config.metrics_port)
 
     def _topic_name(self, topic_id: UUID) -> str:

@@ -33,7 +33,7 @@ from headrace.avro_schema import Schema, parse_schema
 from headrace.clients.assignment import Assignment
 from headrace.clients.consumer_counter import ConsumerCounter
 from headrace.clients.consumer_options import CALLBACKS, ConsumerArguments, ConsumerOptions, is_cooperative
-from headrace.clients.decoding import Decoder, Record
+from headrace.clients.decoding import Decoder, FetchedRecord
 from headrace.clients.delivered_offsets import DeliveredOffsets
 from headrace.clients.errors import ConsumerClosed, SourceUnavailable, UndecodableMessage
 from headrace.clients.fetch_buffer import FetchBuffer
@@ -426,7 +426,7 @@ class Consumer:
                 *topic_partition, record.offset, record.timestamp_ms, record.key, value, record.headers, schema_id
             )
 
-    def _next_record(self) -> Record | None:
+    def _next_record(self) -> FetchedRecord | None:
         fetched = self._buffer
         waiting_since = time.monotonic() if self._waiting_since is None else self._waiting_since
         while not (self._closed or self._is_to_close):
@@ -470,14 +470,14 @@ class Consumer:
                     ) from error
                 time.sleep(0.01)
 
-    def _requeue(self, record: Record) -> None:
+    def _requeue(self, record: FetchedRecord) -> None:
         """Puts a record that was taken from the buffer, but not returned to the application, back as the next one of
         its partition."""
         self._buffer.requeue(record)
         if self._options.until_end:
             self._unread.add((record.topic, record.partition))
 
-    def _is_before_end(self, record: Record) -> bool:
+    def _is_before_end(self, record: FetchedRecord) -> bool:
         """Returns whether to return this record to the application: with `until_end`, whether it is before the end that
         its partition had at the start. When the record is the last one before that end, marks the partition as read."""
         topic_partition = (record.topic, record.partition)
@@ -539,7 +539,9 @@ class Consumer:
             elif problem.code() == KafkaError._PARTITION_EOF:
                 # The end may be after the last record: transaction markers and compacted records have offsets, too.
                 ready.append(
-                    Record(message.topic(), message.partition(), message.offset(), 0, None, None, (), is_end=True)
+                    FetchedRecord(
+                        message.topic(), message.partition(), message.offset(), 0, None, None, (), is_end=True
+                    )
                 )
             else:
                 raised = error_to_raise(
@@ -587,9 +589,9 @@ class _WaitTimeout(Exception):
     """Raised inside the consumer to end the wait for a message in `next_within`."""
 
 
-def _record(message: Any) -> Record:
+def _record(message: Any) -> FetchedRecord:
     headers = message.headers()
-    return Record(
+    return FetchedRecord(
         message.topic(),
         message.partition(),
         message.offset(),

@@ -13,7 +13,7 @@ import confluent_kafka
 from headrace.audit.count import WindowCounter
 from headrace.audit.row import AuditOutcome, AuditRow, Tier, range_row_id
 from headrace.clients.audit_publisher import AuditPublisher
-from headrace.clients.decoding import Record
+from headrace.clients.decoding import FetchedRecord
 from headrace.clients.fork_safety import never_free
 from headrace.clients.kafka_client import create_client
 from headrace.registry.client import RegistryClient
@@ -46,7 +46,7 @@ class ConsumerCounter:
         self._kafka = kafka
         self._publisher = AuditPublisher(kafka, kafka.poll, registry, self._topic, subject)
 
-    def add(self, record: Record, time_ms: int) -> None:
+    def add(self, record: FetchedRecord, time_ms: int) -> None:
         if record.topic == self._topic or record.value is None:
             return
         topic_partition = (record.topic, record.partition)

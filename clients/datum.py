@@ -74,7 +74,7 @@ _NO_LISTS: Final = (str, bytes, bytearray, memoryview, Mapping)
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DatumProblem:
     """The first field of a value that does not fit the schema. `path` is the dotted path of the field; "" means the
     whole value. `sentence` describes the problem."""
 
@@ -85,7 +85,7 @@ class Problem:
         return f"field {self.path}: {self.sentence}" if self.path else self.sentence
 
 
-def find_problem(schema: Schema, value: Any) -> Problem | None:
+def find_problem(schema: Schema, value: Any) -> DatumProblem | None:
     """Returns the first field of a value that does not fit the schema, or None if the whole value fits."""
     return _find(schema, schema.root, value, "")
 
@@ -95,7 +95,7 @@ def fits(schema: Schema, node: Type, value: Any) -> bool:
     return _find(schema, node, value, "") is None
 
 
-def _find(schema: Schema, node: Type, value: Any, path: str) -> Problem | None:
+def _find(schema: Schema, node: Type, value: Any, path: str) -> DatumProblem | None:
     node = schema.resolve(node)
     if isinstance(node, Primitive):
         return _find_in_primitive(node, value, path)
@@ -124,7 +124,7 @@ def _find(schema: Schema, node: Type, value: Any, path: str) -> Problem | None:
     return _expected(f"{node.size} bytes", value, path)
 
 
-def _find_in_primitive(node: Primitive, value: Any, path: str) -> Problem | None:
+def _find_in_primitive(node: Primitive, value: Any, path: str) -> DatumProblem | None:
     if _is_logical(node, value, _LOGICAL_CLASSES):
         if isinstance(value, decimal.Decimal):
             return _decimal_problem(node, value, path)
@@ -136,45 +136,45 @@ def _find_in_primitive(node: Primitive, value: Any, path: str) -> Problem | None
     if node.type in INT_RANGES and isinstance(value, int):
         least, most = INT_RANGES[node.type]
         if not least <= value <= most:
-            return Problem(path, f"{value!s:.60} is outside the range of {node.type}, {least} to {most}")
+            return DatumProblem(path, f"{value!s:.60} is outside the range of {node.type}, {least} to {most}")
         if node.logical is not None and node.logical.name in LOGICAL_RANGES:
             least, most = LOGICAL_RANGES[node.logical.name]
             if not least <= value <= most:
                 sentence = f"{value} is outside the range of {node.logical.name}, {least} to {most}"
-                return Problem(path, f"{sentence}; does it have another unit?")
+                return DatumProblem(path, f"{sentence}; does it have another unit?")
     if node.type in _FLOATS:
         try:
             (found,) = _FLOATS[node.type].unpack(_FLOATS[node.type].pack(value))
         except (OverflowError, struct.error):
-            return Problem(path, f"{value!r:.60} is outside the range of {node.type}")
+            return DatumProblem(path, f"{value!r:.60} is outside the range of {node.type}")
         if isinstance(value, int) and found != value:
-            return Problem(path, f"{value!s:.60} is an integer that {node.type} rounds to {found:.0f}")
+            return DatumProblem(path, f"{value!s:.60} is an integer that {node.type} rounds to {found:.0f}")
     if isinstance(value, str) and not _is_unicode(value):
-        return Problem(path, "the text contains half of a surrogate pair and has no UTF-8 form")
+        return DatumProblem(path, "the text contains half of a surrogate pair and has no UTF-8 form")
     if isinstance(value, str) and is_uuid(node) and not _is_uuid_text(value):
         return _expected("uuid", value, path)
     return None
 
 
-def _find_in_record(schema: Schema, node: Record, value: Any, path: str) -> Problem | None:
+def _find_in_record(schema: Schema, node: Record, value: Any, path: str) -> DatumProblem | None:
     if not isinstance(value, Mapping):
         return _expected(f"record {node.name} (a dict)", value, path)
     names = {field.name for field in node.fields}
     for name in value:
         if name not in names:
-            return Problem(_below(path, str(name)), f"record {node.name} has no such field")
+            return DatumProblem(_below(path, str(name)), f"record {node.name} has no such field")
     for field in node.fields:
         if field.name not in value:
             if field.has_default:
                 continue
-            return Problem(_below(path, field.name), "missing, and it has no default")
+            return DatumProblem(_below(path, field.name), "missing, and it has no default")
         problem = _find(schema, field.type, value[field.name], _below(path, field.name))
         if problem is not None:
             return problem
     return None
 
 
-def _find_in_union(schema: Schema, node: Union, value: Any, path: str) -> Problem | None:
+def _find_in_union(schema: Schema, node: Union, value: Any, path: str) -> DatumProblem | None:
     branches = [schema.resolve(branch) for branch in node.branches]
     if isinstance(value, datetime.datetime):
         branches = branches_of_datetimes(branches)
@@ -195,7 +195,7 @@ def _find_in_union(schema: Schema, node: Union, value: Any, path: str) -> Proble
     return _expected(f"one of the branches {', '.join(branch_name(branch) for branch in branches)}", value, path)
 
 
-def _find_in_items(schema: Schema, node: Type, items: Any, path: str) -> Problem | None:
+def _find_in_items(schema: Schema, node: Type, items: Any, path: str) -> DatumProblem | None:
     for suffix, item in items:
         problem = _find(schema, node, item, f"{path}{suffix}")
         if problem is not None:
@@ -222,7 +222,7 @@ def _is_logical(node: Primitive | Fixed, value: Any, classes: Mapping[str, tuple
     return node.logical is not None and isinstance(value, classes.get(node.logical.name, ()))
 
 
-def _instant_problem(node: Primitive, value: datetime.datetime, path: str) -> Problem | None:
+def _instant_problem(node: Primitive, value: datetime.datetime, path: str) -> DatumProblem | None:
     """Returns the problem of a datetime that is outside of the years 1 to 9999, else None. The year in UTC counts,
     which near the end of a year may differ from the year in the datetime's own time zone."""
     assert node.logical is not None
@@ -231,27 +231,29 @@ def _instant_problem(node: Primitive, value: datetime.datetime, path: str) -> Pr
     try:
         instant = LOGICAL_WRITERS[f"{node.type.value}-{name}"](value, {})
     except (ArithmeticError, ValueError, TypeError) as error:  # from the system's time zone, or from the datetime's own
-        return Problem(path, f"{value} is not a valid {name}: {error}")
+        return DatumProblem(path, f"{value} is not a valid {name}: {error}")
     if not least <= instant <= most:
-        return Problem(path, f"{value} is outside of the years 1 to 9999 in UTC, in which {name} is read")
+        return DatumProblem(path, f"{value} is outside of the years 1 to 9999 in UTC, in which {name} is read")
     return None
 
 
-def _decimal_problem(node: Primitive | Fixed, value: decimal.Decimal, path: str) -> Problem | None:
+def _decimal_problem(node: Primitive | Fixed, value: decimal.Decimal, path: str) -> DatumProblem | None:
     """Returns the problem of a decimal with more digits than the type's precision or scale allows, else None. Decimals
     are not rounded."""
     assert node.logical is not None
     precision, scale = node.logical.precision or 0, node.logical.scale or 0
     _, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        return Problem(path, f"{value} is not a finite number")
+        return DatumProblem(path, f"{value} is not a finite number")
     if -exponent > scale:
-        return Problem(path, f"{value!s:.60} has more digits behind the point than the scale {scale} of the decimal")
+        return DatumProblem(
+            path, f"{value!s:.60} has more digits behind the point than the scale {scale} of the decimal"
+        )
     if len(digits) > precision:
-        return Problem(path, f"{value!s:.60} has more digits than the precision {precision} of the decimal")
+        return DatumProblem(path, f"{value!s:.60} has more digits than the precision {precision} of the decimal")
     if value and len(digits) + exponent + scale > precision:  # zeros down to the scale count as digits
         sentence = f"{value!s:.60} has more digits before the point than the decimal's {precision - scale}"
-        return Problem(path, f"{sentence} (precision {precision}, scale {scale})")
+        return DatumProblem(path, f"{sentence} (precision {precision}, scale {scale})")
     return None
 
 
@@ -279,9 +281,9 @@ def _below(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _expected(what: str, value: Any, path: str) -> Problem:
+def _expected(what: str, value: Any, path: str) -> DatumProblem:
     shown = "null" if value is None else f"{type(value).__name__} {value!r:.60}"
-    return Problem(path, f"expected {what}, found {shown}")
+    return DatumProblem(path, f"expected {what}, found {shown}")
 
 
 def branches_of_datetimes(branches: Sequence[Type]) -> list[Type]:

@@ -22,7 +22,7 @@ from headrace.registry.errors import INCONCLUSIVE_ERRORS, AccessDenied, Registry
 from headrace.settings import LoaderSettings
 
 
-class Record(NamedTuple):
+class FetchedRecord(NamedTuple):
     """A record of a partition, not decoded. If `is_end` is True, it is no record: it reports that reading has reached
     the current end of the partition, at `offset`."""
 
@@ -64,7 +64,7 @@ class Decoder:
         self._writers: dict[tuple[str, int], _Writer] = {}
         self._time_properties: dict[str, str] = {}
 
-    def decode(self, record: Record) -> tuple[int | None, Any, int | None]:
+    def decode(self, record: FetchedRecord) -> tuple[int | None, Any, int | None]:
         """Returns three values of a record: the schema id, the decoded value, and the message time, which is the time
         of the event, or None to use the record timestamp.
 
@@ -100,7 +100,7 @@ class Decoder:
             value = fastavro.schemaless_reader(BytesIO(body), writer.plain, None)
         return writer.time_field.read(value) if isinstance(value, dict) else None
 
-    def _find_writer(self, record: Record, schema_id: int) -> _Writer:
+    def _find_writer(self, record: FetchedRecord, schema_id: int) -> _Writer:
         try:
             schema = self._registry.parsed(self._registry.schema_by_id(schema_id))
             if record.topic not in self._time_properties:
@@ -147,7 +147,7 @@ def _refusing(reason: str) -> Check:
     return check
 
 
-def _undecodable(record: Record, reason: str) -> UndecodableMessage:
+def _undecodable(record: FetchedRecord, reason: str) -> UndecodableMessage:
     return UndecodableMessage(
         f"topic {record.topic} partition {record.partition} offset {record.offset}: {reason}",
         topic=record.topic,

@@ -27,7 +27,7 @@ from headrace.avro_schema import (
 )
 from headrace.avro_schema.logical import logical_type
 from headrace.avro_schema.message_time import TimeUnit
-from headrace.clients.datum import Problem, find_problem, is_deeper, is_recursive
+from headrace.clients.datum import DatumProblem, find_problem, is_deeper, is_recursive
 from headrace.clients.errors import ValueRefused
 from headrace.clients.fast_encoder import ENCODER_ERRORS, compile_encoder
 from headrace.clients.union_branches import compile_choice
@@ -118,7 +118,7 @@ class Encoding:
         except RecursionError as error:
             raise self._refused(_TOO_DEEP, "") from error
 
-    def _find_problem(self, value: Any) -> Problem | None:
+    def _find_problem(self, value: Any) -> DatumProblem | None:
         try:
             return find_problem(self._schema, value)
         except RecursionError as error:

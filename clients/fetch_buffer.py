@@ -6,7 +6,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from headrace.clients.decoding import Record
+from headrace.clients.decoding import FetchedRecord
 from headrace.clients.partitions import TopicAndPartition
 
 
@@ -15,10 +15,10 @@ class FetchBuffer:
     which the application gets them. Not thread-safe."""
 
     def __init__(self) -> None:
-        self.ready: deque[Record] = deque()
-        self._paused: dict[TopicAndPartition, list[Record]] = {}
+        self.ready: deque[FetchedRecord] = deque()
+        self._paused: dict[TopicAndPartition, list[FetchedRecord]] = {}
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[FetchedRecord]:
         return itertools.chain(self.ready, *self._paused.values())
 
     def paused(self) -> frozenset[TopicAndPartition]:
@@ -33,7 +33,7 @@ class FetchBuffer:
         for topic_partition in topic_partitions:
             self.ready.extend(self._paused.pop(topic_partition, ()))
 
-    def requeue(self, record: Record) -> None:
+    def requeue(self, record: FetchedRecord) -> None:
         """Puts back a record that was taken from the buffer, as the next one of its partition."""
         self._paused.get((record.topic, record.partition), self.ready).insert(0, record)
 
@@ -56,7 +56,7 @@ class FetchBuffer:
         them until the partitions are resumed. Called after a fetch, because it may have added such records."""
         if not self._paused:
             return
-        ready: deque[Record] = deque()
+        ready: deque[FetchedRecord] = deque()
         paused = {topic_partition: list(records) for topic_partition, records in self._paused.items()}
         for record in self.ready:
             paused.get((record.topic, record.partition), ready).append(record)

@@ -19,7 +19,7 @@ from kafka.protocol.admin import (
     ListGroupsResponse,
 )
 
-from headrace.kafka_wire.connection import NONE, Connection, Message, error_name
+from headrace.kafka_wire.connection import NONE, BrokerConnection, Message, error_name
 from headrace.kafka_wire.errors import ErrorResponse, MalformedMessage
 from headrace.kafka_wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from headrace.kafka_wire.primitives import Reader
@@ -55,7 +55,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupDescription:
     """A consumer group. `committed` are the offsets at which the group continues to read. `error` is "" or the reason
     why details are missing."""
 
@@ -69,7 +69,7 @@ class Group:
     error: str = ""
 
 
-def groups(connection: Connection, only: str | None = None) -> list[Group]:
+def groups(connection: BrokerConnection, only: str | None = None) -> list[GroupDescription]:
     """Returns the consumer groups that a broker coordinates.
 
     Args:
@@ -108,7 +108,7 @@ class _GroupDescription:
     members: tuple[Member, ...]
 
 
-def _describe_classic(connection: Connection, group_ids: Sequence[str]) -> dict[str, _GroupDescription]:
+def _describe_classic(connection: BrokerConnection, group_ids: Sequence[str]) -> dict[str, _GroupDescription]:
     version = connection.version(DescribeGroupsRequest, DESCRIBE_GROUPS_VERSION)
     found: dict[str, _GroupDescription] = {}
     for requested in _chunks(group_ids):
@@ -122,7 +122,7 @@ def _describe_classic(connection: Connection, group_ids: Sequence[str]) -> dict[
     return found
 
 
-def _describe_consumer(connection: Connection, group_ids: Sequence[str]) -> dict[str, _GroupDescription]:
+def _describe_consumer(connection: BrokerConnection, group_ids: Sequence[str]) -> dict[str, _GroupDescription]:
     version = connection.version(ConsumerGroupDescribeRequest, CONSUMER_GROUP_DESCRIBE_VERSION)
     found: dict[str, _GroupDescription] = {}
     for requested in _chunks(group_ids):
@@ -138,7 +138,7 @@ def _describe_consumer(connection: Connection, group_ids: Sequence[str]) -> dict
     return found
 
 
-def _group(connection: Connection, listed: Message, state: str, described: _GroupDescription) -> Group:
+def _group(connection: BrokerConnection, listed: Message, state: str, described: _GroupDescription) -> GroupDescription:
     code = described.error_code
     error = "" if code == NONE else f"{error_name(code)} (error {code})"
     committed: Mapping[TopicPartition, int] = {}
@@ -146,7 +146,7 @@ def _group(connection: Connection, listed: Message, state: str, described: _Grou
         committed = fetch_committed(connection, listed.group_id)
     except ErrorResponse as refused:
         error = error or str(refused)
-    return Group(
+    return GroupDescription(
         listed.group_id,
         state or described.state,
         listed.protocol_type or "",
@@ -194,7 +194,7 @@ def _assigned(raw: bytes) -> tuple[TopicPartition, ...]:
     return tuple(found)
 
 
-def topic_configs(connection: Connection, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+def topic_configs(connection: BrokerConnection, topics: Sequence[str]) -> dict[str, dict[str, str]]:
     """Returns for each topic the configuration values that are set for it. Topics that the client may not describe are
     missing."""
     version = connection.version(DescribeConfigsRequest, DESCRIBE_CONFIGS_VERSION)
@@ -215,7 +215,7 @@ def topic_configs(connection: Connection, topics: Sequence[str]) -> dict[str, di
     return found
 
 
-def log_sizes(connection: Connection) -> dict[TopicPartition, int]:
+def log_sizes(connection: BrokerConnection) -> dict[TopicPartition, int]:
     """Returns the size in bytes of each log on a broker, whether the broker is leader or follower of the partition.
 
     Raises:
@@ -241,6 +241,6 @@ def _chunks(names: Sequence[str]) -> Iterable[list[str]]:
     return (list(names[at : at + NAMES_PER_REQUEST]) for at in range(0, len(names), NAMES_PER_REQUEST))
 
 
-def _check(connection: Connection, what: str, code: int) -> None:
+def _check(connection: BrokerConnection, what: str, code: int) -> None:
     if code != NONE:
         raise ErrorResponse(connection.name, what, code, error_name(code))

@@ -23,7 +23,7 @@ from typing import Literal, TypeVar
 from headrace.kafka_wire.circuit_breaker import COOL_DOWN_S, FAILURES_MAX, CircuitBreaker
 from headrace.kafka_wire.connection import (
     NONE,
-    Connection,
+    BrokerConnection,
     ReceiveBuffers,
     close_all,
     error_name,
@@ -130,7 +130,7 @@ class KafkaCluster:
         self._security = security
         self._clock = clock
         self._sleep = sleep
-        self._connections: dict[Address, Connection] = {}
+        self._connections: dict[Address, BrokerConnection] = {}
         self._buffers = ReceiveBuffers()
         self._breakers: dict[Address, CircuitBreaker] = defaultdict(CircuitBreaker)
         self._throttled_until: dict[Address, float] = {}
@@ -209,7 +209,7 @@ class KafkaCluster:
     def _request_leaders(
         self,
         topic_partitions: Iterable[TopicPartition],
-        call: Callable[[Connection, Sequence[TopicPartition]], Mapping[TopicPartition, tuple[int, T]]],
+        call: Callable[[BrokerConnection, Sequence[TopicPartition]], Mapping[TopicPartition, tuple[int, T]]],
     ) -> tuple[dict[TopicPartition, T], dict[TopicPartition, str]]:
         """Sends requests to the leaders of partitions, with retries; returns results and errors by partition.
 
@@ -326,7 +326,7 @@ class KafkaCluster:
 
         return self._retry(once)
 
-    def request_any(self, call: Callable[[Connection], T]) -> T:
+    def request_any(self, call: Callable[[BrokerConnection], T]) -> T:
         """Calls `call`, which sends a request that every broker can answer, with the connection to one broker; returns
         the first response.
 
@@ -336,7 +336,7 @@ class KafkaCluster:
         """
         return self._request_any_broker(call)
 
-    def request_all(self, call: Callable[[Connection], T]) -> tuple[dict[int, T], dict[int, str]]:
+    def request_all(self, call: Callable[[BrokerConnection], T]) -> tuple[dict[int, T], dict[int, str]]:
         """Calls `call`, which sends a request, with the connection to each broker that `metadata` found; returns the
         responses and the errors by node id."""
         responses: dict[int, T] = {}
@@ -367,7 +367,7 @@ class KafkaCluster:
             raise RetriableError(f"{where} has no leader at present")
         return self._metadata.brokers[partition.leader]
 
-    def _request(self, address: Address, call: Callable[[Connection], T], *, proves_health: bool = True) -> T:
+    def _request(self, address: Address, call: Callable[[BrokerConnection], T], *, proves_health: bool = True) -> T:
         """Calls `call`, which sends one request, with the connection to one broker, and records success or failure in
         its circuit breaker; a response with an error code is a success.
 
@@ -402,7 +402,7 @@ class KafkaCluster:
             breaker.record_success()
         return result
 
-    def _connection(self, address: Address) -> Connection:
+    def _connection(self, address: Address) -> BrokerConnection:
         connection = self._connections.get(address)
         if connection is not None and connection.is_over:
             connection.close()
@@ -411,12 +411,12 @@ class KafkaCluster:
             if self._refused is not None:
                 # Repeated failing logins would lock the account.
                 raise AuthenticationFailed(str(self._refused)) from self._refused
-            connection = self._connections[address] = Connection(
+            connection = self._connections[address] = BrokerConnection(
                 *address, self._timeout_s, self._security, self._buffers
             )
         return connection
 
-    def _request_any_broker(self, call: Callable[[Connection], T]) -> T:
+    def _request_any_broker(self, call: Callable[[BrokerConnection], T]) -> T:
         """Sends a request to one broker after the other until one responds; brokers without failures come first."""
         errors: list[KafkaUnavailable] = []
         addresses = dict.fromkeys(itertools.chain(self._metadata.brokers.values(), self._bootstrap))
@@ -447,7 +447,7 @@ class KafkaCluster:
     def _request_leader(
         self,
         address: Address,
-        call: Callable[[Connection, Sequence[TopicPartition]], Mapping[TopicPartition, tuple[int, T]]],
+        call: Callable[[BrokerConnection, Sequence[TopicPartition]], Mapping[TopicPartition, tuple[int, T]]],
         requested: Sequence[TopicPartition],
     ) -> Mapping[TopicPartition, tuple[int, T]]:
         return self._request(address, lambda connection: call(connection, requested))
@@ -455,7 +455,7 @@ class KafkaCluster:
     def _request_leaders_once(
         self,
         waiting: Sequence[TopicPartition],
-        call: Callable[[Connection, Sequence[TopicPartition]], Mapping[TopicPartition, tuple[int, T]]],
+        call: Callable[[BrokerConnection, Sequence[TopicPartition]], Mapping[TopicPartition, tuple[int, T]]],
         found: dict[TopicPartition, T],
         errors: dict[TopicPartition, str],
     ) -> list[TopicPartition]:

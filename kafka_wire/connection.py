@@ -99,7 +99,7 @@ def _is_free(buffer: bytearray) -> bool:
     return True
 
 
-class Connection:
+class BrokerConnection:
     """A connection to a broker. Every network failure closes it and raises `KafkaUnavailable`.
 
     Args:
@@ -344,6 +344,6 @@ def _header_bytes(response: Message, version: int, frame: memoryview) -> int:
     return 5
 
 
-def close_all(connections: Iterable[Connection]) -> None:
+def close_all(connections: Iterable[BrokerConnection]) -> None:
     for connection in connections:
         connection.close()

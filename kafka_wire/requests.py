@@ -27,7 +27,7 @@ from kafka.protocol.metadata import (
 )
 
 from headrace.kafka_wire import fetch_response
-from headrace.kafka_wire.connection import NONE, Connection, Message, error_name
+from headrace.kafka_wire.connection import NONE, BrokerConnection, Message, error_name
 from headrace.kafka_wire.errors import ErrorResponse, KafkaUnavailable, LogChanged, OffsetOutOfRange
 from headrace.kafka_wire.topic_partition import TopicPartition
 
@@ -129,7 +129,7 @@ class RetriableError(KafkaUnavailable):
     """A request failed because the broker is not the right one or not ready. A retry with newer metadata may work."""
 
 
-def request_metadata(connection: Connection, topics: Sequence[str] | None) -> Message:
+def request_metadata(connection: BrokerConnection, topics: Sequence[str] | None) -> Message:
     version = connection.version(MetadataRequest, METADATA_VERSION)
     topic = MetadataRequest.MetadataRequestTopic
     # Before version 1 an empty list meant all topics; brokers with Fetch 4 are newer.
@@ -158,7 +158,7 @@ def parse_metadata(response: Message) -> ClusterMetadata:
 
 
 def list_offsets(
-    connection: Connection, requested: Sequence[TopicPartition], timestamp: int, read_committed: bool
+    connection: BrokerConnection, requested: Sequence[TopicPartition], timestamp: int, read_committed: bool
 ) -> dict[TopicPartition, tuple[int, int]]:
     version = connection.version(ListOffsetsRequest, LIST_OFFSETS_VERSION)
     topic = ListOffsetsRequest.ListOffsetsTopic
@@ -193,7 +193,7 @@ def list_offsets(
 
 
 def epoch_ends(
-    connection: Connection, requested: Sequence[TopicPartition], queries: Mapping[TopicPartition, EpochQuery]
+    connection: BrokerConnection, requested: Sequence[TopicPartition], queries: Mapping[TopicPartition, EpochQuery]
 ) -> dict[TopicPartition, tuple[int, EpochEnd | None]]:
     """Requests the end offsets of leader epochs; returns an error code and an end for each partition.
 
@@ -245,7 +245,7 @@ def _epoch_end(partition_response: Message, query: EpochQuery, version: int) -> 
 
 
 def fetch_request(
-    connection: Connection,
+    connection: BrokerConnection,
     topic_partition: TopicPartition,
     offset: int,
     max_bytes: int,
@@ -275,7 +275,7 @@ def fetch_request(
     )
 
 
-def fetch_batches(connection: Connection, topic_partition: TopicPartition, request: Message) -> FetchSlice:
+def fetch_batches(connection: BrokerConnection, topic_partition: TopicPartition, request: Message) -> FetchSlice:
     """Sends a Fetch request of one partition, as built by `fetch_request`. Returns the record batches that it gets."""
     response = connection.call(
         request,
@@ -302,7 +302,7 @@ def fetch_batches(connection: Connection, topic_partition: TopicPartition, reque
     )
 
 
-def _check_fetch(connection: Connection, code: int, where: str) -> None:
+def _check_fetch(connection: BrokerConnection, code: int, where: str) -> None:
     if code == NONE:
         return
     reason = f"broker {connection.name}, {where}: {error_name(code)} (error {code})"
@@ -315,7 +315,7 @@ def _check_fetch(connection: Connection, code: int, where: str) -> None:
     raise ErrorResponse(connection.name, f"a fetch of {where}", code, error_name(code))
 
 
-def find_coordinator(connection: Connection, group: str) -> tuple[str, int]:
+def find_coordinator(connection: BrokerConnection, group: str) -> tuple[str, int]:
     version = connection.version(FindCoordinatorRequest, FIND_COORDINATOR_VERSION)
     response = connection.call(FindCoordinatorRequest(version=version, key=group), FindCoordinatorResponse, version)
     if response.error_code in COORDINATOR_RETRIABLE:
@@ -327,7 +327,7 @@ def find_coordinator(connection: Connection, group: str) -> tuple[str, int]:
 
 
 def commit_offsets(
-    connection: Connection, group: str, offsets: Mapping[TopicPartition, int]
+    connection: BrokerConnection, group: str, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, str]:
     """Commits offsets of a group; returns the error name of each partition that the coordinator rejected."""
     version = connection.version(OffsetCommitRequest, OFFSET_COMMIT_VERSION)
@@ -364,7 +364,7 @@ def commit_offsets(
     return rejected
 
 
-def fetch_committed(connection: Connection, group: str) -> dict[TopicPartition, int]:
+def fetch_committed(connection: BrokerConnection, group: str) -> dict[TopicPartition, int]:
     """Returns the committed offsets of a group for all its topics."""
     version = connection.version(OffsetFetchRequest, OFFSET_FETCH_VERSION)
     # Before version 2 a request could not cover all topics; brokers with Fetch 4 are newer.

@@ -23,7 +23,7 @@ from headrace.hive_ddl.ops import ReplaceView
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.from_settings import kafka_security
 from headrace.loader.apply.audit import AuditApplier, positions_in
-from headrace.loader.apply.base import Position
+from headrace.loader.apply.base import AppliedCommit
 from headrace.loader.apply.chain import chain_of
 from headrace.loader.apply.complete import CompleteUntil
 from headrace.loader.apply.group_offsets import GROUP
@@ -250,7 +250,7 @@ def reject_second_warehouse(settings: Settings, log: CommitLog) -> None:
         )
 
 
-def audit_positions(settings: Settings) -> Mapping[str, Position]:
+def audit_positions(settings: Settings) -> Mapping[str, AppliedCommit]:
     """Returns the position of each topic in the audit store: number and checksum of the newest commit whose message
     counts the store has.
 

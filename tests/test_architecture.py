@@ -13,8 +13,7 @@ from pathlib import Path
 from support.checkout import PACKAGE_LINKS, ROOT
 
 # Names are relative to `headrace`: `loader` is `headrace.loader`, the directory `loader` of the checkout. `headrace`
-# itself
-# stands for the modules of the directory `headrace`. A unit is a package, or a part of one with rules of its own.
+# itself stands for the modules of the directory `headrace`. A unit is a package, or a part of one with rules of its own.
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "avro_schema": (),
@@ -231,6 +230,15 @@ def test_map_in_contributing_shows_every_import() -> None:
     found = {unit: imported or {"nothing"} for unit, imported in imports_of_units().items()}
     wrong = [f"{unit:16} → {' '.join(sorted(found[unit]))}" for unit in found if shown.get(unit) != found[unit]]
     assert not wrong, "these lines of the map should be:\n" + "\n".join(wrong)
+
+
+def test_public_classes_have_different_names() -> None:
+    places: dict[str, list[str]] = {}
+    for module, path in modules():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(module)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def test_every_top_level_package_is_in_the_tables() -> None:

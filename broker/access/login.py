@@ -29,7 +29,7 @@ from headrace.broker.access.scram import (
     ScramExchange,
     Verifier,
 )
-from headrace.broker.access.users import UsersFile
+from headrace.broker.access.users import BrokerUsersFile
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Users:
     passwords unpredictable.
     """
 
-    def __init__(self, file: UsersFile, key: bytes = b"") -> None:
+    def __init__(self, file: BrokerUsersFile, key: bytes = b"") -> None:
         self.file = file
         self._key = key or secrets.token_bytes(32)
         self._verified_digests: dict[str, bytes] = {}

@@ -41,14 +41,14 @@ Verifiers = Mapping[str, Verifier]
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class BrokerAccessPolicy:
     """Content of a users file: the verifiers (stored passwords) and the permissions of each user."""
 
     users: Mapping[str, Verifiers] = field(repr=False)
     permissions: Mapping[str, BrokerPermissions]
 
 
-def parse_users(text: str) -> Policy:
+def parse_users(text: str) -> BrokerAccessPolicy:
     """Parses a users file.
 
     Raises:
@@ -73,7 +73,9 @@ def parse_users(text: str) -> Policy:
         # An editor may truncate the file before it writes it, so an empty file must not lock out all users.
         raise ValueError("the file has no user line, so no client could log in; add one with `headrace broker user`")
     for_all_users = granted.get(WILDCARD, [])
-    return Policy(users, {name: BrokerPermissions((*granted.get(name, ()), *for_all_users)) for name in users})
+    return BrokerAccessPolicy(
+        users, {name: BrokerPermissions((*granted.get(name, ()), *for_all_users)) for name in users}
+    )
 
 
 def user_line(name: str, verifiers: Verifiers) -> str:
@@ -116,7 +118,7 @@ def _verifiers(text: str) -> Verifiers:
     return by_mechanism
 
 
-class UsersFile:
+class BrokerUsersFile:
     """A users file that may change while the broker runs. `policy` is the last valid content.
 
     Raises:
@@ -128,7 +130,7 @@ class UsersFile:
         self._stat: tuple[int, int, int] | None = None
         self.policy = self._read()
 
-    def _read(self) -> Policy:
+    def _read(self) -> BrokerAccessPolicy:
         try:
             stat = self._path.stat()
             self._stat = stat.st_mtime_ns, stat.st_size, stat.st_ino

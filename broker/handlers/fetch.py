@@ -22,7 +22,7 @@ from headrace.broker.fetch_sessions import INITIAL_EPOCH, FetchSession, TopicKey
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log.files import FileSlice, NotCached, nonblocking_reads
 from headrace.broker.log.partition_log import PartitionLog
-from headrace.broker.log.transactions import AbortedTransaction
+from headrace.broker.log.transactions import TransactionIndexEntry
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.fetch import (
     READ_COMMITTED,
@@ -39,7 +39,7 @@ request for many partitions to be small in comparison."""
 COPIED_BYTES_MAX = 8 * 1024 * 1024
 """Maximum record bytes per response that are copied to memory; further records are sent from their files. Copying
 blocks other clients, and the copy stays in memory until the client has received it."""
-NO_ABORTED_TRANSACTIONS: Sequence[AbortedTransaction] = ()
+NO_ABORTED_TRANSACTIONS: Sequence[TransactionIndexEntry] = ()
 READ_AHEAD_ROUNDS = 5
 """Maximum number of disk reads, one after another, that a response waits for: an index, then the batch header it points
 to, and so on. Data that is still not in memory afterwards (a rebuilt index, an unreadable page) is read in the event
@@ -306,7 +306,7 @@ def _fetch_partition(
 
 def _records(
     log: PartitionLog, offset: int, limit: int, read_pass: _ReadPass
-) -> tuple[bytes | FileSlice, Sequence[AbortedTransaction]]:
+) -> tuple[bytes | FileSlice, Sequence[TransactionIndexEntry]]:
     # The first batch of a response is always complete, even above the limit, so that every consumer makes progress.
     min_one_batch = read_pass.read_bytes == 0
     if read_pass.is_read_committed:

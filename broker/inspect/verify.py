@@ -35,7 +35,7 @@ INDEX_READ_BYTES = 48 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyFinding:
+class BrokerFinding:
     """One discrepancy found in a data directory: a note, which the next start of the broker repairs, if `is_note` is
     True, otherwise a finding. `check` is its category: directories, batches, offsets, indexes, checkpoints, epochs or
     producers."""
@@ -59,12 +59,12 @@ class PartitionReport:
     log_start_offset: int = 0
     log_end_offset: int = 0
     largest_producer_id: int = -1
-    findings: list[VerifyFinding] = field(default_factory=list)
+    findings: list[BrokerFinding] = field(default_factory=list)
     omitted: int = 0
 
     def add(self, check: str, where: str, message: str, *, is_note: bool = False) -> None:
         if len(self.findings) < FINDINGS_MAX:
-            self.findings.append(VerifyFinding(check, where, message, is_note))
+            self.findings.append(BrokerFinding(check, where, message, is_note))
         else:
             self.omitted += not is_note
 

@@ -45,7 +45,7 @@ from headrace.broker.log.segment import (
     write_indexes,
 )
 from headrace.broker.log.segments import ReadBound, Segments
-from headrace.broker.log.transactions import AbortedTransaction, end_marker
+from headrace.broker.log.transactions import TransactionIndexEntry, end_marker
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.record_batch import CONTROL, PREFIX_BYTES, BatchHeader, read_batch_header
 
@@ -395,7 +395,7 @@ class PartitionLog:
 
     def read_committed(
         self, offset: int, bytes_max: int, *, min_one_batch: bool
-    ) -> tuple[bytes | FileSlice, Sequence[AbortedTransaction]]:
+    ) -> tuple[bytes | FileSlice, Sequence[TransactionIndexEntry]]:
         """Returns up to `bytes_max` bytes of the batches below the last stable offset, starting with the batch that
         contains `offset`, and the aborted transactions that overlap these batches.
 
@@ -443,7 +443,7 @@ class PartitionLog:
             self._cached_stable_bound = ReadBound(end, *self.segments.position_of(end, self._visible))
         return self._cached_stable_bound
 
-    def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
+    def aborted(self, start: int, end: int) -> list[TransactionIndexEntry]:
         """Returns the aborted transactions that overlap [start, end)."""
         return self.segments.aborted(start, end)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from headrace.broker.log.index import INTERVAL_BYTES, OffsetIndex, TimeEntry, TimeIndex
 from headrace.broker.log.leader_epochs import LeaderEpochs
-from headrace.broker.log.transactions import AbortedTransaction, aborted_by
+from headrace.broker.log.transactions import TransactionIndexEntry, aborted_by
 from headrace.kafka_wire.record_batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD,
@@ -46,7 +46,7 @@ class SegmentFacts:
     largest: TimeEntry | None = None
     index: OffsetIndex = field(default_factory=OffsetIndex)
     time_index: TimeIndex = field(default_factory=TimeIndex)
-    aborted: list[AbortedTransaction] = field(default_factory=list)
+    aborted: list[TransactionIndexEntry] = field(default_factory=list)
     _unindexed_bytes: int = 0
 
     def add(self, header: BatchHeader, batch: bytes | memoryview) -> None:

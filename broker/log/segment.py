@@ -14,7 +14,7 @@ from headrace.broker.log.index import TimeEntry
 from headrace.broker.log.scan import LocatedBatch, SegmentFacts, walk_batches
 from headrace.broker.log.transactions import (
     AbortedBlock,
-    AbortedTransaction,
+    TransactionIndexEntry,
     aborted_between,
     aborted_by,
     blocks_of,
@@ -138,7 +138,7 @@ def _marker_bytes(fd: int, located: LocatedBatch) -> bytes:
     return read_at(fd, located.header.size, located.position) if located.header.attributes & CONTROL else b""
 
 
-def aborted_in(directory: Path, base_offset: int, size: int) -> list[AbortedTransaction]:
+def aborted_in(directory: Path, base_offset: int, size: int) -> list[TransactionIndexEntry]:
     """Returns the transactions that end with an abort marker in the segment.
 
     Reads all batch headers if the `.txnindex` file is missing or corrupt.
@@ -150,7 +150,7 @@ def aborted_in(directory: Path, base_offset: int, size: int) -> list[AbortedTran
     return _aborted_by_markers(directory, base_offset, size) if known is None else known
 
 
-def aborted_in_part(segment: ClosedSegment, start: int, end: int) -> list[AbortedTransaction]:
+def aborted_in_part(segment: ClosedSegment, start: int, end: int) -> list[TransactionIndexEntry]:
     """Returns the transactions that overlap [start, end) and end with an abort marker in the closed segment.
 
     Raises:
@@ -169,7 +169,7 @@ def aborted_in_part(segment: ClosedSegment, start: int, end: int) -> list[Aborte
     return found
 
 
-def _aborted_by_markers(directory: Path, base_offset: int, size: int) -> list[AbortedTransaction]:
+def _aborted_by_markers(directory: Path, base_offset: int, size: int) -> list[TransactionIndexEntry]:
     """Finds the aborted transactions by reading the segment's markers, and rebuilds its `.txnindex` file."""
     fd = os.open(segment_path(directory, base_offset, LOG), os.O_RDONLY)
     try:

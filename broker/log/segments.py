@@ -37,7 +37,7 @@ from headrace.broker.log.segment import (
     walk_file,
     write_indexes,
 )
-from headrace.broker.log.transactions import AbortedTransaction, overlapping
+from headrace.broker.log.transactions import TransactionIndexEntry, overlapping
 from headrace.kafka_wire.record_batch import MAGIC, BatchHeader
 
 logger = logging.getLogger(__name__)
@@ -195,9 +195,9 @@ class Segments:
         sizes = (segment.size - _readable_bytes(segment.base_offset, segment.size, bound) for segment in rest)
         return self.active.size + sum(sizes)
 
-    def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
+    def aborted(self, start: int, end: int) -> list[TransactionIndexEntry]:
         """Returns the aborted transactions that overlap [start, end)."""
-        found: list[AbortedTransaction] = []
+        found: list[TransactionIndexEntry] = []
         for segment in self.closed[max(self._closed_index(start), 0) :]:
             if segment.aborted:
                 found += aborted_in_part(segment, start, end)

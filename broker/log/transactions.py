@@ -54,7 +54,7 @@ class OpenTransaction(NamedTuple):
     first_offset: int
 
 
-class AbortedTransaction(NamedTuple):
+class TransactionIndexEntry(NamedTuple):
     """An aborted transaction: the producer's batches in offsets [first_offset, last_offset]. The last one is the
     marker.
 
@@ -133,7 +133,7 @@ def _type_of(batch: bytes) -> int | None:
     return None
 
 
-def aborted_by(header: BatchHeader, batch: bytes | memoryview) -> AbortedTransaction | None:
+def aborted_by(header: BatchHeader, batch: bytes | memoryview) -> TransactionIndexEntry | None:
     """Returns the transaction that an abort marker ends; None for a commit marker or a data batch.
 
     Args:
@@ -149,24 +149,24 @@ def aborted_by(header: BatchHeader, batch: bytes | memoryview) -> AbortedTransac
     for name, value in parse_headers(headers):
         if name == _OFFSETS_NAME and value is not None and len(value) == _OFFSETS.size:
             first_offset, last_stable_offset = _OFFSETS.unpack(value)
-            return AbortedTransaction(header.producer_id, first_offset, header.last_offset, last_stable_offset)
+            return TransactionIndexEntry(header.producer_id, first_offset, header.last_offset, last_stable_offset)
     return None
 
 
-def to_index(entries: Iterable[AbortedTransaction], log_bytes: int) -> bytes:
+def to_index(entries: Iterable[TransactionIndexEntry], log_bytes: int) -> bytes:
     body = _packed(entries) + _LOG_BYTES.pack(log_bytes)
     return body + _CRC.pack(crc32c(body))
 
 
-def _packed(entries: Iterable[AbortedTransaction]) -> bytes:
+def _packed(entries: Iterable[TransactionIndexEntry]) -> bytes:
     return b"".join(_ENTRY.pack(0, *entry) for entry in entries)
 
 
-def _unpacked(content: bytes | memoryview) -> list[AbortedTransaction]:
-    return [AbortedTransaction._make(entry[1:]) for entry in _ENTRY.iter_unpack(content)]
+def _unpacked(content: bytes | memoryview) -> list[TransactionIndexEntry]:
+    return [TransactionIndexEntry._make(entry[1:]) for entry in _ENTRY.iter_unpack(content)]
 
 
-def from_index(content: bytes, log_bytes: int) -> list[AbortedTransaction] | None:
+def from_index(content: bytes, log_bytes: int) -> list[TransactionIndexEntry] | None:
     """Returns the aborted transactions in the content of a `.txnindex` file; None if it is corrupt or was written for a
     `.log` file of another size than `log_bytes`."""
     entries_end = len(content) - _LOG_BYTES.size - _CRC.size
@@ -178,7 +178,7 @@ def from_index(content: bytes, log_bytes: int) -> list[AbortedTransaction] | Non
     return _unpacked(body[:entries_end])
 
 
-def blocks_of(entries: Sequence[AbortedTransaction]) -> tuple[AbortedBlock, ...]:
+def blocks_of(entries: Sequence[TransactionIndexEntry]) -> tuple[AbortedBlock, ...]:
     """Returns a summary of each block of a `.txnindex` file.
 
     Args:
@@ -196,7 +196,7 @@ def blocks_of(entries: Sequence[AbortedTransaction]) -> tuple[AbortedBlock, ...]
 
 def aborted_between(
     blocks: Sequence[AbortedBlock], start: int, end: int, read: Callable[[int, int], bytes]
-) -> list[AbortedTransaction] | None:
+) -> list[TransactionIndexEntry] | None:
     """Returns the transactions of a `.txnindex` file that overlap offsets [start, end); None if a block of the file no
     longer has the checksum in its summary.
 
@@ -204,7 +204,7 @@ def aborted_between(
         blocks: summaries of the file's blocks.
         read: function (size, position) that returns bytes of the file.
     """
-    found: list[AbortedTransaction] = []
+    found: list[TransactionIndexEntry] = []
     for number in range(bisect_left(blocks, start, key=lambda block: block.last_offset), len(blocks)):
         block = blocks[number]
         if block.first_offset < end:
@@ -217,7 +217,7 @@ def aborted_between(
     return found
 
 
-def overlapping(entries: Sequence[AbortedTransaction], start: int, end: int) -> Iterator[AbortedTransaction]:
+def overlapping(entries: Sequence[TransactionIndexEntry], start: int, end: int) -> Iterator[TransactionIndexEntry]:
     """Yields those of the aborted transactions `entries` that overlap offsets [start, end). `entries` must be in the
     order of their markers."""
     for entry in entries[bisect_left(entries, start, key=lambda one: one.last_offset) :]:
@@ -236,8 +236,8 @@ class TransactionOutcomes:
         aborted: the aborted transactions that overlap the compacted range, which contains no open transaction.
     """
 
-    def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
-        self._aborted: dict[int, list[AbortedTransaction]] = {}
+    def __init__(self, aborted: Iterable[TransactionIndexEntry] = ()) -> None:
+        self._aborted: dict[int, list[TransactionIndexEntry]] = {}
         for entry in aborted:
             self._aborted.setdefault(entry.producer_id, []).append(entry)
         self._with_data: set[int] = set()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from headrace.broker.log.files import FileSlice
-from headrace.broker.log.transactions import AbortedTransaction
+from headrace.broker.log.transactions import TransactionIndexEntry
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.framing import REQUEST_ITEMS_MAX, Pieces
 from headrace.kafka_wire.primitives import Reader, Writer
@@ -61,7 +61,7 @@ class FetchedPartition(NamedTuple):
     last_stable_offset: int
     log_start_offset: int
     records: bytes | FileSlice
-    aborted: Sequence[AbortedTransaction] = ()
+    aborted: Sequence[TransactionIndexEntry] = ()
 
 
 class FetchedTopic(NamedTuple):

@@ -60,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from headrace.loader.rewrite.backfill import BackfillPorts, BackfillSettings, backfill
-    from headrace.loader.rewrite.backfill_report import Period
+    from headrace.loader.rewrite.backfill_report import BackfillPeriod
 
     for flag, time_partition in (("--from", args.first), ("--to", args.last)):
         if not TIME_PARTITION.fullmatch(time_partition):
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
             tell=lambda line: print_line(line, output),
         )
         settings = BackfillSettings(load.settings.plan, load.settings.task)
-        report = backfill(ports, args.topic, Period(args.first, args.last), settings, is_dry=args.dry_run)
+        report = backfill(ports, args.topic, BackfillPeriod(args.first, args.last), settings, is_dry=args.dry_run)
     if args.format == "json":
         print_json({"topic": args.topic, "dry_run": args.dry_run, **dataclasses.asdict(report)})
     else:

@@ -22,7 +22,7 @@ from headrace.cli.command import (
 from headrace.settings.addresses import resolve_bootstrap_servers
 
 if TYPE_CHECKING:
-    from headrace.kafka_wire.admin import Group
+    from headrace.kafka_wire.admin import GroupDescription
     from headrace.kafka_wire.cluster import ClusterMetadata, KafkaCluster
     from headrace.kafka_wire.topic_partition import TopicPartition
 
@@ -267,11 +267,11 @@ def run_groups(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _topic_partitions(group: Group) -> set[TopicPartition]:
+def _topic_partitions(group: GroupDescription) -> set[TopicPartition]:
     return {*group.committed, *(tp for member in group.members for tp in member.assigned)}
 
 
-def _lag_rows(group: Group, ends: Mapping[TopicPartition, int]) -> list[LagRow]:
+def _lag_rows(group: GroupDescription, ends: Mapping[TopicPartition, int]) -> list[LagRow]:
     members = {tp: member.member_id for member in group.members for tp in member.assigned}
     return [
         LagRow(tp.topic, tp.partition, group.committed.get(tp), ends.get(tp), members.get(tp, ""))
@@ -279,7 +279,7 @@ def _lag_rows(group: Group, ends: Mapping[TopicPartition, int]) -> list[LagRow]:
     ]
 
 
-def _print_groups(groups: Iterable[Group], lags: Mapping[str, list[LagRow]]) -> None:
+def _print_groups(groups: Iterable[GroupDescription], lags: Mapping[str, list[LagRow]]) -> None:
     print_table(
         ("group", "state", "protocol", "members", "partitions", "lag"),
         [
@@ -297,7 +297,7 @@ def _print_groups(groups: Iterable[Group], lags: Mapping[str, list[LagRow]]) -> 
     )
 
 
-def _print_group(group: Group, rows: Iterable[LagRow]) -> None:
+def _print_group(group: GroupDescription, rows: Iterable[LagRow]) -> None:
     facts = f"{group.state or '-'}, {group.protocol or 'no protocol'}, coordinator {group.coordinator}"
     print(f"{styled(f'group {group.group_id}', 'head')}: {facts}")
     if group.members:
@@ -326,7 +326,7 @@ def _print_group(group: Group, rows: Iterable[LagRow]) -> None:
     )
 
 
-def _group_json(group: Group, rows: Iterable[LagRow]) -> dict[str, Any]:
+def _group_json(group: GroupDescription, rows: Iterable[LagRow]) -> dict[str, Any]:
     return {
         "group": group.group_id,
         "state": group.state,

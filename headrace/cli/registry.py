@@ -14,7 +14,7 @@ from headrace.version import VERSION
 if TYPE_CHECKING:
     from flask import Flask
 
-    from headrace.registry.access.authenticator import UsersFile
+    from headrace.registry.access.authenticator import RegistryUsersFile
     from headrace.registry.api.asgi_front import AsgiFront
     from headrace.registry.operation.shared_counts import SharedCounts
     from headrace.registry.storage.database import Database
@@ -128,7 +128,7 @@ def _checking(settings: RegistrySettings, url: str) -> Flask:
 
 
 def _application(
-    settings: RegistrySettings, database: Database, users: UsersFile | None, counts: SharedCounts | None = None
+    settings: RegistrySettings, database: Database, users: RegistryUsersFile | None, counts: SharedCounts | None = None
 ) -> Flask:
     from headrace.registry.api.app import create_app
     from headrace.registry.operation.audit_log import AuditLog

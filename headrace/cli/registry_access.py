@@ -16,7 +16,7 @@ from headrace.cli.command import EXIT_OK, CommandError, examples
 from headrace.settings import RegistrySettings
 
 if TYPE_CHECKING:
-    from headrace.registry.access.authenticator import UsersFile
+    from headrace.registry.access.authenticator import RegistryUsersFile
     from headrace.registry.api.mtls import MtlsListener
     from headrace.registry.api.server import ServerCertificate
 
@@ -88,7 +88,7 @@ def check_access(settings: RegistrySettings) -> None:
         )
 
 
-def users_of(settings: RegistrySettings) -> UsersFile | None:
+def users_of(settings: RegistrySettings) -> RegistryUsersFile | None:
     """Returns the users and the keys that verify their tokens, or None if no users file is set: then all clients may do
     everything.
 
@@ -96,7 +96,7 @@ def users_of(settings: RegistrySettings) -> UsersFile | None:
         CommandError: a setting requires another setting that is not set.
         UsersFileUnusable, TokenKeysUnusable: a file cannot be used.
     """
-    from headrace.registry.access.authenticator import UsersFile
+    from headrace.registry.access.authenticator import RegistryUsersFile
     from headrace.registry.access.tokens import TokenKeys, TokenRules, TokenVerifier
 
     if settings.token_keys and not settings.users:
@@ -110,7 +110,7 @@ def users_of(settings: RegistrySettings) -> UsersFile | None:
         return None
     rules = TokenRules(settings.token_issuer, settings.token_audience, settings.user_claim, settings.roles_claim)
     tokens = TokenVerifier(TokenKeys(settings.token_keys), rules) if settings.token_keys else None
-    return UsersFile(Path(settings.users), tokens=tokens)
+    return RegistryUsersFile(Path(settings.users), tokens=tokens)
 
 
 def mtls_listener(settings: RegistrySettings, tls: ServerCertificate | None) -> MtlsListener | None:

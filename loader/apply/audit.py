@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headrace.audit.row import AuditOutcome, AuditRow, Tier, range_row_id
 from headrace.audit.store import AuditStore, CountedCommit
 from headrace.audit.window import known_window, window_start
-from headrace.loader.apply.base import Position, Step
+from headrace.loader.apply.base import AppliedCommit, Step
 from headrace.loader.commit.commit import Commit, CommittedRange, CountSeries, TopicCommit, WindowCount
 from headrace.loader.work_unit import SkippedOffsets
 
@@ -46,7 +46,7 @@ class AuditApplier:
         with self.store() as store:
             store.add_committed(step.topic, step.since, upto, rows)
 
-    def positions(self) -> Mapping[str, Position]:
+    def positions(self) -> Mapping[str, AppliedCommit]:
         with self.store() as store:
             return positions_in(store)
 
@@ -55,8 +55,8 @@ class AuditApplier:
             store.reset_counted_commits()
 
 
-def positions_in(store: AuditStore) -> dict[str, Position]:
-    return {topic: Position(*counted) for topic, counted in store.counted_commits().items()}
+def positions_in(store: AuditStore) -> dict[str, AppliedCommit]:
+    return {topic: AppliedCommit(*counted) for topic, counted in store.counted_commits().items()}
 
 
 def audit_rows(topic: str, commit: Commit, host: str) -> Iterator[AuditRow]:

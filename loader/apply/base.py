@@ -69,7 +69,7 @@ class AppliesTogether(Protocol):
         ...
 
 
-class Position(NamedTuple):
+class AppliedCommit(NamedTuple):
     """The newest commit that an applier has applied to a topic, and the commit's checksum."""
 
     commit_number: int
@@ -84,7 +84,7 @@ class KeepsPositions(Protocol):
     If the results are lost or restored from a backup, so are the positions, and the missing commits are applied again.
     """
 
-    def positions(self) -> Mapping[str, Position]:
+    def positions(self) -> Mapping[str, AppliedCommit]:
         """Returns, by topic, the newest commit that this applier has applied; a missing topic has no applied commit.
         Raises if the positions cannot be read."""
         ...

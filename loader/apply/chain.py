@@ -33,7 +33,7 @@ class IndexApplier:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class ApplierChain:
     """The engine that runs all appliers, and the appliers that commands other than `load` use directly."""
 
     engine: ApplierEngine
@@ -48,7 +48,7 @@ def chain_of(
     tables: TableSettings,
     audit: AuditApplier,
     committer: OffsetCommitter,
-) -> Chain:
+) -> ApplierChain:
     """Builds the appliers of a warehouse.
 
     Args:
@@ -68,4 +68,4 @@ def chain_of(
         audit,
         GroupOffsetsApplier(committer),
     )
-    return Chain(ApplierEngine(log, storage.staging, appliers), index, partitions)
+    return ApplierChain(ApplierEngine(log, storage.staging, appliers), index, partitions)

@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.loader.apply.base import Applier, AppliesTogether, KeepsPositions, Position, Step
+from headrace.loader.apply.base import AppliedCommit, Applier, AppliesTogether, KeepsPositions, Step
 from headrace.loader.apply.pending import PendingCommits
 from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.commit_log import CommitLog
@@ -95,14 +95,14 @@ def read_cursor(storage: CommitStorage, applier: str) -> Cursor:
         return Cursor()
 
 
-def cursor_of(positions: Mapping[str, Position], topics: Iterable[str]) -> Cursor:
+def cursor_of(positions: Mapping[str, AppliedCommit], topics: Iterable[str]) -> Cursor:
     """Returns a cursor with the positions of an applier that stores them itself (`KeepsPositions`).
 
     Args:
         positions: by topic, the newest commit that is applied.
         topics: all topics with commits; no commit is applied to those without a position.
     """
-    newest = max(positions.values(), default=Position(0, ""))
+    newest = max(positions.values(), default=AppliedCommit(0, ""))
     behind = {topic: positions[topic].commit_number if topic in positions else 0 for topic in topics}
     return Cursor(newest.commit_number, behind, newest.sha256)
 

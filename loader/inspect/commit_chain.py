@@ -26,7 +26,7 @@ class ChainFile:
 
 
 @dataclass(slots=True)
-class Chain:
+class CommitChain:
     """The result of `read_chain` for one topic.
 
     `live` are the files that belong to the topic as of `commit_number`, `later` the files of newer commits, which are
@@ -43,14 +43,14 @@ class Chain:
     is_whole: bool = True
 
 
-def read_chain(log: CommitLog, topic: str, commit_number: int) -> Chain:
+def read_chain(log: CommitLog, topic: str, commit_number: int) -> CommitChain:
     """Reads all commits of a topic. Returns the files that they add, and the contradictions between them.
 
     Args:
         commit_number: the newest commit with published files; files of newer commits are returned separately.
     """
     known = log.state.topics[topic]
-    chain = Chain(commit_number)
+    chain = CommitChain(commit_number)
     ends: dict[int, int | None] = {number: one.next_offset for number, one in known.partitions.items()}
     replaced: dict[TimePartition, set[str]] = defaultdict(set)
     totals = {FileKind.DATA: (0, 0), FileKind.QUARANTINE: (0, 0)}
@@ -80,7 +80,9 @@ def read_chain(log: CommitLog, topic: str, commit_number: int) -> Chain:
     return chain
 
 
-def _take_files(chain: Chain, commit: Commit, committed: TopicCommit, replaced: dict[TimePartition, set[str]]) -> None:
+def _take_files(
+    chain: CommitChain, commit: Commit, committed: TopicCommit, replaced: dict[TimePartition, set[str]]
+) -> None:
     files = [ChainFile(commit.commit_number, commit.run_id, file) for file in reversed(committed.files)]
     if commit.commit_number > chain.commit_number:
         chain.later += files

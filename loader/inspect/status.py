@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.loader.apply.base import Position
+from headrace.loader.apply.base import AppliedCommit
 from headrace.loader.apply.complete import instant_text, read_completeness
 from headrace.loader.apply.engine import cursor_of, read_cursor
 from headrace.loader.commit.commit_log import CommitLog
@@ -69,7 +69,7 @@ class LoadStatus:
 def load_status(
     log: CommitLog,
     discovery: Discovery | None,
-    counted: Mapping[str, Position],
+    counted: Mapping[str, AppliedCommit],
     note: str = "",
     runs: tuple[RunLine, ...] = (),
     notes: tuple[str, ...] = (),

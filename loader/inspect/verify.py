@@ -14,7 +14,7 @@ from headrace.loader.checksum import checksum_as
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex, index_directory
 from headrace.loader.errors import StorageError
-from headrace.loader.inspect.commit_chain import Chain, ChainFile, TimePartition, read_chain
+from headrace.loader.inspect.commit_chain import ChainFile, CommitChain, TimePartition, read_chain
 from headrace.loader.inspect.containers import count_rows
 from headrace.loader.inspect.findings import ConsistencyCheck, TopicVerified, VerifyFinding
 from headrace.loader.inspect.published_files import applied_commit_number
@@ -66,7 +66,7 @@ def verify_topic(
     )
 
 
-def _name(log: CommitLog, topic: str, chain: Chain, committed: ChainFile) -> str:
+def _name(log: CommitLog, topic: str, chain: CommitChain, committed: ChainFile) -> str:
     file = committed.file
     generation = chain.generations.get((file.kind, file.time_partition), 0)
     directory = log.state.topics[topic].directory
@@ -131,7 +131,7 @@ def _rows(files: WarehouseFiles, name: str, length: int) -> int:
         return count_rows(file, length)
 
 
-def _compare_index(log: CommitLog, index: FileIndex, topic: str, chain: Chain) -> Iterator[VerifyFinding]:
+def _compare_index(log: CommitLog, index: FileIndex, topic: str, chain: CommitChain) -> Iterator[VerifyFinding]:
     committed = _names(chain.live)
     indexed: dict[TimePartition, set[str]] = {}
     for kind in FileKind:
@@ -159,7 +159,7 @@ def _names(files: Iterable[ChainFile]) -> dict[TimePartition, set[str]]:
     return found
 
 
-def _foreign(log: CommitLog, topic: str, files: WarehouseFiles, chain: Chain) -> Iterator[VerifyFinding]:
+def _foreign(log: CommitLog, topic: str, files: WarehouseFiles, chain: CommitChain) -> Iterator[VerifyFinding]:
     """Yields files that queries of the topic read although no commit contains them."""
     later = _names(chain.later)
     for (kind, time_partition), names in sorted(_names(chain.live).items()):

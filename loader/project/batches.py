@@ -119,7 +119,7 @@ class RowRun:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowCount:
+class CoreWindowCount:
     """Number, bytes and fingerprint of converted messages of one audit window, which begins at `start_ms`. A window may
     have several counts, which the caller adds.
 
@@ -151,7 +151,7 @@ class Taken:
     is_refused: bool
     tombstones: int
     runs: tuple[RowRun, ...]
-    windows: tuple[WindowCount, ...]
+    windows: tuple[CoreWindowCount, ...]
     sources: tuple[int, ...]
 
 
@@ -261,7 +261,7 @@ class RowsOfBatches:
                 RowRun(period, offsets[first : first + count], ends[first : first + count], rows[at : at + size])
                 for period, at, size, first, count in _BUCKET.iter_unpack(time_partitions)
             ),
-            tuple(WindowCount(*numbers) for numbers in _WINDOW.iter_unpack(windows)),
+            tuple(CoreWindowCount(*numbers) for numbers in _WINDOW.iter_unpack(windows)),
             tuple(self._sources[: len(self._ids) * library.SOURCES]),
         )
 

@@ -31,7 +31,13 @@ from headrace.loader.plan.packing import pack
 from headrace.loader.plan.schemas import TopicSchemas, WriterSchemas
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.read.units import Reading, read_units
-from headrace.loader.rewrite.backfill_report import BackfillReport, Period, files_of, offsets_read, time_partition_rows
+from headrace.loader.rewrite.backfill_report import (
+    BackfillPeriod,
+    BackfillReport,
+    files_of,
+    offsets_read,
+    time_partition_rows,
+)
 from headrace.loader.rewrite.choose import rewrite, topic_commit
 from headrace.loader.rewrite.closure import Component, LiveFile, closed, pieces
 from headrace.loader.rewrite.origin import foreign
@@ -80,7 +86,7 @@ class BackfillSettings:
 
 
 def backfill(
-    ports: BackfillPorts, topic: str, period: Period, settings: BackfillSettings, *, is_dry: bool
+    ports: BackfillPorts, topic: str, period: BackfillPeriod, settings: BackfillSettings, *, is_dry: bool
 ) -> BackfillReport:
     """Recreates the files of a topic in the time partitions of a period, and all files that share offsets with them.
 
@@ -136,7 +142,7 @@ class _Backfill:
         self._problems: list[str] = []
         self._report = BackfillReport()
 
-    def run(self, period: Period, *, is_dry: bool) -> BackfillReport:
+    def run(self, period: BackfillPeriod, *, is_dry: bool) -> BackfillReport:
         state, notes = caught_up(self._rewrites, is_dry)
         self._report = BackfillReport(notes=notes)
         self._known = state.topics[self._topic]

@@ -12,7 +12,7 @@ from headrace.loader.work_unit import FileKind
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
+class BackfillPeriod:
     """The time partitions that are to be recreated: from `first` to `last`, both included; a day stands for all of its
     hours."""
 

@@ -31,7 +31,7 @@ class DemoDataError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class DemoTopic:
     """A topic of the demo. `rows` is its number of events, `key` returns an event's natural key."""
 
     name: str
@@ -181,14 +181,14 @@ def _float(value: str) -> float | None:
     return None if value in (MISSING, "") else float(value)
 
 
-TOPICS: Mapping[str, Topic] = {
+TOPICS: Mapping[str, DemoTopic] = {
     topic.name: topic
     for topic in (
-        Topic("airlines", "airlines.csv", 16, _airline_event, lambda e: e["carrier"]),
-        Topic("airports", "airports.csv", 1_458, _airport_event, lambda e: e["faa"]),
-        Topic("planes", "planes.csv", 3_322, _plane_event, lambda e: e["tailnum"]),
-        Topic("weather", "weather.csv", 26_115, _weather_event, lambda e: f"{e['origin']}/{e['header']['time']}"),
-        Topic(
+        DemoTopic("airlines", "airlines.csv", 16, _airline_event, lambda e: e["carrier"]),
+        DemoTopic("airports", "airports.csv", 1_458, _airport_event, lambda e: e["faa"]),
+        DemoTopic("planes", "planes.csv", 3_322, _plane_event, lambda e: e["tailnum"]),
+        DemoTopic("weather", "weather.csv", 26_115, _weather_event, lambda e: f"{e['origin']}/{e['header']['time']}"),
+        DemoTopic(
             "flights",
             "flights.csv",
             336_776,

@@ -22,9 +22,9 @@ from headrace.compat.levels import CompatibilityLevel, VersionedSchema, check_le
 from headrace.compat.report import text_report
 from headrace.pipeline.demo.data import (
     TOPICS,
+    DemoTopic,
     Event,
     Row,
-    Topic,
     find_data,
     flight_event_v2,
     is_second_half,
@@ -257,7 +257,7 @@ class _Demo:
             events, seconds = events + count, seconds + took
         self._print_detail(f"{events:,} events acknowledged, {events / max(seconds, 1e-6):,.0f}/s")
 
-    def _produce(self, topic: Topic, schema: str, listed: Sequence[Event]) -> tuple[int, float]:
+    def _produce(self, topic: DemoTopic, schema: str, listed: Sequence[Event]) -> tuple[int, float]:
         """Sends events to a topic and waits for their acknowledgement. Returns their number and the seconds taken.
 
         Args:

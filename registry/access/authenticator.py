@@ -39,7 +39,7 @@ from headrace.registry.access.required_permissions import (
     Denial,
 )
 from headrace.registry.access.tokens import TokenRejected, TokenVerifier
-from headrace.registry.access.users import Policy, Principal, UsersFileInvalid, parse_users
+from headrace.registry.access.users import Principal, RegistryAccessPolicy, UsersFileInvalid, parse_users
 from headrace.registry.errors import UsersFileUnusable
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ TOKEN_CHARS_MAX: Final = 16_384  # tokens with many roles are long
 AuthenticationResult = Principal | Denial
 
 
-class UsersFile:
+class RegistryUsersFile:
     """Authenticates requests with the users, roles and certificates of a users file. Thread-safe."""
 
     def __init__(
@@ -93,7 +93,7 @@ class UsersFile:
         self._background_checks: OrderedDict[str, tuple[bytes, str, str]] = OrderedDict()
         self._has_background_thread = False
         self._key = secrets.token_bytes(32)
-        self._state = _PolicyState(Policy())
+        self._state = _PolicyState(RegistryAccessPolicy())
         self._stamp: tuple[int, ...] = ()
         self._reload_at = 0.0
         self._load(_stamp(path))
@@ -293,7 +293,7 @@ class UsersFile:
 class _PolicyState:
     """The parsed users file (`policy`) as of its last change, and the cached results of authentication with it."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: RegistryAccessPolicy) -> None:
         self.policy = policy
         self.accepted: OrderedDict[bytes, Principal] = OrderedDict()
         self.rejected: OrderedDict[bytes, float] = OrderedDict()
@@ -307,7 +307,7 @@ class _PolicyState:
         """Random hashes, one for each cost in the file. The check of any user also computes these, so that its time
         does not reveal whether the user exists."""
 
-    def with_policy(self, policy: Policy) -> _PolicyState:
+    def with_policy(self, policy: RegistryAccessPolicy) -> _PolicyState:
         """Returns the state to use after a change of the users file; `policy` is the new content of the file.
 
         The accepted Authorization headers of a user remain cached if the user's password has not changed.

@@ -57,7 +57,7 @@ class Principal:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class RegistryAccessPolicy:
     """The parsed users file. `anonymous` is the principal of clients without credentials.
 
     `hashes` has the users with a password, `roles` the grants of each role, and `subjects` the user of each certificate
@@ -77,7 +77,7 @@ class Policy:
         return Principal(name, Permissions((*grants, *(() if user is None else user.permissions.grants))))
 
 
-def parse_users(text: str) -> Policy:
+def parse_users(text: str) -> RegistryAccessPolicy:
     """Parses a users file.
 
     Raises:
@@ -111,7 +111,7 @@ def parse_users(text: str) -> Policy:
             "that `headrace registry user NAME` prints"
         )
     for_every_user = grants[WILDCARD]
-    return Policy(
+    return RegistryAccessPolicy(
         {name: known for name, known in hashes.items() if known is not None},
         {name: Principal(name, Permissions((*grants.get(name, ()), *for_every_user))) for name in hashes},
         Principal("", Permissions(tuple(grants[ANONYMOUS]))),

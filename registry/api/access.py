@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from flask import Flask, Response, request
 
-from headrace.registry.access.authenticator import UsersFile
+from headrace.registry.access.authenticator import RegistryUsersFile
 from headrace.registry.access.permissions import Permission, Permissions, Target
 from headrace.registry.access.required_permissions import (
     FORBIDDEN,
@@ -31,7 +31,7 @@ BEARER_CHALLENGE = 'Bearer realm="schema registry"'
 BUSY_RETRY_S = 1
 
 
-def install(app: Flask, users: UsersFile) -> None:
+def install(app: Flask, users: RegistryUsersFile) -> None:
     """Authenticates and authorizes every request before the app processes it.
 
     Args:
@@ -92,7 +92,7 @@ def _target(required: RequiredPermission) -> Target | None:
     return None
 
 
-def _denied(denial: Denial, users: UsersFile) -> Response:
+def _denied(denial: Denial, users: RegistryUsersFile) -> Response:
     response = error_response(denial.status, denial.error_code, denial.message)
     if denial.status == 401:
         response.headers.add("WWW-Authenticate", CHALLENGE)

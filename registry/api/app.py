@@ -15,7 +15,7 @@ from flask import Flask, Response, g, request
 from werkzeug.routing import BaseConverter, ValidationError
 
 from headrace.compat.levels import CompatibilityLevel
-from headrace.registry.access.authenticator import UsersFile
+from headrace.registry.access.authenticator import RegistryUsersFile
 from headrace.registry.api import (
     access,
     changes,
@@ -38,7 +38,7 @@ from headrace.registry.api.wsgi_call import CACHEABLE_KEY, ROUTE_KEY
 from headrace.registry.errors import InvalidSubject
 from headrace.registry.names import DEFAULT_CONTEXT, EVERY_CONTEXT_PREFIX, context_name, qualified
 from headrace.registry.operation.audit_log import AuditLog
-from headrace.registry.operation.metrics import MetricsPage, new_counts
+from headrace.registry.operation.metrics import RegistryMetricsPage, new_counts
 from headrace.registry.operation.shared_counts import SharedCounts
 from headrace.registry.storage.database import Database
 
@@ -61,7 +61,7 @@ def create_app(
     profile: int = Profile.FULL,
     stores_rules: bool = True,
     mutable_modes: bool = True,
-    users: UsersFile | None = None,
+    users: RegistryUsersFile | None = None,
     counts: SharedCounts | None = None,
     audit_log: AuditLog | None = None,
 ) -> Flask:
@@ -97,7 +97,7 @@ def create_app(
         access.install(app, users)
     if audit_log is not None:
         changes.install(app, audit_log)
-    app.extensions[metrics.EXTENSION] = MetricsPage(new_counts(1) if counts is None else counts, version)
+    app.extensions[metrics.EXTENSION] = RegistryMetricsPage(new_counts(1) if counts is None else counts, version)
     for module in (health, metrics, openapi, contexts, subjects, schemas, compatibility, config, mode, replication):
         app.register_blueprint(module.blueprint)
     app.before_request(_reject_unacceptable)

@@ -9,7 +9,7 @@ from flask import Blueprint, Response, current_app, request
 from headrace.registry.api.services import services
 from headrace.registry.domain import ReplicationState
 from headrace.registry.errors import StoreError
-from headrace.registry.operation.metrics import MetricsPage
+from headrace.registry.operation.metrics import RegistryMetricsPage
 
 blueprint = Blueprint("metrics", __name__)
 
@@ -19,7 +19,7 @@ EXTENSION = "registry_metrics"
 @blueprint.get("/metrics")
 def metrics() -> Response:
     page = current_app.extensions[EXTENSION]
-    assert isinstance(page, MetricsPage)
+    assert isinstance(page, RegistryMetricsPage)
     stored, replication = _stored()
     lag_s = None if replication is None or replication.is_promoted else replication.lag_s(services().now_ms())
     body, content_type = page.render(request.headers.get("Accept", ""), stored, lag_s)

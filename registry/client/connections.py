@@ -46,7 +46,7 @@ class RequestFailed(Exception):
         self.is_permanent = is_permanent
 
 
-class Connections:
+class RegistryConnections:
     """The connections of one client to one server."""
 
     def __init__(

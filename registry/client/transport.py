@@ -31,7 +31,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from headrace.registry.client.access import Server, Tls
-from headrace.registry.client.connections import Connections, HttpResponse, RequestFailed
+from headrace.registry.client.connections import HttpResponse, RegistryConnections, RequestFailed
 from headrace.registry.client.proxies import proxy_for
 from headrace.registry.errors import RegistryUnavailable
 
@@ -144,7 +144,9 @@ class Transport:
             raise RegistryUnavailable(self.url, str(error)) from error
         variables = os.environ if environment is None else environment
         self._connections = {
-            server: Connections(server, context if server.is_secure else None, timeout_s, proxy_for(server, variables))
+            server: RegistryConnections(
+                server, context if server.is_secure else None, timeout_s, proxy_for(server, variables)
+            )
             for server in self.servers
         }
         self._time_limit_s = TIMEOUTS_MAX * timeout_s

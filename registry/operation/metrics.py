@@ -109,7 +109,7 @@ def make_request_recorder(counts: SharedCounts, access_log: str) -> RequestRecor
     return RequestRecorder(RequestMetrics(counts), log)
 
 
-class MetricsPage:
+class RegistryMetricsPage:
     """The page that Prometheus scrapes."""
 
     def __init__(self, counts: SharedCounts, version: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from xxhash import xxh64_intdigest
 
 from headrace.audit import window
-from headrace.audit.count import FINGERPRINT_MASK, Tally, WindowCounter, message_hash
+from headrace.audit.count import FINGERPRINT_MASK, MessageTally, WindowCounter, message_hash
 from headrace.audit.window import (
     OUT_OF_RANGE_MS,
     SCATTERED_MS,
@@ -123,8 +123,8 @@ def test_duplicate_changes_the_fingerprint() -> None:
     counter.add("t", WINDOW_MS - 1, None, b"x")
     counter.add("t", WINDOW_MS, b"k", b"y")
     assert {(topic, start): tally for topic, start, tally in counter} == {
-        ("t", 0): Tally(2, 2, 2 * message_hash(None, b"x") & FINGERPRINT_MASK),
-        ("t", WINDOW_MS): Tally(1, 2, message_hash(b"k", b"y")),
+        ("t", 0): MessageTally(2, 2, 2 * message_hash(None, b"x") & FINGERPRINT_MASK),
+        ("t", WINDOW_MS): MessageTally(1, 2, message_hash(b"k", b"y")),
     }
     counter.clear()
     assert len(counter) == 0

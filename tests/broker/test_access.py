@@ -39,7 +39,7 @@ from headrace.broker.access.scram import (
     ScramExchange,
     Verifier,
 )
-from headrace.broker.access.users import UsersFile, parse_users, user_line
+from headrace.broker.access.users import BrokerUsersFile, parse_users, user_line
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator.records import CommittedOffset
 from headrace.broker.errors import RequestRefused, UsersUnusable
@@ -129,7 +129,7 @@ def test_users_file_errors_name_line_without_hash(tmp_path: Path) -> None:
         if text is not None:
             path.write_bytes(text if isinstance(text, bytes) else text.encode())
         with pytest.raises(UsersUnusable) as error:
-            UsersFile(path)
+            BrokerUsersFile(path)
         text = str(error.value)
         assert error.value.path == str(path) and str(path) in text and "\n" not in text
         assert not any(str(verifier).split("$")[2] in text for verifier in verifiers().values())
@@ -143,7 +143,7 @@ def test_changed_users_file_is_reloaded_unless_it_has_an_error(
 ) -> None:
     path = tmp_path / "users"
     path.write_text(users_text("kept", "gone", "renewed"), encoding="utf-8")
-    file = UsersFile(path)
+    file = BrokerUsersFile(path)
     assert file.reload_if_changed() == frozenset()
     changed = {name: Verifier.derive(name, "new", b"t" * 16, ITERATIONS_MIN) for name in HASHES}
     path.write_text(users_text("kept") + user_line("renewed", changed), encoding="utf-8")
@@ -365,7 +365,7 @@ def test_wrong_password_and_unknown_user_get_same_error_and_are_closed(
 
 def test_unknown_user_gets_same_kind_of_challenge_as_known_user(tmp_path: Path, users: str) -> None:
     """Like a known user it gets the same salt each time, and as many iterations as `headrace broker user` writes."""
-    file = UsersFile(Path(users))
+    file = BrokerUsersFile(Path(users))
     known = Users(file, b"k" * 32)
     unknown = known.verifiers("nobody")
     assert unknown == known.verifiers("nobody") != known.verifiers("somebody")

@@ -27,7 +27,7 @@ from kafka.protocol.schemas.fields.struct_array import StructArrayField
 
 from headrace.broker import connection
 from headrace.broker.config import BrokerConfig
-from headrace.broker.connection import IDLE_TIMEOUT_S, Connections
+from headrace.broker.connection import IDLE_TIMEOUT_S, ClientConnections
 from headrace.broker.coordinator import group_store as group_store_module
 from headrace.broker.coordinator.group import REBALANCE_TIMEOUT_MS_MIN
 from headrace.broker.coordinator.members import MemberProtocol
@@ -575,7 +575,7 @@ def test_unread_bytes_are_updated_as_clients_read(monkeypatch: pytest.MonkeyPatc
         def abort(self, reason: str) -> None:
             self.abort_reason = reason
 
-    connections: Any = Connections()
+    connections: Any = ClientConnections()
     has_read, slow, reads, new = Client(60), Client(40), Client(60), Client(5)
     for each in (has_read, slow):
         connections.track_unread(each)

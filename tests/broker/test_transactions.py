@@ -17,7 +17,7 @@ from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.producer_state import EXPIRATION_MS, ProducerStates
 from headrace.broker.log.segment import SNAPSHOT, TXN_INDEX, base_offsets
 from headrace.broker.log.transactions import (
-    AbortedTransaction,
+    TransactionIndexEntry,
     TransactionOutcomes,
     aborted_between,
     aborted_by,
@@ -106,7 +106,7 @@ def test_last_stable_offset_stops_at_the_oldest_open_transaction(tmp_path: Path)
     assert writer.end(1, is_commit=False)
     assert log.last_stable_offset == log.high_watermark == 6
     assert committed(log) == [b"before", b"b", b"after"]
-    assert log.aborted(0, 6) == [AbortedTransaction(1, 1, 5, 6)]
+    assert log.aborted(0, 6) == [TransactionIndexEntry(1, 1, 5, 6)]
 
 
 def test_a_transaction_ends_once(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_marker_has_kafkas_format() -> None:
     ((_, time_ms, key, value, _),) = read_batch(next(iter(split_batches(raw, ""))), "", 1000).records
     assert (time_ms, key, value) == (NOW_MS, b"\0\0\0\0", b"\0\0\0\0\0\0")
     assert not is_commit(raw)
-    assert aborted_by(header._replace(base_offset=9), raw) == AbortedTransaction(7, 5, 9, 11)
+    assert aborted_by(header._replace(base_offset=9), raw) == TransactionIndexEntry(7, 5, 9, 11)
     committing = end_marker(7, 3, is_commit=True, first_offset=5, last_stable_offset=11, now_ms=NOW_MS)
     assert is_commit(committing)
     assert aborted_by(header_of(committing), committing) is None
@@ -323,13 +323,13 @@ def test_end_of_a_transaction_notifies_waiters(tmp_path: Path) -> None:
 
 
 ENTRIES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(0, 40)), max_size=12).map(
-    lambda rows: [AbortedTransaction(one, min(a, b), max(a, b), 0) for one, a, b in rows]
+    lambda rows: [TransactionIndexEntry(one, min(a, b), max(a, b), 0) for one, a, b in rows]
 )
 
 
 @given(ENTRIES, st.integers(0, 45), st.integers(0, 45))
 def test_overlapping_finds_exactly_the_overlapping_transactions(
-    entries: list[AbortedTransaction], start: int, end: int
+    entries: list[TransactionIndexEntry], start: int, end: int
 ) -> None:
     entries.sort(key=lambda one: one.last_offset)
     # Transactions that end later begin at or after this last stable offset.
@@ -373,7 +373,9 @@ def table(log: PartitionLog) -> dict[bytes | None, bytes | None]:
     offset = log.log_start_offset
     records, aborted = log.read_committed(offset, 1 << 20, min_one_batch=True)
     while records:
-        reader = TransactionFilter([requests.AbortedTransaction(one.producer_id, one.first_offset) for one in aborted])
+        reader = TransactionFilter(
+            [requests.AbortedTransaction(one.producer_id, one.first_offset) for one in aborted]
+        )
         for frame in split_batches(records, "test"):
             read = read_batch(frame, "test", 1 << 20)
             if reader.kind(read) is BatchKind.DATA:
@@ -428,7 +430,7 @@ def test_markers_are_removed_with_the_last_record_of_their_transaction(tmp_path:
     clean(log, NOW_MS + 2 * DAY_MS)
     assert len(_markers(log)) == 2, "the newest record's marker, and the last batch, which marks the segment's end"
     assert committed(log) == [b"value", b"active"]
-    assert log.aborted(0, 80) == [AbortedTransaction(39, 78, 79, 80)]
+    assert log.aborted(0, 80) == [TransactionIndexEntry(39, 78, 79, 80)]
 
 
 def _markers(log: PartitionLog) -> list[int]:

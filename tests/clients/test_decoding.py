@@ -12,7 +12,7 @@ import pytest
 from headrace.avro_codec.encode import encode_long
 from headrace.avro_schema import Schema, frame, parse_schema
 from headrace.clients import decoding
-from headrace.clients.decoding import Decoder, Record
+from headrace.clients.decoding import Decoder, FetchedRecord
 from headrace.clients.errors import UndecodableMessage
 from headrace.registry.errors import SubjectNotFound
 from headrace.settings import LoaderSettings
@@ -43,8 +43,8 @@ def decoder(text: str, reader: str | None = None) -> Decoder:
     return Decoder(Registry(text), reader_schema, LoaderSettings())  # type: ignore[arg-type]
 
 
-def message(body: bytes) -> Record:
-    return Record("t", 3, 7, 99, b"key", frame(1, body), ())
+def message(body: bytes) -> FetchedRecord:
+    return FetchedRecord("t", 3, 7, 99, b"key", frame(1, body), ())
 
 
 @pytest.fixture(params=[True, False], ids=["core", "no core"])

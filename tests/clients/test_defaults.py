@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.avro_schema import Schema, parse_schema
-from headrace.clients.decoding import Decoder, Record
+from headrace.clients.decoding import Decoder, FetchedRecord
 from headrace.clients.encoding import Encoding
 from headrace.registry.errors import SubjectNotFound
 from headrace.settings import LoaderSettings
@@ -58,7 +58,7 @@ def record_of(*fields: dict[str, Any]) -> Schema:
 
 def decoded(encoded: bytes, writer: Schema, reader: Schema | None) -> Any:
     decoder = Decoder(Registry(writer), reader, LoaderSettings())  # type: ignore[arg-type]
-    return decoder.decode(Record("t", 0, 0, 0, None, encoded, ()))[1]
+    return decoder.decode(FetchedRecord("t", 0, 0, 0, None, encoded, ()))[1]
 
 
 def encoding(schema: Schema) -> Encoding:

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace.registry.access.permissions import ALL_PERMISSIONS
 from headrace.registry.access.users import Principal
 from headrace.registry.operation.access_log import AccessLog
-from headrace.registry.operation.metrics import MetricsPage, RequestMetrics, RequestRecorder, new_counts
+from headrace.registry.operation.metrics import RegistryMetricsPage, RequestMetrics, RequestRecorder, new_counts
 from headrace.registry.operation.shared_counts import OTHER, ROWS_MAX, SharedCounts
 
 FORK = multiprocessing.get_context("fork")
@@ -97,7 +97,9 @@ def test_labels_beyond_the_limits_share_a_row(counts: SharedCounts) -> None:
     assert sum(row[0] for row in totals.values()) == ROWS_MAX + 51
 
 
-def samples(page: MetricsPage, accept: str = "text/plain") -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def samples(
+    page: RegistryMetricsPage, accept: str = "text/plain"
+) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     text = page.render(accept, {"subjects": 3, "deleted_versions": 2})[0].decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -115,7 +117,7 @@ def test_prometheus_page_has_requests_durations_and_totals() -> None:
     metrics.count("GET", rule, 200, 0.003, cached=False)
     metrics.count("GET", rule, 404, 99.0, cached=False)
     metrics.count("BREW", "", 405, 0.001, cached=False)
-    found = samples(MetricsPage(counts, "1.2"))
+    found = samples(RegistryMetricsPage(counts, "1.2"))
 
     def requests(**labels: str) -> float:
         return found["headrace_registry_requests_total", tuple(sorted(labels.items()))]
@@ -142,7 +144,7 @@ def test_prometheus_page_has_requests_durations_and_totals() -> None:
 
 def test_page_in_openmetrics_format() -> None:
     counts = new_counts(1)
-    body, content_type = MetricsPage(counts, "1").render("application/openmetrics-text; version=1.0.0", None)
+    body, content_type = RegistryMetricsPage(counts, "1").render("application/openmetrics-text; version=1.0.0", None)
     assert content_type.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
     assert b"headrace_registry_database_up 0.0" in body

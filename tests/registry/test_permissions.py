@@ -19,7 +19,7 @@ from headrace.registry.access import authenticator as authenticator_module
 from headrace.registry.access.authenticator import (
     CHECKS_MAX,
     CHECKS_WAITING_MAX,
-    UsersFile,
+    RegistryUsersFile,
     _FairSemaphore,
     _network,
 )
@@ -309,11 +309,11 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def users(users_path: Path, clock: Clock) -> UsersFile:
-    return UsersFile(users_path, clock)
+def users(users_path: Path, clock: Clock) -> RegistryUsersFile:
+    return RegistryUsersFile(users_path, clock)
 
 
-def test_accepted_password_is_hashed_once(users: UsersFile, computed: list[str]) -> None:
+def test_accepted_password_is_hashed_once(users: RegistryUsersFile, computed: list[str]) -> None:
     header = basic("alice", "wonder")
     assert users.cached_principal(header) is None
     found = users.authenticate(header)
@@ -324,7 +324,9 @@ def test_accepted_password_is_hashed_once(users: UsersFile, computed: list[str])
     assert computed == ["wonder"]
 
 
-def test_rejected_password_is_cached_for_some_seconds(users: UsersFile, computed: list[str], clock: Clock) -> None:
+def test_rejected_password_is_cached_for_some_seconds(
+    users: RegistryUsersFile, computed: list[str], clock: Clock
+) -> None:
     for header in (basic("alice", "x"), basic("nobody", "wonder")):
         assert users.authenticate(header) is WRONG_CREDENTIALS
         assert users.cached_principal(header) is None
@@ -343,7 +345,7 @@ def test_every_check_computes_one_hash_of_each_cost(
     monkeypatch.setattr(PasswordHash, "matches", lambda self, text: costs.append(self.cost) or matches(self, text))
     expensive = PasswordHash.of("builder", b"salt", Cost(5, 1, 2))
     users_path.write_text(f"{line('alice', 'wonder')}\n{user_line('bob', expensive)}\n")
-    users = UsersFile(users_path, clock)
+    users = RegistryUsersFile(users_path, clock)
     computed: list[list[Cost]] = []
     for header in (basic("alice", "wonder"), basic("alice", "x"), basic("bob", "builder"), basic("nobody", "x")):
         users.authenticate(header)
@@ -356,7 +358,7 @@ def test_every_check_computes_one_hash_of_each_cost(
     ] == [True] * 2
 
 
-def test_malformed_headers_are_rejected_without_hashing(users: UsersFile, computed: list[str]) -> None:
+def test_malformed_headers_are_rejected_without_hashing(users: RegistryUsersFile, computed: list[str]) -> None:
     with all_cases() as case:
         for header in [
             "",
@@ -374,17 +376,19 @@ def test_malformed_headers_are_rejected_without_hashing(users: UsersFile, comput
                 assert computed == []
 
 
-def test_scheme_is_case_insensitive(users: UsersFile) -> None:
+def test_scheme_is_case_insensitive(users: RegistryUsersFile) -> None:
     assert isinstance(users.authenticate(basic("alice", "wonder").replace("Basic", "bAsIc")), Principal)
 
 
-def test_client_without_header_is_anonymous(users: UsersFile) -> None:
+def test_client_without_header_is_anonymous(users: RegistryUsersFile) -> None:
     found = users.cached_principal(None)
     assert isinstance(found, Principal)
     assert (found.name, found.permissions.highest_anywhere) == ("", None)
 
 
-def test_changed_users_file_is_reloaded_within_a_second(users: UsersFile, users_path: Path, clock: Clock) -> None:
+def test_changed_users_file_is_reloaded_within_a_second(
+    users: RegistryUsersFile, users_path: Path, clock: Clock
+) -> None:
     header = basic("alice", "wonder")
     users.authenticate(header)
     users_path.write_text(line("bob", "builder"))
@@ -394,7 +398,7 @@ def test_changed_users_file_is_reloaded_within_a_second(users: UsersFile, users_
 
 
 def test_reload_keeps_accepted_passwords_unless_the_hash_changed(
-    users: UsersFile, users_path: Path, clock: Clock, computed: list[str]
+    users: RegistryUsersFile, users_path: Path, clock: Clock, computed: list[str]
 ) -> None:
     header = basic("alice", "wonder")
     users.authenticate(header)
@@ -411,7 +415,7 @@ def test_reload_keeps_accepted_passwords_unless_the_hash_changed(
 
 @pytest.mark.parametrize("content", [None, b"grant x read *", b"\xff"])
 def test_broken_users_file_leaves_the_policy_and_is_logged_once(
-    users: UsersFile, users_path: Path, clock: Clock, content: bytes | None, caplog: pytest.LogCaptureFixture
+    users: RegistryUsersFile, users_path: Path, clock: Clock, content: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     if content is None:
         users_path.unlink()
@@ -429,10 +433,10 @@ def test_broken_users_file_at_the_start_raises_users_file_unusable(tmp_path: Pat
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UsersFileUnusable, match=str(path)):
-        UsersFile(path)
+        RegistryUsersFile(path)
 
 
-def test_concurrent_requests_with_one_password_share_one_hash(users: UsersFile, computed: list[str]) -> None:
+def test_concurrent_requests_with_one_password_share_one_hash(users: RegistryUsersFile, computed: list[str]) -> None:
     results: list[object] = []
     header = basic("alice", "wonder")
     threads = [threading.Thread(target=lambda: results.append(users.authenticate(header))) for _ in range(20)]
@@ -445,7 +449,7 @@ def test_concurrent_requests_with_one_password_share_one_hash(users: UsersFile, 
 
 
 @pytest.fixture
-def busy_checks(users: UsersFile) -> Iterator[list[None]]:
+def busy_checks(users: RegistryUsersFile) -> Iterator[list[None]]:
     """Occupies all concurrent checks, one per item of the list."""
     held: list[None] = [None for _ in range(CHECKS_MAX) if users._checks.acquire(0)]
     yield held
@@ -454,7 +458,7 @@ def busy_checks(users: UsersFile) -> Iterator[list[None]]:
 
 
 def test_check_that_waits_too_long_is_denied_with_429(
-    users: UsersFile, busy_checks: list[None], monkeypatch: pytest.MonkeyPatch
+    users: RegistryUsersFile, busy_checks: list[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authenticator_module, "CHECK_WAIT_S", 0.0)
     found = users.authenticate(basic("nobody", "wonder"))
@@ -463,7 +467,7 @@ def test_check_that_waits_too_long_is_denied_with_429(
     assert users._checks._waiting == deque()
 
 
-def test_number_of_waiting_checks_is_limited(users: UsersFile, busy_checks: list[None]) -> None:
+def test_number_of_waiting_checks_is_limited(users: RegistryUsersFile, busy_checks: list[None]) -> None:
     header = basic("alice", "wonder")
     with ThreadPoolExecutor(CHECKS_WAITING_MAX) as threads:
         waiting = [threads.submit(users.authenticate, basic(f"n{n}", "")) for n in range(CHECKS_WAITING_MAX)]
@@ -519,13 +523,13 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     found.clear()
 
 
-def wait_for_background_checks(users: UsersFile) -> None:
+def wait_for_background_checks(users: RegistryUsersFile) -> None:
     """Waits until no background check is pending."""
     while users._has_background_thread:
         time.sleep(0.001)
 
 
-def test_background_checks_do_not_reveal_user_names(users: UsersFile, blocked: set[str]) -> None:
+def test_background_checks_do_not_reveal_user_names(users: RegistryUsersFile, blocked: set[str]) -> None:
     assert users.authenticate(basic("alice", "guess"), "bad") is WRONG_CREDENTIALS
     blocked.add("slow")
     with ThreadPoolExecutor(1) as threads:
@@ -547,7 +551,7 @@ def test_background_checks_do_not_reveal_user_names(users: UsersFile, blocked: s
     assert users._guesses == 0
 
 
-def test_unknown_names_do_not_displace_the_check_of_a_user(users: UsersFile, blocked: set[str]) -> None:
+def test_unknown_names_do_not_displace_the_check_of_a_user(users: RegistryUsersFile, blocked: set[str]) -> None:
     assert users.authenticate(basic("alice", "guess"), "bad") is WRONG_CREDENTIALS
     blocked |= {"slow", "0"}
     with ThreadPoolExecutor(1) as threads:
@@ -567,7 +571,7 @@ def test_unknown_names_do_not_displace_the_check_of_a_user(users: UsersFile, blo
 
 
 def test_background_checks_continue_after_a_failure(
-    users: UsersFile, busy_checks: list[None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    users: RegistryUsersFile, busy_checks: list[None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(authenticator_module, "CHECK_WAIT_S", 0.0)
     header = basic("alice", "wonder")
@@ -581,7 +585,9 @@ def test_background_checks_continue_after_a_failure(
     assert isinstance(users.cached_principal(header), Principal)
 
 
-def test_concurrent_guesses_of_an_address_are_denied_after_the_first(users: UsersFile, blocked: set[str]) -> None:
+def test_concurrent_guesses_of_an_address_are_denied_after_the_first(
+    users: RegistryUsersFile, blocked: set[str]
+) -> None:
     blocked |= {"guess 0", "guess 1"}
     with ThreadPoolExecutor(CHECKS_MAX + CHECKS_WAITING_MAX) as threads:
         guesses = [
@@ -612,7 +618,7 @@ GUESSERS = 30
     ids=["one address", "many", "the same", "many and the same", "one network"],
 )
 def test_guessing_does_not_lock_out_a_user(
-    users: UsersFile,
+    users: RegistryUsersFile,
     users_path: Path,
     clock: Clock,
     monkeypatch: pytest.MonkeyPatch,
@@ -677,7 +683,7 @@ def test_network_identifies_the_sender_of_a_guess(address: str, network: str) ->
     assert _network(address) == network
 
 
-def test_address_that_guesses_again_stays_in_memory(users: UsersFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_that_guesses_again_stays_in_memory(users: RegistryUsersFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authenticator_module, "GUESSERS_MAX", 2)
     for number, address in enumerate(["a", "b", "a", "c"]):
         users.authenticate(basic("alice", f"guess {number}"), address)

@@ -12,7 +12,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from headrace.registry.access.authenticator import UsersFile
+from headrace.registry.access.authenticator import RegistryUsersFile
 from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.permissions import Permission, Target
 from headrace.registry.access.required_permissions import NO_CREDENTIALS, WRONG_CREDENTIALS, WRONG_TOKEN
@@ -202,9 +202,9 @@ USERS = "\n".join(
 
 
 @pytest.fixture
-def users(tmp_path: Path, tokens: TokenVerifier) -> UsersFile:
+def users(tmp_path: Path, tokens: TokenVerifier) -> RegistryUsersFile:
     (tmp_path / "users").write_text(USERS)
-    return UsersFile(tmp_path / "users", tokens=tokens, now_s=lambda: NOW)
+    return RegistryUsersFile(tmp_path / "users", tokens=tokens, now_s=lambda: NOW)
 
 
 def may(principal: object, permission: Permission, subject: str) -> bool:
@@ -212,7 +212,7 @@ def may(principal: object, permission: Permission, subject: str) -> bool:
     return principal.permissions.allow(permission, Target.of_subject(subject))
 
 
-def test_token_has_the_permissions_of_its_roles_and_its_user(users: UsersFile) -> None:
+def test_token_has_the_permissions_of_its_roles_and_its_user(users: RegistryUsersFile) -> None:
     header = f"Bearer {token()}"
     assert users.cached_principal(header) is None
     found = users.authenticate(header)
@@ -233,7 +233,7 @@ def test_token_has_the_permissions_of_its_roles_and_its_user(users: UsersFile) -
 def test_cached_token_expires(tmp_path: Path, tokens: TokenVerifier) -> None:
     now = NOW
     (tmp_path / "users").write_text(USERS)
-    users = UsersFile(tmp_path / "users", tokens=tokens, now_s=lambda: now)
+    users = RegistryUsersFile(tmp_path / "users", tokens=tokens, now_s=lambda: now)
     header = f"Bearer {token()}"
     users.authenticate(header)
     now = NOW + LIFE_S + LEEWAY_S + 1
@@ -245,7 +245,7 @@ def test_removed_grant_of_a_role_takes_effect(tmp_path: Path, tokens: TokenVerif
     now = 0.0
     path = tmp_path / "users"
     path.write_text(USERS)
-    users = UsersFile(path, clock=lambda: now, tokens=tokens)
+    users = RegistryUsersFile(path, clock=lambda: now, tokens=tokens)
     header = f"Bearer {token()}"
     assert may(users.authenticate(header), Permission.WRITE, "team.a")
     path.write_text(USERS.replace("grant @team write team.*", ""))
@@ -255,12 +255,12 @@ def test_removed_grant_of_a_role_takes_effect(tmp_path: Path, tokens: TokenVerif
 
 def test_tokens_are_rejected_without_configured_keys(tmp_path: Path) -> None:
     (tmp_path / "users").write_text(USERS)
-    users = UsersFile(tmp_path / "users")
+    users = RegistryUsersFile(tmp_path / "users")
     assert users.authenticate(f"Bearer {token()}") is WRONG_CREDENTIALS
     assert not users.accepts_tokens
 
 
-def test_certificate_authenticates_its_user_unless_there_is_a_header(users: UsersFile) -> None:
+def test_certificate_authenticates_its_user_unless_there_is_a_header(users: RegistryUsersFile) -> None:
     subject = "CN=shop,O=The Shop"
     assert users.cached_principal(None, subject) is users.authenticate(None, "", subject)
     assert may(users.cached_principal(None, subject), Permission.WRITE, "shop.a")
@@ -270,7 +270,7 @@ def test_certificate_authenticates_its_user_unless_there_is_a_header(users: User
     assert users.authenticate("Basic x", "", subject) is WRONG_CREDENTIALS
 
 
-def test_user_without_hash_has_no_valid_password(users: UsersFile) -> None:
+def test_user_without_hash_has_no_valid_password(users: RegistryUsersFile) -> None:
     for password in ("", "-", "shop"):
         header = "Basic " + base64.b64encode(f"shop:{password}".encode()).decode()
         assert users.authenticate(header) is WRONG_CREDENTIALS

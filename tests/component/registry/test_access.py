@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.registry.access.authenticator import UsersFile
+from headrace.registry.access.authenticator import RegistryUsersFile
 from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.required_permissions import REQUIRED_PERMISSIONS, route_label
 from headrace.registry.access.users import user_line
@@ -57,7 +57,7 @@ class UserClient:
 def registry(database_url: str, tmp_path: Path) -> Iterator[Registry]:
     path = tmp_path / "users"
     path.write_text(users_text())
-    with registry_in_process(database_url, users=UsersFile(path)) as found:
+    with registry_in_process(database_url, users=RegistryUsersFile(path)) as found:
         root = UserClient(found, "root")
         for subject, text in (
             ("team-a", STRING),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.registry.access.authenticator import UsersFile
+from headrace.registry.access.authenticator import RegistryUsersFile
 from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.users import user_line
 from support.registry.registry_calls import STRING, Registry, RestResponse, registry_in_process
@@ -50,7 +50,7 @@ def call(registry_database_url: str, tmp_path_factory: pytest.TempPathFactory) -
     users = [user_line(name, PasswordHash.of(name, name.encode(), cost)) for name in ("root", "reader", "team")]
     path = tmp_path_factory.mktemp("access") / "users"
     path.write_text("\n".join(users) + GRANTS)
-    with registry_in_process(registry_database_url, users=UsersFile(path)) as registry:
+    with registry_in_process(registry_database_url, users=RegistryUsersFile(path)) as registry:
         yield UserClients(registry)
 
 

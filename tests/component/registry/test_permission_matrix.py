@@ -19,7 +19,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from headrace.registry.access.authenticator import UsersFile
+from headrace.registry.access.authenticator import RegistryUsersFile
 from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.permissions import Permission
 from headrace.registry.access.required_permissions import REQUIRED_PERMISSIONS
@@ -151,7 +151,7 @@ def registry_with(directory: Path, *more: str) -> Iterator[Users]:
     public = {**jwt.get_algorithm_by_name("ES256").to_jwk(KEY.public_key(), as_dict=True), "kid": "k"}
     (directory / "keys").write_text(json.dumps({"keys": [public]}))
     tokens = TokenVerifier(TokenKeys(str(directory / "keys")), TokenRules(ISSUER, AUDIENCE))
-    authenticator = UsersFile(directory / "users", tokens=tokens)
+    authenticator = RegistryUsersFile(directory / "users", tokens=tokens)
     with registry_in_process(sqlite_url(directory / "registry.db"), users=authenticator) as registry:
         found = Users(registry)
         assert found("admin-everywhere", "POST", "/subjects/other/versions", {"schema": '"int"'}).status == 200

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from headrace.compat import resolution
-from headrace.registry.access.authenticator import UsersFile
+from headrace.registry.access.authenticator import RegistryUsersFile
 from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.users import user_line
 from headrace.registry.api import client_queues
@@ -44,7 +44,7 @@ ROOT = {"Authorization": basic("root", "root")}
 def front(sqlite_database_url: str, tmp_path: Path) -> Iterator[RegistryBehindFront]:
     users = tmp_path / "users"
     users.write_text(user_line("root", PasswordHash.of("root", b"salt", Cost(4, 1, 1))) + "\n" + GRANTS)
-    front = RegistryBehindFront(sqlite_database_url, users=UsersFile(users))
+    front = RegistryBehindFront(sqlite_database_url, users=RegistryUsersFile(users))
     assert front.call("POST", "/subjects/a/versions", {"schema": STRING}, ROOT).status == 200
     yield front
     front.close()

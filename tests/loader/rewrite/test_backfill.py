@@ -21,7 +21,7 @@ from headrace.loader.commit.commit import Commit, CommitKind
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.locate import OffsetFate, locate
-from headrace.loader.rewrite.backfill_report import Period
+from headrace.loader.rewrite.backfill_report import BackfillPeriod
 from headrace.loader.rewrite.choose import DAY_MS
 from headrace.loader.rewrite.retire import READERS_MS
 from headrace.loader.rewrite.run import CompactSettings, accept_missing, compact, expire
@@ -32,7 +32,7 @@ from support.loader.backfill_world import ALL, BAD, DAY, HOURS, NOTED, TIMED, Ba
 from support.loader.task_world import HOLE
 
 MERGED = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
-ONE_HOUR = Period(HOURS[0], HOURS[0])
+ONE_HOUR = BackfillPeriod(HOURS[0], HOURS[0])
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_backfill_does_not_change_files_of_other_loads(tmp_path: Path) -> None:
     topic.logs[0] += [1, 1]  # in the second and third
     world.load()
     before = {path.name for path in world.files()}
-    report = world.backfill(Period(HOURS[1], HOURS[1]))
+    report = world.backfill(BackfillPeriod(HOURS[1], HOURS[1]))
     assert [(one.first, one.last, one.offsets) for one in report.offsets] == [(1, 1, 1)]
     after = {path.name for path in world.files()}
     assert len(before & after) == 2
@@ -121,9 +121,9 @@ def test_a_second_backfill_gives_the_same_rows(world: BackfillWorld) -> None:
 
 
 def test_backfill_of_a_period_without_files_does_nothing(world: BackfillWorld) -> None:
-    report = world.backfill(Period("dt=2026-01-02", "dt=2026-01-03"))
+    report = world.backfill(BackfillPeriod("dt=2026-01-02", "dt=2026-01-03"))
     assert (report.files_asked, report.commits, report.problems) == (0, (), ())
-    assert world.backfill(Period(f"{DAY}/hr=03", f"{DAY}/hr=23")).files_asked == 0
+    assert world.backfill(BackfillPeriod(f"{DAY}/hr=03", f"{DAY}/hr=23")).files_asked == 0
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_backfill_of_a_period_without_files_does_nothing(world: BackfillWorld) -
     ],
 )
 def test_a_period_includes_both_ends(first: str, last: str, held: list[str]) -> None:
-    period = Period(first, last)
+    period = BackfillPeriod(first, last)
     assert [time_partition for time_partition in (DAY, *HOURS) if period.holds(time_partition)] == held
     assert period.touches(DAY) == (first[:13] <= DAY <= last[:13])
 
@@ -307,7 +307,7 @@ def test_backfill_replaces_merged_and_replayed_files(world: BackfillWorld) -> No
     world.cluster.topics["orders"].logs[0] += [1, 1]
     world.load()
     world.files(time_partition=HOURS[1])[0].unlink()
-    assert world.backfill(Period(HOURS[1], HOURS[1])).problems == ()
+    assert world.backfill(BackfillPeriod(HOURS[1], HOURS[1])).problems == ()
     assert world.is_whole()
 
 

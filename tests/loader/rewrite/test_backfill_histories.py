@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.loader.rewrite.backfill_report import Period
+from headrace.loader.rewrite.backfill_report import BackfillPeriod
 from headrace.loader.rewrite.choose import DAY_MS
 from headrace.loader.rewrite.run import CompactSettings, accept_missing, compact
 from headrace.loader.work_unit import FileKind
@@ -77,7 +77,7 @@ class History:
         self.world.backfill(PERIODS[at % len(PERIODS)], piece_bytes_max=1 if at % 2 else 2**30)
 
 
-PERIODS = (ALL, ALL, Period(HOURS[0], HOURS[0]), Period(HOURS[1], HOURS[2]))
+PERIODS = (ALL, ALL, BackfillPeriod(HOURS[0], HOURS[0]), BackfillPeriod(HOURS[1], HOURS[2]))
 COMMON = (History.append, History.load, History.load, History.merge, History.cut_back, History.recreate)
 LOSSES = (History.compact_log, History.delete_segments), (History.accept_missing,)
 """Tested separately: within a span, a deletion of rows by the operator could balance the same number of messages lost

@@ -36,7 +36,7 @@ from kafka.protocol.producer import (
 
 from headrace.broker.coordinator.transaction import ProducerIdAndEpoch
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.kafka_wire.connection import Connection, ReceiveBuffers
+from headrace.kafka_wire.connection import BrokerConnection, ReceiveBuffers
 from headrace.kafka_wire.messages import ConsumerGroupHeartbeatRequest
 from headrace.kafka_wire.record_batch import read_batch_header, split_batches
 from headrace.kafka_wire.security import UNSECURED
@@ -87,7 +87,7 @@ class ProtocolClient:
     def __init__(self, address: str) -> None:
         self.address = address
         host, port = address.rsplit(":", 1)
-        self._connection = Connection(host, int(port), TIMEOUT_S, UNSECURED, ReceiveBuffers())
+        self._connection = BrokerConnection(host, int(port), TIMEOUT_S, UNSECURED, ReceiveBuffers())
         self._numbers = itertools.count()
 
     def __enter__(self) -> ProtocolClient:

@@ -12,7 +12,7 @@ from headrace.loader.inspect.published_files import published_files
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.report import RunReport
 from headrace.loader.rewrite.backfill import BackfillPorts, BackfillSettings, backfill
-from headrace.loader.rewrite.backfill_report import BackfillReport, Period
+from headrace.loader.rewrite.backfill_report import BackfillPeriod, BackfillReport
 from headrace.loader.run import run_load
 from headrace.loader.storage.local import local_storage
 from headrace.loader.work_unit import FileKind
@@ -23,7 +23,7 @@ NOTED = TIMED.replace("]}", ',{"name":"note","type":"string","default":""}]}')
 BAD = 9  # an unregistered schema id
 DAY = "dt=2026-01-01"
 HOURS = [f"{DAY}/hr=0{hour}" for hour in range(3)]
-ALL = Period("dt=1970-01-01", DAY)  # unreadable messages are stored by their record time
+ALL = BackfillPeriod("dt=1970-01-01", DAY)  # unreadable messages are stored by their record time
 
 
 class BackfillWorld(TaskWorld):
@@ -46,7 +46,7 @@ class BackfillWorld(TaskWorld):
         return BackfillPorts(rewrites, ports.cluster, ports.schemas, run_units, self.lines.append)
 
     def backfill(
-        self, period: Period = ALL, *, is_dry: bool = False, piece_bytes_max: int = 2**30, **changes: Any
+        self, period: BackfillPeriod = ALL, *, is_dry: bool = False, piece_bytes_max: int = 2**30, **changes: Any
     ) -> BackfillReport:
         """Runs a backfill of the topic and returns its report.
 

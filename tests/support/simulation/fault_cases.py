@@ -16,7 +16,7 @@ from headrace.kafka_wire.errors import KafkaError
 from headrace.loader.errors import LoaderError
 from headrace.loader.report import RunReport
 from headrace.loader.rewrite.backfill import BackfillPorts, BackfillSettings, backfill
-from headrace.loader.rewrite.backfill_report import BackfillReport, Period
+from headrace.loader.rewrite.backfill_report import BackfillPeriod, BackfillReport
 from headrace.loader.rewrite.run import CompactSettings, RewriteReport, compact
 from headrace.loader.run import run_load
 from headrace.registry.errors import RegistryError
@@ -33,7 +33,7 @@ REPORTED_ERRORS = (KafkaError, LoaderError, HiveDdlError, AuditError, RegistryEr
 
 Row = tuple[int, int]
 COMPACTION = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
-ALWAYS = Period("dt=1970-01-01", "dt=9999-12-31")
+ALWAYS = BackfillPeriod("dt=1970-01-01", "dt=9999-12-31")
 Report = RunReport | RewriteReport | BackfillReport
 
 

@@ -24,7 +24,7 @@ from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.commit_log import FORMAT_PATH, CommitLog, CommitResult
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.rewrite.backfill import BackfillPorts, BackfillSettings, backfill
-from headrace.loader.rewrite.backfill_report import Period
+from headrace.loader.rewrite.backfill_report import BackfillPeriod
 from headrace.loader.rewrite.merge import MergeResult, MergeUnit
 from headrace.loader.rewrite.run import CompactSettings, compact
 from headrace.loader.run import run_load
@@ -200,7 +200,7 @@ def backfilled(history: History) -> None:
     report = backfill(
         BackfillPorts(rewrites, ports.cluster, ports.schemas, ports.run_units, lambda line: None),
         "orders",
-        Period("dt=1970-01-01", "dt=9999-12-31"),
+        BackfillPeriod("dt=1970-01-01", "dt=9999-12-31"),
         BackfillSettings(settings.plan, settings.task, piece_bytes_max=2_000),
         is_dry=False,
     )
