@@ -334,6 +334,6 @@ class ReplicationState:
         return self.promoted_ms is not None
 
     def lag_s(self, now_ms: int) -> float:
-        """Replication lag in seconds: the time since the replica held everything that its source held. Before the first
-        copy it is the time since 1970."""
+        """Replication lag in seconds: the time from the last moment when the replica held everything that its source
+        held, until `now_ms`. Before the first copy it is the time since 1970."""
         return max(0, now_ms - self.as_of_ms) / 1000

@@ -58,7 +58,7 @@ ALL_SUBJECTS: Final = SubjectFilter()
 
 
 def split_subject(text: str) -> tuple[str, str]:
-    """Splits the subject of a request into its context and its name in the context. `:.:a` equals `a`, and `:.c` equals
+    """Splits the subject of a request. Returns (context, name in the context). `:.:a` equals `a`, and `:.c` equals
     `:.c:`."""
     if not text.startswith(":."):
         return DEFAULT_CONTEXT, text
@@ -186,10 +186,8 @@ def _is_long(name: str) -> bool:
 
 
 def quoted_for_log(name: str | None) -> str:
-    """A subject or scope as one word of a log line, quoted unless it is a plain word.
-
-    None is the scope of the default context.
-    """
+    """The name of a subject or scope as one word of a log line, quoted unless it is a plain word. The name None stands
+    for the default context as a scope."""
     text = f":{DEFAULT_CONTEXT}:" if name is None else name
     return text if _PLAIN_WORD.fullmatch(text) else json.dumps(text)
 

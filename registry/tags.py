@@ -60,7 +60,7 @@ def tagged_entities(schema: Schema) -> list[TaggedEntity]:
 
 
 def entities_with(schema: Schema, tags: Iterable[str]) -> list[TaggedEntity]:
-    """The records and fields with one of these tags; `*` matches any tag."""
+    """The records and fields of a schema that have at least one of these tags; `*` matches any tag."""
     searched = set(tags)
     return [item for item in tagged_entities(schema) if ANY_TAG in searched or searched & set(item.tags)]
 
@@ -114,7 +114,8 @@ def known_entities(text: str, entities: Iterable[TaggedEntity]) -> list[TaggedEn
 
 
 def _defined(value: Any) -> dict[tuple[str, EntityKind], dict[str, Any]]:
-    """Finds all records and fields in the parsed JSON of a schema. Returns their JSON objects by path and kind.
+    """Finds all records and fields in a schema, `value`, which is parsed JSON. Returns their JSON objects by (path,
+    kind).
 
     A record can also be found by its name without namespace. If several records have that name, the path means the
     outermost one.

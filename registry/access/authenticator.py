@@ -388,7 +388,8 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 def _credentials(authorization: str) -> tuple[str, str] | None:
-    """(user, password) of a basic authentication header; None for another scheme or a malformed value."""
+    """Returns the (user, password) of the value of an `Authorization` header. Returns None for a scheme other than
+    basic authentication and for a malformed value."""
     scheme, _, encoded = authorization.partition(" ")
     if scheme.lower() != "basic" or len(authorization) > HEADER_CHARS_MAX:
         return None

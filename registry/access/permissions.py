@@ -80,7 +80,7 @@ class SubjectPattern:
 
     @classmethod
     def parse(cls, text: str) -> SubjectPattern:
-        """Parses the pattern of a grant.
+        """Parses the pattern of a grant; the class describes the syntax.
 
         Raises:
             ValueError: the pattern is empty or its context has a star.

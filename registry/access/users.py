@@ -78,7 +78,7 @@ class RegistryAccessPolicy:
 
 
 def parse_users(text: str) -> RegistryAccessPolicy:
-    """Parses a users file.
+    """Parses the content of a users file.
 
     Raises:
         UsersFileInvalid: a line is malformed or contradicts another line.

@@ -380,25 +380,33 @@ class AsgiFront:
 
 
 def _is_anonymous(principal: Principal | None) -> bool:
-    """Whether a client has not authenticated, in a registry with a users file."""
+    """Whether a client has not authenticated, in a registry with a users file. A client whose principal is not known
+    yet (None) counts as anonymous."""
     return principal is None or (principal is not UNRESTRICTED and not principal.name)
 
 
 def _is_check(scope: Any) -> bool:
-    """Whether a request is a compatibility check, which may compute for seconds."""
+    """Whether a request is a compatibility check, which may compute for seconds; `scope` is the ASGI scope of the
+    request."""
     parts = scope["raw_path"].split(b"/", 4)
     return b"compatibility" in (parts[1:2] if parts[1:2] != [b"contexts"] else parts[3:4])
 
 
 def _rate_limit_key(scope: Any, principal: Principal | None) -> Hashable:
-    """The key of a client for rate limits and queues: the username, or the IP address of anonymous clients."""
+    """The key of a client for rate limits and queues: the username, or the IP address of anonymous clients.
+
+    Args:
+        scope: the ASGI scope of the request, which has the address.
+        principal: the principal of the client; None if it is not known yet, which counts as anonymous.
+    """
     if principal is not None and principal.name:
         return principal.name
     return (scope.get("client") or ("",))[0], "address"
 
 
 def _liveness_response(scope: Any) -> AppResponse:
-    """The response to the liveness probe, equal to that of the application."""
+    """The response to the liveness probe, equal to the application's response; `scope` is the ASGI scope of the
+    request."""
     accept = ",".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"accept")
     content_type = negotiate_content_type(accept[:KEY_HEADERS_BYTES_MAX]) or PRODUCED[0][0]
     body = to_json({"status": "ok"})
@@ -407,7 +415,13 @@ def _liveness_response(scope: Any) -> AppResponse:
 
 
 def error_response(status: int, message: str = "", retry_after_s: float = 1) -> AppResponse:
-    """An error response in the API's format, made without the application."""
+    """An error response in the API's format, made without the application.
+
+    Args:
+        status: the HTTP status, which is also the `error_code` of the body.
+        message: the `message` of the body; "" means the standard phrase of the status.
+        retry_after_s: the value of the `Retry-After` header, which only responses with status 429 or 503 have.
+    """
     message = message or f"HTTP {status} {http.HTTPStatus(status).phrase}"
     headers = [(b"content-type", PRODUCED[0][0].encode())]
     if status in (400, 408, 413):

@@ -25,7 +25,12 @@ PLAIN_KEYS: Final = (
 
 
 def record_change(action: str, **details: Any) -> None:
-    """Records a change that the current request has made, for the audit log."""
+    """Records a change that the current request has made, for the audit log.
+
+    Args:
+        action: the name of the kind of change, such as `subject_deleted`.
+        details: the fields of the log line.
+    """
     g.setdefault("changes", []).append((action, details))
 
 

@@ -179,8 +179,8 @@ def config_entity(entry: ConfigEntry) -> dict[str, Any]:
 
 
 def changed_config_entity(entry: ConfigEntry) -> dict[str, Any]:
-    """Returns the response body for a change of configuration. Unlike other bodies it includes empty values, except
-    null."""
+    """Returns the response body for a change of configuration: the values of `entry`. Unlike other bodies it includes
+    empty values, except null."""
     values = {key: _plain(getattr(entry, name)) for key, name in CONFIG_KEYS.items()}
     return {key: value for key, value in values.items() if value is not None}
 
@@ -195,7 +195,8 @@ def metadata_entity(metadata: Metadata | None) -> dict[str, Any]:
 
 
 def _tags_entity(tagged: Iterable[TaggedEntity]) -> list[dict[str, Any]]:
-    """Returns tags as Confluent's SchemaTags, which requests that change tags use too."""
+    """Returns tagged records and fields as JSON objects in the format of Confluent's SchemaTags. Requests that change
+    tags have the same format."""
     return [
         {"schemaEntity": {"entityPath": item.path, "entityType": item.kind.value}, "tags": list(item.tags)}
         for item in tagged
@@ -234,5 +235,5 @@ def _plain(value: Any) -> Any:
 
 
 def _without_empty(entity: Mapping[str, Any]) -> dict[str, Any]:
-    """Drops null, "", [] and {}; false and 0 remain."""
+    """Returns a JSON object without the keys whose value is null, "", [] or {}; values false and 0 remain."""
     return {key: value for key, value in entity.items() if value is not None and value not in ("", [], {})}

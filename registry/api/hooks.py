@@ -41,6 +41,10 @@ class Authenticator(Protocol):
 
         None sends the request to the application, which authenticates it (a slow hash, or a rejection) and sets
         `PRINCIPAL_KEY`. Only requests of known principals are served from the cache.
+
+        Args:
+            authorization: the value of the `Authorization` header; None without the header.
+            certificate: the subject of the verified client certificate; "" without one.
         """
         ...
 

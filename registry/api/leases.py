@@ -51,7 +51,8 @@ class Leases:
         self._task: asyncio.Task[None] | None = None
 
     def is_valid(self, dependencies: Dependencies) -> bool:
-        """Whether a response is valid by the current lease, without a read of the database.
+        """Whether a cached response with these dependencies is valid by the current lease, without a read of the
+        database.
 
         A lease covers only responses that depend on the registry's revision and not on that of a subject.
         """

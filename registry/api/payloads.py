@@ -307,7 +307,8 @@ def _reader(payload: type[_Payload]) -> _Payload:
 
 
 def _without_rules(value: T) -> T:
-    """Returns a parsed request body without its rule sets, for a registry that does not store rules."""
+    """Returns a copy of a parsed request body (`SchemaRequest`, `TagChange` or `ConfigChange`) without its rule sets,
+    for a registry that does not store rules. A value of any other class is returned unchanged."""
     reduced: Any = value
     if isinstance(value, SchemaRequest):
         reduced = replace(value, rule_set=None)

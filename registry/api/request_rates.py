@@ -25,7 +25,11 @@ class RequestRates:
         self._paid_at: OrderedDict[Hashable, float] = OrderedDict()
 
     def wait_s(self, client: Hashable) -> float:
-        """Returns 0 and counts the request if it is allowed, otherwise the seconds until it is."""
+        """Returns 0 and counts a request if the client may send one now, otherwise the seconds until it may.
+
+        Args:
+            client: a key that is unique to the client, such as its username or address.
+        """
         now = self._clock()
         paid_at = max(now, self._paid_at.get(client, now)) + self._cost_s
         early_s = paid_at - now - max(BURST_S, self._cost_s)

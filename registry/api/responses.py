@@ -82,12 +82,18 @@ def _quality(name: str, ranges: list[tuple[str, str, float]]) -> float:
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """A response with a value as JSON."""
+    """A response with a value as JSON and an HTTP status."""
     return bytes_response(to_json(value), status)
 
 
 def error_response(status: int, error_code: int, message: str) -> Response:
-    """An error response in the JSON format that all clients of the API parse."""
+    """An error response in the JSON format that all clients of the API parse.
+
+    Args:
+        status: the HTTP status.
+        error_code: the more precise number in the body, such as 40401, or the status again.
+        message: the text in the body.
+    """
     return json_response({"error_code": error_code, "message": message}, status)
 
 
@@ -108,8 +114,8 @@ def to_json(value: Any) -> bytes:
 
 
 def paginate(items: list[Any], limit_max: int | None = None) -> list[Any]:
-    """Returns the part of a list that `offset` and `limit` of the query select. A limit of 0 or less, or above
-    `limit_max`, counts as `limit_max`; if `limit_max` is None, it counts as no limit."""
+    """Returns the part of a list that the parameters `offset` and `limit` of the current request's query select. A
+    `limit` of 0 or less, or above `limit_max`, counts as `limit_max`; if `limit_max` is None, it counts as no limit."""
     offset = max(0, query_integer("offset", 0))
     limit = query_integer("limit", -1)
     if limit <= 0 or (limit_max is not None and limit > limit_max):

@@ -29,7 +29,10 @@ WsgiApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
 def environ_of(scope: Any, body: Body | None, principal: Principal | None) -> dict[str, Any]:
     """The WSGI environ of an ASGI request. A body that is too large only contributes its length.
 
-    With `body` None the application only finds out whether the request is authorized; see `PREFLIGHT_KEY`.
+    Args:
+        scope: the ASGI scope of the request.
+        body: None means that the application only finds out whether the request is authorized; see `PREFLIGHT_KEY`.
+        principal: the sender of the request; None means that the application must authenticate it.
     """
     host, port = scope.get("server") or ("localhost", 80)
     client = scope.get("client") or ("", 0)
@@ -75,7 +78,7 @@ def environ_of(scope: Any, body: Body | None, principal: Principal | None) -> di
 
 
 def call(application: WsgiApplication, environ: dict[str, Any]) -> AppResponse:
-    """Runs the application in this thread and returns its response."""
+    """Runs the application in this thread for the request with this WSGI environ, and returns its response."""
     started: list[tuple[str, list[tuple[str, str]]]] = []
 
     def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], object]:

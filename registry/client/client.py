@@ -152,6 +152,11 @@ class RegistryClient:
     def lookup(self, subject: str, text: str, references: Sequence[SchemaReference] = ()) -> RegisteredSchema:
         """The version of a subject that has the given schema.
 
+        Args:
+            subject: the subject to search.
+            text: the schema as JSON.
+            references: the versions of other subjects that the schema refers to.
+
         Raises:
             SubjectNotFound: the subject has no versions.
             SchemaNotFound: no version equals the schema.
@@ -423,7 +428,10 @@ class RegistryClient:
         """Sends any request of the API and returns the JSON of the response, which is not cached.
 
         Args:
+            method: the HTTP method.
             path: percent-encoded, such as `/subjects/a%2Fb/versions`.
+            query: the parameters after `?`, not encoded.
+            body: is sent as JSON; None sends no body.
         """
         return self._call(method, path, shape=object, query=query, body=body)
 
@@ -462,7 +470,8 @@ class RegistryClient:
 
 
 def _weight(key: Hashable, value: Any) -> int:
-    """The weight of a cache entry for the limit of the cache: approximately its number of characters."""
+    """The weight of a cache entry for the limit of the cache: approximately its number of characters. A value without a
+    schema's text is estimated from the texts in its key."""
     texts = sum(len(part) for part in key if isinstance(part, str)) if isinstance(key, tuple) else 0
     held = len(value.text) if isinstance(value, RegisteredSchema) else PARSED_WEIGHT * texts
     return ENTRY_WEIGHT + texts + held

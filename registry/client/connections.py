@@ -200,7 +200,7 @@ def _is_readable(connection: http.client.HTTPConnection) -> bool:
 
 
 def _is_tls_distrust(error: Exception) -> bool:
-    """Whether client or server rejected a certificate, which a retry does not change."""
+    """Whether an error means that client or server rejected the other's certificate, which a retry does not change."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return True
     return isinstance(error, ssl.SSLError) and "CERTIFICATE" in (error.reason or "")

@@ -78,7 +78,12 @@ def _auth(registry: RegistrySettings) -> Auth | None:
 
 
 def _token(path: Path) -> str:
-    """Reads the token file. It is called before every request, because token files are replaced before they expire."""
+    """Reads the token from a file. It is called before every request, because token files are replaced before they
+    expire.
+
+    Raises:
+        ValueError: the file cannot be read, is empty or is not ASCII.
+    """
     try:
         with path.open(encoding="ascii") as file:
             token = file.read(TOKEN_BYTES_MAX).strip()

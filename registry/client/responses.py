@@ -62,7 +62,13 @@ class RegisteredSchema:
 
 
 def schema_body(text: str, references: Sequence[SchemaReference], metadata: Mapping[str, str] | None) -> dict[str, Any]:
-    """The body of a request that registers, looks up or checks a schema."""
+    """The body of a request that registers, looks up or checks a schema.
+
+    Args:
+        text: the schema as JSON.
+        references: the versions that the schema refers to.
+        metadata: the properties of the schema's metadata, by name; None omits metadata from the body.
+    """
     body: dict[str, Any] = {"schema": text, "schemaType": "AVRO"}
     if references:
         body["references"] = [
@@ -100,10 +106,10 @@ def parse_registered_schema(response: Mapping[str, Any]) -> RegisteredSchema:
 
 
 def response_field(response: Any, name: str, kind: type[T]) -> T:
-    """Returns the value of one key in the JSON object of a response.
+    """Returns the value of the key `name` in the JSON object of a response.
 
     Raises:
-        ServiceError: the value is missing or has another type.
+        ServiceError: the value is missing or is not an instance of `kind`.
     """
     value = response.get(name) if isinstance(response, Mapping) else None
     if not isinstance(value, kind):
@@ -160,8 +166,8 @@ def response_value(
 
 
 def _redirect_error(response: HttpResponse) -> ServiceError:
-    """Returns the error for a redirect. Redirects are not followed: the target would receive the credentials, and a
-    POST would become a GET."""
+    """Returns the error for a response that is a redirect. Redirects are not followed: the target would receive the
+    credentials, and a POST would become a GET."""
     try:
         parts = urlsplit(response.location)
         target = f" to {parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.scheme and parts.netloc else ""

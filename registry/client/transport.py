@@ -67,7 +67,15 @@ class ApiCall:
         body: Any = None,
         is_repeatable: bool | None = None,
     ) -> ApiCall:
-        """Creates a request. With `is_repeatable` None every request is repeatable except a deletion."""
+        """Creates a request. With `is_repeatable` None every request is repeatable except a deletion.
+
+        Args:
+            method: the HTTP method.
+            path: percent-encoded.
+            query: the parameters after `?`, not encoded.
+            body: is sent as JSON; None sends no body.
+            is_repeatable: see the class.
+        """
         return cls(
             method,
             path,
@@ -166,7 +174,8 @@ class Transport:
             connections.close()
 
     def send(self, call: ApiCall) -> HttpResponse:
-        """Sends a request and returns the response with any status.
+        """Sends a request, with the retries that the module describes, and returns the last response, whatever its
+        status.
 
         Raises:
             RegistryUnavailable: no server responded.
@@ -208,7 +217,12 @@ class Transport:
 
     def _choose_server(self, attempts: _Attempts) -> Server:
         """Returns the server with the fewest failures for this request. Among equals it prefers servers that have not
-        failed within `DOWN_S`, then the order of the list."""
+        failed within `DOWN_S`, then the order of the list.
+
+        Args:
+            attempts: the failed attempts of this request. Servers with a failure that a retry does not change are not
+                chosen.
+        """
         now = self._clock()
         usable = [server for server in self.servers if server not in attempts.permanent]
         return min(

@@ -41,7 +41,15 @@ class RequestMetrics:
         self._offsets: dict[tuple[str, str, int, bool], int] = {}
 
     def count(self, method: str, route: str, status: int, seconds: float, *, cached: bool) -> None:
-        """Counts a response. It runs some ten thousand times per second, so it does little work."""
+        """Counts a response. It runs some ten thousand times per second, so it does little work.
+
+        Args:
+            method: the HTTP method of the request.
+            route: the matched URL rule; "" without a match.
+            status: the HTTP status of the response.
+            seconds: the duration of the request.
+            cached: whether the response came from the cache.
+        """
         key = (method, route, status, cached)
         offset = self._offsets.get(key)
         if offset is None:

@@ -136,8 +136,13 @@ def settings_of(repository: Repository) -> ReplicatedSettings:
 
 
 def _schemas(request: ReplicationRequest, repository: Repository) -> Iterator[ReplicatedSchema]:
-    """Yields the requested schemas in order, up to the maximum length of a response. They are read in small batches,
-    because each may have megabytes."""
+    """Yields the requested schemas in the order of the request, and stops at the maximum length of a response. They are
+    read in small batches, because each may have megabytes.
+
+    Args:
+        request: its `ids` are the schemas.
+        repository: the database of the source registry.
+    """
     characters = 0
     for context, ids in request.ids.items():
         for start in range(0, len(ids), SCHEMAS_PER_QUERY):

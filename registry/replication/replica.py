@@ -359,7 +359,12 @@ class Replica:
 
 
 def promote(database: Database, now_ms: int) -> ReplicationState:
-    """Makes a replica writable, immediately and permanently. Returns its last state as a replica.
+    """Makes a replica writable, immediately and permanently, and restores the mode that its source had. Returns the
+    replication state with the time of the promotion.
+
+    Args:
+        database: the replica's database.
+        now_ms: is stored as the time of the promotion.
 
     Raises:
         ReplicationStopped: the database is not a replica.

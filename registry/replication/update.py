@@ -153,6 +153,12 @@ def _row_key(repository: Repository, context: str, version: ReplicatedVersion, u
     """Returns the primary key of the row with a version's schema. Adds the schema from the update if the database does
     not have it.
 
+    Args:
+        repository: the database of the replica.
+        context: the context of the version's subject.
+        version: the version in the source registry.
+        update: contains the new schemas.
+
     Raises:
         ReplicaDiverged: the database has another schema with this id, or the update does not contain the schema.
     """

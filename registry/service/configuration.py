@@ -107,7 +107,8 @@ class Configuration:
         self._default_level = default_level
 
     def settings(self, repository: Repository, subject: str) -> SubjectSettings:
-        """Resolves a subject's alias and returns the effective settings, whether or not the subject exists."""
+        """Resolves a subject's alias and returns the effective configuration and mode of the resolved subject, whether
+        or not it exists."""
         config = self.config(repository, subject)
         target = alias_target(subject, config)
         if target != subject:
@@ -115,7 +116,8 @@ class Configuration:
         return SubjectSettings(target, config, mode_of(repository, target))
 
     def config(self, repository: Repository, scope: str | None) -> ConfigEntry:
-        """The effective configuration of a scope."""
+        """The effective configuration of a scope: its own entry merged with those of its enclosing scopes and the
+        default level."""
         scopes = scopes_of(scope)
         entries = repository.configs(scopes)
         return effective_config([entries.get(scope) for scope in scopes], self._default_level.value)

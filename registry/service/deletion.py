@@ -145,7 +145,11 @@ class Deletion:
 def _claim(repository: Repository, subject: str, state: SubjectState, versions: Sequence[int]) -> None:
     """Verifies that the subject's state is still `state`, and locks the subject and the versions until the end of the
     transaction. Meanwhile no reference to the versions can be added. Queries after this call see all existing
-    references."""
+    references.
+
+    Raises:
+        WriteConflict: the state of the subject has changed.
+    """
     repository.claim_subject(subject, state)
     repository.lock_versions(state.subject_id, versions)
 

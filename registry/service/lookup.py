@@ -335,8 +335,8 @@ class Lookup:
         return self._database.read(read)
 
     def _in_other_contexts(self, repository: Repository, subject: str) -> Iterator[str]:
-        """The existing subjects with the name `subject` in contexts other than the default one; empty if the name has a
-        context."""
+        """The existing subjects with the name `subject` in contexts other than the default one, as qualified names;
+        empty if `subject` has a context itself."""
         if is_qualified(subject):
             return
         names = [qualified(context, subject) for context in repository.contexts() if context != DEFAULT_CONTEXT]
@@ -345,7 +345,8 @@ class Lookup:
         yield from (name for name in names if name in stored)
 
     def _readable(self, repository: Repository, schemas: list[StoredSchema]) -> list[StoredSchema]:
-        """The schemas that the client may read.
+        """Returns those of the schemas that the client may read. This class returns all; `RestrictedLookup` overrides
+        the method.
 
         Raises:
             AccessDenied: there are schemas, but the client may read none of them.
@@ -353,7 +354,7 @@ class Lookup:
         return schemas
 
     def _is_readable(self, repository: Repository, schema: StoredSchema) -> bool:
-        """Whether the client may read a schema."""
+        """Whether the client may read a schema. True in this class; `RestrictedLookup` overrides the method."""
         return True
 
     def _first_in_contexts(self, repository: Repository, subject: str, find: Callable[[str], T | None]) -> T | None:
@@ -368,7 +369,8 @@ class Lookup:
     def _by_id(
         self, repository: Repository, schema_id: int, subject: str | None
     ) -> tuple[StoredSchema | None, StoredVersion | None]:
-        """Returns a schema by id in the context of a subject, and its newest version under that subject.
+        """Returns a schema by id in the context of a subject (None if it is not found), and its newest version under
+        that subject (None without one).
 
         With a qualified subject (`:.eu:orders`) the schema is found only if a version of the subject uses it. With a
         context alone (`:.eu:`) every schema of that context is found. For an unqualified subject the search continues

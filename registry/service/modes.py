@@ -140,7 +140,11 @@ class Modes:
 
 def _refuse_on_replica(repository: Repository) -> None:
     """Rejects changes of modes on a replica. Other changes need no such check, because a replica's global mode is
-    read-only."""
+    read-only.
+
+    Raises:
+        OperationNotPermitted: the database is a replica that is not promoted.
+    """
     replication = repository.replication_state()
     if replication is not None and not replication.is_promoted:
         raise OperationNotPermitted(
@@ -192,6 +196,10 @@ def _purge_soft_deleted(repository: Repository, scope: str | None) -> bool:
 
     Returns:
         Whether there were any.
+
+    Raises:
+        OperationNotPermitted: the scope has versions that are not deleted.
+        ReferenceExists: a version outside the scope refers to one of the versions.
     """
     if scope is not None and not is_context_scope(scope):
         stored = repository.versions(subject=scope, deleted=True)

@@ -49,8 +49,12 @@ class Presentation:
         self._parser = parser
 
     def present(self, stored: StoredSchema, options: PresentationOptions) -> PresentedSchema:
-        """Returns the parts of a stored schema that the requested format changes, and the tagged records and fields. An
-        unknown format changes nothing.
+        """Returns the parts of a stored schema that the requested formats change, and its records and fields with the
+        requested tags. An unknown format changes nothing.
+
+        Args:
+            stored: the schema.
+            options: the requested formats and tags.
 
         Raises:
             InvalidSchema: the schema cannot be parsed with its references.

@@ -326,6 +326,12 @@ class Registration:
 
         A schema with an error is returned too, because an existing version may already have it. The schema is None if
         it cannot be parsed or if the request has none.
+
+        Args:
+            repository: contains the referenced schemas.
+            request: the request.
+            settings: the subject and its effective configuration, which decides how strictly a new schema is checked.
+            normalize: normalizes the schema's text.
         """
         if not has_schema_text(request):
             return None, None
@@ -448,10 +454,11 @@ def _new_id_of(decided: StoredVersion | _RegistrationPlan) -> IdRequest | None:
 
 
 def _locked_schema(repository: Repository, plan: _RegistrationPlan) -> StoredSchema:
-    """Returns the existing schema that the new version uses, locked against deletion until the transaction ends.
+    """Returns the existing schema `plan.known`, which the new version uses, locked against deletion until the
+    transaction ends.
 
     Raises:
-        WriteConflict: the schema was deleted or soft-deleted after the decision.
+        WriteConflict: the schema was deleted or soft-deleted after the plan was made.
     """
     assert plan.known is not None
     if not repository.lock_schema(plan.known.row_key):
@@ -505,8 +512,8 @@ def _require_mode(subject: str, request: SchemaRequest, mode: Mode) -> None:
 
 
 def refresh_lookup_keys(repository: Repository, subject: str, version: int) -> None:
-    """Recomputes the lookup keys of all schemas that refer to a version, directly or through others. To be called after
-    the version got another schema."""
+    """Recomputes the lookup keys of all schemas that refer to a version, directly or through other schemas. To be
+    called after the version (`subject`, `version`) got another schema."""
     # A new parser, because the service's own would cache schemas that are not committed.
     parser = SchemaParser()
     pending, visited = [(subject, version)], set[int]()
@@ -524,7 +531,15 @@ def refresh_lookup_keys(repository: Repository, subject: str, version: int) -> N
 def _remove_replaced_versions(
     repository: Repository, subject_id: int, plan: _RegistrationPlan, schema: StoredSchema
 ) -> None:
-    """Deletes soft-deleted versions that a new version with the same schema replaces, unless they are referenced."""
+    """Permanently deletes the soft-deleted versions that a new version with the same schema replaces, unless they are
+    referenced.
+
+    Args:
+        repository: the database.
+        subject_id: the row id of the subject.
+        plan: names the subject and the new version; only earlier versions are deleted.
+        schema: the schema of the new version.
+    """
     replaced = [
         found.version
         for found in repository.versions(subject=plan.subject, schema_key=schema.row_key, deleted=True)

@@ -176,6 +176,12 @@ class SchemaParser:
         """Returns the request with changed tags in its schema's text. Adds and removes the tags that the request lists;
         if the request propagates tags, the tags of the latest version are added too.
 
+        Args:
+            repository: contains the referenced schemas.
+            subject: the subject of the request.
+            request: if it has no schema text, the schema of the latest version is tagged.
+            latest: the latest version of the subject; None if the subject has no version.
+
         Raises:
             InvalidSchema: the text is not an Avro schema, a reference does not exist, or a tagged record or field does
                 not exist.

@@ -220,10 +220,11 @@ class Database:
             wait_out_leases(self._lease_s)
 
     def wait_for_writers(self) -> None:
-        """Waits until all writes that were decided under settings from before this call have been written or rejected.
+        """Waits for all registrations that read configuration and modes before this call, to decide whether they are
+        allowed. Each has then been committed or rejected.
 
         Raises:
-            StoreError: the database failed, or a writer has not ended in time.
+            StoreError: the database failed, or a registration has not ended in time.
         """
         self._read(lambda repository: repository.wait_for_writers(), Purpose.AUTOCOMMIT_READS, None)
 
@@ -391,8 +392,16 @@ class Database:
             )
 
     def _revision(self, connection: Connection, script: ScriptDirectory) -> str | None:
-        """The migration of the tables; None if they have none. If the tables are newer but compatible, the newest
-        migration of the running release."""
+        """The migration that the tables are at; None if there are no tables. If the tables are newer but compatible,
+        the newest migration of the running release.
+
+        Args:
+            connection: a connection to the database.
+            script: the migrations of the running release.
+
+        Raises:
+            DatabaseUnusable: the tables are at an unknown migration and not compatible.
+        """
         found: str | None = MigrationContext.configure(connection).get_current_revision()
         known = {row.revision for row in script.walk_revisions()}
         if found is None or found in known:
@@ -431,7 +440,12 @@ def _state(error: SQLAlchemyError) -> str | None:
 
 
 def _client_message(error: SQLAlchemyError, commit_state: _CommitState) -> str:
-    """The message for clients: without the database's address and the SQL, which are in the log."""
+    """The message for clients: without the database's address and the SQL, which are in the log.
+
+    Args:
+        error: the failure of a transaction.
+        commit_state: whether the transaction had begun to commit; the message then warns that its outcome is unknown.
+    """
     if isinstance(error, PoolTimeout):
         return "Error in the registry's database: all connections are in use; try again"
     if _state(error) in TIMEOUT_STATES:
@@ -455,9 +469,11 @@ def _driver_message(error: SQLAlchemyError) -> str:
 
 
 def _serves_from(script: ScriptDirectory) -> str:
-    """The oldest migration after which every migration only adds to the tables.
+    """Returns the name of the oldest migration after which every migration only adds to the tables. Releases that have
+    this migration can serve a database with the newest tables.
 
-    Releases that have this migration can serve a database with the newest tables.
+    Args:
+        script: the migrations of the running release.
     """
     head = script.get_current_head()
     assert head is not None

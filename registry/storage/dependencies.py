@@ -171,7 +171,12 @@ class DependencyRecorder:
         self._is_cacheable = True
 
     def record(self, repository: RevisionSource, dependency: Dependency) -> None:
-        """Records the revision that a read will depend on. To be called before the read."""
+        """Records the current revision of the data that a method is about to read. To be called before the read.
+
+        Args:
+            repository: reads the revision.
+            dependency: the data: the versions of a subject, the list of subjects, or data with the registry's revision.
+        """
         if self._revision is None:
             if isinstance(dependency, SubjectDependency):
                 # One statement reads the registry's revision and the subject's.

@@ -96,7 +96,8 @@ class DatabaseAddress:
 
 
 def open_engine(address: DatabaseAddress, connections: int) -> Engine:
-    """Creates an engine, which connects later; at most `connections` are open to PostgreSQL at once."""
+    """Creates a SQLAlchemy engine for a database, which connects later. At most `connections` are open to PostgreSQL at
+    once; SQLite always uses `SQLITE_CONNECTIONS`."""
     # Both drivers open transactions late and with an unsuitable isolation. They are switched off (AUTOCOMMIT on
     # PostgreSQL, `isolation_level = None` on SQLite), and `_begin` opens transactions.
     if address.is_sqlite:
@@ -147,9 +148,9 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Switches to WAL and waits for other processes. SQLite ignores its busy timeout for this statement, and several
-    processes that start on a new database switch at the same time.
-    """
+    """Switches a SQLite database to its write-ahead log (WAL). While other processes use the database, tries again for
+    up to `SQLITE_BUSY_TIMEOUT_S`. SQLite ignores its busy timeout for this statement, and several processes that start
+    on a new database switch at the same time."""
     deadline = time.monotonic() + SQLITE_BUSY_TIMEOUT_S
     while True:
         try:

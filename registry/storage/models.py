@@ -72,7 +72,8 @@ class IdentityRow(Base):
 
 
 class MigrationRow(Base):
-    """One row with the name of a migration. Every release that has this migration may serve these tables."""
+    """The name of the migration that a release must have to serve these tables; all later migrations only add to them.
+    The table has one row, and an upgrade replaces it."""
 
     __tablename__ = "registry_migrations"
 

@@ -339,7 +339,8 @@ class Repository:
 
     @depends_on(registry_revision)
     def config(self, scope: str | None) -> ConfigEntry | None:
-        """The configuration of a subject, of a context, or (None) of the whole default context."""
+        """The configuration that is set on a scope itself: a subject, a context, or (None) the whole default context.
+        None if nothing is set."""
         return self.configs([scope]).get(scope)
 
     @depends_on(registry_revision)
@@ -422,7 +423,7 @@ class Repository:
         return min(same, key=lambda schema: schema.row_key, default=None)
 
     def schemas_by_id(self, context: str, ids: Sequence[int]) -> list[StoredSchema]:
-        """Loads the schemas with the given ids, sorted by id; missing ones are omitted."""
+        """Loads the schemas with the given ids in a context, sorted by id; missing ones are omitted."""
         found: list[StoredSchema] = []
         for part in batches(ids):
             found += self._schemas(statements.SCHEMAS_BY_ID, {"context": context, "ids": part})
@@ -439,12 +440,18 @@ class Repository:
         return [stored_schema(row, references, deleted=not row.live) for row in rows]
 
     def lock_schema(self, row_key: int) -> bool:
-        """Locks a schema and its versions against deletion until the transaction ends; False if it does not exist."""
+        """Locks a schema and its versions against deletion until the transaction ends. Returns False if the schema does
+        not exist."""
         return self._connection.scalar(statements.LOCK_SCHEMA, {"row_key": row_key}) is not None
 
     def is_soft_deleted_for(self, row_key: int, subject: str) -> bool:
-        """Whether all versions of a schema are soft-deleted, or at least one of its versions under the subject is. A
-        new version of the schema under the subject then makes deleted data visible again."""
+        """Whether a new version of a schema under a subject makes deleted data visible again: all versions of the
+        schema are soft-deleted, or at least one of its versions under this subject is.
+
+        Args:
+            row_key: the row key of the schema.
+            subject: the subject of the new version.
+        """
         of_subject = sa.select(SubjectRow.id).where(SubjectRow.name == subject).scalar_subquery()
         live = sa.func.max(sa.case((VersionRow.deleted, 0), else_=1))
         deleted_here = sa.func.max(
@@ -470,7 +477,13 @@ class Repository:
     ) -> int | None:
         """Stores a schema and returns its row key, or None if a concurrent transaction has just stored it.
 
-        `is_copy` is True if the context already has the same schema under another id.
+        Args:
+            context: the context that the id belongs to.
+            schema_id: the id.
+            content: the text, references, metadata and rules.
+            lookup_key: the lookup key of the content.
+            now_ms: is stored as the time of creation.
+            is_copy: True if the context already has the same schema under another id.
         """
         row = schema_row(context, schema_id, content, lookup_key, now_ms, is_copy=is_copy)
         result = self._connection.execute(statements.add_schema(self._connection.dialect.name), row)
@@ -507,7 +520,8 @@ class Repository:
         return found
 
     def referencing_schemas(self, subject: str, version: int, *, deleted: bool) -> list[StoredSchema]:
-        """Schemas that refer to a version, sorted by id. Unless `deleted`, only those with a live version."""
+        """Schemas that refer to a version of a subject, sorted by id. Unless `deleted`, only schemas with a live
+        version."""
         if not is_storable(subject):
             return []
         refers = sa.exists().where(
@@ -547,7 +561,7 @@ class Repository:
     # it, and denials are not cached.
     @depends_on(registry_revision)
     def subjects_using(self, row_key: int) -> list[str]:
-        """The subjects with a version that uses the schema; soft-deleted versions count too."""
+        """The subjects with a version that uses the schema with this row key; soft-deleted versions count too."""
         query = sa.select(SubjectRow.name).join(VersionRow, VersionRow.subject_id == SubjectRow.id)
         return list(self._connection.scalars(query.where(VersionRow.schema_key == row_key).distinct()))
 
@@ -667,7 +681,8 @@ class Repository:
         return expected.subject_id
 
     def require_settings(self, expected: ExpectedRevisions) -> None:
-        """Requires unchanged configuration and modes; to be called after the subject is claimed.
+        """Requires that configuration and modes have not changed since the revisions `expected` were read; to be called
+        after the subject is claimed.
 
         Raises:
             WriteConflict: the settings have changed, or the database has returned to an earlier state.
@@ -680,7 +695,7 @@ class Repository:
 
     @depends_on(subject_revision)
     def version_numbers(self, subject: str) -> list[tuple[int, bool]]:
-        """The number of each stored version and whether it is soft-deleted, ascending."""
+        """The versions of a subject as (number, whether it is soft-deleted), ascending by number."""
         if not is_storable(subject):
             return []
         query = (
@@ -762,8 +777,8 @@ class Repository:
 
     @depends_on(version_revision, uncacheable_if_none=True)
     def version(self, subject: str, version: int, *, deleted: bool = False) -> StoredVersion | None:
-        """One version, or the newest one for `LATEST`; None if there is none. Soft-deleted versions are found only with
-        `deleted`."""
+        """One version of a subject, or its newest one for `LATEST`; None if there is none. Soft-deleted versions are
+        found only with `deleted`."""
         if not is_storable(subject):
             return None
         view = cast("SubjectView | None", self._cached_result(("view", subject)))
@@ -804,8 +819,18 @@ class Repository:
         now_ms: int,
     ) -> StoredSchema:
         """Adds a schema and, as the next version of a subject, a version with it; in one statement on PostgreSQL.
+        Returns the schema.
 
         The schema must have no references and be new to its context.
+
+        Args:
+            subject: the subject.
+            expected: the revisions that the registration was decided on.
+            version: the number of the new version.
+            schema_id: the id of the schema.
+            content: the schema.
+            lookup_key: the lookup key of the content.
+            now_ms: is stored as the time of creation of schema and version.
 
         Raises:
             WriteConflict: one of the `expected` revisions has changed, or the schema was added by another transaction.
@@ -829,7 +854,15 @@ class Repository:
         return StoredSchema(schema_id, content, now_ms, context=context, row_key=row_key)
 
     def put_version(self, subject_id: int, version: int, schema_key: int, now_ms: int) -> bool:
-        """Adds or replaces a version. Returns whether the replaced version had another schema."""
+        """Adds a version, or gives an existing one a schema and restores it if it is soft-deleted. Returns whether the
+        version existed with another schema, which is deleted if no version uses it any more.
+
+        Args:
+            subject_id: the row id of the subject.
+            version: the number of the version.
+            schema_key: the row key of the schema.
+            now_ms: is stored as the time of creation.
+        """
         chosen = (VersionRow.subject_id == subject_id, VersionRow.version == version)
         before = self._connection.scalar(sa.select(VersionRow.schema_key).where(*chosen))
         if before is None:
@@ -856,7 +889,7 @@ class Repository:
             self._connection.execute(held.with_for_update())
 
     def lock_referenced_version(self, target: str, version: int, *, deleted: bool = False) -> bool:
-        """Locks a version against deletion until the transaction ends.
+        """Locks a version of the subject `target` against deletion until the transaction ends.
 
         Returns False if the version does not exist or, unless `deleted`, is soft-deleted.
         """
@@ -896,7 +929,8 @@ class Repository:
 
 
 def reserve_schema_id(connection: Connection, request: IdRequest) -> ReservedIds:
-    """Reserves the next id of a context in its own transaction of one statement. PostgreSQL only.
+    """Reserves the next id of the request's context, in its own transaction of one statement. Returns the id by
+    context. PostgreSQL only.
 
     The statement does not wait for the disk. The transaction that uses the id commits later and flushes this one as
     well.

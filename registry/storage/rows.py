@@ -105,5 +105,5 @@ def stored_schema(
 
 
 def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Splits a list into parts, because databases limit the number of parameters of a statement."""
+    """Splits a list into parts of at most 500 items, because databases limit the parameters of a statement."""
     return (items[start : start + 500] for start in range(0, len(items), 500))

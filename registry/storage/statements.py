@@ -144,13 +144,15 @@ CONTEXT_LISTED: Final = sa.select(ContextRow.listed).where(ContextRow.name == bi
 
 
 def insert_for(dialect: str, table: Any) -> Any:
-    """An INSERT into the table, with support for ON CONFLICT."""
+    """An INSERT into the table, with support for ON CONFLICT; `dialect` is SQLAlchemy's name of the database, such as
+    `postgresql`."""
     return (postgresql if dialect == "postgresql" else sqlite).insert(table)
 
 
 @cache
 def add_schema(dialect: str) -> Any:
-    """The statement that adds a schema unless a concurrent transaction has added the same content."""
+    """The statement that adds a schema and returns its row key. It adds and returns nothing if a concurrent transaction
+    has added the same content. `dialect` is as for `insert_for`."""
     return (
         insert_for(dialect, SchemaRow)
         .on_conflict_do_nothing(index_elements=["context", "fingerprint", "copy"])

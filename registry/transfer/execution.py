@@ -54,7 +54,8 @@ class ImportResult:
 
 
 def read_target(remote: RemoteRegistry, snapshot: Snapshot, steps: ProgressCallback) -> TargetContent:
-    """Reads the target's content in the contexts and scopes of a snapshot; `steps` receives the progress."""
+    """Reads the content of the registry `remote`, the target of an import, in the contexts and scopes of a snapshot;
+    `steps` receives the progress."""
     contexts = sorted({version.context for version in snapshot.versions})
     return TargetContent(
         read_versions(remote, contexts, steps),
@@ -130,7 +131,11 @@ def find_missing_versions(
     """Reads the target after an import. Returns a message for each version of the snapshot that is missing there, or
     that has another id or deleted flag.
 
-    `skipped` are versions that are not checked. `steps` receives the progress.
+    Args:
+        remote: the target.
+        snapshot: the imported versions.
+        steps: receives the progress.
+        skipped: versions that are not checked.
     """
     existing = read_versions(remote, sorted({version.context for version in snapshot.versions}), steps)
     wrong = []

@@ -77,7 +77,8 @@ def _nonempty_contexts(
 def read_versions(
     remote: RemoteRegistry, contexts: Iterable[str], steps: ProgressCallback
 ) -> dict[SubjectVersion, ExportedVersion]:
-    """Reads all versions of the contexts, keyed by subject and version number; `steps` receives the progress."""
+    """Reads all versions of the contexts from the registry `remote`, keyed by subject and version number; `steps`
+    receives the progress."""
     found: dict[SubjectVersion, ExportedVersion] = {}
     count = 0
 
@@ -92,16 +93,19 @@ def read_versions(
 
 
 def read_configs(remote: RemoteRegistry, scopes: Sequence[str], steps: ProgressCallback) -> dict[str, str]:
-    """Reads the scopes' own configurations, as JSON text by scope; `steps` receives the progress.
+    """Reads the scopes' own configurations from the registry `remote`, as JSON text by scope; `steps` receives the
+    progress.
 
-    The API cannot list them, so each scope is read.
+    The API cannot list them, so each scope is read. Scopes without a configuration are omitted.
     """
     return _read_scopes(remote.config, scopes, lambda done: steps("reading configurations", done, len(scopes)))
 
 
 def read_modes(remote: RemoteRegistry, scopes: Sequence[str], steps: ProgressCallback) -> dict[str, str]:
-    """Reads the scopes' own modes, by scope; `steps` receives the progress. The API cannot list them, so each scope is
-    read."""
+    """Reads the scopes' own modes from the registry `remote`, by scope; `steps` receives the progress.
+
+    The API cannot list them, so each scope is read. Scopes without a mode are omitted.
+    """
     return _read_scopes(remote.mode, scopes, lambda done: steps("reading modes", done, len(scopes)))
 
 

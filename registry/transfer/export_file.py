@@ -33,7 +33,7 @@ LINE_BYTES_MAX: Final = 256 * 1024 * 1024  # registries accept no larger schema;
 
 
 def write_snapshot(snapshot: Snapshot, out: BinaryIO) -> None:
-    """Writes an export file."""
+    """Writes a snapshot to `out` in the format of an export file."""
     digest = hashlib.sha256()
     count = 0
     for line in _lines(snapshot):
@@ -292,8 +292,8 @@ def parse_version_object(response: Mapping[str, Any]) -> ExportedVersion:
 
 
 def _with_sorted_lists(value: Any) -> Any:
-    """Returns metadata of a schema with sorted lists, so that equal metadata are written equally: their lists (tags,
-    sensitive properties) are sets."""
+    """Returns a copy of a schema's metadata (a JSON value) with sorted lists, so that equal metadata are written
+    equally: their lists (tags, sensitive properties) are sets."""
     if isinstance(value, dict):
         return {key: _with_sorted_lists(item) for key, item in value.items()}
     return sorted(value, key=json_text) if isinstance(value, list) else value

@@ -196,8 +196,8 @@ def _dangling_references(snapshot: Snapshot, target: TargetContent) -> Iterator[
 
 
 def _conflicting_ids(snapshot: Snapshot, target: TargetContent) -> Iterator[ImportProblem]:
-    """Yields a problem for each version that has one id in the file and another in the target, and for each id that has
-    two different schemas.
+    """Yields a problem for each version that has one id in the export file (`snapshot`) and another in the target, and
+    for each id that has two different schemas.
 
     One schema with several ids is no conflict: merged registries have these, and every id is in use by messages.
     """
@@ -231,7 +231,8 @@ def _conflicting_version_id(version: ExportedVersion, target: TargetContent) -> 
 
 
 def _readonly_subjects(snapshot: Snapshot, target: TargetContent) -> Iterator[ImportProblem]:
-    """Returns the read-only subjects of the target that the import would change."""
+    """Yields a problem for each read-only scope of the target in which the import of the snapshot would register or
+    delete a version."""
     reported = set()
     for version in snapshot.versions:
         scope, mode = mode_in_force(version.subject, target.modes)
@@ -258,13 +259,14 @@ def _needs_change(version: ExportedVersion, target: TargetContent) -> bool:
 
 
 def _content_actions(snapshot: Snapshot, target: TargetContent) -> list[RegisterVersion | SoftDeleteVersion]:
-    """Returns the registrations and soft deletions of an import in an order that the target accepts.
+    """Returns the registrations and soft deletions that the import of a snapshot makes, in an order that the target
+    accepts.
 
     A version is registered after the versions that it refers to, and deleted before them. But a deleted version to
     which a live version refers is deleted before any version that refers to it is registered.
 
     Raises:
-        CircularReferences: references are circular; `nodes` are actions.
+        CircularReferences: references are circular; its `nodes` are the actions of the versions.
     """
     registered, deleted = _needed_actions(snapshot, target)
     same_id = defaultdict(list)
@@ -300,8 +302,8 @@ def _content_actions(snapshot: Snapshot, target: TargetContent) -> list[Register
 def _needed_actions(
     snapshot: Snapshot, target: TargetContent
 ) -> tuple[dict[SubjectVersion, RegisterVersion], dict[SubjectVersion, SoftDeleteVersion]]:
-    """The versions of the export to register in the target, and those to soft-delete there. Registering a version that
-    is soft-deleted only in the target restores it."""
+    """The versions of a snapshot to register in the target, and those to soft-delete there, as (registrations, soft
+    deletions) by version. Registering a version that is soft-deleted only in the target restores it."""
     registered, deleted = {}, {}
     for version in snapshot.versions:
         existing = target.versions.get(version.key)

@@ -135,14 +135,20 @@ class RemoteRegistry:
             return None
 
     def set_config(self, scope: str, changes: Mapping[str, Any] | None) -> None:
-        """Changes a configuration, with the key names of PUT requests; None removes it."""
+        """Changes the configuration of a scope. With `changes` None, removes the scope's whole configuration.
+
+        Args:
+            scope: the scope.
+            changes: the new values, by the key names of PUT requests.
+        """
         if changes is not None:
             self._client.call("PUT", _path("config", scope), body=changes)
         else:
             self._client.call("DELETE", _path("config", scope))
 
     def set_mode(self, scope: str, mode: str | None, *, force: bool = False) -> None:
-        """Sets a mode; None removes it. `force` permits IMPORT mode for a scope with versions."""
+        """Sets the mode of a scope. With `mode` None, removes the scope's own mode. `force` permits IMPORT mode for a
+        scope with versions."""
         if mode is not None:
             query = {"force": "true"} if force else {}
             self._client.call("PUT", _path("mode", scope), query=query, body={"mode": mode})

@@ -120,7 +120,7 @@ class Selection:
         return [version for version in versions if version.key in taken]
 
     def select_from(self, snapshot: Snapshot) -> Snapshot:
-        """Returns the selected part of an export."""
+        """Returns the selected part of an export: versions, and the configurations and modes of their scopes."""
         versions = tuple(self.versions(snapshot.versions))
         contexts = self.selected_contexts(snapshot.contexts)
         scopes = set(scopes_of(contexts, {version.subject for version in versions}))

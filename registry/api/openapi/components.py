@@ -99,7 +99,8 @@ EXAMPLES: Final[Mapping[str, list[Any]]] = {
 
 
 def _body(payload: type[Schema]) -> Json:
-    """The JSON schema of a request body. It allows other keys, because the server ignores them."""
+    """The JSON schema of the request body that the marshmallow class `payload` parses. It allows other keys, because
+    the server ignores them."""
     found = payload()
     properties = {field.data_key or name: _field(field) for name, field in found.fields.items()}
     required = [field.data_key or name for name, field in found.fields.items() if field.required]
