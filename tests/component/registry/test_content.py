@@ -150,9 +150,10 @@ def test_unresolvable_references_are_rejected(registry: RegistryInProcess, subje
 
 
 def test_references_to_soft_deleted_versions_are_rejected(registry: RegistryInProcess, subject: str) -> None:
-    registry.registered("sub", SUB)
-    assert registry.delete("/subjects/sub").status == 200
-    references = [{"name": "otherns.Sub", "subject": "sub", "version": 1}]
+    target = f"{subject}-target"
+    registry.registered(target, SUB)
+    assert registry.delete(f"/subjects/{target}").status == 200
+    references = [{"name": "otherns.Sub", "subject": target, "version": 1}]
     assert registry.register(subject, MY, references=references).error[:2] == (422, 42201)
     checked = registry.post(f"/compatibility/subjects/{subject}/versions", {"schema": MY, "references": references})
     assert checked.error[:2] == (422, 42201)
