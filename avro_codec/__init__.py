@@ -25,7 +25,7 @@ _CORE, _WHY_NONE = library.load()
 
 
 def core_library() -> library.Library | None:
-    """Returns the compiled core, or None if it is not built; see `missing_core_reason`."""
+    """Returns the compiled core, or None if it cannot be used; `missing_core_reason` returns the reason."""
     return _CORE
 
 
@@ -35,5 +35,6 @@ def missing_core_reason() -> str:
 
 
 def build() -> str:
-    """Returns the implementation that converts rows: "python", or "core" with its versions."""
+    """Returns the name of the implementation that converts messages to rows: "python", or "core" followed by its
+    versions."""
     return "python" if core_library() is None else f"core {library.ABI}.{library.PROGRAM_VERSION}"

@@ -34,7 +34,8 @@ def compile_check(schema: Schema, core: Library | None) -> Check:
     It is not thread-safe.
 
     Args:
-        core: confirms valid bodies faster; None walks each body in Python.
+        schema: the writer schema of the bodies.
+        core: the compiled core, which confirms valid bodies faster; None to validate each body in Python.
 
     Raises:
         BadBody: values of the schema are nested too deeply even without recursion.
@@ -62,7 +63,7 @@ def compile_check(schema: Schema, core: Library | None) -> Check:
 
 
 def deepest_nesting(schema: Schema) -> int:
-    """Returns how deep values of the schema are nested at most, counting a recursive type once.
+    """Returns the maximum number of levels to which values of the schema are nested, counting a recursive type once.
 
     Each recursion in a body adds at most this many levels. `compile_check` therefore limits the number of recursions so
     that no body exceeds `NESTED_MAX`.

@@ -25,7 +25,7 @@ from headrace.avro_schema import (
 
 
 def encode_long(n: int) -> bytes:
-    """Returns the zigzag varint of an int or long."""
+    """Returns the encoding of an Avro int or long, a zigzag varint."""
     n = (n << 1) ^ (n >> 63)
     if n < 128:
         return bytes((n,))

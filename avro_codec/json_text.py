@@ -119,7 +119,11 @@ class _JsonCompiler:
 
 def _take_names(limits: Limits, named_bytes: int) -> None:
     """Adds the length of names (a record's field names, an enum's symbol, a union's branch) to the total of the
-    message, before they are written.
+    message, before they are written to the JSON text.
+
+    Args:
+        limits: holds the total of the message.
+        named_bytes: the length to add.
 
     Raises:
         UnreadableValue: the names would make the row much larger than the message.

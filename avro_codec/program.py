@@ -59,7 +59,7 @@ class OperationFlag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class CoreOperation:
-    """One operation of the core that does not jump; operands are numbers, or constants as bytes."""
+    """One operation of the core that has no inner operations; operands are numbers, or constants as bytes."""
 
     op: Op
     operands: tuple[int | bytes, ...] = ()
@@ -118,7 +118,7 @@ _PROMOTIONS: dict[tuple[PrimitiveType, PrimitiveType], Code] = {
 
 
 def walk_primitive(kind: PrimitiveType) -> Code:
-    """Returns the core's operations that validate a value of this primitive type and leave its bytes unchanged."""
+    """Returns the core's operations that validate a value of the type `kind` and leave its bytes unchanged."""
     return _WALKS[kind]
 
 

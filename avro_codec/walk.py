@@ -42,7 +42,7 @@ class BadBody(Exception):
 
 
 def read_varint(b: bytes, p: int) -> tuple[int, int]:
-    """Reads the zigzag long at `p`; returns it and the position after it."""
+    """Reads the zigzag long at position `p` of the body `b`; returns its value and the position after it."""
     n = b[p]
     p += 1
     if n > 127:
@@ -161,7 +161,7 @@ class Limits:
             raise BadBody(f"values are nested deeper than {self.depth_max} levels")
 
     def count_zero_width(self, count: int) -> None:
-        """Counts array items or record fields that take no bytes.
+        """Counts `count` array items or record fields that take no bytes.
 
         Raises:
             BadBody: the body has too many of them.
@@ -222,8 +222,8 @@ def skip_record(fields: Sequence[Skip]) -> Skip:
 
 
 def read_block(b: bytes, p: int) -> tuple[int, int, int]:
-    """Reads the head of an array or map block; returns the item count, the start of the items and their end (-1:
-    unknown).
+    """Reads the head of an array or map block at position `p` of the body `b`. Returns the item count, the position of
+    the first item, and the position after the last item (-1 if the block does not state its size).
 
     Count 0 ends the array or map, even if it is encoded in more bytes than necessary.
     """
@@ -379,7 +379,11 @@ MALFORMED = (IndexError, UnicodeDecodeError, RecursionError, struct.error)
 
 
 def malformed_reason(error: Exception) -> str:
-    """Returns why a message body is malformed, derived from the exception of a walk (one of `MALFORMED`)."""
+    """Returns the reason why a message body is malformed, as a phrase.
+
+    Args:
+        error: the exception with which a walk of the body failed, of one of the types `MALFORMED`.
+    """
     if isinstance(error, UnicodeDecodeError):
         return "a string is not UTF-8"
     if isinstance(error, RecursionError):
@@ -399,6 +403,10 @@ def length_problem(end: int, length: int) -> str:
 
 def walk_body(skip: Skip, limits: Limits, body: bytes) -> None:
     """Validates a complete body with the walk `skip`.
+
+    Args:
+        skip: the walk of the writer schema.
+        limits: the counters that `skip` uses; they are reset first.
 
     Raises:
         BadBody: the body is not exactly one value.
@@ -420,11 +428,15 @@ class CapturedLong:
 
 
 def skip_capturing(compiler: WalkCompiler, node: Type, path: Sequence[str], captured: CapturedLong) -> Skip:
-    """Returns a walk of the type `node` that also stores the int or long at `path` (names of nested fields) in
-    `captured`.
+    """Returns a walk of the type `node` that also stores the int or long at `path` in `captured`.
 
-    The path may lead through unions with null. `captured` is set as soon as the value is read, so it is known even if
-    the rest of the body is malformed.
+    `captured` is set as soon as the value is read, so it is known even if the rest of the body is malformed.
+
+    Args:
+        compiler: compiles the walks of fields outside `path`.
+        node: the type of the values.
+        path: names of nested fields; their types may be unions with null.
+        captured: the variable to set.
     """
     node = compiler.schema.resolve(node)
     match node:

@@ -49,7 +49,7 @@ class DefaultValidator:
         self._own: dict[int, str | None] = {}
 
     def problem(self, node: Type, value: JsonValue) -> str | None:
-        """Returns a description of why a value is not a valid default of a type, or None if it is valid."""
+        """Returns a description of why `value` is not a valid default of the type `node`, or None if it is valid."""
         node = self._resolve(node)
         match node:
             case Primitive():
@@ -107,7 +107,13 @@ class DefaultValidator:
 
 def default_datum(schema: Schema, node: Type, value: JsonValue) -> Any:
     """Converts a valid default from JSON to the value that a decoder returns: bytes for bytes and fixed, records with
-    all members, else the JSON value."""
+    all members, else the JSON value.
+
+    Args:
+        schema: resolves references to named types.
+        node: the type of the default.
+        value: the default as a JSON value of the schema text.
+    """
     node = schema.resolve(node)
     match node:
         case Primitive(type=PrimitiveType.BYTES) | Fixed():

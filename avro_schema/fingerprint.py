@@ -34,18 +34,18 @@ def parsing_canonical_form(schema: Schema) -> str:
 
 
 def fingerprint_crc64(schema: Schema) -> int:
-    """Returns the CRC-64-AVRO of the Parsing Canonical Form as an unsigned number (little-endian in single-object
-    encoding)."""
+    """Returns the CRC-64-AVRO of the schema's Parsing Canonical Form as an unsigned number (little-endian in
+    single-object encoding)."""
     return crc64_avro(parsing_canonical_form(schema).encode())
 
 
 def fingerprint_md5(schema: Schema) -> str:
-    """Returns the MD5 of the Parsing Canonical Form, in hex."""
+    """Returns the MD5 of the schema's Parsing Canonical Form, in hex."""
     return hashlib.md5(parsing_canonical_form(schema).encode(), usedforsecurity=False).hexdigest()
 
 
 def fingerprint_sha256(schema: Schema) -> str:
-    """Returns the SHA-256 of the Parsing Canonical Form, in hex."""
+    """Returns the SHA-256 of the schema's Parsing Canonical Form, in hex."""
     return hashlib.sha256(parsing_canonical_form(schema).encode()).hexdigest()
 
 

@@ -126,7 +126,7 @@ def read_json(text: str, source: str = "") -> JsonDocument:
 
 
 def item_offset(items: list[JsonValue], index: int) -> int:
-    """Returns the offset of an array item in the source text; 0 if positions are unknown."""
+    """Returns the offset of the array item `index` in the source text; 0 if the array was read without positions."""
     return items.offsets[index] if isinstance(items, JsonArray) else 0
 
 
@@ -190,8 +190,8 @@ def _read_object(document: JsonDocument, start: int, depth: int) -> tuple[JsonVa
 
 
 def _read_key(document: JsonDocument, at: int) -> tuple[str, int]:
-    """Reads a key and the colon after it; returns the key and the next offset. Used for keys that the fast regular
-    expression does not match, such as those with escapes."""
+    """Reads the key at the offset `at` of the text and the colon after it; returns the key and the offset of the value.
+    Used for keys that the fast regular expression does not match, such as those with escapes."""
     text = document.text
     at = _skip(text, at)
     if not text.startswith('"', at):
@@ -233,6 +233,7 @@ def _closer(document: JsonDocument, at: int, closing: str, where: str) -> tuple[
     """Reads the comma or closing bracket after an item; returns the next offset and the character that was read.
 
     Args:
+        at: the offset after the item.
         closing: the closing bracket, `}` or `]`.
         where: describes the place in an error message, such as "after an item of an array".
     """

@@ -70,7 +70,8 @@ class TimeField:
         return _TO_MS[self.unit](value)
 
     def read(self, value: Mapping[str, Any]) -> int | None:
-        """Returns the time of a decoded message in milliseconds; None if the field or an enclosing record is null."""
+        """Returns the time in a decoded message (`value`) in milliseconds since 1970; None if the field or an enclosing
+        record is null."""
         inner: Any = value
         for name in self.path:
             if not isinstance(inner, Mapping):
@@ -97,7 +98,10 @@ def find_time_field(schema: Schema, time_property: str, candidates: Sequence[str
 
 
 def check_time_property(schema: Schema, time_property: str) -> TimeField:
-    """Returns the field that `headrace.time` names.
+    """Returns the field of the schema that a subject's property `headrace.time` names.
+
+    Args:
+        time_property: the value of the property: the dotted path of the field.
 
     Raises:
         MessageTimeError: the field does not exist, or its type has no unit of time.
@@ -133,7 +137,8 @@ def _unit(leaf: Primitive) -> TimeUnit | None:
 
 
 def _without_null(schema: Schema, node: Type | None) -> Type | None:
-    """Returns the non-null type of a nullable type; other unions are returned unchanged."""
+    """Returns the type `node`, or the other branch if it is a union of null and one other type. References are
+    resolved; None is returned for None."""
     if node is None:
         return None
     node = schema.resolve(node)

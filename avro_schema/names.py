@@ -21,7 +21,7 @@ def is_name(text: str) -> bool:
 
 
 def full_name(text: str, namespace: str) -> Name:
-    """Returns the full name that a simple or full name denotes inside a namespace, without validation."""
+    """Returns the full name that `text` (a simple or full name) denotes inside a namespace, without validation."""
     space, dot, name = text.rpartition(".")
     return Name(name, space if dot else namespace)
 

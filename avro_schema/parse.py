@@ -244,7 +244,13 @@ class _Parser:
 
     def with_number_default(self, field: Field, value: JsonObject, pointer: str) -> Field:
         """Returns the field. If it is a float or double with a text such as "1.5" as its default, the default is
-        converted to a number, as in Avro Java since 1.4."""
+        converted to a number, as in Avro Java since 1.4. If the parser is strict, a text that is not a finite number is
+        an error.
+
+        Args:
+            value: the field in the schema text, which has the offset for the error.
+            pointer: the field's JSON pointer, for the error.
+        """
         text = field.default
         if not isinstance(text, str) or text in _NON_FINITE or not isinstance(field.type, Primitive):
             return field
@@ -447,8 +453,8 @@ def _comparable(node: Type, *, is_outer: bool = True) -> Type:
 
 
 def _branch_key(branch: Type) -> str:
-    """Returns the text that must be unique in a union: the full name of a named type, else the kind of the type, such
-    as `array`."""
+    """Returns the text that must be unique among the branches of a union: the full name of a named type, else the kind
+    of the type, such as `array`."""
     match branch:
         case Primitive():
             return branch.type.value

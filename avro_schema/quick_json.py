@@ -42,7 +42,8 @@ class QuickDocument(JsonDocument):
         return position
 
     def fail(self, message: str, offset: int, pointer: str = "") -> NoReturn:
-        """Raises an error without details; the caller parses the text again to get them."""
+        """Raises SchemaParseError with the message but without a position; the caller parses the text again to get one.
+        `offset` and `pointer` are ignored; they are arguments because `JsonDocument.fail` has them."""
         raise SchemaParseError(message, source=self.source)
 
     def locate(self, pointer: str) -> Position:
@@ -84,7 +85,11 @@ _set_document = LazyPosition.__dict__["_document"].__set__
 
 def read_without_positions(text: str, source: str) -> QuickDocument | None:
     """Parses a text that is one JSON value. Returns None if the caller must use the slower `read_json`: for every
-    invalid text and for a few valid ones, such as those with Unicode escapes."""
+    invalid text and for a few valid ones, such as those with Unicode escapes.
+
+    Args:
+        source: a file name or subject, for messages.
+    """
     if len(text) > TEXT_CHARS_MAX or "\\u" in text:  # the escape may be a lone surrogate
         return None
     document = QuickDocument(text, source)

@@ -63,7 +63,7 @@ def schema_to_json(schema: Schema) -> JsonValue:
 
 
 def to_json_text(value: JsonValue) -> str:
-    """Returns compact JSON with numbers formatted as in Java."""
+    """Returns a JSON value as compact text, with numbers formatted as in Java."""
     if isinstance(value, str):
         return _quoted(value)
     if isinstance(value, dict):
@@ -76,7 +76,8 @@ def to_json_text(value: JsonValue) -> str:
 
 
 def java_double(value: float) -> str:
-    """Formats a double like Java's `Double.toString`: decimal from 10^-3 up to 10^7, else scientific notation."""
+    """Formats a double like Java's `Double.toString`: decimal from 10^-3 up to 10^7, else scientific notation. NaN and
+    infinity become JSON strings."""
     if not math.isfinite(value):
         return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
     if value == 0 or 1e-3 <= abs(value) < 1e7:
@@ -222,11 +223,11 @@ def _sorted(value: JsonValue) -> JsonValue:
 
 
 def _as_float(value: float, *, single: bool) -> JsonValue:
-    """Converts a number to a double; a number out of range is returned unchanged.
+    """Converts the default of a float or double field to a double; a number out of range is returned unchanged.
 
     Args:
-        single: the number is the default of a float. The result is then the double with the shortest text among all
-            doubles that are rounded to the same float.
+        single: the field is a float. The result is then the double with the shortest text among all doubles that are
+            rounded to the same float.
     """
     try:
         if not single:
@@ -240,7 +241,14 @@ def _as_float(value: float, *, single: bool) -> JsonValue:
 
 
 def _retyped(schema: Schema, node: Type, value: JsonValue) -> JsonValue:
-    """Converts a default to the number type of its field, so that `1` and `1.0` for a double have the same text."""
+    """Converts the numbers in a default to the number types of their fields, so that `1` and `1.0` for a double have
+    the same text.
+
+    Args:
+        schema: resolves references to named types.
+        node: the type of the default.
+        value: the default as a JSON value.
+    """
     node = schema.resolve(node)
     if isinstance(node, Union) and node.branches:
         return _retyped(schema, node.branches[0], value)

@@ -31,7 +31,7 @@ def render_baseline(checked: Sequence[CheckedSchema]) -> str:
     """Returns the text of a baseline file that lists every current problem, sorted to keep diffs small.
 
     Args:
-        checked: the results of this run. Warnings, and problems suppressed for another reason, are not listed.
+        checked: the results of this run. Warnings and problems that the settings suppress are not listed.
     """
     known = {
         (item.file, problem.fingerprint): {
@@ -76,7 +76,8 @@ def parse_baseline(text: str) -> tuple[KnownProblem, ...]:
 def mark_known(
     checked: Sequence[CheckedSchema], known: Sequence[KnownProblem], origin: str, file_exists: Callable[[str], bool]
 ) -> tuple[tuple[CheckedSchema, ...], tuple[str, ...]]:
-    """Marks known problems as suppressed; returns the marked schemas and notes about known problems that were fixed.
+    """Marks known problems as suppressed. Returns the results with these marks, and notes (sentences for the user)
+    about known problems that were fixed.
 
     Args:
         checked: the results of this run.

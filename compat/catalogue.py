@@ -13,7 +13,7 @@ from headrace.compat.rules import RULES
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """Description of a rule (`is_lint` is false) or a lint: `purpose` states its requirement, and `why` the reason."""
+    """Description of a rule or, if `is_lint`, of a lint: `purpose` states its requirement, and `why` the reason."""
 
     id: str
     severity: Severity

@@ -148,7 +148,7 @@ class Failure:
 
     @classmethod
     def invalid(cls, file: str, error: SchemaParseError) -> Failure:
-        """Returns the failure for a file that is not a schema."""
+        """Returns the failure for a file that is not a schema, with the message and position of the parser's error."""
         return cls(FailureKind.INVALID, file, error.message, error.position)
 
     @property
@@ -182,12 +182,12 @@ class CompatCheckResult:
 
 
 def describe_findings(report: Report) -> tuple[Problem, ...]:
-    """Converts the findings of a report to problems."""
+    """Converts the findings in a check's report to problems, which have the texts to display."""
     return tuple(describe_finding(finding, report.candidate.text) for finding in report.findings)
 
 
 def describe_finding(finding: Finding, text: str) -> Problem:
-    """Converts one finding of a report to a problem.
+    """Converts one finding of a report to a problem, which has the texts to display.
 
     Args:
         text: the text of the candidate (the new schema), from which the shown source line is taken.
@@ -216,8 +216,8 @@ def describe_finding(finding: Finding, text: str) -> Problem:
 
 
 def _field(finding: Finding) -> str:
-    """Returns the affected field as text, with its path in the candidate (the new schema). If the candidate lacks the
-    field, the path of the record that lacks it precedes the field's name."""
+    """Returns the field that a finding affects as text, with its path in the candidate (the new schema). If the
+    candidate lacks the field, the path of the record that lacks it precedes the field's name."""
     problem = finding.incompatibility
     is_backward = finding.direction is Direction.BACKWARD
     path = (problem.reader_side if is_backward else problem.writer_side).path
@@ -227,10 +227,13 @@ def _field(finding: Finding) -> str:
 
 
 def add_fingerprints(checked: CheckedSchema) -> CheckedSchema:
-    """Returns the result with the fingerprint of each problem set.
+    """Returns the result of one schema with a fingerprint for each of its problems.
 
     Equal problems with several versions share a fingerprint. If several problems with the same version are equal, the
     fingerprints of the second and later ones also include a running number.
+
+    Args:
+        checked: the result; its problems have no fingerprints yet.
     """
     seen: Counter[tuple[str, int]] = Counter()
     problems = []
@@ -244,7 +247,7 @@ def add_fingerprints(checked: CheckedSchema) -> CheckedSchema:
 
 def compute_fingerprint(subject: str, problem: Problem) -> str:
     """Returns a hash that identifies a problem across runs. It covers the subject and the problem's rule, direction,
-    field path and message of Avro.
+    field path and Avro Java's message.
 
     Lines, versions and wording are excluded, because they can change while the problem stays the same.
     """
@@ -298,6 +301,9 @@ def mask_unprintable(text: str) -> str:
 
 
 def pluralize(count: int, singular: str, plural: str = "") -> str:
-    """Returns a number and its noun, such as `3 problems`. `plural` is needed only if it is not the singular with an
-    "s"."""
+    """Returns a number and its noun, such as `3 problems`.
+
+    Args:
+        plural: needed only if the plural is not the singular with an "s".
+    """
     return f"{count} {singular if count == 1 else plural or singular + 's'}"

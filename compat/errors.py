@@ -19,7 +19,7 @@ class CompatError(Exception):
 
 
 class InvalidLevel(CompatError):
-    """`text` is not a level; the message lists the levels."""
+    """`text` is not the name of a compatibility level; the message lists the levels."""
 
     def __init__(self, text: str, levels: tuple[str, ...]) -> None:
         super().__init__(text, levels)

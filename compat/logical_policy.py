@@ -100,8 +100,8 @@ def _inner(reader: Schema, writer: Schema, reader_type: Type, writer_type: Type,
 
 
 def _kind(node: Type) -> str:
-    """Returns the text by which branches of two unions are matched: the short name of a named type, else the kind of
-    the type, such as `long`."""
+    """Returns the text by which the branches of two unions are matched, for the branch `node`: the short name of a
+    named type, else the kind of the type, such as `long`."""
     if isinstance(node, Record | Enum | Fixed):
         return node.name.name
     return node.type.value if isinstance(node, Primitive) else type(node).__name__

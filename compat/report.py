@@ -22,6 +22,7 @@ def to_checked_schema(
     """Converts the report of one check to a `CheckedSchema`, the value that all output formats render.
 
     Args:
+        subject: the subject of the schema; "" if it has none.
         baseline: name of the source of the earlier versions.
         level_origin: phrase for the source of the level, such as "as requested".
         version_count: number of earlier versions that exist; at least the number compared.

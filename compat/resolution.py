@@ -99,6 +99,9 @@ def check_reader_writer(
 ) -> tuple[Incompatibility, ...]:
     """Returns every problem of reading the writer's data with the reader schema, depth first; empty if it is readable.
 
+    Args:
+        budget: limit for the compared pairs of types, shared with other comparisons; None for `PAIRS_MAX` pairs.
+
     Raises:
         ComparisonTooLarge: the schemas are too large to compare within the limits or the remaining budget.
     """
@@ -193,6 +196,8 @@ class _Visit(NamedTuple):
         element.
 
         Args:
+            kind: the kind of incompatibility.
+            message: the message that Avro Java gives for it.
             steps: path elements from this comparison's location to the location that Avro Java reports.
             field: the reader's field, if the writer has no or several fields for it.
             causes: the problems inside the intended branch of a union.
@@ -327,8 +332,9 @@ class _ComparisonWalk:
             request = next_visit
 
     def resolved(self, visit: _Visit) -> _Visit:
-        """Returns the pair of types with references replaced by the referenced types. The content of a type from a
-        referenced schema gets the position of the reference, because it has no position in the referring text."""
+        """Returns the pair of types in `visit` with references replaced by the referenced types. The content of a type
+        from a referenced schema gets the position of the reference, because it has no position in the referring text.
+        """
         reader, writer = visit.reader, visit.writer
         if not (isinstance(reader, Reference) or isinstance(writer, Reference)):
             return visit
@@ -366,8 +372,12 @@ def _resume(steps: _Steps, problems: _Problems | None) -> tuple[_Visit | None, _
 
 
 def _check(walk: _ComparisonWalk, visit: _Visit) -> _Steps:
-    """Generator that checks a pair of types by the rules of Avro 1.12, Schema Resolution: it yields the inner pairs to
-    check first, and returns the problems of the pair."""
+    """Generator that checks the pair of types in `visit` by the rules of Avro 1.12, Schema Resolution. It yields the
+    pairs of inner types whose problems it needs, is sent these problems, and returns the problems of the pair.
+
+    Args:
+        walk: the comparison that the check belongs to; resolves references.
+    """
     match visit.reader, visit.writer:
         case Union(), Union(branches=branches):
             return (yield from _check_union(visit, branches))
@@ -395,8 +405,19 @@ def _check(walk: _ComparisonWalk, visit: _Visit) -> _Steps:
 
 
 def _check_records(walk: _ComparisonWalk, visit: _Visit, reader: Record, writer: Record) -> _Steps:
-    """Generator that checks whether a record can be read as another record: it yields the pairs of field types to check
-    first, and returns the problems. The fields are compared even if the names of the records differ."""
+    """Generator that checks whether one record can be read as another record. It yields the pairs of field types whose
+    problems it needs, is sent these problems, and returns the problems of the records. The fields are compared even if
+    the names of the records differ.
+
+    Args:
+        walk: the comparison that the check belongs to; resolves references.
+        visit: the comparison of the two records.
+        reader: the reader's record.
+        writer: the writer's record.
+
+    Raises:
+        _AmbiguousField: a field of the reader matches several fields of the writer.
+    """
     problems = _check_names(visit, reader, writer)
     by_name = {field.name: field for field in writer.fields}
     fields = visit.at("fields")
@@ -443,7 +464,11 @@ def _check_missing_field(walk: _ComparisonWalk, visit: _Visit, field: Field) -> 
     """Generator that returns the problem of a reader field without default that the writer does not have.
 
     If the field's type is an enum with a default, the result is a type mismatch between the enum and the writer's
-    record, as in Avro Java.
+    record, as in Avro Java; the generator yields this pair and is sent its problem.
+
+    Args:
+        walk: the comparison that the check belongs to; resolves references.
+        visit: the comparison of the two records, with the location of the field.
     """
     node = walk.reader.resolve(field.type)
     if not (isinstance(node, Enum) and node.default is not None):
@@ -455,8 +480,13 @@ def _check_missing_field(walk: _ComparisonWalk, visit: _Visit, field: Field) -> 
 
 
 def _ambiguous(walk: _ComparisonWalk, visit: _Visit, field: Field, writer: Record) -> Incompatibility:
-    """Returns the problem of a field whose name and aliases match several writer fields; the message is that of Avro
-    Java's exception.
+    """Returns the problem of a reader field whose name and aliases match several writer fields; the message is that of
+    Avro Java's exception.
+
+    Args:
+        walk: the comparison of the two schemas; resolves references.
+        visit: the comparison of the two records, with the location of the field.
+        writer: the writer's record.
     """
     shown = f"{field.name} type:{_java_type(walk.reader.resolve(field.type))} pos:{visit.location.step}"
     text = self_contained_text(replace(walk.writer, root=writer))
@@ -466,8 +496,12 @@ def _ambiguous(walk: _ComparisonWalk, visit: _Visit, field: Field, writer: Recor
 
 
 def _check_names(visit: _Visit, reader: NamedType, writer: NamedType) -> _Problems:
-    """Returns the problem of two named types with different names, empty if they match. Names match if the short names
-    are equal (the namespaces may differ), or if an alias of the reader is the writer's full name."""
+    """Returns the problem of two named types with different names, empty if the names match. Names match if the short
+    names are equal (the namespaces may differ), or if an alias of the reader is the writer's full name.
+
+    Args:
+        visit: the comparison of the two types.
+    """
     if reader.name.name == writer.name.name or writer.name in reader.aliases:
         return _Problems()
     return visit.incompatible(IncompatibilityType.NAME_MISMATCH, f"expected: {writer.name.full}", "name")
@@ -491,8 +525,13 @@ def _check_fixed(visit: _Visit, reader: Fixed, writer: Fixed) -> _Problems:
 
 
 def _check_union(visit: _Visit, writer_branches: tuple[Type, ...]) -> _Steps:
-    """Generator that checks whether each branch of the writer's union can be read by some branch of the reader's union:
-    it yields the comparisons with each branch, and returns the problems."""
+    """Generator that checks whether each branch of the writer's union can be read by some branch of the reader's union.
+    For each branch of the writer it yields the comparison of the reader's union with this branch, and is sent the
+    problems; it returns the problems of the two unions.
+
+    Args:
+        visit: the comparison of the two unions.
+    """
     problems = _Problems()
     for index, branch in enumerate(writer_branches):
         found = yield visit.trial(visit.reader, branch)
@@ -505,8 +544,12 @@ def _check_union(visit: _Visit, writer_branches: tuple[Type, ...]) -> _Steps:
 
 
 def _check_every_branch(visit: _Visit, reader: Type, writer_branches: tuple[Type, ...]) -> _Steps:
-    """Generator that checks whether a reader that is not a union can read each branch of the writer's union: it yields
-    the comparisons with each branch, and returns the problems."""
+    """Generator that checks whether a reader that is not a union can read each branch of the writer's union. It yields
+    the comparison with each branch, is sent the problems of each, and returns all of them.
+
+    Args:
+        visit: the comparison of the reader with the union.
+    """
     problems = _Problems()
     for index, branch in enumerate(writer_branches):
         problems.include((yield visit.inside(str(index), reader, branch)))
@@ -514,8 +557,14 @@ def _check_every_branch(visit: _Visit, reader: Type, writer_branches: tuple[Type
 
 
 def _try_branches(walk: _ComparisonWalk, visit: _Visit, reader_branches: tuple[Type, ...], writer: Type) -> _Steps:
-    """Generator that checks whether some branch of the reader's union can read the writer's type: it yields the
-    comparisons with the branches, which are tried in order, and returns the problems."""
+    """Generator that checks whether some branch of the reader's union can read the writer's type, which is not a union.
+    It yields the comparison with each branch in order and is sent its problems, until a branch has none. It returns no
+    problems, or the problem that no branch fits.
+
+    Args:
+        walk: the comparison that the check belongs to; resolves references.
+        visit: the comparison of the reader's union with the writer's type.
+    """
     intended = _intended_branch([walk.reader.resolve(branch) for branch in reader_branches], writer)
     causes: tuple[Incompatibility, ...] = ()
     for index, branch in enumerate(reader_branches):

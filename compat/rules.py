@@ -120,6 +120,7 @@ def _rename_advice(case: RuleCase, field: Field, writer: Record) -> str:
     writer has a field of the same type and a similar name that the reader does not read. Otherwise returns "".
 
     Args:
+        case: the incompatibility that the advice is for.
         field: the reader's field that the writer does not have.
         writer: the writer's record.
     """
@@ -179,7 +180,7 @@ _SAMPLES: Mapping[PrimitiveType, JsonValue] = MappingProxyType(
 
 
 def _sample_default(node: Type) -> tuple[JsonValue] | None:
-    """Returns a simple default of a type in a tuple of one element, or None if no simple one exists."""
+    """Returns a simple default of the type `node` in a tuple of one element, or None if no simple one exists."""
     match node:
         case Primitive():
             return (_SAMPLES[node.type],)
@@ -210,8 +211,8 @@ def _explain_type(case: RuleCase) -> Explanation:
 
 
 def _explain_enum_field(case: RuleCase) -> Explanation:
-    """Returns the explanation of a missing field with an enum type: the field needs its own default, because the
-    default of the enum does not apply to fields."""
+    """Returns the explanation of the incompatibility `case`, a missing field with an enum type: the field needs its own
+    default, because the default of the enum does not apply to fields."""
     field, node = case.problem.field, case.problem.reader
     assert field is not None
     assert isinstance(node, Enum)
@@ -227,7 +228,8 @@ def _explain_enum_field(case: RuleCase) -> Explanation:
 
 
 def _explain_null(case: RuleCase, reader: str) -> Explanation:
-    """Returns the explanation of a mismatch in which the writer's type may be null and the reader's type may not.
+    """Returns the explanation of the incompatibility `case`, in which the writer's type may be null and the reader's
+    type may not.
 
     Args:
         reader: the reader's type as a phrase.
@@ -297,7 +299,8 @@ def _explain_name(case: RuleCase) -> Explanation:
 
 
 def _location_prefix(case: RuleCase) -> str:
-    """Returns the affected field as the start of a sentence; "" for the root."""
+    """Returns the field that an incompatibility affects as the start of a sentence, such as `field "price":`; "" for
+    the root of the schema."""
     side = case.problem.reader_side if case.is_backward else case.problem.writer_side
     return f"{case.location}: " if side.path else ""
 

@@ -91,7 +91,11 @@ class SubjectRule:
 
 
 def derive_subject(source: SubjectSource, strategy: str, rules: Sequence[SubjectRule] = ()) -> str:
-    """Returns the subject of a file: by the first matching rule, else by the strategy.
+    """Returns the subject of a schema file: by the first rule that matches its path, else by the strategy.
+
+    Args:
+        source: the path of the file and the full name of its schema.
+        strategy: the name of a strategy in `STRATEGIES`.
 
     Raises:
         NoSubject: the template needs the name of the schema or directory, and there is none, or the subject is empty.
@@ -117,7 +121,7 @@ class SubjectNaming:
         return any(word in template for template in templates for word in ("{record}", "{name}", "{namespace}"))
 
     def derive_subject(self, source: SubjectSource) -> str:
-        """Returns the subject of a file.
+        """Returns the subject of the schema file that `source` describes.
 
         Raises:
             NoSubject: no subject can be derived from the names of the file, its directory and its schema.

@@ -59,6 +59,9 @@ class Suppression:
 def parse_suppression(table: Mapping[str, Any]) -> Suppression:
     """Parses a suppression of the settings file.
 
+    Args:
+        table: the keys and values of the suppression's TOML table.
+
     Raises:
         InvalidSuppression: a key is invalid; the message names it and the expected value.
     """
@@ -88,10 +91,12 @@ def apply_suppressions(
     *,
     is_partial: bool = False,
 ) -> tuple[tuple[CheckedSchema, ...], tuple[str, ...]]:
-    """Marks suppressed problems; returns the marked schemas and notes about expired and unused suppressions.
+    """Marks the problems that suppressions cover. Returns the results with these marks, and notes (sentences for the
+    user) about expired and unused suppressions.
 
     Args:
         checked: the results of this run.
+        today: the date on which it is decided whether a suppression has expired.
         origin: where the suppressions are defined, such as the settings file.
         is_partial: only some schemas were checked. Unused suppressions are then not reported, because they may be for
             other schemas.

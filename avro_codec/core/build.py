@@ -29,7 +29,7 @@ class BuildError(Exception):
 
 
 def compiler() -> list[str]:
-    """Returns the command of a C compiler.
+    """Returns the command of a C compiler: the program and its first arguments.
 
     Raises:
         BuildError: none was found.
@@ -53,7 +53,11 @@ def zig() -> list[str]:
 
 
 def build(target: Path, command: list[str], *flags: str) -> None:
-    """Compiles the core to `target`.
+    """Compiles the core (the C library that converts messages) to the file `target`.
+
+    Args:
+        command: the compiler and its first arguments, as `compiler` returns them.
+        flags: more arguments of the compiler.
 
     Raises:
         BuildError: the compiler failed.
@@ -80,6 +84,9 @@ def sources_digest() -> str:
 
 def build_in_place(command: list[str] | None = None) -> None:
     """Compiles the core to the directory of its sources, unless the existing library was built from the same sources.
+
+    Args:
+        command: the compiler and its first arguments; None for the compiler that `compiler` finds.
 
     Raises:
         BuildError: no compiler was found, or it failed.

@@ -137,7 +137,7 @@ def c_program(program: Program, schema_id: int, time_unit: int) -> tuple[CProgra
 
 def load() -> tuple[Library | None, str]:
     """Loads the compiled core from the directory of this module. Returns the library and "", or None and the reason why
-    it cannot be used."""
+    the library cannot be used."""
     path = Path(__file__).with_name(LIBRARY)
     try:
         return Library(path), ""

@@ -31,7 +31,10 @@ class Download:
 
 
 def match_subjects(client: RegistryClient, patterns: Sequence[str]) -> list[str]:
-    """Returns the subjects that match names or patterns; without patterns, all subjects of the default context.
+    """Returns the registry's subjects that match the patterns; without patterns, all subjects of the default context.
+
+    Args:
+        patterns: subjects, or glob patterns such as `orders-*`.
 
     Raises:
         SubjectNotFound: a pattern matches no subject.

@@ -121,8 +121,8 @@ class GitRepository:
         return GitTree(files, tuple(submodules))
 
     def blobs(self, object_names: Sequence[str]) -> Mapping[str, bytes]:
-        """Returns the contents of blobs (git's stored files), read in one process. A blob longer than `BLOB_BYTES_MAX`
-        is cut one byte after this length."""
+        """Returns the contents of blobs (git's stored files) by their ids (`object_names`), read in one process. A blob
+        longer than `BLOB_BYTES_MAX` is cut one byte after this length."""
         names = list(dict.fromkeys(object_names))
         if not names:
             return {}
@@ -205,8 +205,12 @@ class GitRepository:
 
 
 def _no_repository(stderr: str, directory: Path) -> str:
-    """Returns the reason why git found no repository for a directory. In CI containers, the repository often belongs to
-    another user, and git ignores it."""
+    """Returns a message with the reason why git found no repository for a directory. In CI containers, the repository
+    often belongs to another user, and git ignores it.
+
+    Args:
+        stderr: the error output of git.
+    """
     if "dubious ownership" in stderr:
         # git's own suggestion names the top directory of the repository, and is quoted for the shell.
         commands = [line for line in map(str.strip, stderr.splitlines()) if line.startswith("git config ")]

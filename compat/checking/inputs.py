@@ -77,8 +77,8 @@ def find_files(arguments: Sequence[str], *, stdin_name: str = "") -> FoundFiles:
 
 
 def normalize_path(argument: str) -> str:
-    """Returns the canonical name of a file: relative to the working directory, without ./, with forward slashes on
-    Windows too.
+    """Returns the canonical name of the file that an argument of the command line names: relative to the working
+    directory, without ./, with forward slashes on Windows too.
 
     CI, git, subjects and patterns of the settings use this name.
     """
@@ -257,7 +257,8 @@ def decode(data: bytes, path: str, *, comments: bool = False) -> str | Failure:
 
 
 def _describe_encoding_error(data: bytes, error: UnicodeDecodeError) -> tuple[str, Position]:
-    """Returns a text that describes why bytes are not UTF-8, and the position of the first invalid byte."""
+    """Returns a text that describes why the content of a file (`data`) is not UTF-8, and the position of the first
+    invalid byte, which `error` gives as an offset."""
     before = data[: error.start]
     line_start = before.rfind(b"\n") + 1
     position = Position("", before.count(b"\n") + 1, len(before[line_start:].decode("utf-8")) + 1)
@@ -266,8 +267,8 @@ def _describe_encoding_error(data: bytes, error: UnicodeDecodeError) -> tuple[st
 
 
 def blank_out_comments(text: str) -> str:
-    """Replaces comments with blanks, so that positions do not change. JSON has no comments, but Avro Java ignores
-    comments."""
+    """Returns a schema text with its comments replaced by blanks, so that positions do not change. JSON has no
+    comments, but Avro Java ignores comments."""
     if "/*" not in text and "//" not in text:
         return text
     return _TEXT_OR_COMMENT.sub(

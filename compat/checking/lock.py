@@ -41,7 +41,7 @@ class LockEntry:
 
 
 def sha256_of(sources: Sources, path: str) -> str:
-    """Returns the hash of a file's canonical text.
+    """Returns the SHA-256, in hex, of the canonical text of the schema file at `path`.
 
     Args:
         sources: the schema files, with the types that they use.
@@ -98,7 +98,7 @@ def find_differences(
     Args:
         rows: the entries of the lock file.
         sources: the schema files.
-        subjects: file to subject, for the files that must be in the lock file.
+        subjects: maps the files that must be in the lock file to their subjects.
         client: client of the registry; None to compare only the schema files and the lock file.
     """
     by_file = {row.file: row for row in rows}

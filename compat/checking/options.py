@@ -34,7 +34,7 @@ SETTINGS_ORIGIN = "the settings (compat.suppressions)"
 
 
 def add_source_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that select schemas and name their subjects."""
+    """Adds to a command's parser the arguments and flags that select schemas and name their subjects."""
     parser.add_argument(
         "schemas",
         nargs="*",
@@ -80,7 +80,7 @@ def add_source_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def load_sources(args: argparse.Namespace, settings: CompatSettings) -> Sources:
-    """Reads the schemas that a command selects.
+    """Reads the schemas that the arguments of a command, or else the settings, select.
 
     Raises:
         BaselineFailed: the changes of `--since` cannot be read.
@@ -177,7 +177,8 @@ def _database(settings: Settings, url: str, args: argparse.Namespace) -> Baselin
 
 def _all_new_policy(args: argparse.Namespace) -> AllNewPolicy:
     """Returns whether the check may continue if the registry has none of the subjects of the checked files. For a few
-    files this is plausible; for a whole tree it suggests a wrong naming strategy."""
+    files this is plausible; for a whole tree it suggests a wrong naming strategy. The flag `--all-new` always allows
+    it."""
     from headrace.compat.checking.baselines.registry import AllNewPolicy
 
     if args.all_new:
@@ -229,7 +230,8 @@ def parse_lint_options(args: argparse.Namespace, settings: CompatSettings) -> tu
 
 
 def parse_exemptions(args: argparse.Namespace, settings: CompatSettings) -> Exemptions:
-    """Returns the suppressions of the settings and the known problems of the baseline file."""
+    """Returns the problems that do not fail the check: the suppressions of the settings, and the known problems of the
+    baseline file. With `--write-baseline`, the known problems are omitted."""
     suppressions = []
     for number, table in enumerate(settings.suppressions, 1):
         try:

@@ -29,10 +29,10 @@ class Output:
 
 
 def parse_outputs(texts: Sequence[str]) -> tuple[Output, ...]:
-    """Parses `FORMAT=PATH` options.
+    """Parses the values (`FORMAT=PATH`) of the option `--output`.
 
     Raises:
-        SettingsError: an option is invalid.
+        SettingsError: a value is invalid.
     """
     outputs = []
     for text in texts:
@@ -63,9 +63,9 @@ def print_result(result: CompatCheckResult, name: str, *, verbose: bool = False,
     """Prints the result to standard output, and one line per failure to standard error.
 
     Args:
-        name: name of the format.
-        verbose: also show the compared versions and the origin of the level for each schema, in the format `text`.
-        quiet: omit compatible schemas without problems and notes, in the format `text`.
+        name: name of the format; `verbose` and `quiet` apply only to the format `text`.
+        verbose: also show suppressed problems, and for each schema the compared versions and the origin of the level.
+        quiet: omit compatible schemas without problems and notes.
     """
     escape_unencodable(sys.stdout)
     escape_unencodable(sys.stderr)

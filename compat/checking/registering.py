@@ -52,6 +52,10 @@ def plan_registrations(
     """Returns the registrations in order, referenced schemas first, and the files that cannot be registered.
 
     Files that the command line does not name are included if they define types that named files use.
+
+    Args:
+        sources: the schema files that the command line names, with the types that they use.
+        naming: derives the subject of each file.
     """
     plan: dict[str, PlannedRegistration] = {}
     failures: dict[str, Failure] = {failure.file: failure for failure in sources.failures}
@@ -95,7 +99,12 @@ def _add(
 def register_all(
     plan: Sequence[PlannedRegistration], client: RegistryClient, *, dry_run: bool = False
 ) -> Iterator[RegisteredFile]:
-    """Registers schemas in order and yields each result immediately. A dry run only looks them up.
+    """Registers the schemas of `plan` in order and yields each result immediately.
+
+    Args:
+        plan: the registrations, referenced schemas first.
+        client: client of the registry.
+        dry_run: only look up whether each schema is registered.
 
     Raises:
         RegistryError: the registry refused a schema or is unreachable; earlier schemas stay registered.

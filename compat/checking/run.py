@@ -96,7 +96,13 @@ class CheckOptions:
 
 
 def list_candidates(sources: Sources, naming: SubjectNaming) -> tuple[list[CandidateSchema], list[Failure]]:
-    """Returns the schemas with their subjects, and the failures of schemas for which no subject can be derived."""
+    """Returns the schemas to check with their subjects, and the failures of schemas for which no subject can be
+    derived.
+
+    Args:
+        sources: the schema files.
+        naming: derives the subject of each file.
+    """
     candidates: list[CandidateSchema] = []
     failures: list[Failure] = []
     for file in sources.files:
@@ -112,7 +118,11 @@ def list_candidates(sources: Sources, naming: SubjectNaming) -> tuple[list[Candi
 
 
 def find_invalid(types: TypeSet, path: str) -> Failure | None:
-    """Returns the failure of the schema at a path if it is invalid, None if it is valid."""
+    """Returns a failure if the schema at a path is invalid, None if it is valid.
+
+    Args:
+        types: the text at this path, and the texts with types that it may use.
+    """
     try:
         types.schema(path)
     except SchemaParseError as error:
@@ -135,6 +145,7 @@ def check(
         naming: derives the subject of each file.
         baseline: the source of the earlier versions.
         choice: the level that the user requested.
+        options: the lints to run, and the treatment of new, invalid and deleted schemas.
     """
     candidates, failures = list_candidates(sources, naming)
     failures = [*sources.failures, *failures]
@@ -166,12 +177,13 @@ def check(
 def _accept_registered(
     candidate: CandidateSchema, result: CheckedSchema | Failure, sources: Sources, baseline: Baseline
 ) -> CheckedSchema | Failure:
-    """Returns the result of a schema. If it is incompatible, but the registry already has it as a version, it is
-    accepted: only the findings of lints remain.
+    """Returns the result of a candidate. If the candidate is incompatible, but the registry already has it as a
+    version, it is accepted: only the findings of lints remain.
 
     Args:
-        result: the result of the check so far.
+        result: the result of comparing the candidate with its earlier versions.
         sources: the checked schemas.
+        baseline: finds the equal version.
 
     Raises:
         BaselineFailed: the baseline cannot be read.
@@ -203,8 +215,11 @@ def _check_deletions(
     working tree, each with a `SCHEMA_DELETED` problem.
 
     Args:
+        sources: the checked schemas, and the selection of the command line.
+        naming: derives the subject of each deleted file.
         choice: the level that the user requested.
-        histories: the earlier versions of all checked schemas.
+        histories: the earlier versions of all checked schemas. A deleted file is not reported if a checked file has the
+            same latest version.
 
     Raises:
         BaselineFailed: the baseline cannot be read.
@@ -287,7 +302,8 @@ class SchemaChecker:
         return add_fingerprints(replace(checked, problems=problems, is_new=not history.versions, notes=tuple(notes)))
 
     def _lint(self, candidate_schema: Schema, versions: Sequence[VersionedSchema], subject: str) -> tuple[Problem, ...]:
-        """Returns the problems that the enabled lints find in a candidate, given its earlier versions."""
+        """Returns the problems that the enabled lints find in a candidate, given its earlier versions (ascending) and
+        its subject."""
         if not self.options.lints:
             return ()
         from headrace.compat.lints import LintInput, lint_problems
@@ -297,8 +313,13 @@ class SchemaChecker:
     def _versions(
         self, candidate: CandidateSchema, candidate_schema: Schema, history: VersionHistory
     ) -> tuple[list[VersionedSchema], list[str]]:
-        """Returns the earlier versions that the level compares, and notes for the user. A version with the same text as
-        the candidate is not parsed; it gets the candidate's schema object.
+        """Returns the earlier versions that the level compares, and notes (sentences for the user). A version with the
+        same text as the candidate is not parsed; it gets the candidate's schema object.
+
+        Args:
+            candidate: the new schema as text.
+            candidate_schema: the parsed text of the candidate.
+            history: all earlier versions that the baseline returned.
 
         Raises:
             SchemaParseError: a version is invalid, and invalid versions are not skipped.
@@ -342,7 +363,12 @@ class SchemaChecker:
 
 
 def apply_exemptions(result: CompatCheckResult, exemptions: Exemptions, today: datetime.date) -> CompatCheckResult:
-    """Returns the result with suppressed and known problems marked, and with notes about unused exemptions."""
+    """Returns the result of a run with suppressed and known problems marked, and with notes (sentences for the user)
+    about unused exemptions.
+
+    Args:
+        today: the date on which it is decided whether a suppression has expired.
+    """
     checked, notes = apply_suppressions(
         result.checked, exemptions.suppressions, today, exemptions.suppressions_origin, is_partial=exemptions.is_partial
     )
@@ -360,6 +386,8 @@ def deleted_candidates(
 
     Args:
         deleted_files: path and text of each file.
+        scope: the selection of the command line, which determines the path that a baseline directory has for each file.
+        naming: derives the subject of each file.
     """
     candidates = []
     for path, text in deleted_files:
@@ -421,10 +449,14 @@ def usable_cores() -> int:
 def run_in_processes(
     function: Callable[[Item], Result], items: Sequence[Item], processes: int | None = None
 ) -> list[Result]:
-    """Returns the results of a function for all items, in order; results must be picklable.
+    """Calls a function with every item, in several processes. Returns the results in the order of the items; they must
+    be picklable.
 
-    Processes are forked, so that they share everything read so far and only results are transferred. If a process ends
+    Processes are forked, so that they share everything read before and only results are transferred. If a process ends
     without results (killed, out of memory), the calling process handles its items itself and reports their errors.
+
+    Args:
+        processes: maximum number of processes; None for the number of cores.
     """
     count = min(processes or usable_cores(), PROCESSES_MAX, max(1, len(items) // ITEMS_PER_PROCESS_MIN))
     if count < 2 or not hasattr(os, "fork"):

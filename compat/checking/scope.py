@@ -42,8 +42,8 @@ class FileScope:
         )
 
     def key(self, path: str) -> str:
-        """Returns the path of a file below the directory of the command line that contains it; its name if there is no
-        such directory."""
+        """Returns a file's path relative to the directory of the command line that contains it; only its name if there
+        is no such directory."""
         location = PurePosixPath(path)
         named = (directory for directory in self.arguments if directory == "." or location.is_relative_to(directory))
         return next((location.relative_to(directory).as_posix() for directory in named), location.name)
@@ -98,7 +98,8 @@ def deleted_in_git(
     """Returns path and text of the schemas that the command line selects, a commit has and the working tree lacks.
 
     Args:
-        scope: the selection of the command line.
+        commit: the id of the commit.
+        scope: the paths that the command line selects.
         comments: replace comments in the texts with blanks.
 
     Raises:

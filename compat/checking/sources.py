@@ -114,8 +114,12 @@ def changed_since(
 
 
 def _is_among(changed: Set[str], path: str, repository: GitRepository) -> bool:
-    """Whether `changed` contains a file, the target of its link, or the submodule or nested repository that contains
-    it."""
+    """Whether `changed` contains the file `path`, the target of its symbolic link, or the submodule or nested
+    repository that contains it.
+
+    Args:
+        changed: paths relative to the top of the repository.
+    """
     paths = {repository.path_of(name) for name in (path, os.path.realpath(path))} - {None}
     parents = {str(directory) for path in paths if path for directory in PurePosixPath(path).parents}
     return not changed.isdisjoint({*paths, *parents, *(f"{directory}/" for directory in parents)})

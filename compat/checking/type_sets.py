@@ -271,7 +271,7 @@ def _directories(path: str) -> tuple[str, ...]:
 
 
 def _shared(path: str, other: str) -> list[str]:
-    """Returns the common directories of two paths, outermost first."""
+    """Returns the leading directories that the paths `path` and `other` have in common, outermost first."""
     pairs = zip(_directories(path), _directories(other), strict=False)
     return [directory for directory, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 

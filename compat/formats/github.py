@@ -46,7 +46,8 @@ def _command(command: str, properties: dict[str, str], message: str) -> str:
 
 
 def _data(text: str) -> str:
-    """Escapes the message of a workflow command, as GitHub's own toolkit does: only percent signs and line ends."""
+    """Escapes a message (`text`) for a workflow command, as GitHub's own toolkit does: only percent signs and line
+    ends."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

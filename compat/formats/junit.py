@@ -60,7 +60,8 @@ def _text(text: str) -> str:
 
 
 def _allowed(text: str) -> str:
-    """Replaces control characters, surrogates and two noncharacters, which XML 1.0 cannot represent."""
+    """Returns a text in which a replacement character stands for each character that XML 1.0 cannot represent: control
+    characters, surrogates and two noncharacters."""
     return "".join(char if _is_allowed(ord(char)) else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 

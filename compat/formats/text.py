@@ -53,7 +53,8 @@ def render_text(result: CompatCheckResult, style: Style = PLAIN, *, verbose: boo
     """Renders the result of a run as text, which ends in a line break unless it is empty.
 
     Args:
-        verbose: also show the compared versions and the origin of the level for each schema.
+        style: the ANSI sequences for the terminal; `PLAIN` for none.
+        verbose: also show suppressed problems, and for each schema the compared versions and the origin of the level.
         quiet: omit compatible schemas without problems and notes.
     """
     parts = []
@@ -66,7 +67,12 @@ def render_text(result: CompatCheckResult, style: Style = PLAIN, *, verbose: boo
 
 
 def render_checked_schema(checked: CheckedSchema, style: Style = PLAIN, *, verbose: bool = False) -> str:
-    """Renders the check result of one schema as text. The last line is the verdict, unless notes follow it."""
+    """Renders the check result of one schema as text. The last line is the verdict, unless notes follow it.
+
+    Args:
+        style: the ANSI sequences for the terminal; `PLAIN` for none.
+        verbose: also show suppressed problems, the compared versions and the origin of the level.
+    """
     shown = [problem for problem in checked.problems if problem.suppressed is None or verbose]
     parts = [_problem_text(checked, group, style) for group in group_problems(shown)]
     parts.append(_verdict(checked, style))
@@ -77,7 +83,12 @@ def render_checked_schema(checked: CheckedSchema, style: Style = PLAIN, *, verbo
 
 
 def _summary(result: CompatCheckResult, style: Style) -> list[str]:
-    """Returns a list with the summary line; an empty list for one or two schemas, which need none."""
+    """Returns a list with one line that summarizes the result of a run. Returns an empty list for one or two schemas,
+    which need no summary.
+
+    Args:
+        style: the ANSI sequences for the terminal.
+    """
     total = len(result.checked) + len(result.failures)
     if total == 0:
         return ["no schema to check"]
@@ -100,6 +111,7 @@ def _problem_text(checked: CheckedSchema, group: Sequence[Problem], style: Style
     Args:
         checked: the schema that has the problems.
         group: problems as grouped by `group_problems`; the first is shown, with the versions of all others.
+        style: the ANSI sequences for the terminal.
     """
     problem = group[0]
     lines = []
@@ -177,7 +189,7 @@ def _verdict(checked: CheckedSchema, style: Style) -> str:
 
 
 def _remarks(checked: CheckedSchema) -> str:
-    """Returns the numbers of warnings and suppressed problems as text in parentheses, or ""."""
+    """Returns the numbers of a schema's warnings and suppressed problems as text in parentheses; "" if it has none."""
     warnings = sum(problem.severity.value == "warning" and not problem.suppressed for problem in checked.problems)
     suppressed = sum(problem.suppressed is not None for problem in checked.problems)
     words = [pluralize(warnings, "warning")] if warnings else []

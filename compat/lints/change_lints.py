@@ -23,7 +23,7 @@ NodePairCheck = Callable[[NodePair, VersionedSchema], Iterator[LintFinding]]
 
 def for_each_pair(check: NodePairCheck) -> Callable[[LintInput], Iterator[LintFinding]]:
     """Returns a lint that calls `check` with each type of the candidate (the new schema) and the matching type of each
-    earlier version."""
+    earlier version, and yields all findings of these calls."""
 
     def lint(linted: LintInput) -> Iterator[LintFinding]:
         for earlier in linted.earlier:

@@ -148,8 +148,8 @@ def _matched(new: Sequence[tuple[Type, Type]], old: Sequence[Type]) -> Iterator[
 
 
 def _branch_identity(node: Type) -> object:
-    """Returns a value that distinguishes a branch from all other branches of its union: the full name of a named type,
-    else the kind of type."""
+    """Returns a value that distinguishes a union branch (`node`) from all other branches of its union: the full name of
+    a named type, else the kind of type."""
     if isinstance(node, NamedType):
         return type(node), node.name
     return node.type if isinstance(node, Primitive) else type(node)

@@ -137,8 +137,9 @@ def optional_default(linted: LintInput) -> Iterator[LintFinding]:
 
 
 def empty_array_default(linted: LintInput) -> Iterator[LintFinding]:
-    """Finds fields with a union type that contains an array, and with an empty array as the default. Avro Java's reader
-    creates that array with the union as its type, instead of the union's array branch, and fails."""
+    """Finds fields of the candidate (the new schema) with a union type that contains an array, and with an empty array
+    as the default. Avro Java's reader creates that array with the union as its type, instead of the union's array
+    branch, and fails."""
     for node, path in _named(linted.candidate):
         for field, inner in _fields(node, path):
             if field.default == [] and isinstance(field.type, Union):
@@ -151,8 +152,8 @@ def empty_array_default(linted: LintInput) -> Iterator[LintFinding]:
 
 
 def ignored_logical_type(linted: LintInput) -> Iterator[LintFinding]:
-    """Finds misspelled and misplaced logical types. A name that is not similar to any of Avro's is not reported,
-    because it may be a custom logical type."""
+    """Finds misspelled and misplaced logical types in the candidate (the new schema). A name that is not similar to any
+    of Avro's is not reported, because it may be a custom logical type."""
     for node, path in _named(linted.candidate):
         for field, inner in _fields(node, path):
             name = dict(field.props).get("logicalType")
@@ -171,7 +172,12 @@ def ignored_logical_type(linted: LintInput) -> Iterator[LintFinding]:
 
 
 def _logical_type_advice(node: Primitive | Fixed, name: str) -> str:
-    """Returns the fix of an invalid logical type; "" if the name resembles none of Avro's."""
+    """Returns advice for the author that corrects an invalid logical type; "" if its name resembles none of Avro's.
+
+    Args:
+        node: the type that has the logical type.
+        name: the invalid logical type, as written.
+    """
     if name not in LOGICAL_TYPES:
         near = get_close_matches(name.lower().replace("_", "-"), LOGICAL_TYPES, 1, LOGICAL_TYPE_LIKENESS)
         return f'call it "{near[0]}"' if near else ""

@@ -98,6 +98,9 @@ class Baseline(Protocol):
     def histories(self, candidates: Sequence[CandidateSchema], choice: LevelChoice) -> Sequence[VersionHistory]:
         """Returns the history (the earlier versions) of each candidate, in the same order.
 
+        Args:
+            choice: the level that the user requested. Versions that it does not compare may be omitted.
+
         Raises:
             BaselineFailed: the histories cannot be read.
         """
@@ -106,6 +109,9 @@ class Baseline(Protocol):
     def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
         """Returns path and text of the files that the baseline has, the command line selects and the working tree
         lacks; empty if the baseline does not identify files by path.
+
+        Args:
+            scope: the paths that the command line selects.
 
         Raises:
             BaselineFailed: the baseline cannot be read.

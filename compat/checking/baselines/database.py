@@ -26,7 +26,7 @@ class DatabaseBaseline:
 
     Args:
         url: SQLAlchemy URL; "" for the URL of the settings.
-        all_new_policy: whether it is accepted that the registry has none of the checked subjects.
+        all_new_policy: whether the check may continue if the registry has none of the checked subjects.
     """
 
     def __init__(self, settings: Settings, url: str, all_new_policy: AllNewPolicy = AllNewPolicy.ALLOW) -> None:

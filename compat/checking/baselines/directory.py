@@ -156,8 +156,16 @@ class DirectoryLayout:
         return [self._paths[key] for key in likely]
 
     def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
-        """Returns path and text of the files that the baseline's directory has and the checked directory lacks. If
-        several versions of a file exist, the text is that of the last one."""
+        """Returns path and text of the files that the baseline's directory has and the checked directory lacks. Returns
+        nothing unless the command line names exactly one directory, and this directory has at least one file of the
+        baseline.
+
+        If the baseline has several versions of a schema (files such as `order/v1.avsc` and `order/v2.avsc`), they count
+        as one file, `order.avsc`, with the text of the last version.
+
+        Args:
+            scope: the paths that the command line selects; its only directory is the checked one.
+        """
         directory = scope.directory
         if directory is None or not any(os.path.lexists(f"{directory}/{key}") for key in self._paths):
             return ()
@@ -222,5 +230,5 @@ class DirectoryLayout:
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """Returns a sort key of a file name in which numbers are compared by value, so that v2 precedes v10."""
+    """Returns a key by which file names (`text`) are sorted with numbers compared by value, so that v2 precedes v10."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d{1,18})", text)]

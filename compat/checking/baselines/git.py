@@ -125,10 +125,11 @@ class _Revision:
             raise GitFailed(f"{self.name} has no file or directory {location!r}")
 
     def deleted_files(self, scope: FileScope, location: str) -> Sequence[tuple[str, str]]:
-        """Returns path and text of the files of the revision that the command line selects and the working tree no
-        longer has.
+        """Returns path and text of the files that the revision has, the command line selects and the working tree
+        lacks.
 
         Args:
+            scope: the paths that the command line selects.
             location: the directory of the revision that is the baseline; "" for the same paths as in the working tree.
         """
         if not location:
@@ -140,7 +141,7 @@ class _Revision:
         return self.repository.path_of(candidate.file.path)
 
     def earlier_path(self, candidate: CandidateSchema, location: str) -> str | None:
-        """Returns the path of the earlier version of a file in the revision, or None.
+        """Returns the path, in the revision, of the earlier version of a candidate's file; None if the file is new.
 
         Args:
             location: the file or directory of the revision that is the baseline; "" for the path in the working tree.
@@ -194,8 +195,8 @@ class _Revision:
         return same[0] if same else None
 
     def _find_renamed(self, path: str, candidate: CandidateSchema) -> Sequence[str]:
-        """Returns the files deleted since the revision that may be the earlier version of a file; the subject takes
-        precedence over git's rename detection.
+        """Returns the paths of the files deleted since the revision that may be the earlier version of the candidate's
+        file; the subject takes precedence over git's rename detection.
 
         Args:
             path: path of the candidate's file, relative to the top of the repository.
@@ -288,8 +289,14 @@ class _Revision:
         return EarlierVersion(0, label, text, partial(self._parse_old, commit, change.path, text))
 
     def _parse_old(self, commit: str, path: str, text: str) -> Schema:
-        """Parses a version from an old commit. Types of other files are taken from the revision instead of the old
-        commit; their difference rarely matters."""
+        """Parses a version of a file from an old commit. Types of other files are taken from the revision instead of
+        the old commit; their difference rarely matters.
+
+        Args:
+            commit: the old commit, shown in messages before the path.
+            path: the path of the file in that commit.
+            text: the content of the file in that commit.
+        """
         return TypeSet({path: text}, strict=False, prefix=commit, type_source=self).schema(path)
 
     def _changes(self, suffix: str) -> Sequence[FileChange]:

@@ -92,7 +92,7 @@ class RegistryBaseline:
 
     Args:
         name: shown instead of the registry's URL.
-        all_new_policy: whether it is accepted that the registry has none of the checked subjects.
+        all_new_policy: whether the check may continue if the registry has none of the checked subjects.
     """
 
     def __init__(
@@ -204,8 +204,8 @@ class RegistryBaseline:
         return parsed
 
     def _try_parse(self, item: RegisteredSchema) -> Schema | SchemaParseError:
-        """Returns the schema of a version with references, or the error of parsing it. Called while the client is open,
-        because references are requested from the registry."""
+        """Returns the schema of a registered version (`item`) that has references, or the error of parsing it. Called
+        while the client is open, because references are requested from the registry."""
         try:
             return self._client.parsed(item)
         except SchemaParseError as error:
@@ -216,10 +216,14 @@ class RegistryBaseline:
             )
 
     def _check_all_new(self, candidates: Sequence[CandidateSchema], subjects: Sequence[str]) -> None:
-        """Checks that it is plausible that the registry has none of the candidates' subjects.
+        """Checks that it is plausible that all candidates are new. Called if the registry has none of their subjects.
+
+        Args:
+            subjects: the subjects of the candidates.
 
         Raises:
-            BaselineFailed: the registry has only other subjects, which suggests a wrong naming strategy.
+            BaselineFailed: the registry has different subjects, which suggests a wrong naming strategy. Under
+                `REFUSE_IF_MISNAMED`, only if a different naming strategy yields one of these subjects.
         """
         existing_subjects = [name for context in _group_by_context(subjects) for name in self._client.subjects(context)]
         other = next(_renamed_subjects(candidates, frozenset(existing_subjects)), "")
@@ -259,10 +263,12 @@ class RegistryBaseline:
         return {config.requested: item for config, item in found if item is not None}
 
     def _latest_of(self, config: SubjectConfig) -> RegisteredSchema | None:
-        """Returns the newest version of the subject to which a registration goes; None if this subject has no version.
+        """Returns the newest version of the subject to which a registration goes (`config.target`); None if this
+        subject has no version.
 
-        The request names the subject derived from the file, not the target of its alias: the target may be an alias
-        itself, which the registry would then follow, although a registration follows aliases one step only.
+        The request names the subject derived from the file (`config.requested`), not the target of its alias: the
+        target may be an alias itself, which the registry would then follow, although a registration follows aliases one
+        step only.
         """
         try:
             item = self._client.version(config.requested, "latest")
@@ -277,7 +283,7 @@ class RegistryBaseline:
 
     def _listed(self, prefix: str, *, latest_only: bool) -> list[RegisteredSchema] | None:
         """Returns the versions of all subjects with a prefix, or only their latest versions if `latest_only`; None if
-        the registry does not support the listing."""
+        the registry does not support listing them (`GET /schemas`)."""
         try:
             return list(self._listing(prefix, latest_only=latest_only))
         except SchemaNotFound:
@@ -355,7 +361,11 @@ class RegistryBaseline:
 
 
 def _renamed_subjects(candidates: Sequence[CandidateSchema], existing_subjects: Collection[str]) -> Iterator[str]:
-    """Yields a hint for each schema if the registry has its subject under another naming strategy."""
+    """Yields a hint for each candidate whose subject would exist in the registry under another naming strategy.
+
+    Args:
+        existing_subjects: the subjects of the registry.
+    """
     for strategy in STRATEGIES:
         for item in candidates:
             with suppress(NoSubject):

@@ -47,8 +47,12 @@ class SubjectConfig:
     adds_tags_or_rules: bool = False
 
     def needs_all_versions(self, choice: LevelChoice) -> bool:
-        """Whether the check needs all versions of the subject, not only the latest; in a compatibility group, the
-        compared version may be an earlier one."""
+        """Whether the check needs all versions of the subject, not only the latest: the level is transitive, or the
+        subject has compatibility groups, in which the compared version may be an earlier one.
+
+        Args:
+            choice: the level that the user requested.
+        """
         return bool(self.group) or choice.is_transitive(self.level)
 
     def metadata(self, latest: Mapping[str, str]) -> Mapping[str, str]:
