@@ -312,11 +312,12 @@ class ReplicationState:
         source: the identity of the source registry.
         url: the last URL that reached the source, for display.
         holder: the process that replicates. No other process replicates while it continues to poll.
-        polled_ms: the last poll, successful or not.
+        polled_ms: the time of the last poll, successful or not.
         as_of_ms: this registry holds everything that the source held at this time; 0 before the first copy.
         mode: the global mode of the source, which the promotion restores. Until then the replica's own global mode is
             READONLY_OVERRIDE.
-        promoted_ms: the promotion. Since then this registry takes changes and replicates no longer.
+        promoted_ms: the time of the promotion, after which this registry takes changes and replicates no longer; None
+            for a replica.
 
     Times are milliseconds since 1970 by the replica's clock.
     """

@@ -168,8 +168,8 @@ def check_rule_set(rule_set: RuleSet) -> None:
 
 
 def _check_action(rule: Rule, action: str | None) -> None:
-    """Checks the number of actions that a client runs after a rule succeeds or fails: in the modes WRITEREAD and UPDOWN
-    two actions, separated by a comma, are valid; else one.
+    """Checks the actions that a client runs after a rule succeeds or fails, which `action` names. A rule with mode
+    WRITEREAD or UPDOWN may have two actions, separated by a comma; other rules may have one. None means no action.
 
     Raises:
         InvalidRuleSet: a rule of another mode has two actions.

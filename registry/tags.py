@@ -83,10 +83,15 @@ def _texts(value: JsonValue) -> tuple[str, ...]:
 
 
 def with_tags(text: str, add: Iterable[TaggedEntity], remove: Iterable[TaggedEntity]) -> str:
-    """The canonical text of a schema after adding and then removing tags.
+    """Returns the canonical text of a schema after adding and then removing tags.
+
+    Args:
+        text: the canonical text before.
+        add: records and fields, each with the tags to add to it.
+        remove: records and fields, each with the tags to remove from it.
 
     Raises:
-        UnknownEntity: the text, without its references, does not define such a record or field.
+        UnknownEntity: the text does not define one of these records or fields; referenced schemas are not searched.
     """
     value = json.loads(text)
     defined = _defined(value)

@@ -171,10 +171,10 @@ PREFIX_PARAMETERS = ("subjectPrefix", "subject")
 
 
 def without_context_prefix(path: str, query: str) -> tuple[str, str]:
-    """Rewrites a request below `/contexts/{context}` to one with qualified subjects.
+    """Rewrites a request below `/contexts/{context}` to one with qualified subjects. Returns the new (path, query).
 
-    `/contexts/.c/subjects/a` becomes `/subjects/:.c:a`. Paths and queries are percent-encoded, before and after.
-    Other paths stay unchanged, as do paths with an invalid context name, which give an error later.
+    `/contexts/.c/subjects/a` becomes `/subjects/:.c:a`. Paths and queries are percent-encoded, before and after. Other
+    paths stay unchanged, as do paths with an invalid context name, which give an error later.
     """
     parts = path.split("/")
     # ["", "contexts", context, rest…]

@@ -347,8 +347,9 @@ class RegistryClient:
         """Changes the configuration of a subject; without a subject, the global one.
 
         Args:
-            changes: new values by key. None removes a value; omitted values do not change. The keys are as in the
-                result of `config`, except `compatibility`, which `config` returns as `compatibilityLevel`.
+            changes: new values by key. A key with the value None is removed from the configuration; omitted keys do not
+                change. The keys are as in the result of `config`, except `compatibility`, which `config` returns as
+                `compatibilityLevel`.
             subject: the subject; None for the global configuration.
 
         Raises:

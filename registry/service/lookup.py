@@ -284,8 +284,8 @@ class Lookup:
 
         Args:
             schema_id: the id.
-            subject: its context is the context of the id. The result has the newest version of this subject with the
-                schema.
+            subject: its context is the context of the id; None means the default context. The result has the newest
+                version of this subject with the schema.
             with_id_max: whether to return the highest id of the context.
 
         Raises:
@@ -320,7 +320,7 @@ class Lookup:
 
     def versions_using(self, schema_id: int, *, subject: str | None, deleted: bool) -> list[SubjectVersion]:
         """The versions that use a schema; without `deleted` only live ones, so the list may be empty. The id belongs to
-        the context of `subject`.
+        the context of `subject`, or to the default context if `subject` is None.
 
         Raises:
             SchemaNotFound: no schema has the id.

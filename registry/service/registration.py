@@ -205,8 +205,8 @@ class Registration:
     def _attempt(
         self, subject: str, decide: Callable[[Repository], StoredVersion | _RegistrationPlan], stripe: _LockStripe
     ) -> RegistrationResult | None:
-        """Makes one attempt to register: decides which version to add and writes it. Returns None if another
-        transaction interfered, so that the caller must try again.
+        """Makes one attempt to register: decides which version to add, writes it and returns it. Returns None if
+        another transaction interfered, so that the caller must try again.
 
         Args:
             subject: the subject.

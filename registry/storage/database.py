@@ -201,10 +201,11 @@ class Database:
 
     def wait_for_change_in_effect(self) -> None:
         """Waits until a change of configuration or modes that was already written applies in all processes:
-        registrations that were decided before it have ended, and no process serves a cached response from before it.
+        registrations that read the old values have been committed or rejected, and no process serves a cached response
+        from before the change.
 
         Raises:
-            StoreError: the database failed, or a writer has not ended in time.
+            StoreError: the database failed, or a registration has not ended in time.
         """
         self.wait_for_writers()
         wait_out_leases(self._lease_s)
@@ -288,6 +289,7 @@ class Database:
 
         Args:
             history: number of the database's history at the write; a restored backup begins another history.
+            schema: the schema.
         """
         self._cache.put_schema(history, schema)
 

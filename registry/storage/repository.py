@@ -370,7 +370,8 @@ class Repository:
         return [scope_of(scope) for scope in self._connection.scalars(sa.select(ConfigRow.scope))]
 
     def put_config(self, scope: str | None, entry: ConfigEntry) -> None:
-        """Replaces a configuration. An empty entry is deleted, because it would hide the enclosing scopes' entries."""
+        """Replaces the configuration of a scope by `entry`. If the entry is empty, deletes the configuration: an empty
+        row would hide the configurations of the enclosing scopes."""
         self.remove_config(scope)
         if entry.is_empty:
             return
@@ -511,7 +512,7 @@ class Repository:
             self._connection.execute(sa.insert(ReferenceRow), rows)
 
     def _references_of(self, rows: Sequence[Any]) -> dict[int, tuple[SchemaReference, ...]]:
-        """The references of those schemas that have any, by row key."""
+        """Returns the references of the schemas in these rows, by row key; omits schemas without references."""
         found: dict[int, tuple[SchemaReference, ...]] = {}
         for part in batches(sorted({row.row_key for row in rows if row.has_references})):
             for row in self._connection.execute(statements.REFERENCES, {"schema_keys": part}):

@@ -59,7 +59,8 @@ class TargetContent:
 
 @dataclass(frozen=True, slots=True)
 class SetMode:
-    """Sets the mode of a scope during an import; None removes the scope's own mode."""
+    """Sets the mode of a scope during an import; `mode` None removes the scope's own mode. `force` permits IMPORT mode
+    for a scope with versions."""
 
     scope: str
     mode: str | None
