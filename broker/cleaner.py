@@ -50,8 +50,9 @@ class Cleaner:
 
     Args:
         clean_to: end offset of the compacted part of each log.
-        before_change: persists the recovery points. Compaction leaves gaps between offsets, and the next start accepts
-            gaps only below the stored recovery point; above it a gap would count as data loss.
+        before_change: called before each compaction; persists the recovery points. Compaction leaves gaps between
+            offsets, and the next start accepts gaps only below the stored recovery point; above it a gap would count
+            as data loss.
         unlink: deletes files in the background.
         is_closing: returns whether the broker is stopping. Compaction then ends, but a replacement of segments by
             their compacted file that has begun is continued.
@@ -94,6 +95,7 @@ class Cleaner:
         Args:
             key: topic name and partition number of the log.
             policy: the topic's compaction settings.
+            now_ms: wall clock; the ages of records and tombstones are measured from it.
             is_current: returns False once the partition was deleted, even if one of the same name was created since.
 
         Raises:
@@ -256,9 +258,9 @@ class Cleaner:
             log.is_swapping = False
 
     def _fail(self, error: OSError, is_current: Callable[[], bool]) -> None:
-        """Stops the broker because the replacement of segments by their compacted file failed halfway: which files were
-        renamed is unknown, and only the next start can repair that. Does nothing if the partition was deleted
-        (`is_current` returns False)."""
+        """Stops the broker and raises `error`, with which the replacement of segments by their compacted file failed
+        halfway: it is unknown which files were renamed, and only the next start can repair that. Does nothing if the
+        partition was deleted (`is_current` returns False)."""
         if is_current():
             self._flusher.fail(error)
             raise error
@@ -270,7 +272,8 @@ class Cleaner:
         self.clean_to = {key: min(at, logs[key].log_end_offset) for key, at in self.clean_to.items() if key in logs}
 
     def forget(self, key: PartitionKey) -> None:
-        """Removes the compaction state of a deleted log, so that a new log of the same name begins without it."""
+        """Removes the compaction state of a deleted log, so that a new log of the same name begins without it. `key` is
+        the log's topic name and partition number."""
         self.clean_to.pop(key, None)
         self._pending_swaps.pop(key, None)
         self._uncleanable.discard(key)

@@ -390,7 +390,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _abort_on_io_error(self, error: OSError) -> None:
-        """Closes the connection because a file cannot be read or written."""
+        """Closes the connection without sending the queued responses, because a file cannot be read or written; logs
+        `error`."""
         logger.error("request failed, connection closed peer=%s:%s error=%s", *self._peer, error)
         if self._transport is not None:
             self._transport.abort()

@@ -123,7 +123,7 @@ def clean_up_strays(directory: Path, known_names: Collection[str]) -> None:
 
 
 def rename_stray(entry: Path) -> None:
-    """Renames a stray so that a new partition can take its name; deletes it if it contains no data.
+    """Renames the stray directory `entry` so that a new partition can take its name; deletes it if it contains no data.
 
     Raises:
         OSError: the directory is unchanged.
@@ -166,7 +166,7 @@ def _has_data(directory: Path) -> bool:
 
 
 def _unused_name(entry: Path) -> Path:
-    """Returns an unused name for a stray: the partition's name, shortened if necessary, and a suffix."""
+    """Returns an unused path for the stray directory `entry`: its name, shortened if necessary, and a suffix."""
     name = entry.name[-STRAY_NAME_CHARS_MAX:]
     number, free = 1, entry.with_name(name + STRAY_DIRECTORY)
     while free.exists():
@@ -184,7 +184,7 @@ class FileRemover:
         self._lock = threading.Lock()
 
     def remove(self, paths: Iterable[Path]) -> None:
-        """Deletes these files, and files that earlier calls could not delete.
+        """Deletes the files `paths`, and files that earlier calls could not delete.
 
         Raises:
             OSError: some could not be deleted; the next call retries them.

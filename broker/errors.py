@@ -70,7 +70,8 @@ class UsersUnusable(StartError):
 
 
 class LogDamaged(StartError):
-    """Fsynced data of a log is corrupt or missing. The operator restores a copy or allows a repair."""
+    """Data of a log below the offset `fsynced_to`, up to which the log was fsynced, is corrupt or missing. The operator
+    restores a copy or allows a repair."""
 
     def __init__(self, path: Path, reason: str, fsynced_to: int) -> None:
         super().__init__(

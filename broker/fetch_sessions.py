@@ -61,7 +61,13 @@ class _SessionPartition:
 
 class FetchSession:
     """The partitions of one consumer's fetches, in the order of reading: a partition that returned records moves to the
-    end."""
+    end.
+
+    Args:
+        topics: the topics and partitions in the request that starts the session.
+        is_by_id: whether the client's requests name topics by id.
+        now_s: start time of the session, by a monotonic clock.
+    """
 
     __slots__ = ("_partitions", "created_s", "epoch", "is_by_id", "last_used_s", "session_id")
 
@@ -157,7 +163,8 @@ class FetchSession:
 
 
 class FetchSessions:
-    """All fetch sessions of the broker. Not thread-safe. Times are seconds of a monotonic clock."""
+    """All fetch sessions of the broker: at most `sessions_max`, with at most `partitions_max` partitions in total. Not
+    thread-safe. Times are seconds of a monotonic clock."""
 
     def __init__(self, *, sessions_max: int = SESSIONS_MAX, partitions_max: int = PARTITIONS_MAX) -> None:
         self._sessions_max, self._partitions_max = sessions_max, partitions_max
@@ -178,6 +185,7 @@ class FetchSessions:
         Args:
             is_by_id: whether the request names topics by id. All requests of a session must name topics in the same
                 way, by id or by name.
+            now_s: time of this use, by a monotonic clock; old or unused sessions may be evicted for new ones.
 
         Raises:
             RequestRefused: the session does not exist, would have too many partitions, expects another epoch, or was

@@ -77,12 +77,14 @@ class FrameReceiver:
         self._end += byte_count
 
     def next_frame(self, *, is_authenticated: bool) -> memoryview | None:
-        """Returns the first frame without its length prefix, or None while it is incomplete. The frame stays until
-        `discard`.
+        """Returns the first frame without its length prefix, or None while it is incomplete. The frame stays in the
+        buffer until `discard` is called.
+
+        Args:
+            is_authenticated: whether the client has logged in; until then, the limit of the frame size is lower.
 
         Raises:
-            FrameRefused: the frame exceeds the limit (a lower one before login), or incomplete requests of all
-                connections take too much memory.
+            FrameRefused: the frame exceeds the limit, or incomplete requests of all connections take too much memory.
         """
         if self._end - self._start < _LENGTH_BYTES:
             return None

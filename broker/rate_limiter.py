@@ -19,8 +19,8 @@ class ByteRateLimiter:
         self._paid_until_s: OrderedDict[str, float] = OrderedDict()
 
     def take(self, client: str, byte_count: int, now_s: float) -> float:
-        """Counts bytes that a client sent or received. Returns how many seconds the client must wait before its next
-        bytes; 0.0 if it need not wait."""
+        """Counts bytes that a client sent or received at the time `now_s`. Returns how many seconds the client must
+        wait before its next bytes; 0.0 if it need not wait."""
         paid_until_s = max(self._paid_until_s.get(client, 0.0), now_s - BURST_S) + byte_count / self._rate
         self._paid_until_s[client] = paid_until_s
         self._paid_until_s.move_to_end(client)

@@ -55,7 +55,8 @@ class RequestCounts:
         self._topic_name = topic_name
 
     def count_request(self, api_key: int, request: Any) -> None:
-        """Counts the record bytes of a Produce request. Call it before the request's frame is overwritten."""
+        """Counts the record bytes of a Produce request by topic; ignores requests with another API key. Call it before
+        the request's frame is overwritten."""
         if api_key == PRODUCE:
             for topic in request.topics:
                 self.received[self._label(topic.name)] += sum(len(one.records or b"") for one in topic.partitions)

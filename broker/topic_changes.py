@@ -97,6 +97,9 @@ class TopicChanges:
         """Creates and returns a topic. The call blocks the event loop until the topic is stored, so it is only for the
         broker's start and a topic with few partitions.
 
+        Args:
+            configs: the topic's own values by configuration key; the broker's defaults apply to the other keys.
+
         Raises:
             RequestRefused: the topic could not be created; nothing of it is left.
         """
@@ -296,7 +299,7 @@ class TopicChanges:
             )
 
     async def _remove_logs(self, topic: Topic, logs: Sequence[PartitionLog]) -> None:
-        """Closes the logs of a topic that is no longer in the topics file, and deletes their directories."""
+        """Closes `logs`, the logs of a topic that is no longer in the topics file, and deletes their directories."""
         for index, log in enumerate(logs):
             self._flusher.discard(log)
             self._cleaner.forget((topic.name, index))

@@ -164,7 +164,7 @@ _BETWEEN_ITEMS = re.compile(r"\s*,\s*")
 
 
 def check_config(name: str, value: str | None) -> str:
-    """Validates a configuration value and returns it in normalized form.
+    """Validates the value for the topic configuration key `name`, and returns it in normalized form.
 
     White space around a value and around the items of a list is removed, as Kafka's ConfigDef does.
 
@@ -217,7 +217,8 @@ def uses_append_time(configs: Mapping[str, str]) -> bool:
 
 
 def has_delete_policy(configs: Mapping[str, str]) -> bool:
-    """Whether a topic's `cleanup.policy` includes `delete`, so that segments expire by age and size."""
+    """Whether a topic's `cleanup.policy` includes `delete`, so that segments expire by age and size. `configs` is the
+    topic's configuration."""
     return configs.get(CLEANUP_POLICY) != COMPACT
 
 

@@ -128,7 +128,7 @@ class TopicStore:
 
     def begin_leader_epoch(self, now_ms: int) -> None:
         """Starts a leader epoch that no batch has yet, neither in this data directory nor, if this is a restored copy,
-        in the original.
+        in the original. The epoch is derived from the wall clock `now_ms`, and is larger than the previous one.
 
         Raises:
             OSError: the topics file could not be written.
@@ -237,7 +237,10 @@ def _parse(path: Path, document: Any) -> tuple[str, list[Topic], int]:
 
 
 def _topic(path: Path, row: Mapping[str, Any]) -> Topic:
-    """Parses a topic of the topics file, and applies the checks of a CreateTopics request.
+    """Parses `row`, a topic of the topics file, and applies the checks of a CreateTopics request.
+
+    Args:
+        path: the topics file, for the error message.
 
     Raises:
         CorruptFile: a name or partition count that no request could have created. The partitions' directories would lie
@@ -259,6 +262,11 @@ def _topic(path: Path, row: Mapping[str, Any]) -> Topic:
 
 def _configs(path: Path, topic: str, configs: Mapping[str, Any]) -> dict[str, str]:
     """Parses a topic's configuration in the topics file, with the checks of a request that sets it.
+
+    Args:
+        path: the topics file, for the error message.
+        topic: name of the topic.
+        configs: values by configuration key, as read from the file.
 
     Raises:
         CorruptFile: an entry that no request could have set. Otherwise it would fail later, in maintenance of all

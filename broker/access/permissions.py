@@ -86,7 +86,8 @@ class BrokerPermissions:
         self._cached: dict[tuple[ResourceType, str], frozenset[BrokerPermission]] = {}
 
     def granted_on(self, resource_type: ResourceType, name: str) -> frozenset[BrokerPermission]:
-        """Returns all permissions that the user has on one topic, group or transactional id."""
+        """Returns all permissions that the user has on the topic, group or transactional id (`resource_type`) of this
+        name."""
         cached = self._cached.get((resource_type, name))
         if cached is None:
             granted = {grant.permission for grant in self.grants if grant.covers(resource_type, name)}
@@ -97,8 +98,8 @@ class BrokerPermissions:
         return cached
 
     def check(self, resource_type: ResourceType, name: str, permission: BrokerPermission | None = None) -> None:
-        """Checks that the user has a permission on one topic, group or transactional id. With None, any permission
-        suffices, for example to see that the resource exists.
+        """Checks that the user has `permission` on the topic, group or transactional id (`resource_type`) of this name.
+        The default, None, stands for any permission, for example to see that the resource exists.
 
         Raises:
             RequestRefused: the permission was not granted.

@@ -49,8 +49,12 @@ class Verifier:
 
     @classmethod
     def derive(cls, mechanism: str, password: str, salt: bytes, iterations: int = ITERATIONS) -> Verifier:
-        """Returns the verifier of a password, computed with `iterations` hash iterations; `salt` must be SALT_BYTES new
-        random bytes."""
+        """Returns the verifier of a password, computed with `iterations` hash iterations.
+
+        Args:
+            mechanism: SCRAM-SHA-256 or SCRAM-SHA-512.
+            salt: SALT_BYTES new random bytes.
+        """
         name = HASHES[mechanism]
         salted = hashlib.pbkdf2_hmac(name, password.encode("utf-8", "surrogatepass"), salt, iterations)
         stored = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
@@ -102,7 +106,7 @@ class ClientFirstMessage:
 
     @classmethod
     def parse(cls, raw: bytes) -> ClientFirstMessage:
-        """Parses the first message of a SCRAM client (RFC 5802, section 7).
+        """Parses `raw`, the first message of a SCRAM client (RFC 5802, section 7).
 
         Raises:
             LoginRefused: the message is malformed, or the client wants to act for another user.
@@ -135,11 +139,11 @@ class ScramExchange:
         self.challenge = f"r={self._nonce},s={base64.b64encode(verifier.salt).decode()},i={verifier.iterations}"
 
     def finish(self, raw: bytes) -> bytes:
-        """Checks the last message of a SCRAM client and returns the server's last message, which proves that the broker
-        knows the password's verifier.
+        """Checks `raw`, the last message of a SCRAM client, and returns the server's last message, which proves that
+        the broker knows the password's verifier.
 
         Raises:
-            LoginRefused: the proof is wrong.
+            LoginRefused: the client's proof is wrong.
         """
         match = _FINAL.fullmatch(_text(raw))
         name, verifier = HASHES[self._verifier.mechanism], self._verifier

@@ -49,7 +49,7 @@ class BrokerAccessPolicy:
 
 
 def parse_users(text: str) -> BrokerAccessPolicy:
-    """Parses a users file.
+    """Parses the text of a users file. Returns the verifiers (stored passwords) and the permissions of each user.
 
     Raises:
         ValueError: a line is malformed, or lines contradict each other; the message repeats no hash.
@@ -79,7 +79,8 @@ def parse_users(text: str) -> BrokerAccessPolicy:
 
 
 def user_line(name: str, verifiers: Verifiers) -> str:
-    """Formats the `user` line of a users file.
+    """Formats the `user` line of a users file, which stores the verifiers (stored passwords) of a user, one for each
+    SASL mechanism.
 
     Raises:
         ValueError: the name is not allowed.

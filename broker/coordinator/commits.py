@@ -27,7 +27,13 @@ from headrace.broker.protocol.error_codes import ErrorCode
 
 
 class OffsetCommits:
-    """Stores and deletes committed offsets. Not thread-safe. The first commit of an unknown group creates the group."""
+    """Stores and deletes committed offsets. Not thread-safe. The first commit of an unknown group creates the group.
+
+    Args:
+        store: all groups and their offsets.
+        topics: the existing topics.
+        monotonic_ms: clock of the deadlines of group members.
+    """
 
     def __init__(self, store: GroupStore, topics: TopicCatalog, monotonic_ms: Callable[[], int]) -> None:
         self._store, self._topics, self._monotonic_ms = store, topics, monotonic_ms
@@ -44,10 +50,12 @@ class OffsetCommits:
         *,
         supports_member_epochs: bool = True,
     ) -> None:
-        """Checks that a member may commit offsets of these partitions.
+        """Checks that a member of a group may commit offsets of these partitions.
 
         Args:
-            generation: the member's generation, or its epoch in a group of the consumer protocol.
+            instance_id: the instance id of a static member, else None.
+            generation: the member's generation, or its epoch in a group of the consumer protocol; negative for a client
+                that is not a member.
             supports_member_epochs: whether the response in the client's version can have the error STALE_MEMBER_EPOCH.
 
         Raises:
@@ -75,7 +83,13 @@ class OffsetCommits:
         generation: int,
         partitions: Collection[TopicPartition],
     ) -> None:
-        """Checks that a member may commit offsets of these partitions in a transaction.
+        """Checks that a member of a group may commit offsets of these partitions in a transaction. A client of an old
+        version names no member, and is not checked.
+
+        Args:
+            instance_id: the instance id of a static member, else None.
+            generation: the member's generation, or its epoch in a group of the consumer protocol; negative for a client
+                that is not a member.
 
         Raises:
             RequestRefused: the member or its generation is not current.
@@ -135,8 +149,8 @@ class OffsetCommits:
         await self._store.wait_until_durable()
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Makes the pending offsets of a transaction effective, or discards them. The caller writes the transaction's
-        marker afterwards.
+        """Makes the pending offsets of the open transaction of a producer effective if `is_commit` is True, else
+        discards them. `producer_id` identifies the producer. The caller writes the transaction's marker afterwards.
 
         Raises:
             RequestRefused: the offsets could not be stored.

@@ -151,6 +151,7 @@ class ConsumerGroup:
 
         Args:
             topics: the existing topics.
+            now_ms: monotonic clock; the member's session timeout starts again at this time.
 
         Raises:
             RequestRefused: the member or its epoch is not current, or the request is invalid.
@@ -213,7 +214,11 @@ class ConsumerGroup:
                 )
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Checks that a member may fetch offsets. A client that names no member may always fetch them.
+        """Checks that a member may fetch committed offsets. A client that names no member may always fetch them.
+
+        Args:
+            member_id: None if the client names no member.
+            epoch: the member epoch in the request; negative if it has none.
 
         Raises:
             RequestRefused: the member does not exist, or its epoch is stale.
@@ -245,8 +250,9 @@ class ConsumerGroup:
         return min((member.deadline_ms for member in self.members.values()), default=None)
 
     def tick(self, now_ms: int) -> GroupActions:
-        """Removes the members that have missed their session or revocation deadline. Returns the actions to perform:
-        whether the group must be stored."""
+        """Removes the members that, at the time `now_ms` (monotonic clock), have sent no heartbeat within their session
+        timeout or have not released revoked partitions in time. Returns the actions to perform: whether the group must
+        be stored."""
         for member in [member for member in self.members.values() if member.deadline_ms <= now_ms]:
             self._remove(member)
         return GroupActions(must_store=bool(self.unstored))
@@ -502,8 +508,8 @@ class ConsumerGroup:
     # Restarts
 
     def restore(self, members: Iterable[ConsumerMember], now_ms: int) -> None:
-        """Adds the members that were loaded from the log at start. Each has a full session timeout until its next
-        heartbeat is due.
+        """Adds the members that were loaded from the log at start. The next heartbeat of each is due one session
+        timeout after `now_ms` (monotonic clock).
 
         If a part of the log was lost, two members may seem to own the same partition. The member that got it last stays
         the owner, and the earlier owner must join again.

@@ -98,8 +98,8 @@ def encode_consumer_key(key: ConsumerKey) -> bytes:
 
 
 def decode_consumer_key(kind: int, reader: Reader) -> ConsumerKey | None:
-    """Decodes the rest of a record's key, of which `kind` was read before; returns None if this broker does not know
-    the kind.
+    """Decodes the rest of a record's key, which `reader` returns, after its `kind` was read; returns None if this
+    broker does not know the kind.
 
     Raises:
         MalformedMessage: the key is truncated.
@@ -199,7 +199,8 @@ def _put_strings(writer: Writer, strings: Iterable[str]) -> None:
 
 
 def _put_tag(writer: Writer, tag: int, content: bytes) -> None:
-    """Writes the tagged fields of a structure with exactly one tagged field."""
+    """Writes the tagged fields of a structure that has exactly one: the field with the number `tag` and the encoded
+    value `content`."""
     writer.uvarint(1)
     writer.uvarint(tag)
     writer.uvarint(len(content))

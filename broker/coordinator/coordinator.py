@@ -53,8 +53,19 @@ UNUSED_STATES = (GroupState.EMPTY, ConsumerGroupState.EMPTY)
 
 
 class GroupCoordinator:
-    """Coordinates all groups of the broker. Not thread-safe. `now_ms` is the wall clock, for times in the log;
-    deadlines use the monotonic clock."""
+    """Coordinates all groups of the broker. Not thread-safe.
+
+    Args:
+        log: the log of `__consumer_offsets`.
+        fsync: when appended batches are fsynced.
+        now_ms: wall clock, for times in the log.
+        topics: the existing topics.
+        unlink: deletes files in the background.
+        rebalance_delay_ms: how long an empty classic group waits for more members after the latest one has joined.
+        session_timeout_ms_min: shortest session timeout that a member of a classic group may request.
+        consumer_session_timeout_ms: session timeout of the members of all groups of the consumer protocol.
+        monotonic_ms: clock of deadlines.
+    """
 
     def __init__(
         self,
@@ -137,7 +148,8 @@ class GroupCoordinator:
     # Members of consumer groups (KIP-848)
 
     def consumer_heartbeat(self, group_id: str, request: HeartbeatRequest) -> HeartbeatResult:
-        """Processes a heartbeat of the consumer protocol (KIP-848). Returns the member's epoch and assignment.
+        """Processes a heartbeat of a group's member in the consumer protocol (KIP-848). Returns the member's epoch and
+        assignment. A group that does not exist is created if the member joins.
 
         Raises:
             RequestRefused: the member must rejoin or may not join, or the change could not be stored.
@@ -167,7 +179,12 @@ class GroupCoordinator:
         return result
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
-        """Checks that a member may fetch offsets.
+        """Checks that a member of a group may fetch the group's committed offsets. Only groups of the consumer protocol
+        are checked.
+
+        Args:
+            member_id: None if the client names no member.
+            epoch: the member epoch in the request.
 
         Raises:
             RequestRefused: the member does not exist, or its epoch is stale.

@@ -145,7 +145,13 @@ class Group:
         return self._take_actions()
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
-        """Records that a member is alive. Returns an error code if the member must join again, else NONE."""
+        """Records that a member is alive: its session timeout starts again at `now_ms` (monotonic clock). Returns NONE,
+        or an error code if the member must join again.
+
+        Args:
+            instance_id: the instance id of a static member, else None.
+            generation: the group generation that the member knows.
+        """
         try:
             self._require_current(member_id, instance_id, generation).touch(now_ms)
         except RequestRefused as refused:
@@ -154,8 +160,9 @@ class Group:
         return ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE
 
     def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> tuple[ErrorCode, GroupActions]:
-        """Removes a member. A static member may be named by its instance id alone. Returns the error code for the
-        response, NONE if the member was removed, and the actions to perform."""
+        """Removes a member at the time `now_ms` (monotonic clock). A static member may be named by its instance id
+        alone, with "" as member id. Returns the error code for the response, NONE if the member was removed, and the
+        actions to perform."""
         if self.members.pending_member_ids.pop(member_id, None) is not None:
             self._complete_join_if_ready(now_ms)
             return ErrorCode.NONE, self._take_actions()
@@ -168,9 +175,13 @@ class Group:
         return ErrorCode.NONE, self._take_actions()
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> None:
-        """Checks that a member may commit offsets.
+        """Checks that a member may commit offsets, and starts its session timeout again at `now_ms` (monotonic clock).
 
         A consumer that assigns partitions manually has no generation; it may commit while the group has no members.
+
+        Args:
+            instance_id: the instance id of a static member, else None.
+            generation: the group generation that the member knows; negative if it has none.
 
         Raises:
             RequestRefused: the member or its generation is not current.
@@ -207,8 +218,8 @@ class Group:
         return min(deadlines, default=None)
 
     def tick(self, now_ms: int) -> GroupActions:
-        """Removes the members that have missed their deadline, and continues a rebalance that waited for them. Returns
-        the actions to perform."""
+        """Removes the members that have missed their deadline at the time `now_ms` (monotonic clock), and continues a
+        rebalance that waited for them. Returns the actions to perform."""
         for member_id in [
             member_id for member_id, deadline in self.members.pending_member_ids.items() if deadline <= now_ms
         ]:
@@ -291,8 +302,14 @@ class Group:
     def _replace_static(
         self, old: GroupMember, request: JoinRequest, member_id: str, ticket: Ticket, now_ms: int
     ) -> None:
-        """Replaces a static member that returned with a new member id. The new one inherits the assignment; requests
-        with the old id are refused."""
+        """Replaces the static member `old`, which returned with the new id `member_id`. The new member inherits the
+        assignment; requests with the old id are refused.
+
+        Args:
+            request: the JoinGroup request of the new member.
+            ticket: identifies this request for its response.
+            now_ms: monotonic clock; the new member's session timeout starts at this time.
+        """
         self._reply_if_waiting(old.join_ticket, JoinResult(ErrorCode.FENCED_INSTANCE_ID, old.member_id))
         self._reply_if_waiting(old.sync_ticket, SyncResult(ErrorCode.FENCED_INSTANCE_ID))
         if self.leader == old.member_id:
@@ -448,8 +465,8 @@ class Group:
         return bool(self.members.pending_member_ids)
 
     def restore(self, members: Sequence[GroupMember], now_ms: int) -> None:
-        """Adds the members that were loaded from the log at start. Each has a full session timeout until its next
-        heartbeat is due."""
+        """Adds the members that were loaded from the log at start. The next heartbeat of each is due one session
+        timeout after `now_ms` (monotonic clock)."""
         for member in members:
             member.touch(now_ms)
             self.members.add(member)

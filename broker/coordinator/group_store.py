@@ -81,7 +81,7 @@ class GroupStore:
 
     def append(self, entries: Sequence[TableEntry], *, producer_id: int = -1, producer_epoch: int = -1) -> None:
         """Appends records of groups or offsets to the log of `__consumer_offsets` in one batch; in the transaction of a
-        producer if one is given.
+        producer if its id and epoch are given.
 
         Args:
             entries: encoded key and value of each record; a value of None deletes the key.
@@ -195,7 +195,8 @@ class GroupStore:
     # Loading at start
 
     def _load(self, monotonic_ms: Callable[[], int]) -> None:
-        """Reads the log of `__consumer_offsets` at start, and builds the groups and the committed offsets from it."""
+        """Reads the log of `__consumer_offsets` at start, and builds the groups and the committed offsets from it. The
+        session timeouts of the loaded members start at the time that `monotonic_ms` returns."""
         metadata: dict[str, GroupMetadata] = {}
         consumers: dict[str, StoredGroup] = {}
         unknown: Counter[int] = Counter()

@@ -53,7 +53,8 @@ class GroupMember:
         self.deadline_ms = now_ms + self.session_timeout_ms
 
     def is_expired(self, now_ms: int) -> bool:
-        """True if the session timeout has passed and the member does not wait for a response."""
+        """True if the member's session has ended at the time `now_ms` (monotonic clock), and no request of the member
+        waits for a response."""
         return self.deadline_ms <= now_ms and not self.is_waiting
 
 

@@ -268,8 +268,13 @@ class OffsetTable:
         return now_ms - last_used_ms > RETENTION_MS
 
     def expired(self, group_id: str, unused_since_ms: int, now_ms: int) -> list[OffsetKey]:
-        """Returns the offsets of a group without members that were committed more than RETENTION_MS ago; no offsets if
-        the group has had members within that time. `unused_since_ms` is the time at which it lost its last member."""
+        """Returns the keys (group, topic, partition) of the offsets of a group without members that were committed more
+        than RETENTION_MS before `now_ms`; no keys if the group has had members within that time.
+
+        Args:
+            unused_since_ms: time at which the group lost its last member.
+            now_ms: wall clock.
+        """
         if not self.is_expired(unused_since_ms, now_ms):
             return []
         return [

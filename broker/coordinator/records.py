@@ -68,8 +68,8 @@ def encode_key(key: OffsetKey | GroupKey) -> bytes:
 
 
 def decode_key(raw: bytes) -> OffsetKey | GroupKey | ConsumerKey | int:
-    """Decodes the key of a record of `__consumer_offsets`. If this broker does not know the kind of the record, returns
-    the number of that kind.
+    """Decodes the key of a record of `__consumer_offsets`: the key of a committed offset, of a classic group, or of a
+    part of a consumer group. If this broker does not know the kind of the record, returns the number of that kind.
 
     Raises:
         MalformedMessage: the key is truncated.

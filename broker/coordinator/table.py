@@ -55,12 +55,13 @@ class LogTable:
         self._growth_bytes = self._compact_above_bytes = growth_bytes
 
     def batches(self) -> Iterator[tuple[LocatedBatch, bytes]]:
-        """Returns all batches of the table's log, from its log start offset on. Their CRCs were verified when the log
-        was opened."""
+        """Yields all batches of the table's log, from its log start offset on: the header of each with its file
+        position, and its bytes. Their CRCs were verified when the log was opened."""
         return self.log.batches(self.log.log_start_offset)
 
     def append(self, entries: Sequence[TableEntry], *, producer_id: int = -1, producer_epoch: int = -1) -> None:
-        """Appends records to the table's log in one batch; in the transaction of a producer if one is given.
+        """Appends records to the table's log in one batch; in the transaction of a producer if its id and epoch are
+        given.
 
         Args:
             entries: encoded key and value of each record; a value of None deletes the row.

@@ -139,6 +139,8 @@ class Transaction:
 
         Args:
             claimed: the producer id and epoch in the request; None for a new producer.
+            timeout_ms: the transaction timeout in the request.
+            now_ms: wall clock, the time of this change.
             next_id: new producer id, used with epoch 0 because the epochs of the old one are used up; else None.
         """
         return Transaction(
@@ -209,8 +211,8 @@ class Transaction:
         )
 
     def prepare_end(self, now_ms: int, *, is_commit: bool) -> Transaction:
-        """Returns the state after the decision to commit or abort the open transaction; `self` if the same was already
-        decided.
+        """Returns the state after the decision, made at the time `now_ms`, to commit the open transaction, or to abort
+        it if `is_commit` is False; `self` if the same was already decided.
 
         Raises:
             RequestRefused: no transaction is open, or the opposite is decided.

@@ -133,6 +133,7 @@ class TransactionCoordinator:
         the producer id and epoch.
 
         Args:
+            timeout_ms: after this time the broker aborts an open transaction of the producer.
             claimed: the producer id and epoch in the request of a client that continues as the current producer; None
                 for a new producer.
 
@@ -241,7 +242,8 @@ class TransactionCoordinator:
             raise RequestRefused(ErrorCode.INVALID_TXN_STATE, "the transaction is being completed; begin a new one")
 
     async def end_transaction(self, transactional_id: str, producer: ProducerIdAndEpoch, *, is_commit: bool) -> None:
-        """Commits or aborts the open transaction of a transactional id; returns when consumers can see the outcome.
+        """Commits the open transaction of a transactional id, or aborts it if `is_commit` is False; returns when
+        consumers can see the outcome.
 
         Raises:
             RequestRefused: the producer has no transaction to end, or the change could not be stored.

@@ -26,7 +26,7 @@ class RequestContext(NamedTuple):
         return self.login.permissions
 
     def check_topic(self, name: str, permission: BrokerPermission | None = None) -> None:
-        """Checks that the client has a permission on a topic. With None, any permission suffices.
+        """Checks that the client has `permission` on the topic of this name; None stands for any permission.
 
         Raises:
             RequestRefused: the client lacks the permission.
@@ -34,7 +34,7 @@ class RequestContext(NamedTuple):
         self.login.permissions.check(ResourceType.TOPIC, name, permission)
 
     def check_group(self, group_id: str, permission: BrokerPermission | None = None) -> None:
-        """Checks that the client has a permission on a group. With None, any permission suffices.
+        """Checks that the client has `permission` on a group; None stands for any permission.
 
         Raises:
             RequestRefused: the client lacks the permission.
@@ -42,7 +42,7 @@ class RequestContext(NamedTuple):
         self.login.permissions.check(ResourceType.GROUP, group_id, permission)
 
     def check_transaction(self, transactional_id: str, permission: BrokerPermission | None = None) -> None:
-        """Checks that the client has a permission on a transactional id. With None, any permission suffices.
+        """Checks that the client has `permission` on a transactional id; None stands for any permission.
 
         Raises:
             RequestRefused: the client lacks the permission.
@@ -50,8 +50,8 @@ class RequestContext(NamedTuple):
         self.login.permissions.check(ResourceType.TRANSACTION, transactional_id, permission)
 
     def topic_error(self, name: str, permission: BrokerPermission | None = None) -> ErrorCode:
-        """Returns the error code for a client that lacks a permission on a topic; NONE if the client has it. If
-        `permission` is None, any permission suffices."""
+        """Returns NONE if the client has `permission` on the topic of this name, else the error code for the response.
+        The default, None, stands for any permission."""
         try:
             self.check_topic(name, permission)
         except RequestRefused as refused:
@@ -59,8 +59,8 @@ class RequestContext(NamedTuple):
         return ErrorCode.NONE
 
     def group_error(self, group_id: str, permission: BrokerPermission | None = None) -> ErrorCode:
-        """Returns the error code for a client that lacks a permission on a group; NONE if the client has it. If
-        `permission` is None, any permission suffices."""
+        """Returns NONE if the client has `permission` on a group, else the error code for the response. The default,
+        None, stands for any permission."""
         try:
             self.check_group(group_id, permission)
         except RequestRefused as refused:

@@ -58,8 +58,9 @@ def _response(context: RequestContext, topics: list[Any], name: str | None = Non
 
 
 def _described_topic(context: RequestContext, name: str, begin: int, count_max: int) -> tuple[Any, int]:
-    """Returns the description of a topic with at most `count_max` partitions from number `begin` on, and the number of
-    partitions in this description."""
+    """Returns the response's entry for the topic of this name, with at most `count_max` partitions from number `begin`
+    on, and the number of partitions in this entry. If the topic does not exist, or the client has no permission on it,
+    the entry has an error code and no partitions."""
     version = context.version
     try:
         context.check_topic(name)

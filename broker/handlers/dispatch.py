@@ -182,11 +182,15 @@ HANDLERS: Mapping[int, Handler] = {
 
 
 def unsupported_version_pieces(frame: memoryview, header: RequestHeader) -> Pieces | None:
-    """Encodes the response to a request of an unsupported version. Returns [] if the client expects no response, and
-    None if no response exists that the client could read.
+    """Encodes the response to a request of an unsupported version, as a list of byte strings. Returns [] if the client
+    expects no response, and None if no response exists that the client could read.
 
     Clients first request which versions are served, so this concerns only ApiVersions requests of newer versions, and
     the old Produce versions that are advertised only for librdkafka.
+
+    Args:
+        frame: the whole request.
+        header: the header of `frame`, already parsed.
     """
     version = header.api_version
     if header.api_key == api.API_VERSIONS:

@@ -103,7 +103,11 @@ def _respond_or_wait(
 ) -> FetchResult | Awaitable[FetchResult]:
     """Returns the response to a Fetch request. Returns an awaitable of it if `read_result` has fewer bytes than the
     request's `bytes_min` and the client is willing to wait for more records. Must run in the same event loop iteration
-    as the read: otherwise it would miss appends in between."""
+    as the read that returned `read_result`: otherwise it would miss appends in between.
+
+    Args:
+        session: the fetch session of the request; None if it belongs to none.
+    """
     if not read_result.missing_bytes or request.wait_ms_max <= 0:
         return _session_result(read_result.fetch_result, request, session)
     growth = _Growth(read_result.missing_bytes)
@@ -122,8 +126,8 @@ def _remove_waiters(logs: Sequence[PartitionLog], growth: _Growth) -> None:
 
 
 def _session_result(result: FetchResult, request: FetchRequest, session: FetchSession | None) -> FetchResult:
-    """Returns the response to a Fetch request: without a session all of `result`, else `result` without the partitions
-    that have not changed since the session's last response."""
+    """Returns the response to a Fetch request: without a session all of `result`, which was read for the request, else
+    `result` without the partitions that have not changed since the session's last response."""
     if session is None:
         return result
     topics = session.filter_response(result.topics, is_full=request.session_epoch == INITIAL_EPOCH)
@@ -145,7 +149,11 @@ async def _wait(
 ) -> FetchResult:
     """Waits until the partitions of a Fetch request have grown by the bytes that are missing to its `bytes_min`, which
     `growth` counts, or until the client's time limit. Then reads again and returns the response. While it waits it
-    holds no records, so that their memory and files are available to other requests."""
+    holds no records, so that their memory and files are available to other requests.
+
+    Args:
+        session: the fetch session of the request; None if it belongs to none.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + min(request.wait_ms_max, WAIT_MS_MAX) / 1000
     while True:
@@ -172,6 +180,7 @@ async def _read_with_disk_waits(
     it from disk while the event loop serves other clients.
 
     Args:
+        session: the fetch session of the request, which then determines the partitions; None if it belongs to none.
         cold: partitions that the previous read had to skip, because their data was only on disk.
     """
     loop = asyncio.get_running_loop()
@@ -222,7 +231,7 @@ def _watched_logs(context: RequestContext, request: FetchRequest, session: Fetch
 
 def _topic_name(context: RequestContext, topic: TopicKey) -> str:
     """Returns the name of a topic of a Fetch request, which newer versions of the API give by id; "" if no topic has
-    the id."""
+    the id. `topic` is the pair of name and id in the request."""
     name, topic_id = topic
     if context.version < TOPIC_IDS_FROM:
         return name

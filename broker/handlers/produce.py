@@ -166,6 +166,11 @@ def _check_transactional_write(
 ) -> None:
     """Checks that a transactional batch belongs to an open transaction of its producer.
 
+    Args:
+        transactional_id: the id in the request; None if it has none.
+        header: the header of the batch, which names the producer.
+        partition: topic and number of the partition to which the batch is to be appended.
+
     Raises:
         RequestRefused: the client may not use the transactional id, or the batch is not part of its transaction.
     """

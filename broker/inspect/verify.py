@@ -185,7 +185,12 @@ def _check_producer_ids(path: Path, largest_id: int, directory_report: Partition
 
 
 class _PartitionCheck:
-    """Checks the files of one partition, and adds the findings to `report`."""
+    """Checks the files of one partition, and adds the findings to `report`.
+
+    Args:
+        expected: bounds that the log must have according to the checkpoint files.
+        progress: called with the name of each file before it is read.
+    """
 
     def __init__(
         self, directory: Path, expected: _ExpectedLog, report: PartitionReport, progress: Callable[[str], None]
@@ -375,8 +380,14 @@ EntriesOf = Callable[[bytes], Iterator[tuple[int, int]]]
 
 
 class _IndexCheck:
-    """Compares the entries of an index file with the batches of the log. `fault` describes the first difference, "" if
-    there is none."""
+    """Compares the entries of a segment's index file with the batches of its log. `fault` describes the first
+    difference, "" without a difference.
+
+    Args:
+        suffix: suffix of the index file.
+        entry_bytes: size of an entry.
+        entries_of: decodes the entries in a byte string.
+    """
 
     def __init__(self, segment: SegmentFile, suffix: str, entry_bytes: int, entries_of: EntriesOf) -> None:
         self._base = segment.base_offset

@@ -114,8 +114,9 @@ class SwapPending(OSError):
 
 
 class DutyCycle:
-    """Throttles a thread: after each BURST_S of work, the thread sleeps as long as it worked. Ends the work with an
-    exception once `should_continue` returns False."""
+    """Throttles a thread: after each BURST_S of work, the thread sleeps as long as it worked. Ends the work with the
+    exception CompactionCancelled once `should_continue` returns False. `clock` and `pause` are functions for the time
+    and for sleeping, in seconds."""
 
     def __init__(
         self,
@@ -148,8 +149,10 @@ def build_offset_map(
 
     Args:
         outcomes: the aborted transactions; their records do not count.
+        duty_cycle: makes this thread pause, and ends the work when it is no longer needed.
 
     Raises:
+        CompactionCancelled: the topic was deleted, or the broker is stopping.
         CorruptBatch: a batch cannot be decoded.
         OSError: a segment cannot be read.
     """
@@ -197,10 +200,14 @@ def write_cleaned_segment(
     None if compaction would change nothing.
 
     Args:
+        offset_map: the newest offset of each key; older records of the key are removed.
+        rules: which tombstones and batches without records are retained.
         outcomes: the aborted transactions. All groups of a log need the same object, in order from the start of the
             log.
+        duty_cycle: makes this thread pause, and ends the work when it is no longer needed.
 
     Raises:
+        CompactionCancelled: the topic was deleted, or the broker is stopping.
         CorruptBatch: a batch cannot be decoded.
         OSError: a file could not be read or written.
     """
@@ -247,6 +254,10 @@ def clean_batch(
     nothing is removed, None if nothing remains.
 
     Args:
+        header: the header of `batch`, already parsed.
+        offset_map: the newest offset of each key; older records of the key are removed.
+        rules: which tombstones and batches without records are retained.
+        outcomes: the aborted transactions; their records are removed.
         must_retain: retain the batch even without records.
 
     Raises:
@@ -273,8 +284,9 @@ def clean_batch(
 
 
 def _cleaned_marker(batch: bytes, header: BatchHeader, rules: CleaningRules) -> bytes | None:
-    """Returns the marker of a transaction of which no records remain, with a deadline like that of a tombstone; None
-    after the deadline. A consumer that is reading the transaction meanwhile still finds the marker."""
+    """Returns `batch`, the marker of a transaction of which no records remain, with a deadline like that of a
+    tombstone; None after the deadline. `rules` gives the deadline and the current time. A consumer that reads the
+    transaction before the deadline still finds the marker."""
     if header.attributes & DELETE_HORIZON:
         return batch if header.base_timestamp >= rules.now_ms else None
     return rebuild_batch(header, decode_records(batch, is_own_batch=True), delete_horizon_ms=rules.tombstones_until_ms)
@@ -368,11 +380,15 @@ def abort_swap(group: Sequence[ClosedSegment]) -> None:
 
 
 def complete_swap(group: Sequence[ClosedSegment]) -> list[Path]:
-    """Renames the replaced segments' files to `.deleted`, fsyncs the directory, and then deletes the `.swap` file.
+    """Renames the files of the segments that a compacted file has replaced to `.deleted`, fsyncs the directory, and
+    then deletes the `.swap` file.
 
     At every moment, and with any subset of these renames on disk, a start finds either all old segments or the
     compacted file. After a power failure the name `.swap` may exist again; its content is then that of the installed
     file. The deletion of `.swap` is made durable before any other segment is renamed or deleted.
+
+    Args:
+        group: the replaced segments, in order of their offsets.
 
     Returns:
         The new names of the replaced files, also of files that did not exist; the caller deletes them.

@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 class DirtyFiles:
-    """The dirty files of a log. The directory counts as dirty while names of new files in it are not durable.
+    """The dirty files of a log, at first `paths`. The directory counts as dirty while names of new files in it are not
+    durable.
 
     `changes` counts all changes, and each file has the number of its last change. If a file is changed during its
     fsync, that number shows that it is still dirty afterwards.

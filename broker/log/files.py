@@ -48,7 +48,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_fully(fd: int, pieces: list[bytes | bytearray | memoryview], position: int) -> None:
-    """Writes the byte strings in `pieces` one after another to a file, starting at `position`.
+    """Writes the byte strings in `pieces` one after another to the open file `fd`, starting at the file position
+    `position`.
 
     Raises:
         OSError: some of the bytes may have been written.
@@ -153,7 +154,7 @@ def nonblocking_reads(enabled: bool = True) -> Iterator[None]:
 
 
 def read_at(fd: int, size: int, position: int) -> bytes:
-    """Reads `size` bytes of a file at `position`; fewer if the file ends before.
+    """Reads `size` bytes of the open file `fd` at `position`; fewer if the file ends before.
 
     Raises:
         NotCached: inside `nonblocking_reads`, if the bytes are not in the page cache.
@@ -270,8 +271,8 @@ class OpenFiles:
         return self._open(path).fd
 
     def slice(self, path: Path, position: int, size: int) -> FileSlice | bytes:
-        """Returns a range of a file as a `FileSlice`, or as bytes if the range is small or slices already hold too many
-        files open."""
+        """Returns `size` bytes of a file, from `position` on, as a `FileSlice`; or as bytes if there are few of them,
+        or if slices already hold too many files open."""
         file = self._open(path)
         if size < SLICE_BYTES_MIN:
             return read_at(file.fd, size, position)

@@ -119,8 +119,8 @@ class Flusher:
             log.flushed(job)
 
     def fail(self, error: OSError) -> None:
-        """Reports a disk failure: all waiting requests fail, and the broker stops, since durability can no longer be
-        guaranteed."""
+        """Reports the disk failure `error`: all waiting requests fail, and the broker stops, since durability can no
+        longer be guaranteed."""
         logger.critical("disk failed error=%s", error)
         self._failed = True
         self._on_failure(error)

@@ -21,7 +21,11 @@ FIRST_EPOCH = 0
 
 class LeaderEpochs:
     """The leader epochs of a log and the offset at which each begins, both ascending. The last one extends to the log's
-    end."""
+    end.
+
+    Args:
+        starts: (epoch, offset at which it begins) of each epoch.
+    """
 
     def __init__(self, starts: Iterable[tuple[int, int]] = ()) -> None:
         self._starts = list(starts)
@@ -56,9 +60,9 @@ class LeaderEpochs:
         self._starts = starts[expired:]
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
-        """Returns the newest known epoch up to `epoch`, and the offset at which it ends. If all known epochs are newer
-        than `epoch`, returns `epoch` itself and the offset at which the oldest known one begins. None if no epoch is
-        known."""
+        """Returns the newest known epoch up to `epoch`, and the offset at which it ends: the start of the next epoch,
+        or `log_end_offset` if it is the last one. If all known epochs are newer than `epoch`, returns `epoch` itself
+        and the offset at which the oldest known one begins. None if no epoch is known."""
         following = [start for one, start in self._starts if one > epoch]
         found = [one for one, _ in self._starts if one <= epoch]
         if found:

@@ -110,7 +110,13 @@ class RecoveredLog:
 
 
 class PartitionLog:
-    """The log of one partition, opened by `recovery.open_log`. The module lists its invariants."""
+    """The log of one partition, opened by `recovery.open_log`. The module lists its invariants.
+
+    Args:
+        files: cache of open files that all logs share.
+        limits: when segments are closed, and whether consumers read only fsynced batches.
+        recovered: the state that recovery has read from the directory.
+    """
 
     __slots__ = (
         "_active_since_ms",
@@ -194,6 +200,7 @@ class PartitionLog:
 
         Args:
             header: the header of `batch`, already parsed.
+            now_ms: wall clock; decides whether the active segment is old enough to be closed first.
 
         Raises:
             RequestRefused: an idempotence check or the disk rejected the batch; the log is unchanged.
@@ -204,6 +211,11 @@ class PartitionLog:
     def end_transaction(self, producer_id: int, epoch: int, *, is_commit: bool, now_ms: int) -> bool:
         """Appends the marker that ends a producer's transaction in this partition; returns False if the producer has
         none open.
+
+        Args:
+            epoch: the producer's epoch, for the marker.
+            is_commit: write a commit marker; False writes an abort marker.
+            now_ms: wall clock, the timestamp of the marker.
 
         Raises:
             RequestRefused: the disk rejected the write; the transaction stays open.
@@ -231,6 +243,7 @@ class PartitionLog:
 
         Args:
             header: the header of `batch`, already parsed.
+            now_ms: wall clock; decides whether the active segment is old enough to be closed first.
 
         Raises:
             RequestRefused: the disk rejected the write; the log is unchanged.
@@ -302,7 +315,8 @@ class PartitionLog:
             waiter(byte_count)
 
     def roll(self, now_ms: int) -> None:
-        """Closes the active segment and starts a new one, unless the active one is empty.
+        """Closes the active segment and starts a new one, whose age counts from `now_ms`. Does nothing if the active
+        segment is empty.
 
         Raises:
             OSError: the segment could not be closed and stays active.
@@ -444,7 +458,7 @@ class PartitionLog:
         return self._cached_stable_bound
 
     def aborted(self, start: int, end: int) -> list[TransactionIndexEntry]:
-        """Returns the aborted transactions that overlap [start, end)."""
+        """Returns the aborted transactions that overlap the offsets [start, end)."""
         return self.segments.aborted(start, end)
 
     def is_in_last_segment(self, offset: int) -> bool:
@@ -501,7 +515,7 @@ class PartitionLog:
 
     def roll_if_older(self, since_ms: int, now_ms: int) -> None:
         """Closes the active segment if its first batch was appended before the time `since_ms`, so that compaction can
-        process the segment.
+        process the segment. The age of the new active segment counts from `now_ms`.
 
         Raises:
             OSError: the segment could not be closed and stays active.

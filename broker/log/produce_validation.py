@@ -63,7 +63,7 @@ def validate_batch(batch: memoryview, bytes_max: int) -> BatchHeader:
 
 
 def validate_timestamps(header: BatchHeader, now_ms: int, *, after_ms_max: int, before_ms_max: int) -> None:
-    """Checks the batch's timestamps against the broker's clock (KIP-937, KIP-1030).
+    """Checks the batch's timestamps against the broker's clock, which shows `now_ms` (KIP-937, KIP-1030).
 
     A single record far in the future would exempt its whole segment from retention by age. Kafka compares every record;
     this broker compares the first and the largest timestamp in the batch header, so that records need not be decoded.
@@ -138,5 +138,5 @@ def _check_fields(header: BatchHeader) -> None:
 
 def stored_prefix(base_offset: int, header: BatchHeader, leader_epoch: int) -> bytes:
     """Returns the first 16 bytes of a batch as they are stored, with the base offset and leader epoch that the broker
-    assigns."""
+    assigns. `header` is the header that the producer sent."""
     return PREFIX.pack(base_offset, header.batch_length, leader_epoch)

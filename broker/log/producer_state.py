@@ -106,7 +106,7 @@ class ProducerStates:
 
     def duplicate_of(self, header: BatchHeader) -> int | None:
         """Checks the sequence numbers of a batch that is about to be appended, and finds out whether it was appended
-        before.
+        before. The batch is given by its header.
 
         Returns:
             The base offset of the stored batch if the new one is a retry of one of the producer's last five batches;
@@ -155,7 +155,12 @@ class ProducerStates:
 
     def record(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """Updates the state of a batch's producer, and its open transaction, after the batch was appended at
-        `base_offset`."""
+        `base_offset`.
+
+        Args:
+            header: the header of the batch.
+            now_ms: wall clock, the time at which the producer was last active; inactive producers expire.
+        """
         if header.producer_id < 0:
             return
         if header.attributes & CONTROL:
@@ -211,8 +216,8 @@ class ProducerStates:
 
     @classmethod
     def from_snapshot(cls, content: bytes) -> ProducerStates | None:
-        """Parses a snapshot of the idempotent producers; None if it is corrupt. The caller then uses an older snapshot,
-        or reads the log."""
+        """Parses `content`, the snapshot file of the idempotent producers; None if it is corrupt. The caller then uses
+        an older snapshot, or reads the log."""
         if len(content) < _START.size:
             return None
         version, crc, count = _START.unpack_from(content)

@@ -83,14 +83,18 @@ def open_log(
     verifies_fsynced: bool = False,
     now_ms: int,
 ) -> OpenLog:
-    """Opens the log in `directory`, which must exist, and repairs it if necessary.
+    """Opens the log in `directory`, which must exist, and repairs it if necessary. Returns it with the number of
+    truncated bytes.
 
     Args:
+        limits: when segments are closed, and whether consumers read only fsynced batches.
         is_clean: the last broker shut down cleanly, so the files are used without a scan.
         recovery_point: offset up to which the log was fsynced, None if unknown.
+        log_start_offset: offset of the first record that can be read, from the checkpoint file.
         leader_epoch: epoch of batches to be appended; stored batches have this or an older one.
         repairs_corruption: repair a corrupt log below the recovery point instead of raising LogDamaged.
         verifies_fsynced: check the CRC of batches below the recovery point too.
+        now_ms: wall clock, the time of the broker's start.
 
     Raises:
         LogDamaged: the log is corrupt below the recovery point, and `repairs_corruption` is False.
@@ -367,8 +371,8 @@ def _active_facts(directory: Path, base: int, size: int) -> SegmentFacts | None:
 def _active_since_ms(directory: Path, active: SegmentFacts, now_ms: int) -> int:
     """Returns the start time of the active segment: the timestamp of its first batch, as in Apache Kafka.
 
-    The time of the broker's start is used only if the batch has no timestamp or one in the future: with it, a broker
-    that restarts daily would never roll a segment by age.
+    The time of the broker's start, `now_ms`, is used only if the batch has no timestamp or one in the future, or if the
+    segment is empty. If it were always used, a broker that restarts daily would never roll a segment by age.
     """
     if not active.size:
         return now_ms
@@ -382,7 +386,13 @@ def _active_since_ms(directory: Path, active: SegmentFacts, now_ms: int) -> int:
 
 def _producer_states(directory: Path, closed: list[ClosedSegment], active: SegmentFacts, now_ms: int) -> ProducerStates:
     """Returns the state of the idempotent producers: loads the newest intact snapshot that does not lie beyond the end
-    of the log, and adds the batches after it. Deletes the snapshots that cannot be used."""
+    of the log, and adds the batches after it. Deletes the snapshots that cannot be used.
+
+    Args:
+        closed: the closed segments of the log.
+        active: the facts about its active segment, where the log ends.
+        now_ms: wall clock, the time at which the producers of the added batches count as last active.
+    """
     states, covered = ProducerStates(), 0
     for offset in reversed(base_offsets(directory, SNAPSHOT)):
         path = segment_path(directory, offset, SNAPSHOT)

@@ -83,8 +83,8 @@ def _drop_segment(directory: Path, base: int) -> int:
 
 
 def padding_batch(offset: int, epoch: int) -> bytes:
-    """Returns a batch without records at `offset`. Readers then treat the missing offsets before it as compacted, and
-    not as lost."""
+    """Returns a batch without records at `offset`, in the leader epoch `epoch`. Readers then treat the missing offsets
+    before it as compacted, and not as lost."""
     header = BatchHeader(
         base_offset=offset,
         batch_length=0,

@@ -24,7 +24,7 @@ def expired_segments(
     A segment expires when all older ones have expired, all of it is below the high watermark, and one of these
     conditions is true:
 
-    - its largest timestamp is older than `retention_ms`,
+    - its largest timestamp lies more than `retention_ms` before `now_ms`,
     - the log, which has `total_bytes`, has at least `retention_bytes` without it,
     - it lies completely below the log start offset.
 

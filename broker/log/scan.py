@@ -50,15 +50,16 @@ class SegmentFacts:
     _unindexed_bytes: int = 0
 
     def add(self, header: BatchHeader, batch: bytes | memoryview) -> None:
-        """Adds the next batch, which begins at position `size`. The bytes in `batch` are used only if it is a control
-        batch."""
+        """Adds the next batch, which begins at position `size` of the segment's file, to the facts. The bytes in
+        `batch` are used only if it is a control batch."""
         aborted = aborted_by(header, batch)
         if aborted is not None:
             self.aborted.append(aborted)
         self.add_plain(header.last_offset, header.max_timestamp, header.size)
 
     def add_plain(self, last_offset: int, max_timestamp_ms: int, size: int) -> None:
-        """Adds the next batch, which is not an abort marker, from three values of its header."""
+        """Adds the next batch, which is not an abort marker, to the facts, from three values of its header: the offset
+        of its last record, its largest timestamp and its size in bytes."""
         last = last_offset - self.base_offset
         if self.largest is None or max_timestamp_ms > self.largest.timestamp_ms:
             self.largest = TimeEntry(max_timestamp_ms, last)
@@ -114,6 +115,7 @@ def scan_segment(view: memoryview, base_offset: int, expected: ScanExpectations)
 
     Args:
         view: the content of the segment's file.
+        expected: assumptions about the segment, against which each batch is checked; its leader epochs are updated.
     """
     facts = SegmentFacts(base_offset, base_offset)
     while facts.size < len(view):
@@ -127,9 +129,9 @@ def scan_segment(view: memoryview, base_offset: int, expected: ScanExpectations)
 
 
 def note_epoch(header: BatchHeader, expected: ScanExpectations) -> None:
-    """Adds the batch's leader epoch to `expected.epochs` if it begins with this batch. The CRC does not cover the
-    epoch, so an epoch that is older than the one before, or newer than the broker's, is ignored and the batch stays
-    valid."""
+    """Adds the leader epoch in the batch header to `expected.epochs` if the epoch begins with this batch. The CRC does
+    not cover the epoch, so an epoch that is older than the one before, or newer than the broker's, is ignored and the
+    batch stays valid."""
     epochs, epoch = expected.epochs, header.leader_epoch
     is_newer = epochs.at(header.base_offset) < epoch <= expected.newest_epoch
     if is_newer and header.base_offset >= epochs.latest_start:
@@ -160,8 +162,9 @@ def _find_fault(view: memoryview, at: int, next_offset: int, expected: ScanExpec
 
 
 def intact_batches(view: memoryview, next_offset: int, end: int | None) -> Iterator[LocatedBatch]:
-    """Yields the position and header of each intact batch in damaged bytes, skipping the damage. A batch is intact only
-    if its offsets are in [next_offset, end) and after those of the batch before it."""
+    """Yields the position and header of each intact batch in the damaged bytes `view`, skipping the damage. A batch is
+    intact only if its offsets are in [next_offset, end), or at least `next_offset` without an `end`, and after those of
+    the batch before it."""
     position = 0
     while position + HEADER_BYTES <= len(view):
         header = read_batch_header(view, position)
@@ -185,8 +188,9 @@ def intact_batches(view: memoryview, next_offset: int, end: int | None) -> Itera
 
 
 def _is_misplaced(view: memoryview, position: int, header: BatchHeader) -> bool:
-    """Returns whether this batch's base offset, which the CRC does not cover, is probably wrong: the intact batch after
-    it begins at an offset that this batch would contain too. The offset of the later batch is trusted."""
+    """Returns whether the base offset of the batch at `position` in `view`, which the CRC does not cover, is probably
+    wrong: the intact batch after it begins at an offset that this batch would contain too. The offset of the later
+    batch is trusted."""
     at = position + header.size
     if at + HEADER_BYTES > len(view):
         return False
@@ -200,8 +204,8 @@ def _is_misplaced(view: memoryview, position: int, header: BatchHeader) -> bool:
 
 
 def walk_batches(view: memoryview, position: int = 0) -> Iterator[LocatedBatch]:
-    """Yields the position and header of each batch in bytes that are known to be valid, from `position` on. An
-    incomplete batch at the end is skipped."""
+    """Yields the position and header of each batch in the bytes `view`, which are known to be valid, from `position`
+    on. An incomplete batch at the end is skipped."""
     end = len(view)
     while position + HEADER_BYTES <= end:
         header = read_batch_header(view, position)

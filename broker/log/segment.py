@@ -72,8 +72,8 @@ class ClosedSegment:
 
     @classmethod
     def of(cls, directory: Path, facts: SegmentFacts, next_offset: int | None = None) -> ClosedSegment:
-        """Creates a closed segment from the facts that a scan or recovery found about it. Its offsets end at
-        `next_offset`, by default after its last batch."""
+        """Creates a closed segment of the log in `directory` from the facts that a scan or recovery found about it. Its
+        offsets end at `next_offset`, by default after its last batch."""
         end = facts.next_offset if next_offset is None else next_offset
         return cls(directory, facts.base_offset, end, facts.size, facts.largest, blocks_of(facts.aborted))
 
@@ -94,7 +94,7 @@ class ClosedSegment:
 
 def rename_to_deleted(path: Path) -> list[Path]:
     """Renames a file to `.deleted`; the caller or the next start deletes it. Deletes it at once if the disk is too full
-    for the new name."""
+    for the new name. Returns a list with the new path; empty if the file was missing or deleted at once."""
     if not path.exists():
         return []
     try:
@@ -117,10 +117,11 @@ def write_indexes(directory: Path, facts: SegmentFacts) -> None:
 
 
 def read_facts(directory: Path, base_offset: int, size: int) -> SegmentFacts:
-    """Builds the `SegmentFacts` of a segment, such as the content of its indexes, from its batch headers. Safe to call
-    in a thread.
+    """Builds the `SegmentFacts` of the segment with this base offset, such as the content of its indexes, from its
+    batch headers. Safe to call in a thread.
 
     Args:
+        directory: the partition's directory.
         size: number of bytes to read from the segment's file.
     """
     facts = SegmentFacts(base_offset, base_offset)
@@ -134,14 +135,20 @@ def read_facts(directory: Path, base_offset: int, size: int) -> SegmentFacts:
 
 
 def _marker_bytes(fd: int, located: LocatedBatch) -> bytes:
-    """Returns the bytes of a batch if it is a control batch, and empty bytes if it is a data batch."""
+    """Returns the bytes of a batch of the open file `fd` if it is a control batch, and empty bytes if it is a data
+    batch. `located` is the header and position of the batch."""
     return read_at(fd, located.header.size, located.position) if located.header.attributes & CONTROL else b""
 
 
 def aborted_in(directory: Path, base_offset: int, size: int) -> list[TransactionIndexEntry]:
-    """Returns the transactions that end with an abort marker in the segment.
+    """Returns the transactions that end with an abort marker in a segment.
 
     Reads all batch headers if the `.txnindex` file is missing or corrupt.
+
+    Args:
+        directory: the partition's directory.
+        base_offset: base offset of the segment.
+        size: number of bytes in the segment's `.log` file.
     """
     try:
         known = from_index(segment_path(directory, base_offset, TXN_INDEX).read_bytes(), size)
@@ -151,7 +158,8 @@ def aborted_in(directory: Path, base_offset: int, size: int) -> list[Transaction
 
 
 def aborted_in_part(segment: ClosedSegment, start: int, end: int) -> list[TransactionIndexEntry]:
-    """Returns the transactions that overlap [start, end) and end with an abort marker in the closed segment.
+    """Returns the transactions that overlap the offsets [start, end) and end with an abort marker in the closed
+    segment.
 
     Raises:
         NotCached: inside `nonblocking_reads`, if bytes are not in the page cache.
@@ -170,7 +178,13 @@ def aborted_in_part(segment: ClosedSegment, start: int, end: int) -> list[Transa
 
 
 def _aborted_by_markers(directory: Path, base_offset: int, size: int) -> list[TransactionIndexEntry]:
-    """Finds the aborted transactions by reading the segment's markers, and rebuilds its `.txnindex` file."""
+    """Returns the aborted transactions of a segment, found by reading its markers, and rebuilds its `.txnindex` file.
+
+    Args:
+        directory: the partition's directory.
+        base_offset: base offset of the segment.
+        size: number of bytes in the segment's `.log` file.
+    """
     fd = os.open(segment_path(directory, base_offset, LOG), os.O_RDONLY)
     try:
         markers = (aborted_by(located.header, _marker_bytes(fd, located)) for located in walk_file(fd, 0, size))
@@ -184,7 +198,8 @@ def _aborted_by_markers(directory: Path, base_offset: int, size: int) -> list[Tr
 
 
 def header_at(fd: int, position: int, size: int) -> BatchHeader | None:
-    """Reads the batch header at a position of a log file of `size` bytes; None if fewer bytes than a header follow."""
+    """Reads the batch header at a position of the open log file `fd`, which has `size` bytes; None if fewer bytes than
+    a header follow."""
     if not 0 <= position <= size - HEADER_BYTES:
         return None
     return read_batch_header(read_at(fd, HEADER_BYTES, position))
@@ -232,8 +247,8 @@ def ends_with(path: Path, size: int, position: int, next_offset: int, largest: T
 
 
 def walk_file(fd: int, position: int, end: int) -> Iterator[LocatedBatch]:
-    """Yields the header and the position of each batch between two positions of an open log file. Reads the file in
-    chunks.
+    """Yields the header and the position of each batch of the open log file `fd` that begins between the file positions
+    `position` and `end`. Reads the file in chunks.
 
     The first chunk is small, since callers often need only one batch.
     """

@@ -60,6 +60,9 @@ class Segments:
     """The segments of a log, with searches in their indexes.
 
     Args:
+        files: cache of open files that all logs share.
+        closed: the closed segments, in order of their offsets.
+        active: the facts about the segment to which batches are appended.
         mark_dirty: called with files that were written and are not fsynced yet.
     """
 
@@ -87,8 +90,8 @@ class Segments:
         return sum(segment.size for segment in self.closed) + self.active.size
 
     def log_path(self, base: int) -> Path:
-        """Returns the path of a segment's `.log` file. The path returned last is cached: creating a path object takes
-        longer than a write."""
+        """Returns the path of the `.log` file of the segment with the base offset `base`. The path returned last is
+        cached: creating a path object takes longer than a write."""
         if base != self._path_base:
             self._path_base, self._path = base, segment_path(self.directory, base, LOG)
         return self._path
@@ -141,8 +144,8 @@ class Segments:
                     yield base, located
 
     def batch_at(self, offset: int, bound: ReadBound) -> BatchHeader | None:
-        """Returns the header of the batch that contains `offset`, or else of the first batch after it; None if no
-        readable batch follows."""
+        """Returns the header of the batch that contains `offset`, or else of the first batch after it; None if no such
+        batch lies before `bound`, the end of the readable log."""
         return next((located.header for _, located in self.located_batches(offset, bound)), None)
 
     def epochs(self, start: int, bound: ReadBound) -> Iterator[tuple[int, int]]:
@@ -196,7 +199,7 @@ class Segments:
         return self.active.size + sum(sizes)
 
     def aborted(self, start: int, end: int) -> list[TransactionIndexEntry]:
-        """Returns the aborted transactions that overlap [start, end)."""
+        """Returns the aborted transactions that overlap the offsets [start, end)."""
         found: list[TransactionIndexEntry] = []
         for segment in self.closed[max(self._closed_index(start), 0) :]:
             if segment.aborted:
@@ -211,7 +214,8 @@ class Segments:
 
     def _read_ranges(self, offset: int, bound: ReadBound) -> Iterator[tuple[int, int, int]]:
         """Yields the part to read of each segment that may contain offsets from `offset` on: the segment's base offset,
-        the end of its readable bytes, and the position at which to begin reading."""
+        the end of its bytes before `bound` (the end of the readable log), and the file position at which to begin
+        reading."""
         for segment in self.closed[max(self._closed_index(offset), 0) :]:
             if segment.next_offset > offset:
                 position = self._position(segment, max(offset - segment.base_offset, 0))
@@ -337,7 +341,8 @@ class Segments:
 
 
 def _readable_bytes(base_offset: int, size: int, bound: ReadBound) -> int:
-    """Returns how many bytes of a segment with `size` bytes lie before `bound`, the end of the readable log."""
+    """Returns how many bytes of a segment, with this base offset and `size` bytes, lie before `bound`, the end of the
+    readable log."""
     if base_offset == bound.base_offset:
         return min(bound.position, size)
     return size if base_offset < bound.base_offset else 0

@@ -91,8 +91,10 @@ def end_marker(
 
     Args:
         epoch: the producer's epoch.
+        is_commit: whether the transaction commits; False for an abort marker.
         first_offset: offset of the transaction's first batch in the partition.
         last_stable_offset: the log's last stable offset after the transaction ends.
+        now_ms: wall clock, the timestamp of the marker.
     """
     offsets = _OFFSETS.pack(first_offset, last_stable_offset)
     name = _OFFSETS_NAME.encode()
@@ -243,7 +245,7 @@ class TransactionOutcomes:
         self._with_data: set[int] = set()
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Returns whether a data batch belongs to an aborted transaction."""
+        """Returns whether a data batch, given by its header, belongs to an aborted transaction."""
         if not header.attributes & TRANSACTIONAL:
             return False
         ends = self._aborted.get(header.producer_id, [])
@@ -251,8 +253,8 @@ class TransactionOutcomes:
         return at < len(ends) and ends[at].first_offset <= header.base_offset
 
     def note_retained(self, header: BatchHeader) -> None:
-        """Records that compaction retains a batch, possibly without records. The marker of its transaction must then be
-        retained, too."""
+        """Records that compaction retains the batch with this header, possibly without records. The marker of its
+        transaction must then be retained, too."""
         if header.attributes & TRANSACTIONAL and not header.attributes & CONTROL:
             self._with_data.add(header.producer_id)
 

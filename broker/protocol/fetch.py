@@ -126,6 +126,7 @@ def encode(topics: tuple[FetchedTopic, ...], error: ErrorCode, version: int, ses
 
     Args:
         error: error of the whole response; errors of partitions are in `topics`.
+        version: API version of the request, which determines the fields.
         session_id: id of the fetch session; 0 if the response belongs to none.
     """
     pieces: Pieces = []

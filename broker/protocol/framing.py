@@ -76,7 +76,8 @@ def read_frame_length(view: memoryview, start: int, end: int) -> int:
 
 
 def read_header(frame: memoryview) -> RequestHeader:
-    """Reads a request header. If the API key is unknown, reads only the fixed fields and the client id."""
+    """Reads the header of the request in `frame`. If the API key is unknown, reads only the fixed fields and the client
+    id."""
     try:
         api_key, api_version, correlation_id, client_id_bytes = _HEADER.unpack_from(frame)
     except struct.error:

@@ -27,11 +27,12 @@ DECODE_ERRORS = (struct.error, IndexError, ValueError, AssertionError, OverflowE
 
 
 async def decode_yielding(request_class: Any, frame: bytes, body_at: int, version: int) -> Any:
-    """Decodes a request and yields to the event loop in between.
+    """Decodes a request, lets other tasks of the event loop run in between, and returns an instance of `request_class`.
 
     Args:
         request_class: kafka-python's class of the request.
         body_at: position in the frame at which the request's own fields begin.
+        version: API version of the request.
 
     Raises:
         MalformedMessage: the request is truncated or malformed, or has more than REQUEST_ITEMS_MAX items.

@@ -88,8 +88,9 @@ def encode(result: MetadataResult, version: int) -> bytearray:
 
 
 def _partitions(result: MetadataResult, version: int) -> list[bytes]:
-    """Returns the encoded entries of partitions 0, 1, … for a Metadata response. All its topics share them, because an
-    entry depends only on the partition number; there are as many as the largest topic has partitions."""
+    """Returns the encoded entries of partitions 0, 1, … for the Metadata response `result` in this API version. All its
+    topics share them, because an entry depends only on the partition number; there are as many as the largest topic has
+    partitions."""
     suffix = Writer(flexible=version >= FLEXIBLE_FROM)
     for _ in ("replicas", "in-sync replicas"):
         suffix.array_size(1)

@@ -77,7 +77,7 @@ def decode(view: memoryview, pos: int, version: int) -> ProduceRequest:
 
 def _decode_single_partition(view: memoryview, pos: int) -> ProduceRequest | None:
     """Decodes a Produce request with exactly one topic and one partition, as librdkafka sends it. Returns None for any
-    other request."""
+    other request. The fields of the request begin at position `pos` of `view`."""
     try:
         transactional, acks, timeout_ms, topics, name_size = _ONE_TOPIC.unpack_from(view, pos)
         name_at = pos + _ONE_TOPIC.size
@@ -100,6 +100,11 @@ def _decode_single_partition(view: memoryview, pos: int) -> ProduceRequest | Non
 
 def decode_general(view: memoryview, pos: int, version: int) -> ProduceRequest:
     """Decodes a Produce request with any number of topics and partitions.
+
+    Args:
+        view: bytes of the request's frame.
+        pos: position in `view` at which the request's own fields begin.
+        version: API version of the request.
 
     Raises:
         MalformedMessage: the request is truncated or malformed.
