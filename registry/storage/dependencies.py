@@ -176,6 +176,7 @@ class DependencyRecorder:
         Args:
             repository: reads the revision.
             dependency: the data: the versions of a subject, the list of subjects, or data with the registry's revision.
+                `Uncacheable` excludes the response from the cache.
         """
         if self._revision is None:
             if isinstance(dependency, SubjectDependency):

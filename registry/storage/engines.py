@@ -97,7 +97,7 @@ class DatabaseAddress:
 
 def open_engine(address: DatabaseAddress, connections: int) -> Engine:
     """Creates a SQLAlchemy engine for a database, which connects later. At most `connections` are open to PostgreSQL at
-    once; SQLite always uses `SQLITE_CONNECTIONS`."""
+    once; SQLite ignores this limit."""
     # Both drivers open transactions late and with an unsuitable isolation. They are switched off (AUTOCOMMIT on
     # PostgreSQL, `isolation_level = None` on SQLite), and `_begin` opens transactions.
     if address.is_sqlite:
