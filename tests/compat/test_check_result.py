@@ -193,6 +193,22 @@ def test_fingerprints_ignore_lines_and_other_changes() -> None:
     assert moved.problems[0].line != checked().problems[0].line
 
 
+def test_problem_of_a_definition_is_reported_where_the_type_is_defined() -> None:
+    """Other problems are reported where the type is used."""
+
+    def text(*types: str) -> str:
+        fields = [f'{{"name": "{name}", "type": {kind}}}' for name, kind in zip("abc", types, strict=True)]
+        return '{"type": "record", "name": "R", "fields": [\n' + ",\n".join(fields) + "\n]}"
+
+    fixed = '{"type": "fixed", "name": "F", "size": 4}'
+    problems = checked(text(fixed, '"F"', '"F"'), text('"int"', fixed.replace("4", "8"), '"int"')).problems
+    assert {(problem.rule, problem.pointer, problem.line) for problem in problems} == {
+        ("TYPE_MISMATCH", "/fields/0/type", 2),
+        ("FIXED_SIZE_MISMATCH", "/fields/0/type", 2),
+        ("TYPE_MISMATCH", "/fields/2/type", 4),
+    }
+
+
 def test_only_further_equal_problems_are_numbered() -> None:
     """If the first were numbered, every fingerprint in the baseline files of users would change."""
     item = checked()

@@ -105,6 +105,8 @@ def test_gitlab_report_matches_documented_schema() -> None:
     jsonschema.Draft7Validator({"type": "array", "items": GITLAB_ENTRY}).validate(entries)
     assert len({entry["fingerprint"] for entry in entries}) == len(entries)
     assert {entry["severity"] for entry in entries} == {"major", "critical"}
+    (unreachable,) = (entry for entry in entries if entry["check_name"] == "schema-registry")
+    assert unreachable["location"]["lines"] == {"begin": 1}
 
 
 def test_gitlab_fingerprints_differ_by_file() -> None:
