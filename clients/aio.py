@@ -104,7 +104,9 @@ class AsyncProducer:
     async def send(self, topic: str, value: Any, key: str | bytes | None = None, **options: Any) -> RecordMetadata:
         """Sends one event and waits for its acknowledgement; use `asyncio.gather` to send several concurrently.
 
-        The arguments of `Producer.send` apply, except `on_delivery`.
+        Args:
+            topic, value, key: as in `Producer.send`.
+            options: further arguments of `Producer.send`, such as `headers`, but not `on_delivery`.
 
         Raises:
             ProducerError: one of its subclasses.
@@ -126,7 +128,8 @@ class AsyncProducer:
             self._waiters -= 1
 
     async def flush(self, timeout_s: float = 150.0) -> None:
-        """Waits until every message sent before is acknowledged, see `Producer.flush`."""
+        """Waits until every message sent before is acknowledged. Raises FlushFailed if messages failed, or are not
+        acknowledged after `timeout_s`; see `Producer.flush`."""
         await self._thread.call(self._client().flush, timeout_s)
 
     def _client(self) -> Producer:
@@ -217,7 +220,8 @@ class AsyncConsumer:
         return self._client().assignment()
 
     async def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Continues reading a partition at another offset, see `Consumer.seek`."""
+        """Continues reading a partition of the topic at `offset`, which may also be `OFFSET_BEGINNING` or `OFFSET_END`;
+        see `Consumer.seek`."""
         await self._thread.call(self._client().seek, topic, partition, offset)
         if self._request is not None and self._request.done() and not self._lock.locked():
             # The message of a cancelled task is before the new offset.
@@ -226,11 +230,11 @@ class AsyncConsumer:
                 self._request = None
 
     async def pause(self, topic_partitions: Iterable[TopicAndPartition] | None = None) -> None:
-        """Pauses the delivery of messages of these partitions, or of all; see `Consumer.pause`."""
+        """Stops returning messages of these partitions until `resume`; None pauses all. See `Consumer.pause`."""
         await self._thread.call(self._client().pause, topic_partitions)
 
     async def resume(self, topic_partitions: Iterable[TopicAndPartition] | None = None) -> None:
-        """Resumes these partitions, or all paused ones; see `Consumer.resume`."""
+        """Resumes these paused partitions; None resumes all. See `Consumer.resume`."""
         await self._thread.call(self._client().resume, topic_partitions)
 
     async def mark_unfinished(self) -> None:

@@ -89,6 +89,9 @@ class Assignment:
         """Starts reading the assigned partitions that are not started yet, at their committed offsets or else at the
         offsets that the constructor's `find_starts` returns. Calls the application's `on_assign`.
 
+        Args:
+            kafka: the consumer of confluent-kafka.
+
         Raises:
             SourceUnavailable: the start offsets cannot be fetched; the next call tries again.
         """
@@ -119,8 +122,13 @@ class Assignment:
         return self._new_starts
 
     def _commit_starts(self, kafka: Any) -> None:
-        """Commits the start offsets that were just found. Another member that gets one of the partitions then continues
-        there; it would otherwise start at the end that the partition has at that time."""
+        """With `auto_commit` and `from_end`, commits the start offsets that `start` has just found for partitions
+        without a committed offset. Another member that gets one of the partitions then continues there; it would
+        otherwise start at the end that the partition has at that time.
+
+        Args:
+            kafka: the consumer of confluent-kafka.
+        """
         starts, self._new_starts = self._new_starts, []
         if not (self._commits_starts and starts):
             return
@@ -174,8 +182,12 @@ class Assignment:
             kafka.assign(partitions)
 
     def _release(self, kafka: Any, topic_partitions: frozenset[TopicAndPartition]) -> frozenset[TopicAndPartition]:
-        """Removes partitions from the assignment, and discards their buffered records and offsets. Returns the ones
-        that were already being read."""
+        """Removes partitions from the assignment, and discards their buffered records and offsets. Returns those of the
+        partitions that were already being read.
+
+        Args:
+            kafka: the consumer of confluent-kafka.
+        """
         if topic_partitions & self._unstarted and self._is_cooperative:
             kafka.incremental_unassign(
                 as_kafka_partitions(topic_partitions - self._unstarted)

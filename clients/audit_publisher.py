@@ -111,8 +111,9 @@ class AuditPublisher:
         self._wake.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until all queued audit rows are published, and returns whether they are. Returns False early if
-        publication was blocked before and another attempt has failed."""
+        """Waits until all queued audit rows are published, and returns whether they are. Returns False after
+        `timeout_s` (at most `WAIT_S_MAX`), or when an attempt to publish fails. Returns False almost at once if the
+        last attempt failed or the last wait timed out."""
         if threading.current_thread() is self._thread:
             return not self.unpublished
         deadline = time.monotonic() + (0.0 if self._is_blocked else min(timeout_s, WAIT_S_MAX))
@@ -127,7 +128,8 @@ class AuditPublisher:
         return True
 
     def stop(self, timeout_s: float) -> None:
-        """Ends the thread that publishes audit rows. Unpublished rows of a producer stay in its spool file."""
+        """Ends the thread that publishes audit rows, and waits up to `timeout_s` for its end, or at most
+        `BLOCKED_JOIN_S` if publication is blocked. Unpublished rows of a producer stay in its spool file."""
         self._is_stopped = True
         self._wake.set()
         if threading.current_thread() is not self._thread:  # `on_delivery` may close the producer

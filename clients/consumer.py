@@ -239,7 +239,7 @@ class Consumer:
         return self._assignment.owned
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Continues reading a partition at another offset; `commit` then commits that offset.
+        """Continues reading a partition of the topic at another offset; `commit` then commits that offset.
 
         Args:
             offset: an offset, or `OFFSET_BEGINNING` or `OFFSET_END` of confluent-kafka, which are resolved now.
@@ -276,7 +276,7 @@ class Consumer:
         self._buffer.pause(paused)
 
     def resume(self, topic_partitions: Iterable[TopicAndPartition] | None = None) -> None:
-        """Resumes these partitions, or all paused ones."""
+        """Resumes these paused partitions; None resumes all."""
         resumed = (
             self._assignment.owned | self._buffer.paused() if topic_partitions is None else frozenset(topic_partitions)
         )
@@ -388,8 +388,13 @@ class Consumer:
         self._kafka.assign(starts)
 
     def _find_starts(self, kafka: Any, topic_partitions: frozenset[TopicAndPartition]) -> list[TopicPartition]:
-        """Finds where to start reading partitions without a committed offset, and returns the partitions with these
-        offsets. Only called if `from_end` or `start_at_ms` is set."""
+        """Returns the given partitions, which have no committed offset, with the offsets at which to start reading
+        them: the offset for the time `start_at_ms` if that is set, else the end offset. Only called if `from_end` or
+        `start_at_ms` is set.
+
+        Args:
+            kafka: the consumer of confluent-kafka.
+        """
         if self._options.start_at_ms is None:
             return at_end(kafka, topic_partitions)
         return at_time(kafka, topic_partitions, self._options.start_at_ms)
@@ -487,7 +492,8 @@ class Consumer:
         return is_before and not record.is_end
 
     def _fetch(self, records_max: int) -> None:
-        """Fetches records from the Kafka client into the buffer. Rebalance callbacks run in this call.
+        """Fetches up to `records_max` records from the Kafka client into the buffer. Rebalance callbacks run in this
+        call.
 
         Raises:
             SourceUnavailable: the Kafka client failed, or the brokers do not respond.

@@ -210,7 +210,8 @@ def is_pair(value: Any) -> bool:
 
 
 def branch_name(node: Type) -> str:
-    """Returns the name with which a pair (branch name, value) selects this branch of a union."""
+    """Returns the name of the type `node` as a branch of a union, such as `string` or a record's full name. An
+    application selects the branch with the pair (branch name, value)."""
     if isinstance(node, (Record, Enum, Fixed)):
         return node.name.full
     if isinstance(node, Primitive):
@@ -224,7 +225,12 @@ def _is_logical(node: Primitive | Fixed, value: Any, classes: Mapping[str, tuple
 
 def _instant_problem(node: Primitive, value: datetime.datetime, path: str) -> DatumProblem | None:
     """Returns the problem of a datetime that is outside of the years 1 to 9999, else None. The year in UTC counts,
-    which near the end of a year may differ from the year in the datetime's own time zone."""
+    which near the end of a year may differ from the year in the datetime's own time zone.
+
+    Args:
+        node: the type of the value, with a logical type such as timestamp-millis.
+        path: dotted path of the field that has the value, for the problem.
+    """
     assert node.logical is not None
     name = node.logical.name
     least, most = LOGICAL_RANGES[name]
@@ -239,7 +245,12 @@ def _instant_problem(node: Primitive, value: datetime.datetime, path: str) -> Da
 
 def _decimal_problem(node: Primitive | Fixed, value: decimal.Decimal, path: str) -> DatumProblem | None:
     """Returns the problem of a decimal with more digits than the type's precision or scale allows, else None. Decimals
-    are not rounded."""
+    are not rounded.
+
+    Args:
+        node: the type of the value, with the logical type decimal.
+        path: dotted path of the field that has the value, for the problem.
+    """
     assert node.logical is not None
     precision, scale = node.logical.precision or 0, node.logical.scale or 0
     _, digits, exponent = value.as_tuple()
@@ -298,15 +309,16 @@ def _is_logical_type(node: Type, part: str) -> bool:
 
 
 def is_narrow(node: Type) -> bool:
-    """Returns whether a type has a logical type that allows fewer values than its underlying type. fastavro's encoder
-    checks only the underlying type."""
+    """Returns whether the type `node` has a logical type that allows fewer values than its underlying type, such as
+    uuid on string. fastavro's encoder checks only the underlying type."""
     return isinstance(node, Primitive) and (
         is_uuid(node) or (node.logical is not None and node.logical.name in LOGICAL_RANGES)
     )
 
 
 def range_of(node: Primitive) -> tuple[int, int]:
-    """Returns the smallest and largest value of an integer type."""
+    """Returns the smallest and the largest number that an int or long type allows, or its logical type if that allows
+    fewer."""
     ranges = LOGICAL_RANGES.get(node.logical.name) if node.logical is not None else None
     return INT_RANGES[node.type] if ranges is None else ranges
 
@@ -337,7 +349,7 @@ def is_recursive(schema: Schema) -> bool:
 
 
 def is_deeper(value: Any, most: int) -> bool:
-    """Returns whether lists and dicts are nested more than `most` times, or contain themselves."""
+    """Returns whether lists and dicts in `value` are nested more than `most` times, or contain themselves."""
     rest = [(value, 0)]
     while rest:
         inner, depth = rest.pop()

@@ -32,11 +32,11 @@ class MessageSender(Protocol):
     """Called with each message that was acknowledged or failed."""
 
     def poll(self, timeout_s: float) -> None:
-        """Processes responses of the brokers."""
+        """Processes responses of the brokers; waits up to `timeout_s` for the first one."""
 
     def mark_reported(self, delivery: Delivery) -> None:
-        """Records that the application has received the error of this failed message, so that it is not reported
-        again."""
+        """Records that the application has received the error of the failed message `delivery`, so that the error is
+        not reported again."""
 
 
 class Delivery:
@@ -86,7 +86,12 @@ class Delivery:
         """Whether the call of `on_delivery` has begun."""
 
     def complete(self, error: Any, message: Any) -> None:
-        """Stores the result of the message; the Kafka client calls this when the message was acknowledged or failed."""
+        """Stores the result of the message. The Kafka client calls this when the message was acknowledged or failed.
+
+        Args:
+            error: the client's error; None for an acknowledged message.
+            message: the client's message, which contains its partition, offset and timestamp.
+        """
         if error is None:
             self.metadata = (message.partition(), message.offset(), message.timestamp()[1])
         else:

@@ -50,7 +50,8 @@ class Encoding:
 
     Args:
         time_property: dotted path of the time field in the metadata of the subject; "" if it has none.
-        time_fields: dotted paths for a schema without that field; the first that it has is the time field.
+        time_fields: dotted paths for a schema without that field; the first of these fields that the schema has is the
+            time field.
     """
 
     def __init__(
@@ -176,6 +177,9 @@ def _parsed(schema: Schema, logical_types: bool) -> Any:
 
     fastavro does not mark a schema whose root is an array or a map. It would parse that schema again for each message,
     and would then reject its fields with a default that `compiled_schema` has replaced.
+
+    Args:
+        logical_types: False removes logical types from the schema, so that values have the underlying types.
     """
     its_json = json.loads(self_contained_text(schema), object_hook=_valid if logical_types else _without_logical_type)
     aliases = _aliases(schema)
@@ -219,7 +223,7 @@ def _renamed(node: Any, names: Mapping[str, str]) -> Any:
 
 
 def _records(node: Any) -> Iterator[dict[str, Any]]:
-    """Yields the record definitions in a schema that fastavro has parsed."""
+    """Yields the record definitions anywhere in `node`, a schema or part of a schema that fastavro has parsed."""
     if isinstance(node, list):
         for branch in node:
             yield from _records(branch)
@@ -234,8 +238,8 @@ def _records(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _is_json_value(schema: Schema, field: Field) -> bool:
-    """Returns whether the default of a field needs no conversion from its JSON: the field has none, or it is null, an
-    empty array, or a value of a boolean, int, long or string without a logical type."""
+    """Returns whether the default of a field of the schema needs no conversion from its JSON: the field has no default,
+    or the default is null, an empty array, or a value of a boolean, int, long or string without a logical type."""
     if not field.has_default or field.default is None or field.default == []:
         return True
     node = schema.resolve(field.type)
@@ -243,8 +247,8 @@ def _is_json_value(schema: Schema, field: Field) -> bool:
 
 
 def _default_value(schema: Schema, field: Field, logical_types: bool) -> Any:
-    """Returns the value that the default of a field represents. Returns its JSON if that does not fit the type, as in
-    some old schemas."""
+    """Returns the value that the default of a field represents: without `logical_types` in the underlying type, such as
+    int instead of datetime. Returns the default's JSON if that does not fit the type, as in some old schemas."""
     its_schema = dataclasses.replace(schema, root=field.type)
     try:
         body = encode_default(schema, field.type, field.default)
@@ -254,8 +258,8 @@ def _default_value(schema: Schema, field: Field, logical_types: bool) -> Any:
 
 
 def _valid(node: dict[str, Any]) -> dict[str, Any]:
-    """Removes an invalid logical type from a type in a schema's JSON, and returns the type. Avro Java ignores invalid
-    logical types; fastavro rejects them."""
+    """Removes an invalid logical type from `node`, the JSON object of a type, and returns the object. Avro Java ignores
+    invalid logical types; fastavro rejects them."""
     kind, size = node.get("type"), node.get("size")
     if isinstance(kind, str) and logical_type(node, kind, size if isinstance(size, int) else None) is None:
         node.pop("logicalType", None)
@@ -289,7 +293,8 @@ def _time_reader(field: TimeField, read_encoded: Callable[[bytes], int | None]) 
         return to_ms(value) if value.__class__ is int else read_encoded(encoded)
 
     def read_millis(value: Any, encoded: bytes) -> int | None:
-        """Reads the message time from a field in milliseconds at the top level of the value."""
+        """Reads the message time from a field in milliseconds at the top level of the value, or from `encoded`, the
+        value's Avro binary, if the field has no plain integer."""
         try:
             time_ms = value[first]
         except (KeyError, TypeError, IndexError):

@@ -45,8 +45,12 @@ They are used for non-negative values: Avro encodes such a value n as the varint
 
 
 def _long(value: int) -> bytes:
-    """Returns the varint of a 64-bit number for which the generated code has no faster expression: one that is negative
-    or at least 2**27."""
+    """Returns the varint of `value`, a 64-bit number for which the generated code has no faster expression: one that is
+    negative or at least 2**27.
+
+    Raises:
+        _NotPlain: the number has more than 64 bits.
+    """
     if 0 <= value < 1 << 41:  # milliseconds until 2039, with few operations on more than 30 bits, which are slow
         low = value & 0x7FFFFFF
         return _EVEN_CONTINUED[low & 0x1FFF] + _CONTINUED[low >> 13] + _SHORT[value >> 27]
@@ -61,8 +65,12 @@ def _long(value: int) -> bytes:
 
 
 def _int(value: int) -> bytes:
-    """Returns the varint of a 32-bit number for which the generated code has no faster expression: one that is negative
-    or at least 2**27."""
+    """Returns the varint of `value`, a 32-bit number for which the generated code has no faster expression: one that is
+    negative or at least 2**27.
+
+    Raises:
+        _NotPlain: the number has more than 32 bits.
+    """
     if not -0x80000000 <= value <= 0x7FFFFFFF:
         raise _NotPlain
     return _long(value)

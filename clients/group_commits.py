@@ -38,8 +38,8 @@ class GroupCommits:
         self._calls = BlockingCalls()
 
     def set_current(self, topic_partition: TopicAndPartition, next_offset: int) -> None:
-        """Stores that the message before `next_offset` is returned to the application now. Commits include it only
-        after `mark_finished`."""
+        """Stores that the message before `next_offset` of a partition is returned to the application now. Commits
+        include that message only after `mark_finished`."""
         self._current = (topic_partition, next_offset)
 
     def mark_finished(self) -> None:
@@ -50,8 +50,8 @@ class GroupCommits:
             self._current = None
 
     def revert(self, topic_partition: TopicAndPartition, next_offset: int) -> None:
-        """Marks the message before `next_offset`, which was the last one returned to the application, as not finished.
-        It may have been marked as finished already."""
+        """Marks the message before `next_offset` of a partition, which was the last one returned to the application, as
+        not finished, even if it was already marked as finished."""
         self.mark_unfinished()
         if self._finished.get(topic_partition) == next_offset:
             self._finished[topic_partition] = next_offset - 1
@@ -148,7 +148,11 @@ class GroupCommits:
 
     def commit_async(self, kafka: Any, owned: frozenset[TopicAndPartition]) -> None:
         """Commits the offsets of the partitions in `owned`, which the consumer reads, without waiting for the response.
-        Offsets that the brokers reject are part of the next commit."""
+        Offsets that the brokers reject are part of the next commit.
+
+        Args:
+            kafka: the consumer of confluent-kafka.
+        """
         self._committed_at = time.monotonic()
         if self._may_be_deleted:
             self._drop_deleted(kafka, owned)
@@ -167,8 +171,12 @@ class GroupCommits:
                 self.on_committed(error, [])
 
     def _drop_deleted(self, kafka: Any, owned: frozenset[TopicAndPartition]) -> None:
-        """Finds the partitions in `owned` that have been deleted. Logs each and discards its offset, so that it is not
-        committed again."""
+        """Finds the partitions in `owned`, which the consumer reads, that have been deleted. Logs each and discards its
+        offset, so that it is not committed again.
+
+        Args:
+            kafka: the consumer of confluent-kafka.
+        """
         try:
             deleted = missing_partitions(kafka, owned & self._finished.keys())
         except SourceUnavailable as error:
@@ -185,8 +193,13 @@ class GroupCommits:
             )
 
     def on_committed(self, error: Any, partitions: list[TopicPartition]) -> None:
-        """Handles the brokers' response to `commit_async`. After an error, the next call of `commit_async` commits the
-        offsets again, except those of deleted partitions."""
+        """Handles the brokers' response to `commit_async`; the Kafka client calls this. After an error, the next call
+        of `commit_async` commits the offsets again, except those of deleted partitions.
+
+        Args:
+            error: the client's error; None for a successful commit.
+            partitions: the partitions of the commit; not used.
+        """
         if error is not None:
             self._committing = {}
             if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:

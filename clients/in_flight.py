@@ -69,7 +69,7 @@ class InFlight:
         self._thread_state = _ThreadState()
 
     def withdraw(self, delivery: Delivery) -> None:
-        """Removes a message from the messages in flight, because the Kafka client did not accept it."""
+        """Removes the message `delivery` from the messages in flight, because the Kafka client did not accept it."""
         with self._lock:
             self._move_added()
             self._pending.discard(delivery)
@@ -183,8 +183,8 @@ class InFlight:
         self._bytes += sum(map(_COST_BYTES, added))
 
     def mark_reported(self, delivery: Delivery) -> None:
-        """Records that the application has received the error of this failed message, so that it is not reported
-        again."""
+        """Records that the application has received the error of the failed message `delivery`, so that the error is
+        not reported again."""
         with self._lock:
             if not delivery.is_reported:
                 delivery.is_reported = True

@@ -93,7 +93,7 @@ def reach_brokers(settings: Settings, timeout_s: float) -> dict[str, Any]:
 
 
 def as_ms(name: str, seconds: float, most_ms: int) -> int:
-    """Converts a time limit to milliseconds for the Kafka client.
+    """Returns a time limit of `seconds` as milliseconds for the Kafka client.
 
     Args:
         name: name of the argument that contains the time, for the error.
@@ -145,8 +145,8 @@ def merge_options(defaults: dict[str, Any], given: Options | None, refused: Mapp
     `given`.
 
     Args:
-        refused: options that the application may not set, because they would break a guarantee or be ignored; with the
-            reason.
+        refused: options that the application may not set, because they would break a guarantee or be ignored: the
+            reason by the option's name.
 
     Raises:
         ValueError: the application has set one of them.

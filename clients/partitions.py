@@ -28,6 +28,9 @@ def as_kafka_partitions(topic_partitions: Iterable[TopicAndPartition]) -> list[T
 def known_partitions(kafka: Any, topic: str) -> frozenset[int]:
     """Returns the partition numbers of a topic.
 
+    Args:
+        kafka: a client of confluent-kafka.
+
     Raises:
         SourceUnavailable: the brokers do not respond, or the topic does not exist.
     """
@@ -40,6 +43,9 @@ def known_partitions(kafka: Any, topic: str) -> frozenset[int]:
 def missing_partitions(kafka: Any, topic_partitions: Iterable[TopicAndPartition]) -> list[TopicAndPartition]:
     """Returns the given partitions that do not exist on the brokers.
 
+    Args:
+        kafka: a client of confluent-kafka.
+
     Raises:
         SourceUnavailable: the brokers do not respond.
     """
@@ -49,7 +55,8 @@ def missing_partitions(kafka: Any, topic_partitions: Iterable[TopicAndPartition]
 
 
 def _partitions(kafka: Any, topic: str) -> frozenset[int]:
-    """Returns the partition numbers of a topic; an empty result for a missing topic."""
+    """Returns the partition numbers of a topic, or an empty set for a missing topic. `kafka` is a client of
+    confluent-kafka."""
     try:
         found = kafka.list_topics(topic, RESPONSE_TIMEOUT_S).topics[topic]
     except KafkaException as error:
@@ -62,6 +69,9 @@ def _partitions(kafka: Any, topic: str) -> frozenset[int]:
 def high_watermark(kafka: Any, topic_partition: TopicAndPartition) -> int:
     """Returns the high watermark of a partition, the offset after its last readable record.
 
+    Args:
+        kafka: a client of confluent-kafka.
+
     Raises:
         SourceUnavailable: the brokers do not respond.
     """
@@ -71,6 +81,9 @@ def high_watermark(kafka: Any, topic_partition: TopicAndPartition) -> int:
 def offset_of(kafka: Any, topic_partition: TopicAndPartition, offset: int) -> int:
     """Returns `offset` itself. For the constants `OFFSET_BEGINNING` and `OFFSET_END`, which cannot be committed,
     returns the first or the end offset of the partition.
+
+    Args:
+        kafka: a client of confluent-kafka.
 
     Raises:
         SourceUnavailable: the brokers do not respond.
@@ -102,6 +115,9 @@ def at_time(kafka: Any, topic_partitions: Iterable[TopicAndPartition], time_ms: 
     """Returns each partition with the offset of its first record with the timestamp `time_ms` or a later one. If there
     is no such record, this is the end of the partition; for a time before 1970, it is the beginning.
 
+    Args:
+        kafka: a client of confluent-kafka.
+
     Raises:
         SourceUnavailable: the brokers do not respond.
     """
@@ -122,6 +138,9 @@ def at_time(kafka: Any, topic_partitions: Iterable[TopicAndPartition], time_ms: 
 
 def at_end(kafka: Any, topic_partitions: Iterable[TopicAndPartition]) -> list[TopicPartition]:
     """Returns each partition with its current end offset.
+
+    Args:
+        kafka: a client of confluent-kafka.
 
     Raises:
         SourceUnavailable: the brokers do not respond.

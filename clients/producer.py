@@ -261,8 +261,12 @@ class Producer:
 
         In a signal handler that interrupted a call of this producer, closing is deferred until that call ends.
 
+        Args:
+            timeout_s: time limit of the flush.
+
         Raises:
-            FlushFailed: see `flush`; the producer is closed nevertheless.
+            FlushFailed: messages failed since the last flush, or are not acknowledged after `timeout_s`. The producer
+                is closed nevertheless.
         """
         if self._is_interrupted():
             self._deferred_close_timeout_s = timeout_s
@@ -283,8 +287,8 @@ class Producer:
             self._end(max(0.0, deadline - time.monotonic()))
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Processes responses of the brokers, and calls `on_delivery`. A background thread also does so every 0.1
-        seconds."""
+        """Processes responses of the brokers, and calls `on_delivery`. Waits up to `timeout_s` for the first response.
+        A background thread also does so every 0.1 seconds."""
         try:
             self._poll(timeout_s)
         finally:
@@ -438,6 +442,7 @@ class Producer:
 
         Args:
             poll: the function of the Kafka client that processes responses: `poll` or `flush`.
+            timeout_s: the argument of `poll`: how long to wait for responses.
         """
         try:
             poll(timeout_s)

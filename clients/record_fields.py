@@ -16,6 +16,9 @@ _MS_MAX: Final = 2**63 - 1
 def as_timestamp(topic: str, timestamp_ms: Any) -> int:
     """Returns `timestamp_ms` for the Kafka client, after checking that it is a valid record timestamp.
 
+    Args:
+        topic: the topic of the record, for the error.
+
     Raises:
         ProducerError: it is 0, or not a 64-bit integer.
     """
@@ -37,7 +40,10 @@ def as_timestamp(topic: str, timestamp_ms: Any) -> int:
 
 
 def as_key_bytes(topic: str, key: Any) -> bytes:
-    """Returns the bytes of a key of an application. (The caller handles None and `bytes`.)
+    """Returns as bytes the record key that an application has passed. (The caller handles None and `bytes`.)
+
+    Args:
+        topic: the topic of the record, for the error.
 
     Raises:
         KeyRefused: the key is not text or a bytes-like object.
@@ -56,7 +62,10 @@ def as_key_bytes(topic: str, key: Any) -> bytes:
 
 
 def as_header_list(topic: str, headers: Iterable[tuple[str, str | bytes]]) -> list[tuple[str, bytes]]:
-    """Returns headers in the form that the Kafka client needs.
+    """Returns record headers as the list of names and bytes that the Kafka client needs.
+
+    Args:
+        topic: the topic of the record, for the error.
 
     Raises:
         ProducerError: a header is not a pair of a name and text or bytes, or cannot be encoded.

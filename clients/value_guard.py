@@ -85,9 +85,9 @@ class _Compiler:
         return None
 
     def _union(self, node: Union) -> Guard:
-        """Returns the guard of a union: a function that accepts only values that fastavro's encoder writes correctly.
-        The encoder chooses the branch by the value's class and the underlying types alone, so the guard rejects values
-        for which this choice may be wrong."""
+        """Returns the guard of a union: a function that returns True only for values that fastavro's encoder writes
+        correctly. The encoder chooses the branch by the value's class and the underlying types alone, so the guard
+        returns False for values for which this choice may be wrong."""
         branches = [self._schema.resolve(branch) for branch in node.branches]
         guards = {branch_name(branch): self.guard(branch) for branch in branches}
         kinds = {branch.type for branch in branches if isinstance(branch, Primitive)}

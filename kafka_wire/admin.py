@@ -73,6 +73,7 @@ def groups(connection: BrokerConnection, only: str | None = None) -> list[GroupD
     """Returns the consumer groups that a broker coordinates.
 
     Args:
+        connection: the connection to the broker.
         only: name of the only group to return, if the broker coordinates it; None returns all.
 
     Raises:
@@ -180,8 +181,9 @@ def _consumer_member(member: Message) -> Member:
 
 
 def _assigned(raw: bytes) -> tuple[TopicPartition, ...]:
-    """Parses the partitions that are assigned to a member of a classic group: version i16, then topics and their
-    partitions."""
+    """Parses the partitions that are assigned to a member of a classic group. `raw` is the member's assignment: version
+    i16, then topics and their partitions. Returns no partitions if it is malformed, as for an unknown group protocol.
+    """
     reader = Reader(memoryview(raw), 0, flexible=False)
     found: list[TopicPartition] = []
     try:
@@ -195,8 +197,12 @@ def _assigned(raw: bytes) -> tuple[TopicPartition, ...]:
 
 
 def topic_configs(connection: BrokerConnection, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Returns for each topic the configuration values that are set for it. Topics that the client may not describe are
-    missing."""
+    """Returns for each topic the configuration values that are set for it: value by name, by topic. Topics that the
+    client may not describe are missing in the result.
+
+    Args:
+        connection: the connection to a broker of the cluster.
+    """
     version = connection.version(DescribeConfigsRequest, DESCRIBE_CONFIGS_VERSION)
     resource = DescribeConfigsRequest.DescribeConfigsResource
     found: dict[str, dict[str, str]] = {}

@@ -27,7 +27,8 @@ class CircuitBreaker:
     _next_trial: float = 0.0
 
     def check(self, now: float) -> None:
-        """Raises BrokerSuspended during a cool-down, with the message of the last failure."""
+        """Raises BrokerSuspended, with the message of the last failure, if `now` (seconds on the monotonic clock) is in
+        a cool-down."""
         if self.failures >= FAILURES_MAX and now < self._next_trial:
             raise BrokerSuspended(self._reason)
 

@@ -203,6 +203,9 @@ class KafkaCluster:
         """Returns the end offsets of leader epochs (OffsetForLeaderEpoch, KIP-320), with one request per broker.
 
         If the broker's leader epoch differs from `leader_epoch` of the query, the result is an error.
+
+        Args:
+            queries: the epoch to look up for each partition.
         """
         return EpochEndLookup(*self._request_leaders(queries, partial(epoch_ends, queries=queries)))
 
@@ -238,12 +241,13 @@ class KafkaCluster:
         leader_epoch: int = -1,
         max_wait_ms: int = 500,
     ) -> FetchSlice:
-        """Fetches raw committed batches from `offset` on; the first batch may begin before it.
+        """Fetches raw committed batches of a partition from `offset` on; the first batch may begin before it.
 
         Args:
             max_bytes: size limit of the response, except for a larger first batch.
             topic_id: required id of the topic; "" accepts any topic with the name.
             leader_epoch: the broker rejects the request if its epoch is newer; -1 skips the check.
+            max_wait_ms: how long the broker waits for records if it has none from `offset` on.
 
         Raises:
             OffsetOutOfRange: the log does not contain `offset`.
@@ -281,9 +285,14 @@ class KafkaCluster:
         leader_epoch: int = -1,
         max_wait_ms: int = 500,
     ) -> None:
-        """Sends the request of a later `fetch` with the same arguments, without waiting for the response.
+        """Sends the request of a later `fetch`, without waiting for the response. That `fetch` must have the same
+        arguments.
 
         Does nothing if another request is already prefetched from the broker, or if the broker cannot be contacted now.
+
+        Args:
+            offset: offset from which to fetch; the first batch may begin before it.
+            max_bytes, topic_id, leader_epoch, max_wait_ms: as in `fetch`.
         """
         topic = self._metadata.topics.get(topic_partition.topic)
         with contextlib.suppress(KafkaError):
@@ -368,12 +377,16 @@ class KafkaCluster:
         return self._metadata.brokers[partition.leader]
 
     def _request(self, address: Address, call: Callable[[BrokerConnection], T], *, proves_health: bool = True) -> T:
-        """Calls `call`, which sends one request, with the connection to one broker, and records success or failure in
-        its circuit breaker; a response with an error code is a success.
+        """Calls `call`, which sends one request, with the connection to the broker at `address`, and returns its
+        result. Records success or failure in the broker's circuit breaker; a response with an error code is a success.
 
         Args:
             proves_health: whether a response resets the circuit breaker. A request that a broker answers from memory
                 does not, because its disk may hang nevertheless.
+
+        Raises:
+            BrokerSuspended: the circuit breaker rejects requests to the broker now.
+            KafkaError: `call` failed.
         """
         breaker = self._breakers[address]
         breaker.check(self._clock())
@@ -417,7 +430,12 @@ class KafkaCluster:
         return connection
 
     def _request_any_broker(self, call: Callable[[BrokerConnection], T]) -> T:
-        """Sends a request to one broker after the other until one responds; brokers without failures come first."""
+        """Calls `call`, which sends one request, with the connection to one broker after the other until one responds.
+        Returns the first result. Brokers without failures come first.
+
+        Raises:
+            KafkaUnavailable: no broker responds.
+        """
         errors: list[KafkaUnavailable] = []
         addresses = dict.fromkeys(itertools.chain(self._metadata.brokers.values(), self._bootstrap))
         for address in sorted(addresses, key=lambda address: self._breakers[address].failures):

@@ -59,7 +59,14 @@ def _gzip(data: memoryview, bytes_max: int) -> bytes:
 
 
 def _snappy(data: memoryview, bytes_max: int) -> bytes:
-    """Decompresses raw snappy, or the Java client's format (xerial): a header, then blocks of length and raw snappy."""
+    """Decompresses raw snappy, or the Java client's format (xerial): a header, then blocks of length and raw snappy.
+
+    Args:
+        bytes_max: size limit of the decompressed data.
+
+    Raises:
+        DecompressionError: the data exceeds the limit, or a block is truncated.
+    """
     if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
         return _raw_snappy(data, bytes_max, bytes_max)
     parts: list[bytes] = []
@@ -145,7 +152,8 @@ def _decompress_members(data: memoryview, bytes_max: int, decoder: Callable[[], 
 
 
 def compress(codec: int, data: bytes) -> bytes:
-    """Returns compressed records; snappy in the format that Java clients require."""
+    """Returns the records `data` of a batch, compressed with Kafka's codec number 1 (gzip), 2 (snappy, in the format
+    that Java clients require), 3 (lz4) or 4 (zstd); unchanged for another number."""
     if codec == 1:
         return zlib_ng.compress(data, wbits=31)
     if codec == 2:

@@ -49,7 +49,8 @@ def error_name(code: int) -> str:
 
 
 def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
-    """Parses `host:port,…`; the default port is 9092, and IPv6 addresses are in brackets.
+    """Parses the setting `host:port,…` to pairs of host and port. The default port is 9092; IPv6 addresses are in
+    brackets.
 
     Raises:
         ValueError: an entry is not a host with a port.
@@ -152,6 +153,10 @@ class BrokerConnection:
     def version(self, request: Message, newest: int, *, oldest: int = 0) -> int:
         """Returns the newest version of a request, up to `newest`, that the broker supports.
 
+        Args:
+            request: the request class of kafka-python.
+            newest, oldest: the range of versions that the caller can use.
+
         Raises:
             ErrorResponse: the broker supports no version from `oldest` to `newest`.
         """
@@ -236,10 +241,13 @@ class BrokerConnection:
         self._socket.sendall(request.encode(header=True, framed=True))
 
     def _early_response(self, request: Message, extra_wait_s: float) -> memoryview | None:
-        """Reads the response of the request that was sent early, if there is one. Returns it if that request is equal
-        to `request`; otherwise discards it and returns None.
+        """Reads the response of the request that was sent early, if there is one. Returns the response if that request
+        is equal to `request`; otherwise discards it and returns None.
 
         No request is sent in between, so the response has the last correlation id.
+
+        Args:
+            extra_wait_s: time that the broker may wait for data, in addition to the timeout.
         """
         ahead, self._early_request = self._early_request, None
         if ahead is None:
@@ -333,7 +341,8 @@ def _client_name(security: KafkaSecurity) -> str:
 
 
 def _header_bytes(response: Message, version: int, frame: memoryview) -> int:
-    """Returns the length of the response header: the correlation id and, in flexible versions, tagged fields.
+    """Returns the length of the header at the start of `frame`, a response of the given class and version. The header
+    has the correlation id and, in flexible versions, tagged fields.
 
     ApiVersions responses are never flexible (KIP-511), and no broker sends tagged fields in a response header.
     """

@@ -54,7 +54,7 @@ class ParsedFetchResponse(NamedTuple):
 
 
 def read_fetch_response(frame: memoryview, version: int) -> ParsedFetchResponse:
-    """Parses a Fetch response. `frame` has its bytes after the response header.
+    """Parses a Fetch response of the given API version. `frame` has its bytes after the response header.
 
     Raises:
         ValueError, struct.error: it is truncated or invalid.

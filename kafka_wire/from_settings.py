@@ -79,21 +79,26 @@ def client_options(settings: Settings) -> dict[str, Any]:
 
 
 def secrets_in_environment(settings: Settings) -> dict[str, str]:
-    """Returns the environment variables, with values, that pass secrets to tasks on this machine if the secrets are not
-    in files."""
+    """Returns the secrets to pass to tasks on this machine in environment variables, by variable name. Secrets in files
+    are not among them."""
     kafka = settings.kafka
     found = {"kafka.password": kafka.password, "kafka.key_password": kafka.key_password}
     return {VARIABLES[key]: secret for key, secret in found.items() if secret}
 
 
 def _file(name: str) -> str:
-    """Returns the absolute path of a file in the settings, because tasks have other working directories; "" stays
-    ""."""
+    """Returns the absolute path of a file whose `name` comes from the settings, because tasks have other working
+    directories; "" stays ""."""
     return str(Path(name).expanduser().absolute()) if name else ""
 
 
 def _problem(kafka: KafkaSettings, security: KafkaSecurity) -> str:
-    """Returns a description of the first contradiction in the TLS and SASL settings, or "" if there is none."""
+    """Returns a description of the first contradiction in the TLS and SASL settings, or "" if there is none.
+
+    Args:
+        kafka: the section `[kafka]` of the settings.
+        security: the TLS and SASL settings made from this section.
+    """
     tls = [name for name in ("ca", "certificate", "key") if getattr(kafka, name)]
     if tls and not security.uses_tls:
         return f"kafka.{tls[0]}: needs kafka.security_protocol SSL or SASL_SSL, found {security.protocol}"
@@ -115,7 +120,11 @@ def _problem(kafka: KafkaSettings, security: KafkaSecurity) -> str:
 
 def _untrusted_brokers(settings: Settings, security: KafkaSecurity) -> str:
     """Returns an error text if credentials would go to brokers that only the working directory's settings file names,
-    or ""."""
+    else "".
+
+    Args:
+        security: the TLS and SASL settings made from `settings`.
+    """
     key = "kafka.bootstrap_servers" if settings.kafka.bootstrap_servers else "broker.listen"
     trusted = trusted_credentials(settings, CREDENTIALS)
     if not (security.uses_sasl and trusted) or key not in settings.keys_from_working_directory:

@@ -23,7 +23,7 @@ def _overrun(view: memoryview, pos: int, size: int) -> MalformedMessage:
 
 
 def uvarint_at(view: memoryview, pos: int) -> tuple[int, int]:
-    """Reads an unsigned varint; returns it and the position after it."""
+    """Reads an unsigned varint at the position `pos` of a frame; returns the number and the position after it."""
     value = shift = 0
     while pos < len(view):
         byte = view[pos]
@@ -38,7 +38,7 @@ def uvarint_at(view: memoryview, pos: int) -> tuple[int, int]:
 
 
 def text_at(view: memoryview, pos: int, size: int) -> tuple[str, int]:
-    """Reads a string of `size` bytes; returns it and the position after it."""
+    """Reads a string of `size` bytes at the position `pos` of a frame; returns the string and the position after it."""
     end = pos + size
     if end > len(view):
         raise _overrun(view, pos, size)
@@ -49,7 +49,8 @@ def text_at(view: memoryview, pos: int, size: int) -> tuple[str, int]:
 
 
 def after_tags(view: memoryview, pos: int) -> int:
-    """Returns the position after the tagged fields of a structure, which are usually empty."""
+    """Returns the position after the tagged fields, usually none, of a structure. They begin at the position `pos` of a
+    frame."""
     if pos < len(view) and not view[pos]:
         return pos + 1
     reader = Reader(view, pos, flexible=True)
@@ -207,7 +208,7 @@ class Writer:
             self.i32(size)
 
     def bytes_size(self, size: int) -> None:
-        """Writes the length prefix of bytes that are sent from another buffer."""
+        """Writes the length prefix of `size` bytes that are sent from another buffer."""
         if self.flexible:
             self.uvarint(size + 1)
         else:

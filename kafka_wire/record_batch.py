@@ -121,7 +121,7 @@ def has_valid_crc(batch: memoryview, header: BatchHeader) -> bool:
 
 
 def split_batches(data: bytes | memoryview, where: str) -> Iterator[BatchFrame]:
-    """Yields the complete batches of a fetch response; a truncated last one is ignored.
+    """Yields the complete batches in `data`, the records of a fetch response; a truncated last batch is ignored.
 
     Args:
         where: broker, topic and partition, for messages.
@@ -146,8 +146,8 @@ def split_batches(data: bytes | memoryview, where: str) -> Iterator[BatchFrame]:
 
 
 def end_of_batches(data: bytes | memoryview) -> int | None:
-    """Returns the offset after the last complete batch of a fetch response, or None without a complete batch. The
-    headers of the batches are not validated."""
+    """Returns the offset after the last complete batch in `data`, the records of a fetch response; None without a
+    complete batch. The headers of the batches are not validated."""
     position = 0
     last = -1
     while len(data) - position >= HEADER_BYTES:
@@ -159,7 +159,7 @@ def end_of_batches(data: bytes | memoryview) -> int | None:
 
 
 def _base_at(data: bytes | memoryview, position: int) -> int | None:
-    """Returns the base offset of the batch at this position, or None if the bytes end before it."""
+    """Returns the base offset of the batch at this position of `data`, or None if the bytes end before it."""
     return int(_BASE.unpack_from(data, position)[0]) if len(data) - position >= _BASE.size else None
 
 
@@ -240,9 +240,11 @@ def offset_after(data: bytes | memoryview, frame: BatchFrame) -> int | None:
 def decode_batch(
     batch: memoryview, header: BatchHeader, at: str, bytes_max: int, record_parser: RecordParser | None = None
 ) -> Sequence[Record]:
-    """Decodes the records of a complete batch with a valid checksum.
+    """Returns the records of a complete batch with a valid checksum.
 
     Args:
+        batch: the bytes of the batch, with its header.
+        header: the parsed header.
         at: broker, topic, partition and offset, for messages.
         bytes_max: size limit of the decompressed records.
         record_parser: replaces `parse_records`.
@@ -341,7 +343,15 @@ def parse_records(
 def parse_times(
     payload: bytes | memoryview, count: int, base_offset: int, base_time: int, fixed_time: int | None
 ) -> Iterator[tuple[int, int]]:
-    """Yields the offsets and times that `parse_records` would return, and skips the rest of each record.
+    """Yields the offset and the time of each record that `parse_records` would return for the same arguments, and skips
+    the rest of the record.
+
+    Args:
+        payload: the decompressed records.
+        count: their number, from the batch header.
+        base_offset: offset of the batch, to which each record adds its delta.
+        base_time: base timestamp of the batch in ms, to which each record adds its delta.
+        fixed_time: the time of all records when the broker stamped them (log append time); else None.
 
     Raises:
         ValueError: wrong lengths, offsets that do not increase, or additional bytes.
@@ -377,7 +387,7 @@ def _wrap_int64(time_ms: int) -> int:
 
 
 def parse_headers(raw: bytes) -> list[tuple[str, bytes | None]]:
-    """Decodes the headers of a record.
+    """Decodes `raw`, the headers of a record, to pairs of a name and a value.
 
     Raises:
         ValueError: they are malformed.
@@ -401,7 +411,8 @@ def parse_headers(raw: bytes) -> list[tuple[str, bytes | None]]:
 
 
 def _varint(b: bytes, p: int) -> tuple[int, int]:
-    """Reads an unsigned varint (before zigzag decoding) of up to ten bytes; returns it and the position after it."""
+    """Reads an unsigned varint (before zigzag decoding) of up to ten bytes at the position `p` of `b`; returns the
+    number and the position after it."""
     n = b[p] & 127
     shift = 7
     while b[p] > 127:
@@ -420,7 +431,14 @@ def build_batch(
     producer_id: int = -1,
     producer_epoch: int = -1,
 ) -> bytes:
-    """Builds an uncompressed batch of (key, value) pairs at base offset 0; transactional if a producer is given."""
+    """Returns an uncompressed batch of (key, value) pairs at base offset 0.
+
+    Args:
+        entries: the pairs, one for each record.
+        timestamp_ms: the timestamp of all records.
+        producer_id: id of the transactional producer; -1 builds a batch that is not transactional.
+        producer_epoch: epoch of that producer.
+    """
     builder = DefaultRecordBatchBuilder(
         magic=MAGIC,
         compression_type=0,
@@ -436,8 +454,8 @@ def build_batch(
 
 
 def stamp_batch(batch: memoryview, header: BatchHeader, timestamp_ms: int) -> tuple[bytes, BatchHeader]:
-    """Returns a batch, and its new header, with the append time as the time of all records. Only the header changes: it
-    declares this time for the whole batch."""
+    """Returns a batch, and its new header, with the append time `timestamp_ms` as the time of all records. Only the
+    header changes: it declares this time for the whole batch."""
     stamped = header._replace(attributes=header.attributes | LOG_APPEND_TIME, max_timestamp=timestamp_ms)
     whole = bytearray(batch)
     HEADER.pack_into(whole, 0, *stamped)
@@ -447,10 +465,11 @@ def stamp_batch(batch: memoryview, header: BatchHeader, timestamp_ms: int) -> tu
 
 
 def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_horizon_ms: int | None = None) -> bytes:
-    """Builds a batch with some records of another one, with its offsets, producer and codec.
+    """Returns a batch with some records of another batch. It has the offsets, producer and codec of that batch.
 
     Args:
         header: header of the original batch.
+        records: the records to retain.
         delete_horizon_ms: time until which compaction retains records without a value; None leaves it unchanged.
     """
     attributes, base_timestamp = header.attributes, header.base_timestamp

@@ -276,7 +276,12 @@ def fetch_request(
 
 
 def fetch_batches(connection: BrokerConnection, topic_partition: TopicPartition, request: Message) -> FetchSlice:
-    """Sends a Fetch request of one partition, as built by `fetch_request`. Returns the record batches that it gets."""
+    """Sends a Fetch request of one partition, as built by `fetch_request`, to the partition's leader. Returns the
+    record batches in the response.
+
+    Args:
+        connection: the connection to the leader.
+    """
     response = connection.call(
         request,
         FetchResponse,
@@ -329,7 +334,14 @@ def find_coordinator(connection: BrokerConnection, group: str) -> tuple[str, int
 def commit_offsets(
     connection: BrokerConnection, group: str, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, str]:
-    """Commits offsets of a group; returns the error name of each partition that the coordinator rejected."""
+    """Commits offsets of a group; returns the error name of each partition that the coordinator rejected.
+
+    Args:
+        connection: the connection to the group's coordinator.
+
+    Raises:
+        RetriableError: the broker is not the coordinator, or the coordinator is not ready.
+    """
     version = connection.version(OffsetCommitRequest, OFFSET_COMMIT_VERSION)
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
     partition = topic.OffsetCommitRequestPartition
@@ -365,7 +377,15 @@ def commit_offsets(
 
 
 def fetch_committed(connection: BrokerConnection, group: str) -> dict[TopicPartition, int]:
-    """Returns the committed offsets of a group for all its topics."""
+    """Returns the committed offsets of a group for all its topics.
+
+    Args:
+        connection: the connection to the group's coordinator.
+
+    Raises:
+        RetriableError: the broker is not the coordinator, or the coordinator is not ready.
+        ErrorResponse: the broker rejected the request for another reason.
+    """
     version = connection.version(OffsetFetchRequest, OFFSET_FETCH_VERSION)
     # Before version 2 a request could not cover all topics; brokers with Fetch 4 are newer.
     request = OffsetFetchRequest(version=version, group_id=group, topics=None)

@@ -111,7 +111,7 @@ class KafkaSecurity:
         return options
 
     def sasl(self, host: str) -> Any:
-        """Returns a `SaslMechanism` of kafka-python for one broker.
+        """Returns a `SaslMechanism` of kafka-python for the connection to the broker with this host name.
 
         Raises:
             SecurityConfigError: the mechanism is unusable.
@@ -201,7 +201,8 @@ def _secret(key: str, given: str, path: str) -> str:
 
 
 def _read(key: str, path: str) -> str:
-    """Returns the only line of a file with a secret. `key` is the setting of the secret, for messages."""
+    """Returns the only line of the file at `path`, which contains a secret. `key` is the setting that names the file,
+    for messages."""
     try:
         with Path(path).expanduser().open(encoding="utf-8") as file:
             found = file.read(SECRET_BYTES_MAX).strip()

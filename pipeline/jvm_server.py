@@ -84,7 +84,7 @@ def wait_for_end(gateway: Any, stop: threading.Event, memory_key: str, memory: s
     Args:
         gateway: py4j's connection to the JVM.
         memory_key: the setting of the JVM's heap size, for the message.
-        memory: its value.
+        memory: the value of that setting.
 
     Raises:
         JvmServerError: the JVM ended.
@@ -101,7 +101,7 @@ def jvm_end_reason(code: int, memory_key: str, memory: str) -> str:
     Args:
         code: the JVM's exit code.
         memory_key: the setting of the JVM's heap size.
-        memory: its value.
+        memory: the value of that setting.
     """
     if code in OUT_OF_MEMORY_CODES:
         return f"its JVM ran out of memory with {memory}: increase {memory_key}"

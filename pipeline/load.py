@@ -76,6 +76,7 @@ class SparkConnection:
     the load still reads messages, but does not change tables.
 
     Args:
+        output: stream for the statements of an executor that only prints.
         session: shared by consecutive loads; by default each load has its own.
     """
 

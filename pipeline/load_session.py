@@ -62,7 +62,8 @@ class LoadSession:
         return self._has_metastore and process is not None and process.poll() is None
 
     def with_metastore(self, settings: Settings) -> SparkSession:
-        """Returns the session, after checking that the metastore is available. Called once per load.
+        """Returns the Spark session, which the first call starts, after checking that the metastore is available.
+        Called once per load.
 
         Raises:
             MetastoreUnavailable: the metastore is not available.
@@ -82,7 +83,7 @@ class LoadSession:
         return self._session
 
     def any_session(self, settings: Settings) -> SparkSession:
-        """Returns the open session, or opens one without a metastore.
+        """Returns the open Spark session, or starts one without a metastore, for a load that only reads messages.
 
         Raises:
             SessionFailed: Spark did not start.

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def serve(options: MetastoreOptions, stop: threading.Event) -> None:
-    """Opens the Derby database in a JVM and serves the metastore until `stop` is set.
+    """Opens the Derby database in a JVM and serves the metastore until the event `stop` is set.
 
     Raises:
         JvmServerError: the address is in use, or the JVM ended.
@@ -85,7 +85,13 @@ def serve(options: MetastoreOptions, stop: threading.Event) -> None:
 
 @contextlib.contextmanager
 def _listening(jvm: Any, conf: Any, listen: Address) -> Iterator[Address]:
-    """Serves the metastore's Thrift API on `listen` while the context is open. Yields the address with its port."""
+    """Serves the metastore's Thrift API on `listen` while the context is open. Yields the address with the actual port,
+    which the operating system chooses for port 0.
+
+    Args:
+        jvm: py4j's view of the JVM.
+        conf: the Hive configuration, an object in that JVM.
+    """
     from py4j.protocol import Py4JError, Py4JJavaError
 
     from headrace.hive_ddl.executors.jvm_errors import root_cause

@@ -100,7 +100,7 @@ def run_query(session: SparkSession, statement: str, database: str, *, with_valu
     """Runs one query. Table names without a database refer to `database`.
 
     Args:
-        session: uses the metastore of the tables.
+        session: a Spark session with the metastore of the tables.
         statement: as returned by `check_statement`.
         database: the default database; it need not exist.
         with_values: whether to fill the result's `values`.
@@ -155,7 +155,8 @@ def error_line(error: PySparkException | Py4JError) -> str:
 
 
 def _reject_writes(session: Any, statement: str) -> None:
-    """Raises `QueryFailed` for a statement that writes although it begins like a query, such as `WITH … INSERT`."""
+    """Raises `QueryFailed` for a statement that writes although it begins like a query, such as `WITH … INSERT`. The
+    parser of the Spark session decides."""
     plan = session._jsparkSession.sessionState().sqlParser().parsePlan(statement)
     found = _WRITE_NODE.search(plan.treeString())
     if found is not None and not statement.lstrip(" (\n\t").upper().startswith(("SHOW", "EXPLAIN")):
@@ -222,8 +223,8 @@ def _json_ready(column: Any, kind: DataType) -> Any:
 
 
 def _is_plain(kind: DataType) -> bool:
-    """Returns whether Spark's JSON functions already write all values of a type in the form of query results, in which
-    for example decimals are text. If not, `_json_ready` must convert them first."""
+    """Returns whether Spark's JSON functions already write all values of the type `kind` in the form of query results,
+    in which for example decimals are text. If not, `_json_ready` must convert the values first."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(kind, StructType):
@@ -240,8 +241,8 @@ def _short_name(kind: DataType) -> str:
 
 
 def aligned_rows(result: QueryResult, cell_chars_max: int) -> Sequence[Sequence[str]]:
-    """Formats the rows for a terminal: NULL is spelled out, a cell is one line of limited length, and the column
-    `kafka` is `partition:offset timestamp`."""
+    """Formats the rows of a result for a terminal: NULL is spelled out, a cell is one line of at most `cell_chars_max`
+    characters, and the column `kafka` is `partition:offset timestamp`."""
     kafka_columns = {i for i, kind in enumerate(result.types) if kind.startswith(KAFKA_COLUMN_TYPE)}
     return [
         [

@@ -90,8 +90,8 @@ def _send_on(connection: socket.socket, request: SqlRequest) -> QueryResult:
 
 
 def _exchange(connection: socket.socket, request: bytes) -> bytes:
-    """Sends a request and returns the response as bytes. If the server ends before the response is complete, returns
-    its first part."""
+    """Sends a request on a connection to the SQL server and returns the response, both as bytes. If the server ends
+    before the response is complete, returns its first part."""
     response = b""
     with contextlib.suppress(OSError):
         connection.sendall(request)

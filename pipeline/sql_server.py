@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def serve(options: SqlOptions, stop: threading.Event) -> None:
-    """Opens a Spark session and runs the queries of clients until `stop` is set.
+    """Opens a Spark session and runs the queries of clients until the event `stop` is set.
 
     Raises:
         JvmServerError: an address is in use, or the JVM ended.
@@ -185,7 +185,8 @@ class _QueryServer:
             _send(connection, response)
 
     def _run_until_hangup(self, connection: socket.socket, request: SqlRequest) -> bytes:
-        """Runs the query and returns the response. Cancels the query in Spark when the client disconnects."""
+        """Runs the query of a request and returns the bytes of the response. Cancels the query in Spark when the client
+        closes the connection."""
         group = f"headrace-sql-{next(self._numbers)}"
         responses: list[bytes] = []
         # Spark's job groups belong to a thread, in Python and in the JVM.

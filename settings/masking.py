@@ -58,7 +58,7 @@ def mask_value(key: str, value: Any) -> str:
 
 
 def mask_repr(key: str, value: Any) -> str:
-    """Returns the `repr` of an invalid value for an error message, with secrets masked."""
+    """Returns the `repr` of an invalid value of the setting `key`, for an error message, with secrets masked."""
     return MASK if is_secret(key) else mask_passwords(repr(value))
 
 

@@ -16,7 +16,7 @@ from headrace.settings.values import Address, Duration
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Section:
-    """The settings of one package. The name of a subclass says which package."""
+    """The settings of one package. The name of the subclass contains the package's name, as in `BrokerSettings`."""
 
     def masked(self) -> dict[str, str]:
         """Returns the section's values as text by key, with secrets masked."""

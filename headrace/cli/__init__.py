@@ -142,7 +142,8 @@ its event loop pauses for more than 0.1 s, which is frequent on a busy machine."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line and returns its exit code: 0 success, 1 findings, 2 failure."""
+    """Runs the command line `argv`, by default that of the process, and returns its exit code: 0 success, 1 findings, 2
+    failure."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if sys.stdout is None:  # the shell closed it with `>&-`
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (open until the process ends)
@@ -182,8 +183,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """Runs a command line, and flushes standard output before returning, because a write error can still be reported
-    here."""
+    """Runs a command line and returns its exit code. Flushes standard output before returning, because a write error
+    can still be reported here."""
     try:
         parser = _parser(arguments)
         if arguments:
@@ -238,7 +239,7 @@ def _help(args: argparse.Namespace) -> NoReturn:
 
 
 def command_parser(name: str) -> argparse.ArgumentParser:
-    """Returns the parser of a subcommand, with its verbs."""
+    """Returns the parser of a subcommand, such as `load`, and of its verbs."""
     parser = CommandParser(prog=f"headrace {name}")
     _configure(parser, name)
     return parser

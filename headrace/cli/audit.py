@@ -235,7 +235,7 @@ def _period(args: argparse.Namespace) -> Period:
 
 def _ingest_counts(store: AuditStore, settings: Settings) -> tuple[IngestResult, str]:
     """Adds new message counts to the audit store: those of the audit topic, and those in the spool files of producers
-    on this machine that ended before they published them.
+    on this machine that ended before they published their counts.
 
     Returns:
         The number of messages read from the audit topic, and the reason why the topic could not be read ("" if it was

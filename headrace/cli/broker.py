@@ -62,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the verb that the command line names, and returns its exit code."""
+    """Runs the verb of `headrace broker` that the command line names, such as `serve`, and returns its exit code."""
     return int(args.run_verb(args))
 
 

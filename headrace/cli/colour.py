@@ -49,7 +49,8 @@ def styled(text: str, style: str, stream: TextIO | None = None) -> str:
 
 
 def print_report_line(line: str, stream: TextIO | None = None, *, flush: bool = False) -> None:
-    """Prints a line of a report. Its first words are coloured if they are in `WORD_STYLES`."""
+    """Prints a line of a report to `stream`, by default standard output. The first words of the line are coloured if
+    they are in `WORD_STYLES`. With `flush`, the stream is flushed."""
     out = stream or sys.stdout
     first = _FIRST_WORDS.match(line)
     if first is not None:

@@ -59,8 +59,12 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(formatter_class=HelpFormatter, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses the arguments as argparse does, but ends the command if some are unknown. argparse would return them
-        to the parser of `headrace`, whose error message would not show the usage of the verb."""
+        """Parses the arguments as argparse does, into `namespace` if that is given, but ends the command if some are
+        unknown. argparse would return them to the parser of `headrace`, whose error message would not show the usage of
+        the verb.
+
+        Returns the namespace, and an empty list of unknown arguments.
+        """
         words = [str(word) for word in (sys.argv[1:] if args is None else args)]
         self._reject_unknown_options(words)
         known, unknown = super().parse_known_args(words, namespace)
@@ -236,6 +240,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """Prints aligned columns. `right` are the indexes of right-aligned columns."""
+    """Prints rows with aligned columns below a header with the column names. `right` are the indexes of right-aligned
+    columns."""
     for line in styled_table(table_lines(header, rows, right)):
         sys.stdout.write(line + "\n")

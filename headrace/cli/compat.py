@@ -194,7 +194,8 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def run_explain(args: argparse.Namespace) -> int:
-    """Prints the requirement of a rule or lint and its reason, or lists all rules and lints."""
+    """Prints the requirement of the rule or lint that the command line names, and its reason. Lists all rules and lints
+    if it names none. Returns the exit code."""
     from headrace.compat.catalogue import CATALOGUE, find_catalogue_entry
     from headrace.compat.lints import DEFAULT_LINTS
 
@@ -217,8 +218,9 @@ def run_explain(args: argparse.Namespace) -> int:
 
 
 def _with_note_on_older_files(result: CompatCheckResult) -> CompatCheckResult:
-    """Returns the result, with a note if only the newest of several earlier files was compared. Levels without
-    _TRANSITIVE compare only that one, and a user with several files may expect otherwise."""
+    """Returns the result of a check, with a sentence added to its `notes` for the user if only the newest of several
+    earlier files was compared. Levels without _TRANSITIVE compare only that file, and a user with several files may
+    expect otherwise."""
     for checked in result.checked[:1]:
         older = checked.version_count - len(checked.compared)
         if checked.compared and older > 0:

@@ -75,7 +75,7 @@ class CompletionPoint:
 
     Attributes:
         words: verbs and options.
-        choices: by option: its values, for options that permit only fixed values.
+        choices: the values of each option that permits only fixed values, by option.
     """
 
     words: tuple[str, ...]

@@ -98,7 +98,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_checks(settings: Settings) -> Iterator[CheckResult]:
-    """Yields each result as soon as it is known. Checks of services come last, since they wait for responses."""
+    """Runs all checks, and yields each result as soon as it is known. Checks of services come last, since they wait for
+    responses."""
     live = live_addresses(settings)
     yield _versions()
     yield _java(settings)
@@ -204,7 +205,8 @@ def _up(settings: Settings, live: LiveAddresses | None) -> CheckResult:
 
 
 def _ports(settings: Settings) -> Iterator[CheckResult]:
-    """Checks that the addresses on which `headrace up` would listen are free."""
+    """Checks that the addresses on which `headrace up` would listen are free, and yields a result for each. Skips a
+    service if the settings name an existing server for it."""
     for name, listen, elsewhere in (
         ("registry", settings.registry.listen, settings.registry.url),
         ("broker", settings.broker.listen, settings.kafka.bootstrap_servers),

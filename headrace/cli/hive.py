@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 def show_plan(args: argparse.Namespace) -> int:
     """Runs the verb `plan`: prints the statements that would update the tables. An SQL comment above them describes
-    each difference that they remove. Returns the exit code."""
+    each difference that the statements remove. Returns the exit code."""
     differences_found: DifferencesByTopic = {}
     with _printing(_print_plan, args, differences_found), _repairing(args, deep=False) as (repair, topics):
         for topic in topics:

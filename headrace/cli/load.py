@@ -157,8 +157,8 @@ def _add_topic_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the verb that the command line names, and returns its exit code. An expected error becomes one line on
-    standard error."""
+    """Runs the verb of `headrace load` that the command line names, and returns its exit code. An expected error
+    becomes one line on standard error."""
     settings = settings_from(args)
     with loader_errors_as_command_errors():
         return int(args.run_verb(args, settings))
@@ -211,7 +211,11 @@ def serve_loads(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSession | None) -> RunReport | None:
-    """Runs the load and returns its report. If another load is running, prints a line about it and returns None."""
+    """Runs the load and returns its report. If another load is running, prints a line about it and returns None.
+
+    Args:
+        session: the Spark session to use, shared with other loads; None if this load opens its own.
+    """
     from headrace.loader.run import run_load
     from headrace.loader.storage.local.lease import Lease
     from headrace.pipeline.load import commit_log, now_ms, open_load, reject_second_warehouse
@@ -466,7 +470,7 @@ def plan_json(plan: LoadPlan) -> dict[str, Any]:
 
 
 def print_runs(runs: Sequence[RunLine]) -> None:
-    """Prints a table of loads, one row each, in the given order."""
+    """Prints a table of the loads `runs`, one row each, in the given order."""
     rows = [
         (
             _instant(one.started_at_ms),

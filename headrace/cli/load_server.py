@@ -78,8 +78,8 @@ def serve(args: argparse.Namespace, settings: Settings, run_once: RunOnce) -> in
 
 
 def _collect_garbage(session: LoadSession) -> None:
-    """Collects garbage in the JVM and in Python. A SIGTERM that arrives meanwhile is handled afterwards, because Python
-    discards an exception that a signal handler raises during a garbage collection."""
+    """Collects garbage in the JVM of the Spark session and in Python. A SIGTERM that arrives meanwhile is handled
+    afterwards, because Python discards an exception that a signal handler raises during a garbage collection."""
     received: list[int] = []
     with _sigterm_handled_by(lambda number, _: received.append(number)):
         session.tidy()
@@ -107,8 +107,11 @@ def _import_all() -> None:
 
 
 def _idle_time_left_s(settings: Settings, session: LoadSession, last_used_at: float) -> float | None:
-    """Returns the seconds until Spark has been idle for `loader.spark_idle_timeout`, or None if Spark is not
-    running."""
+    """Returns the seconds until Spark has been idle for `loader.spark_idle_timeout`, or None if Spark is not running.
+
+    Args:
+        last_used_at: time on the monotonic clock at which a load last used Spark.
+    """
     if not session.is_open:
         return None
     return max(0.0, last_used_at + settings.loader.spark_idle_timeout.ms / 1000 - time.monotonic())
@@ -137,5 +140,6 @@ def _sigterm_handled_by(handler: Callable[[int, FrameType | None], object] | sig
 
 def _exit_for_restart(number: int, frame: FrameType | None) -> NoReturn:
     """Handles SIGTERM between loads: ends the process normally, so that the JVM can clean up. A load may have been
-    requested just before; it has not started, so the parent can request it again."""
+    requested just before; it has not started, so the parent can request it again. The arguments are those of every
+    signal handler, and are not used."""
     raise SystemExit(EXIT_RESTART)

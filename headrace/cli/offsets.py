@@ -167,8 +167,8 @@ def _add_change_flags(parser: argparse.ArgumentParser, run_verb: Callable[[argpa
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the verb that the command line names, and returns its exit code. An expected error ends the command with one
-    line."""
+    """Runs the verb of `headrace offsets` that the command line names, and returns its exit code. An expected error
+    ends the command with one line."""
     from headrace.kafka_wire.errors import KafkaError
     from headrace.loader.errors import LoaderError
 

@@ -286,7 +286,8 @@ def _print_message(row: QuarantinedRow, bytes_max: int) -> None:
 
 
 def _format_bytes(data: bytes | None, bytes_max: int, *, with_length: bool = True) -> str:
-    """Formats bytes for a terminal: as text without control characters if they are UTF-8, otherwise in hexadecimal.
+    """Formats `data` for a terminal: as text without control characters if it is UTF-8, otherwise in hexadecimal;
+    "none" for None.
 
     Args:
         bytes_max: number of bytes to show; an ellipsis replaces the rest.
@@ -310,8 +311,8 @@ def _printable(text: str) -> str:
 
 
 def _complete_json(topic: str, row: QuarantinedRow) -> dict[str, Any]:
-    """Returns a quarantined message as JSON, with its whole key, value and headers; `quarantine list` shows only their
-    first bytes."""
+    """Returns a quarantined message of the topic as JSON, with its whole key, value and headers in base64; `quarantine
+    list` shows only their first bytes."""
     return {
         **_json(topic, row),
         "key": _base64(row.key),

@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the verb that the command line names, and returns its exit code."""
+    """Runs the verb of `headrace registry` that the command line names, such as `serve`, and returns its exit code."""
     return int(args.run_verb(args))
 
 

@@ -71,7 +71,8 @@ class StepLine(logging.Handler):
 
 
 def print_line(line: str, out: TextIO) -> None:
-    """Prints a line that remains on the terminal, also while the current step is shown (see `StepLine`)."""
+    """Prints a line to the stream `out`. On a terminal the line remains visible, also while the current step is shown
+    (see `StepLine`)."""
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         sys.stderr.write(_CLEAR_LINE)
         sys.stderr.flush()

@@ -90,7 +90,9 @@ def ready_lines(addresses: LiveAddresses, database: str, *, on_terminal: bool) -
     address and a line of commands to try.
 
     Args:
+        addresses: the addresses of the parts.
         database: the Hive database in the JDBC address.
+        on_terminal: whether the lines are for a terminal.
     """
     addresses_by_name = {
         name: getattr(addresses, name) for name in ("registry", "broker", "metastore", "sql", "warehouse")

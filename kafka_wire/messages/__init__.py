@@ -23,7 +23,7 @@ class ConsumerGroupDescribeRequest(ApiMessage, load_json=__name__):  # type: ign
 class ConsumerGroupDescribeResponse(ApiMessage, load_json=__name__):  # type: ignore[call-arg, misc]
     @classmethod
     def json_patch(cls, json: dict[str, list[dict[str, list[dict[str, object]]]]]) -> object:
-        """Declares a group's authorized operations as a bit field, so that kafka-python parses them as a set of
-        numbers, as it does for classic groups."""
+        """Changes `json`, the definition of the message, and returns it: declares a group's authorized operations as a
+        bit field, so that kafka-python parses them as a set of numbers, as it does for classic groups."""
         json["fields"][1]["fields"][-1]["type"] = "bitfield"
         return json

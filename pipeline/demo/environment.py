@@ -124,7 +124,7 @@ class LocalEnvironment:
             close_session(session)
 
     def _read_tables(self, session: SparkSession) -> None:
-        """Caches every Hive table in memory for all queries.
+        """Caches every Hive table of the demo in memory, as a temporary view of the Spark session that all queries use.
 
         Spark plans at least one task per partition of a Hive table: hundreds of tasks per scan for a year of days,
         mostly overhead. Coalescing reduces that to one task per core. The files of one table are listed while another

@@ -170,7 +170,7 @@ def _same(left: Cell, right: Cell) -> bool:
 
 
 def as_text(table: Table) -> Sequence[Sequence[str]]:
-    """Returns the rows of a query's result with each cell as text, as the demo prints it."""
+    """Returns `table`, the rows of a query's result, with each cell as text, as the demo prints it."""
     return [[_text(cell) for cell in row] for row in table]
 
 

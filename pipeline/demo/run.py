@@ -132,7 +132,7 @@ def run_demo_in(environment: DemoEnvironment, data: Path, log_dir: Path, out: Te
 
 
 def schema_text(name: str) -> str:
-    """Returns the text of a schema of the demo, such as `flights-v1`."""
+    """Returns the Avro schema text of the demo's schema with this name, such as `flights-v1`."""
     directory = importlib.resources.files("headrace.pipeline.demo") / "schemas"
     return (directory / f"{name}.avsc").read_text(encoding="utf-8")
 

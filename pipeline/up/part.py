@@ -81,6 +81,10 @@ class Part:
     def wait_until_ready(self, deadline: float, should_stop: Callable[[], bool]) -> Mapping[str, str]:
         """Waits for the ready line and returns its addresses.
 
+        Args:
+            deadline: time limit on the monotonic clock.
+            should_stop: returns whether the user has requested a stop of `headrace up`.
+
         Raises:
             UpError: the part ended, or printed no ready line before the deadline.
             KeyboardInterrupt: a stop was requested.
@@ -176,8 +180,8 @@ class Part:
         self._stop_requested_at = self._stop_requested_at or time.monotonic()
 
     def stop(self, deadline: float) -> None:
-        """Sends SIGTERM to the part, waits until the deadline, and kills the processes that remain in its process
-        group. A part that is still starting gets less time."""
+        """Sends SIGTERM to the part, waits until `deadline` on the monotonic clock, and kills the processes that remain
+        in the part's process group. A part that is still starting gets less time."""
         self.request_stop()
         if not self.is_ready and self._stop_requested_at is not None:
             deadline = min(deadline, self._stop_requested_at + UNREADY_STOP_TIMEOUT_S)
@@ -196,8 +200,8 @@ class Part:
 
 
 def disk_full_note(path: Path) -> str:
-    """Returns the end of an error message if the disk of a log is full, otherwise "". A part often cannot write this
-    reason to its log, which is on the full disk."""
+    """Returns the end of an error message if the disk of the file at `path` is full, otherwise "". A part often cannot
+    write this reason to its log, which is on the full disk."""
     free = shutil.disk_usage(path.parent).free
     return "" if free >= DISK_BYTES_MIN else f"; its disk has {free // 1024} KiB left: free disk space, then restart"
 

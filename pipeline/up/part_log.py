@@ -77,17 +77,19 @@ class PartLog:
 
 
 def is_due(size: int, begun_s: float | None, now_s: float) -> bool:
-    """Returns whether a log is so large or so old that it is rotated.
+    """Returns whether a log is so large or so old at the time `now_s` that it must be rotated. Times are in seconds
+    since 1970.
 
     Args:
-        size: its length in bytes.
-        begun_s: the time of its first line, in seconds since 1970; None if no line has a time.
+        size: the length of the log in bytes.
+        begun_s: the time of its first line; None if no line has a time.
     """
     return size > LOG_BYTES_MAX or (begun_s is not None and now_s - begun_s > LOG_AGE_S)
 
 
 def first_time_s(head: bytes) -> float | None:
-    """Returns the first time in the lines of a log, in seconds since 1970. A time without a zone is local."""
+    """Returns the first time in `head`, the first bytes of a log, in seconds since 1970; None if it contains no time. A
+    time without a zone is local."""
     for found in TIME.findall(head):
         try:
             text = found.decode().replace(",", ".")

@@ -59,7 +59,7 @@ def parts_of(settings: Settings, only: Collection[str] = ()) -> tuple[str, ...]:
 
 
 def part_command(name: str, settings: Settings, addresses: Mapping[str, str]) -> PartCommand:
-    """Returns the command that starts a part of `headrace up`, such as the registry.
+    """Returns the command that starts the part `name` of `headrace up`, such as the registry.
 
     Args:
         addresses: addresses of the parts that are ready, by the names in their ready lines. A restarted part listens on
@@ -118,14 +118,17 @@ def consecutive_deaths(before: int, ready_for_s: float) -> int:
 
 
 def restart_delay_s(quick_deaths: int) -> float:
-    """Returns the delay before a restart, by the number of consecutive deaths within `QUICK_DEATH_S`: none, then 1, 2,
-    4 … seconds."""
+    """Returns the delay in seconds before a part is restarted: 0, 0, 1, 2, 4 … up to `RESTART_DELAY_MAX_S`.
+
+    Args:
+        quick_deaths: number of consecutive early ends of the part, from 0.
+    """
     return min(RESTART_DELAY_MAX_S, 2.0 ** (quick_deaths - 2)) if quick_deaths > 1 else 0.0
 
 
 def next_aligned_ms(now_ms: int, interval_ms: int) -> int:
-    """Returns the next multiple of the interval since 1970 after `now_ms`. Loads therefore start at the same minutes on
-    all machines and after a restart."""
+    """Returns the next multiple of `interval_ms` since 1970 after `now_ms`. Loads therefore start at the same minutes
+    on all machines and after a restart."""
     return (now_ms // interval_ms + 1) * interval_ms
 
 
