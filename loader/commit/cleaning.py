@@ -20,18 +20,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """Result of `clean`: ids of the runs with deleted staging directories."""
+    """The result of `clean`: ids of the runs with deleted staging directories."""
 
     run_ids: tuple[str, ...]
 
 
 def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: int, age_ms: int) -> Cleaned:
-    """Voids the uncommitted runs with staging older than `age_ms`, and deletes the staging of all voided runs. A voided
-    run can no longer commit.
+    """Voids the runs without a commit whose staging was not modified within `age_ms` before `now_ms`, and deletes the
+    staging of all voided runs. A voided run can no longer commit. Also deletes old temporary files of the commit log,
+    and archives its older commits.
 
     Args:
+        log: the commit log; a commit in it states the voided runs.
         run_id: id of the cleaning, which is a run itself.
         build: the loader's installation, stored in the commit.
+
+    Returns:
+        The ids of the runs whose staging was deleted.
 
     Raises:
         CorruptCommit: a commit of another run cannot be read.
@@ -62,11 +67,11 @@ def _voiding(run_ids: frozenset[str], run_id: str, build: str, now_ms: int, plan
 
 
 def published_runs(log: CommitLog, staging: Staging) -> frozenset[str]:
-    """Returns the committed runs without a staging directory: their files are all published. The next commit lists
-    them, and the state then drops their ids.
+    """Returns the ids of the committed runs without a staging directory: their files are all published. The next commit
+    lists these ids, and the loader's state then drops them.
 
-    Reads the state first, then lists staging. In the opposite order, a run that stages and commits in between would
-    look published.
+    Reads the state from the commit log first, then lists staging. In the opposite order, a run that stages and commits
+    in between would look published.
     """
     staged = log.read_state().staged_runs
     return staged - staging.run_ids()

@@ -44,7 +44,8 @@ def find_conflict(state: LoaderState, commit: Commit) -> Conflict | None:
 
 
 def run_conflict(state: LoaderState, commit: Commit) -> Conflict | None:
-    """Returns the reason why the whole run cannot be committed, None if it may be."""
+    """Returns the reason why `commit` as a whole must not be the next commit after `state`, None if there is no such
+    reason. Does not check its topics; `topic_conflicts` does."""
     if state.is_voided(commit.run_id):
         return Conflict(ConflictRule.WORK_VOIDED, commit.run_id)
     planned_after = commit.planned_after
@@ -58,7 +59,8 @@ def run_conflict(state: LoaderState, commit: Commit) -> Conflict | None:
 
 
 def topic_conflicts(state: LoaderState, commit: Commit) -> dict[str, Conflict]:
-    """Returns the topics that cannot be committed, each with the first reason. All other topics can be committed."""
+    """Returns the topics of `commit` that must not be in the next commit after `state`, each with the first reason. All
+    other topics can be committed."""
     found = {}
     owner_of_table = {known.table: topic for topic, known in state.topics.items()}
     for topic, wanted in commit.topics.items():

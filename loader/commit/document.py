@@ -86,8 +86,8 @@ def read_document(content: bytes, wanted: type[T]) -> Document[T]:
 
 
 def said_sha256(content: bytes) -> str:
-    """Returns the checksum stated at the end of a document (a file written by `write_document`), without parsing or
-    verifying the document."""
+    """Returns the checksum stated at the end of `content`, the bytes of a document (a file written by
+    `write_document`), without parsing or verifying the document."""
     return content.rstrip()[-66:-2].decode("ascii", "replace")
 
 
@@ -102,16 +102,19 @@ def _sha256(value: Any) -> str:
 
 @functools.cache
 def _may_need(kind: Any) -> bool:
-    """Whether values of this type may contain fields that an older release must not ignore (fields with the metadata
-    `MATTERS`)."""
+    """Whether values of the type `kind` may contain, at any depth, fields that an older release must not ignore (fields
+    with the metadata `MATTERS`)."""
     return any(field.metadata.get("matters") for inner in dataclasses_in(kind) for field in dataclasses.fields(inner))
 
 
 @functools.cache
 def _looked_at(kind: Any) -> tuple[tuple[dataclasses.Field[Any], bool], ...]:
-    """Returns the fields of a dataclass that an older release must not ignore (fields with the metadata `MATTERS`), and
-    the fields whose values may contain such fields. Each field comes with a flag: whether its values may contain such
-    fields."""
+    """Returns the fields of the dataclass `kind` that `write_document` examines, each with a flag. It searches for
+    fields with the metadata `MATTERS`, which an older release must not ignore.
+
+    A field is returned if it has this metadata itself, or if its values may contain dataclasses with such a field. The
+    flag is True in the second case: the search then continues in the field's value.
+    """
     hints = typing.get_type_hints(kind)
     fields = [(field, _may_need(hints[field.name])) for field in dataclasses.fields(kind)]
     return tuple((field, leads_on) for field, leads_on in fields if leads_on or field.metadata.get("matters"))

@@ -57,7 +57,7 @@ def index_directory(directory: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """The changes of a topic by one commit: the files added and removed, by day."""
+    """The changes of a topic by one commit: the files added and removed, by kind and day (`data/dt=2026-01-31`)."""
 
     commit_number: int
     sha256: str
@@ -70,8 +70,8 @@ class _Topic:
     """The index of one topic, as far as it was read.
 
     `days` is the content of `days.json`. `missing` are the changes of the commits that are newer than `days.json`, by
-    day and in commit order. `commit_number` and `sha256` identify the topic's newest commit. `loaded` holds the days
-    read so far.
+    kind and day (`data/dt=2026-01-31`) and in commit order. `commit_number` and `sha256` identify the topic's newest
+    commit. `loaded` holds the indexes of the days read so far, by the same keys.
     """
 
     days: IndexedDays
@@ -99,7 +99,8 @@ class FileIndex:
         self._sha256s: dict[int, str] = {}
 
     def days(self, topic: str, kind: FileKind) -> tuple[str, ...]:
-        """Returns the days for which the topic has or had files, in order: `dt=2026-01-31`.
+        """Returns the days for which the topic has or had files of this kind (data or quarantine), in order:
+        `dt=2026-01-31`.
 
         Raises:
             CorruptCommit, UnsupportedFormat: the commits of the topic cannot be read. All methods of `FileIndex` raise
@@ -109,8 +110,8 @@ class FileIndex:
         return tuple(key.removeprefix(prefix) for key in self._topic(topic).all_days() if key.startswith(prefix))
 
     def day(self, topic: str, kind: FileKind, day: str) -> DayIndex:
-        """Returns the index of one day of a topic: its time partitions with their files. The index is empty if the
-        topic never had files for that day."""
+        """Returns the index of one day of a topic: its time partitions with their files of one kind (data or
+        quarantine). The index is empty if the topic never had such files for that day."""
         key = day_key(kind, day)
         known = self._topic(topic)
         if key not in known.loaded:
@@ -125,8 +126,8 @@ class FileIndex:
         return known.loaded[key]
 
     def day_once(self, topic: str, kind: FileKind, day: str) -> DayIndex:
-        """Returns the index of one day of a topic (its time partitions with their files) without caching it, for
-        callers that read every day of a long history once."""
+        """Returns the index of one day of a topic (its time partitions with their files of one kind, data or
+        quarantine) without caching it, for callers that read every day of a long history once."""
         found = self.day(topic, kind, day)
         self._topics[topic].loaded.pop(day_key(kind, day), None)
         return found
@@ -136,7 +137,11 @@ class FileIndex:
 
     def generation_at(self, topic: str, kind: FileKind, time_partition: str, commit_number: int) -> int:
         """Returns the generation of a time partition as of a commit. Reads nothing for topics that were never
-        rewritten."""
+        rewritten.
+
+        Args:
+            kind: data or quarantine; a time partition has a separate directory and generation for each.
+        """
         known = self._log.state.topics.get(topic)
         if known is None or not known.generation:
             return 0
@@ -145,8 +150,9 @@ class FileIndex:
     def live(
         self, topic: str, kind: FileKind, time_partition: str, commit_number: int | None = None
     ) -> tuple[IndexedFile, ...]:
-        """Returns the files of a time partition as of a commit, by default the newest. If a later rewrite replaced some
-        of them and they have been deleted from the storage since, the result lacks them."""
+        """Returns the files of one kind (data or quarantine) that a topic's time partition has as of a commit, by
+        default the newest. If a later rewrite replaced some of them and they have been deleted from the storage since,
+        the result lacks them."""
         return live_at(
             self.time_partition(topic, kind, time_partition),
             self._log.state.commit_number if commit_number is None else commit_number,
@@ -195,8 +201,8 @@ class FileIndex:
         return [_change(one.value, topic, one.sha256) for one in found][::-1]
 
     def _folded(self, topic: str, known: _Topic, kind: FileKind, day: str) -> DayIndex | None:
-        """Returns the index of one day: the content of its index file with the changes of later commits applied.
-        Returns None if the index file is unusable.
+        """Returns the index of one day for one kind of files: the content of its index file with the changes of later
+        commits applied. Returns None if the index file is unusable.
 
         Args:
             known: the index of the topic, with the commits that are newer than its files.
@@ -221,7 +227,7 @@ class FileIndex:
 
     def _write(self, topic: str, known: _Topic) -> bool:
         """Updates the index files of all days that the commits newer than `days.json` changed, then `days.json`.
-        Returns False if the old index file of such a day is unusable.
+        Returns False if the old index file of one of these days is unusable.
 
         Args:
             known: the index of the topic, with the commits that are newer than its files.
@@ -242,7 +248,8 @@ class FileIndex:
         return f"{index_directory(self._log.state.topics[topic].directory)}/{key}.json"
 
     def _read(self, path: str, kind: type[T]) -> T | None:
-        """Returns the content of an index file, None if the file is missing, damaged or of another log."""
+        """Returns the content of the index file `path` as a `kind`, which is `DayIndex` or `IndexedDays`. Returns None
+        if the file is missing, damaged or of another log."""
         content = self._log.storage.read(path)
         if content is None:
             return None

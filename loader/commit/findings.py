@@ -26,8 +26,13 @@ UNIT_NAMES = {"seconds": "seconds", "millis": "milliseconds", "micros": "microse
 def with_findings(
     reconciled: Mapping[str, ReconciledTopic], policies: Mapping[str, TopicPolicy]
 ) -> dict[str, ReconciledTopic]:
-    """Returns the topics with problems and notes about the messages read: bad messages, skipped offsets, implausible
-    times. A share of bad messages above `quarantine_ratio_max` of the topic's policy is a problem."""
+    """Returns the topics of `reconciled` with further problems and notes about the messages read: bad messages, skipped
+    offsets, implausible times. A problem needs an action by the operator, a note does not. A share of bad messages
+    above `quarantine_ratio_max` of the topic's policy is a problem.
+
+    Args:
+        reconciled: by topic, the part of the tasks' results that can be committed.
+    """
     return {
         topic: _with_findings(topic, one, policies[topic].quarantine_ratio_max) for topic, one in reconciled.items()
     }
@@ -96,8 +101,12 @@ def _what_is_odd(odd: OddTimes) -> str:
 
 
 def _mend(odd: OddTimes, unit: str) -> str:
-    """Returns the remedy for implausible times, as text that ends a message. `unit` is the unit that the times seem to
-    have, "" if unknown. The remedy is usually the logical type of that unit; Avro has none for seconds."""
+    """Returns the remedy for the implausible times `odd`, as text that ends a message. The remedy is usually the
+    logical type of the unit that the times seem to have; Avro has none for seconds.
+
+    Args:
+        unit: this unit, "" if unknown.
+    """
     if odd.source == RECORD_TIME:
         return "change the producer to set timestamps in milliseconds"
     if not unit:

@@ -29,7 +29,7 @@ def canonical(value: Any) -> bytes:
 
 
 def to_json(value: Any) -> Any:
-    """Converts a dataclass, or any value of the supported types, to a JSON value."""
+    """Converts a dataclass, or any value of the types that the module's docstring lists, to a JSON value."""
     kind = type(value)
     if kind is int or kind is str or kind is bool or value is None:
         return value
@@ -47,11 +47,14 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any, wanted: type[T], where: str = "") -> T:
-    """Converts a JSON value to the given type.
+    """Converts a JSON value to the type `wanted`.
+
+    Args:
+        where: the JSON pointer of the value in its document, for the error message.
 
     Raises:
-        ValueError: the value does not have this type; the message begins with `where` and the JSON pointer of the
-            misfit.
+        ValueError: the value does not have this type; the message begins with the JSON pointer of the part that does
+            not fit.
     """
     try:
         return typing.cast(T, _reader(typing.cast(Any, wanted))(value))
@@ -74,8 +77,8 @@ class _Misfit(ValueError):
 
 @functools.cache
 def _reader(wanted: Any) -> Reader:
-    """Returns the function that converts JSON values to a type. Cached per type, because a commit may hold thousands of
-    values."""
+    """Returns the function that converts JSON values to the type `wanted`. Cached per type, because a commit may hold
+    thousands of values."""
     origin = typing.get_origin(wanted)
     arguments = typing.get_args(wanted)
     if origin in (typing.Union, types.UnionType):
@@ -187,7 +190,8 @@ def _field_types(wanted: type) -> Mapping[str, Any]:
 
 @functools.cache
 def dataclasses_in(wanted: Any) -> frozenset[type]:
-    """Returns the dataclasses that values of a type may contain, including the type."""
+    """Returns the dataclasses that values of the type `wanted` may contain at any depth, and `wanted` if it is a
+    dataclass."""
     is_dataclass: bool = dataclasses.is_dataclass(wanted)
     inner = _field_types(wanted).values() if is_dataclass else typing.get_args(wanted)
     found = {kind for argument in inner if argument is not ... for kind in dataclasses_in(argument)}

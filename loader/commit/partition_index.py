@@ -83,8 +83,9 @@ def day_key(kind: FileKind, day: str) -> str:
 
 
 def by_day(committed: TopicCommit) -> dict[tuple[FileKind, str], TopicCommit]:
-    """Splits a topic's commit by the days of the time partitions that it changes. Handles all days in one pass, because
-    the load of a year has thousands of files."""
+    """Splits `committed`, the part of a commit for one topic, by the days of the time partitions that it changes.
+    Returns by (kind of files, day) a copy with only the files and rewrites of that day. Handles all days in one pass,
+    because the load of a year has thousands of files."""
     files, rewrites = defaultdict(list), defaultdict(list)
     for file in committed.files:
         files[file.kind, day_of(file.time_partition)].append(file)
@@ -98,10 +99,11 @@ def by_day(committed: TopicCommit) -> dict[tuple[FileKind, str], TopicCommit]:
 
 
 def apply(index: DayIndex, committed: TopicCommit, commit_number: int, sha256: str) -> DayIndex:
-    """Returns the index of a day after one more commit of its topic. Returns it unchanged if the commit is already
-    applied or concerns other days.
+    """Returns the index of a day after one more commit of its topic. Returns the index unchanged if the commit is
+    already applied or concerns other days.
 
     Args:
+        committed: the part of the commit for the topic, or for this day of it.
         sha256: checksum of the commit.
     """
     if commit_number <= index.commit_number:
@@ -132,7 +134,7 @@ def generation_at(time_partition: IndexedTimePartition, commit_number: int) -> i
 
 def live_at(time_partition: IndexedTimePartition, commit_number: int) -> tuple[IndexedFile, ...]:
     """Returns the files of a time partition that belonged to the topic as of a commit, as far as the index still lists
-    them: files that were deleted from the storage are taken out of it later."""
+    them. Files that a rewrite removed are taken out of the index after their deletion from the storage."""
     return tuple(
         file
         for file in time_partition.files

@@ -29,11 +29,14 @@ def new_load_commit(
     now_ms: int,
     build: str,
 ) -> Commit:
-    """Builds the commit of a load.
+    """Builds the commit of a load. It has no commit number yet.
 
     Args:
+        reconciled: by topic, the part of the tasks' results that can be committed.
         registered_ids: by topic, schema ids that the plan did not know and the registry has.
         published: ids of committed runs without staging directory.
+        now_ms: the time stated in the commit.
+        build: the loader's installation, stored in the commit.
     """
     topics = {}
     for topic, work in plan.topic_work.items():
@@ -71,8 +74,8 @@ def _topic_commit(work: TopicWork, one: ReconciledTopic, foreign_ids: frozenset[
 
 
 def split_commit(proposal: Commit, new_run_id: Callable[[], str]) -> list[Commit]:
-    """Splits a commit into as few commits as the size limit allows. Topics stay in order; the first part keeps the run
-    id."""
+    """Splits the commit `proposal`, which is not written yet, into as few commits as `COMMIT_BYTES_MAX` allows, and
+    returns them. Topics stay in order. The first commit keeps the run id, the others get ids from `new_run_id`."""
     chunks: list[dict[str, TopicCommit]] = [{}]
     size = 0
     for topic, committed in proposal.topics.items():
@@ -94,7 +97,7 @@ def staged_files(chunk: Commit) -> list[Staged]:
 
 
 def estimated_bytes(committed: TopicCommit) -> int:
-    """Estimates how many bytes a topic takes in a commit."""
+    """Estimates how many bytes `committed`, the part of a commit for one topic, takes in the commit's file."""
     schema = committed.load_schema
     return (
         TOPIC_BYTES

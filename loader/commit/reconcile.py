@@ -129,7 +129,11 @@ def reconcile(
 
 def _pieces(unit: WorkUnit, result: UnitResult | None) -> Iterator[tuple[_Piece, str]]:
     """Yields each range of a work unit with its result and an error text, which is "" if the result is usable. A range
-    without a usable result gets an empty one."""
+    without a usable result gets an empty one.
+
+    Args:
+        result: the result of the unit's task, None if the task returned none.
+    """
     disk_error = result.disk_error if result else ""
     returned = {(one.done.topic_partition, one.done.start): one for one in result.ranges} if result else {}
     for offsets in unit.ranges:
@@ -196,7 +200,11 @@ def _reconcile_topic(
 
 
 def _advice(piece: _Piece) -> str:
-    """Returns the remedy for a range that was not read to its end."""
+    """Returns the remedy for an offset range that was not read to its end, as text that ends a message.
+
+    Args:
+        piece: the range with the task's result.
+    """
     stop = piece.result.corrupt_stop
     if stop is None:
         return TRIED_AGAIN
@@ -219,6 +227,7 @@ def _whole(
 
     Args:
         pieces: the offset ranges that tasks read, with their results.
+        files: the files that the tasks wrote.
         wrong: pieces that are left out in any case.
     """
     partitions: dict[int, list[_Piece]] = defaultdict(list)
@@ -245,7 +254,12 @@ def _whole(
 
 def _accounting(pieces: Sequence[_Piece], files: Sequence[_TaskFile]) -> str:
     """Compares the number of rows in the files with the number that the results of the ranges state, by task and
-    partition. Returns the first difference as a sentence, "" if they agree."""
+    partition. Returns the first difference as a sentence, "" if they agree.
+
+    Args:
+        pieces: the offset ranges that can be committed, with their results.
+        files: the files that can be committed.
+    """
     for kind in FileKind:
         expected: dict[tuple[int, int], int] = defaultdict(int)
         for piece in pieces:
@@ -317,6 +331,9 @@ def _series(pieces: Sequence[_Piece]) -> tuple[tuple[CountSeries, ...], Mapping[
 
     The audit limits the windows of a commit: beyond the limit, those with the fewest messages are merged into
     "scattered". The tasks apply the same limit, but a commit merges the windows of up to a thousand ranges.
+
+    Args:
+        pieces: the offset ranges to commit, with the counts in their results.
     """
     read: dict[int, int] = defaultdict(int)
     for piece in pieces:
@@ -343,7 +360,13 @@ def _odd_times(
     pieces: Sequence[_Piece], scattered: Mapping[int, int], time_sources: Mapping[str, int]
 ) -> tuple[OddTimes, ...]:
     """Adds up the implausible event times that the tasks reported, by kind, time source and unit. Adds the messages
-    that `_series` moved to the window "scattered", under the time source that most messages have."""
+    that `_series` moved to the window "scattered", under the time source that most messages have.
+
+    Args:
+        pieces: the offset ranges to commit, with their results.
+        scattered: by window, the number of messages that were moved.
+        time_sources: by time source, the number of messages.
+    """
     notes = [one for piece in pieces for one in piece.result.odd_times]
     if scattered:
         fields = [name for name in time_sources if name not in TIMES_OF_RECORDS]

@@ -34,7 +34,8 @@ class Changes:
 
 
 def fetch_changes(plan: LoadPlan, cluster: Cluster) -> Changes:
-    """Fetches the metadata of the topics that the plan reads, and returns the differences from the plan.
+    """Fetches, from the brokers of `cluster`, the present metadata of the topics that the plan reads. Returns the
+    differences from the plan.
 
     Raises:
         KafkaUnavailable: no broker answers.
@@ -69,6 +70,9 @@ def revalidate(
     has no ranges and files in the result, and the reason is added to its problems.
 
     Args:
+        plan: has the limit for bad messages of each topic.
+        reconciled: by topic, the part of the tasks' results that can be committed.
+        changes: the topics that were re-created during the read are not committed.
         staging: contains the tasks' files, which are checked and fsynced there.
     """
     checked = {}

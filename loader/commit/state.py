@@ -179,8 +179,8 @@ def _fold_starts(
 
 
 def place(proposal: Commit, state: LoaderState) -> Commit:
-    """Returns a copy of the commit that continues the log after this state: with the next number, the predecessor's
-    checksum and, for each topic, the number of the topic's previous commit."""
+    """Returns a copy of the commit `proposal` that continues the log after `state`: with the next number, the
+    predecessor's checksum and, for each topic, the number of the topic's previous commit."""
     placed = proposal.at(state.commit_number + 1, state.sha256)
     topics = {}
     for topic, committed in placed.topics.items():
@@ -264,6 +264,6 @@ def _totals(known: FileTotals, kind: FileKind, committed: TopicCommit) -> FileTo
 
 
 def has_quarantine(committed: TopicCommit) -> bool:
-    """Whether the commit changes the files of the topic's quarantine."""
+    """Whether `committed`, the part of a commit for one topic, adds or removes files of the topic's quarantine."""
     kinds = {file.kind for file in committed.files} | {rewrite.kind for rewrite in committed.rewrites}
     return FileKind.QUARANTINE in kinds

@@ -11,12 +11,13 @@ from headrace.loader.load_schema.types import split
 
 
 def column_changes(before: str, after: str) -> tuple[str, ...]:
-    """Describes the differences between the columns of two load schemas, given as text, in column order: `+ qty
-    double`, `item → product`, `total int → bigint`, `note may be null`. Names in a nested column are dotted, with `[]`
-    for array items and `{}` for map values.
+    """Describes the differences between the columns of two load schemas, in column order: `+ qty double`, `item →
+    product`, `total int → bigint`, `note may be null`. Names in a nested column are dotted, with `[]` for array items
+    and `{}` for map values.
 
     Args:
-        before: "" if there was no schema, so that every column is new.
+        before: the old load schema as Avro schema text; "" if there was none, so that every column is new.
+        after: the new load schema as Avro schema text.
     """
     columns = load_record(before).fields if before else ()
     return tuple(_of_fields(columns, load_record(after).fields, ""))

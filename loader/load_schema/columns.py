@@ -83,6 +83,9 @@ class Folding(TypeFolding):
 
         Args:
             load: the record of the load schema that has the columns.
+            node: the writer's record.
+            path: the dotted path of the load record, "" at the top level.
+            within: names of the writer's records that enclose `node`.
             is_new: whether the load record is created now, so that it has no columns yet.
             reserved: names in lower case that no column may have.
         """
@@ -109,6 +112,12 @@ class Folding(TypeFolding):
         self, columns: Sequence[Field], node: Record, path: str, within: frozenset[Name]
     ) -> tuple[list[FeedingField | None], list[Field]]:
         """Finds the field of a writer's record that feeds each existing column, and changes the columns as necessary.
+
+        Args:
+            columns: the columns of the load record for the writer's record.
+            node: the writer's record.
+            path: the dotted path of the load record, "" at the top level.
+            within: names of the writer's enclosing records, including `node`; a type with one of them is recursive.
 
         Returns:
             For each column, the field that feeds it, or None; and the columns after their changes.
@@ -150,6 +159,7 @@ class Folding(TypeFolding):
         Returns the column.
 
         Args:
+            path: the dotted path of the record that has the column, "" at the top level.
             is_lacking: True if the version has none of the fields that are sources of the column; False if it has one
                 that feeds another column or that this column cannot hold.
         """
@@ -166,7 +176,11 @@ class Folding(TypeFolding):
 
     def retyped(self, column: Field, node: Type, path: str) -> Field:
         """Returns the column with its type changed to `node`. If that type is nullable and cannot have the column's
-        default, the column loses the default."""
+        default, the column loses the default.
+
+        Args:
+            path: the dotted path of the record that has the column, "" at the top level.
+        """
         inner, is_nullable = split(node)
         if column.default is None or not column.has_default:
             return replace(column, type=node)
@@ -178,11 +192,14 @@ class Folding(TypeFolding):
     def renamed(
         self, columns: Sequence[Field], node: Record, path: str, within: frozenset[Name], reserved: Container[str]
     ) -> Sequence[Field]:
-        """Returns the columns after the renames of this version. If an alias of a field is a source of a column, the
-        field has been renamed, and the column gets the field's name.
+        """Returns the columns of a load record after the renames of this version. If an alias of a field is a source of
+        a column, the field has been renamed, and the column gets the field's name.
 
         Args:
-            columns: the columns of the load record.
+            columns: the columns before the renames.
+            node: the writer's record, whose fields have the new names and the aliases.
+            path: the dotted path of the load record, "" at the top level.
+            within: names of the writer's enclosing records, including `node`.
             reserved: names in lower case that no column may have.
         """
         present = {field.name for field in node.fields}
@@ -205,12 +222,16 @@ class Folding(TypeFolding):
         path: str,
         within: frozenset[Name],
     ) -> None:
-        """Carries out one rename in `columns`. The field becomes a source of all columns in `group`. The first of them
-        that can hold the field's values gets the field's name.
+        """Carries out one rename in `columns`, the columns of a load record. The field becomes a source of all columns
+        in `group`. The first of them that can hold the field's values gets the field's name. Changes nothing if no
+        column can hold them, or if Hive could not find that column under an alias.
 
         Args:
             group: positions of the columns that the field's old name fed.
             names: names that the columns of this record have or had; updated.
+            field: the writer's field with its new name.
+            path: the dotted path of the load record, "" at the top level.
+            within: names of the writer's records that enclose the field.
         """
         mark = len(self.notes)
         first = next((i for i in group if self.try_merge(columns[i], field, path, within) is not None), None)
@@ -240,9 +261,10 @@ class Folding(TypeFolding):
         of that column. Returns the other columns with the source `name`: the new column becomes their sibling.
 
         Args:
-            columns: all columns; changed.
+            columns: all columns of the load record; changed.
             fed: for each column, the field of this version that feeds it.
             holders: positions of the columns with the source `name`.
+            path: the dotted path of the load record, "" at the top level.
         """
         beside: list[Field] = []
         for i in holders:
@@ -273,6 +295,8 @@ class Folding(TypeFolding):
         Args:
             beside: existing columns with this field as source; the new column becomes their sibling.
             names: names that the columns of this record have or had; the new column gets another one.
+            path: the dotted path of the load record, "" at the top level.
+            within: names of the writer's records that enclose the field.
             is_new: whether the load record is created now; only then may a column be required.
             reserved: names in lower case that no column may have; used here only to record why a name was changed.
         """
@@ -305,6 +329,7 @@ class Folding(TypeFolding):
         into rows of older files, else `NO_DEFAULT`.
 
         Args:
+            field: the writer's field, with its default.
             inner: the column's type without null.
             is_nullable: whether the column's type includes null.
         """
@@ -316,8 +341,16 @@ class Folding(TypeFolding):
         return spelled_default(inner, field.default)
 
     def shape_or_text(self, node: Type, path: str, within: frozenset[Name]) -> FoldedType:
-        """Returns a new load type for a writer's type, and the route for its values. If no column can hold the type,
-        the load type is a string with the value as Avro-JSON text."""
+        """Returns a new load type for the writer's type `node`, and the route for its values. If no column can hold the
+        type, the load type is a string with the value as Avro-JSON text.
+
+        Args:
+            path: the dotted path of the new column.
+            within: names of the writer's records that enclose the type.
+
+        Raises:
+            NotAColumn: the new column is nested and too large, so that the top-level column around it must be text.
+        """
         try:
             return self.shape(node, path, within)
         except NotAColumn as refused:
@@ -351,7 +384,7 @@ class Folding(TypeFolding):
 
 
 def holders_by_source(columns: Sequence[Field]) -> dict[str, list[int]]:
-    """Returns, by the name of a writer field, the positions of the columns that have the name as source."""
+    """Returns, by the name of a writer field, the positions of those columns that have the name as source."""
     holders: dict[str, list[int]] = {}
     for i, column in enumerate(columns):
         for source in sources(column):

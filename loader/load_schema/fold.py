@@ -92,13 +92,15 @@ EMPTY: Final = LoadState()
 
 
 def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None = None) -> LoadState:
-    """Folds a further version into the load schema. Returns the same state if the version is already in it.
+    """Folds a version of the subject into the load schema `state` and returns the new state. Returns the same state if
+    the version is already in it.
 
     Versions are folded in ascending order. The fold is deterministic, so two drivers get the same result. If a subject
     was permanently deleted and registered again, a version number occurs a second time, with another schema id; it
     counts as a further version.
 
     Args:
+        schema: the schema of the version.
         schema_id: id in messages with this version; without it no route is stored. An id that was folded in before
             keeps its route, because older messages have the id too.
 
@@ -149,7 +151,8 @@ class ExplainedRule:
 
 
 def explain(state: LoadState) -> tuple[ExplainedRule, ...]:
-    """Returns all rules that were applied in the fold, in the order of the versions, each with its reason."""
+    """Returns all rules by which the versions folded into the load schema `state` changed its columns, in the order of
+    the versions, each with its reason."""
     return tuple(
         ExplainedRule(rule.version, rule.column, rule.rule, rule.detail, RULES[rule.rule]) for rule in state.applied
     )

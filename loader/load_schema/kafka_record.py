@@ -35,7 +35,8 @@ def load_schema_with_kafka(text: str, kafka_column: str) -> str:
 
 
 def kafka_name(load: Record) -> str:
-    """Returns the name of the `kafka` column. No other column has or had this name, so it never changes."""
+    """Returns the name of the `kafka` column of the load schema `load`. No other column of it has or had this name, so
+    the name never changes."""
     taken = {name.lower() for field in load.fields for name in (field.name, *field.aliases)}
     name = "kafka" if "kafka" not in taken else "kafka__position"
     while name in taken:

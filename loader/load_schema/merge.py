@@ -110,18 +110,22 @@ class TypeFolding(ABC):
         self.notes.append(Note(column, rule, detail))
 
     def branches(self, node: Type) -> tuple[list[Type], bool]:
-        """Returns the non-null branches of the writer's type, and whether it allows null. A type that is no union is
-        its only branch."""
+        """Returns the non-null branches of the writer's type `node`, and whether it allows null. A type that is no
+        union is its only branch."""
         node = self.writer.resolve(node)
         every = [self.writer.resolve(b) for b in node.branches] if isinstance(node, Union) else [node]
         rest = [b for b in every if not (isinstance(b, Primitive) and b.type is PrimitiveType.NULL)]
         return rest, len(rest) < len(every)
 
     def shape(self, node: Type, path: str, within: frozenset[Name]) -> FoldedType:
-        """Returns a new load type for a writer's type, and the route for its values.
+        """Returns a new load type for the writer's type `node`, and the route for its values.
+
+        Args:
+            path: the dotted path of the column.
+            within: names of the writer's records that enclose the type.
 
         Raises:
-            NotAColumn: the type contains itself (it is in `within`), or it is too large.
+            NotAColumn: the type contains itself (it is in `within`), or it is too large or nested too deeply.
             LoadSchemaTooLarge: this type and those created before exceed the limit of a version.
         """
         branches, is_nullable = self.branches(node)
@@ -184,8 +188,9 @@ class TypeFolding(ABC):
         return FoldedType(merged, route)
 
     def named(self, node: Record | Enum | Fixed) -> tuple[Name, Props]:
-        """Returns a name for the load type of a writer's named type. No other type of the load schema has this name. If
-        it differs from the writer's name, also returns the property `headrace.names` with the writer's name."""
+        """Returns a name for the load type of `node`, a named type of the writer. No other type of the load schema has
+        this name. If it differs from the writer's name, also returns the property `headrace.names` with the writer's
+        name, otherwise no property."""
         name = self.free_type_name(node.name)
         return name, () if name.name == node.name.name else ((NAMES, [node.name.name]),)
 
@@ -207,7 +212,14 @@ class TypeFolding(ABC):
         values. Returns None if the writer's type needs a separate column.
 
         Args:
+            load: the present load type.
+            node: the writer's type.
+            path: the dotted path of the column.
+            within: names of the writer's records that enclose `node`.
             default: the column's default, `NO_DEFAULT` if it has none. It decides the place of null in a nullable type.
+
+        Raises:
+            NotAColumn: no Hive column can hold the writer's type.
         """
         mark = len(self.notes)
         inner, was_nullable = split(load)
@@ -238,7 +250,13 @@ class TypeFolding(ABC):
         return FoldedType(rejoin(laid.type, was_nullable or is_nullable, default), laid.route)
 
     def is_text(self, node: Type, path: str, within: frozenset[Name]) -> bool:
-        """Whether values of a writer's type are stored in a column as Avro-JSON text, because no Hive type fits."""
+        """Whether values of the writer's type `node` are stored in a column as Avro-JSON text, because no Hive type
+        fits.
+
+        Args:
+            path: the dotted path of the column.
+            within: names of the writer's records that enclose the type.
+        """
         trial = type(self)(self.writer, set())
         trial.shaped = self.shaped
         try:
@@ -311,6 +329,8 @@ class TypeFolding(ABC):
 
         Args:
             inner: the column's type without null.
+            node: the writer's type.
+            path: the dotted path of the column, for the note about the change.
         """
         its = node.logical
         if node.type is not inner.type or its is None or its.name != "decimal":
@@ -356,6 +376,8 @@ class TypeFolding(ABC):
         Args:
             load: the present record of members.
             branches: the union's branches without null.
+            path: the dotted path of the column.
+            within: names of the writer's records that enclose the union.
         """
         fields = list(load.fields)
         used: dict[int, StoredRoute] = {}  # in the order of the branches
@@ -390,4 +412,13 @@ class TypeFolding(ABC):
         reserved: Container[str] = (),
     ) -> tuple[Record, StoredRoute]:
         """Folds a writer's record into a load record. Returns the changed load record, and the route from the writer's
-        fields to its columns. `Folding` in `columns` implements it."""
+        fields to its columns. `Folding` in `columns` implements it.
+
+        Args:
+            load: the present load record.
+            node: the writer's record.
+            path: the dotted path of the load record, "" at the top level.
+            within: names of the writer's records that enclose `node`.
+            is_new: whether the load record is created now, so that it has no columns yet.
+            reserved: names in lower case that no column may have.
+        """

@@ -31,7 +31,7 @@ class Enclosing:
         """Returns the context of the types inside a column: the names of the enclosing records, and the column's path.
 
         Args:
-            name: the name of the column, or of a member of a union.
+            name: the name of the column, or of a member (field of a record that stands for a union).
             record: the writer's record to which the column's field belongs; None for a member.
         """
         return Enclosing(self.records if record is None else self.records | {record}, joined(self.path, name))
@@ -78,7 +78,13 @@ class Route:
 
 
 def route_by_stored(load: Record, record: Record, kept: StoredRoute) -> Route:
-    """Returns the columns for the fields of a writer's record, according to `kept`, the stored route of its version."""
+    """Returns the columns for the fields of a writer's record, according to the stored route of its version.
+
+    Args:
+        load: the load record that has the columns.
+        record: the writer's record.
+        kept: the stored route of the record.
+    """
     taken = {
         place.column: (field, place.inside)
         for field, place in zip(record.fields, route_places(kept, len(record.fields)), strict=True)
@@ -113,10 +119,12 @@ def route_fields(load: Record, writer: Schema, record: Record, enclosing: Enclos
 
 
 def route_branch(members: Record, writer: Schema, branch: Type, enclosing: Enclosing = TOP_LEVEL) -> Field | None:
-    """Returns the member of a union's column that holds one of the writer's branches, None if no member holds it.
+    """Returns the member (field of a record that stands for a union) that holds one of the writer's branches, None if
+    no member holds it.
 
     Args:
         members: the record with a member for each branch.
+        writer: the writer's schema, which resolves references.
         branch: the writer's branch, not null.
         enclosing: the records and columns around the union.
     """

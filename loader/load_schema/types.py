@@ -110,13 +110,13 @@ def with_prop(props: Props, key: str, value: JsonValue) -> Props:
 
 
 def sources(field: Field) -> tuple[str, ...]:
-    """Returns the names of the writer fields that feed a column, newest first."""
+    """Returns the names of the writer fields that feed the column `field`, newest first."""
     listed = prop(field.props, SOURCE)
     return tuple(listed) if listed is not None else (field.name,)
 
 
 def former_sources(field: Field) -> tuple[str, ...]:
-    """Returns the names that fed a column and now belong to other fields."""
+    """Returns the names of writer fields that fed the column `field` and now belong to other fields."""
     return tuple(prop(field.props, FORMER) or ())
 
 
@@ -126,7 +126,7 @@ def with_sources(field: Field, names: Sequence[str]) -> Field:
 
 
 def split(node: Type) -> tuple[Type, bool]:
-    """Returns a load type without its null branch, and whether it had one."""
+    """Returns the load type `node` without its null branch, and whether it had one."""
     if not isinstance(node, Union):
         return node, False
     inner = [branch for branch in node.branches if branch != NULL]
@@ -138,8 +138,11 @@ def kind_of(node: Type) -> JsonValue:
 
 
 def nullable(inner: Type, *, last: bool = False) -> Type:
-    """Returns the nullable form of a type. Null is the first branch, or the last if a non-null default requires
-    that."""
+    """Returns the nullable form of the type `inner`. Null is the first branch.
+
+    Args:
+        last: null is the last branch instead, as a non-null default requires.
+    """
     if inner == NULL:
         return inner
     return Union((inner, NULL) if last else (NULL, inner))
@@ -152,7 +155,7 @@ def rejoin(inner: Type, is_nullable: bool, default: JsonValue = NO_DEFAULT) -> T
 
 
 def type_names(node: Type) -> set[str]:
-    """Returns the full names of all named types inside a load type."""
+    """Returns the full names of all named types inside the load type `node`."""
     return {part.name.full for part in walk_type(node) if isinstance(part, Record | Enum | Fixed)}
 
 
@@ -169,13 +172,14 @@ def load_name(name: Name) -> Name:
 
 
 def accepted_names(node: Record | Enum) -> set[str]:
-    """Returns the names, without namespace, of the writer's types that this named load type stands for."""
+    """Returns the names, without namespace, of the writer's types for which `node`, a named type of the load schema,
+    stands."""
     return {node.name.name, *(prop(node.props, NAMES) or ())}
 
 
 def is_plain(node: Type) -> bool:
-    """Whether a type contains neither records nor decimals, so that Hive can read a column of the type under an alias
-    or fill in its default.
+    """Whether the type `node` contains neither records nor decimals, so that Hive can read a column of the type under
+    an alias or fill in its default.
 
     Hive's deserializer searches for records and decimals by name in the schema of the file. It therefore finds them
     neither under an alias nor by a default.
@@ -188,8 +192,8 @@ def is_plain(node: Type) -> bool:
 
 
 def safe_default(inner: Type, value: JsonValue) -> bool:
-    """Whether every reader, including Hive's, can fill the default `value`, which is not null, into a column of this
-    type."""
+    """Whether every reader, including Hive's, can fill the default `value`, which is not null, into a column of the
+    type `inner`."""
     if isinstance(inner, Array | Map) and not value:
         return isinstance(value, list if isinstance(inner, Array) else dict)
     if not is_plain(inner) or kind_of(inner) is not None:
@@ -232,8 +236,8 @@ def _fits(packing: str, number: float) -> bool:
 
 
 def spelled_default(inner: Type, value: JsonValue) -> JsonValue:
-    """Returns the default `value` as its type requires it: floats and doubles get a decimal point, because fastavro
-    takes 0 for an int and refuses the whole schema."""
+    """Returns the default `value` as the column's type `inner` requires it: floats and doubles get a decimal point,
+    because fastavro takes 0 for an int and refuses the whole schema."""
     if isinstance(inner, Primitive) and inner.type in FRACTIONS:
         return float(value)
     if isinstance(inner, Array) and isinstance(value, list):
@@ -244,7 +248,7 @@ def spelled_default(inner: Type, value: JsonValue) -> JsonValue:
 
 
 def may_default_when_nullable(inner: Type) -> bool:
-    """Whether a nullable column of this type may have a non-null default.
+    """Whether a column of the type `inner` or null may have a non-null default.
 
     Avro Java's reader, which Hive uses, accepts an empty list as the default of a list type, and fails on a union with
     it ("Not an array").
@@ -253,7 +257,8 @@ def may_default_when_nullable(inner: Type) -> bool:
 
 
 def type_word(node: Type) -> str:
-    """Returns a short word for a load type, which becomes part of the name of a sibling column (`<field>__<type>`)."""
+    """Returns a short word for the load type `node`. It becomes part of the name of a sibling column
+    (`<field>__<type>`)."""
     inner, _ = split(node)
     kind = kind_of(inner)
     if kind is not None:
@@ -270,9 +275,9 @@ def _is_latin(text: str) -> bool:
 
 
 def hive_logical(node: Fixed) -> LogicalType | None:
-    """Returns the logical type that a fixed has in the load schema. Returns None, so that the column is plain binary,
-    if the fixed is a decimal with more digits than Hive can hold or with more bytes than readers can process as a
-    number.
+    """Returns the logical type that the writer's fixed `node` has in the load schema. Returns None, so that the column
+    is plain binary, if it is a decimal with more digits than Hive can hold or with more bytes than readers can process
+    as a number.
 
     A decimal on bytes with too many bytes is quarantined instead, value by value. All values of a fixed have the same
     size, so its column would stay empty.
@@ -299,9 +304,9 @@ def unscaled_props(logical: LogicalType) -> Props:
 
 
 def known_as(load: Record | Enum, node: Record | Enum) -> Props | None:
-    """Returns the properties of a load type if it stands for the writer's named type: the names that it accepts include
-    the name or an alias of the writer's type. Returns None otherwise. If only an alias matched, the returned property
-    `headrace.names` also has the writer's name."""
+    """Returns the properties of the load type `load` if it stands for `node`, a named type of the writer: the names
+    that it accepts include the name or an alias of the writer's type. Returns None otherwise. If only an alias matched,
+    the returned property `headrace.names` also has the writer's name."""
     accepted = accepted_names(load)
     if node.name.name in accepted:
         return load.props
@@ -311,15 +316,15 @@ def known_as(load: Record | Enum, node: Record | Enum) -> Props | None:
 
 
 def branch_word(node: Type) -> str:
-    """Returns the name of a union's branch: the type, or the name of a named type without its namespace."""
+    """Returns the name of `node`, a branch of a union: the type, or the name of a named type without its namespace."""
     if isinstance(node, Primitive):
         return node.type.value
     return node.name.name if isinstance(node, Record | Enum | Fixed) else type(node).__name__.lower()
 
 
 def branch_names(node: Type) -> set[str]:
-    """Returns the names of a writer's union branch: its own and its aliases. In the record that stands for a union in a
-    table, a field can hold the branch only if its property `headrace.branch` is one of these names."""
+    """Returns the names of `node`, a branch of a writer's union: its own and its aliases. In the record that stands for
+    a union in a table, a field can hold the branch only if its property `headrace.branch` is one of these names."""
     aliases = node.aliases if isinstance(node, Record | Enum | Fixed) else ()
     return {branch_word(node), *(alias.name for alias in aliases)}
 

@@ -67,7 +67,8 @@ REST = "run this command again for the rest"
 
 @dataclass(frozen=True, slots=True)
 class BackfillPorts:
-    """The interfaces that a backfill uses. `tell` is called with a line of progress after each piece."""
+    """The interfaces that a backfill uses. `run_units` runs work units as parallel tasks. `tell` is called with a line
+    of progress after each piece (the files that one commit replaces)."""
 
     rewrites: RewritePorts
     cluster: Cluster
@@ -78,7 +79,8 @@ class BackfillPorts:
 
 @dataclass(frozen=True, slots=True)
 class BackfillSettings:
-    """Settings of a backfill. `plan` and `task` are as for a load. Sizes are in bytes."""
+    """Settings of a backfill. `plan` and `task` are as for a load. `piece_bytes_max` is the maximum size of the files
+    that one commit replaces, in bytes."""
 
     plan: PlanSettings
     task: TaskSettings
@@ -89,11 +91,12 @@ def backfill(
     ports: BackfillPorts, topic: str, period: BackfillPeriod, settings: BackfillSettings, *, is_dry: bool
 ) -> BackfillReport:
     """Recreates the files of a topic in the time partitions of a period, and all files that share offsets with them.
+    Returns a report of the replaced files.
 
-    To find the latter, it reads the index of the topic's files: every day once, and a day again if files on it may
-    share offsets with files found later. Memory is needed for the entries of the replaced files, and for one offset
-    range per day and partition. A year of loads every ten minutes, 105,000 files of ten partitions, took 10 s and
-    little memory. The topic's commits are read from the newest back to the oldest that wrote one of the files.
+    To find the files that share offsets, it reads the index of the topic's files: every day once, and a day again if
+    files on it may share offsets with files found later. Memory is needed for the entries of the replaced files, and
+    for one offset range per day and partition. A year of loads every ten minutes, 105,000 files of ten partitions, took
+    10 s and little memory. The topic's commits are read from the newest back to the oldest that wrote one of the files.
 
     Args:
         topic: a topic with a commit.
@@ -187,6 +190,9 @@ class _Backfill:
         Leaves out files with messages that the brokers may no longer have, because the topic was re-created or a
         partition's log diverged. If requested files are left out, adds sentences to the problems that the backfill
         reports.
+
+        Args:
+            state: the state of the commit log; its newest commit is the first one searched.
         """
         files = closed(asked, self._days(), self._live_on)
         back = self._rewrites.log.back(self._topic, state)
@@ -233,8 +239,8 @@ class _Backfill:
                 of += 1
 
     def _work(self, piece: Sequence[Component], name: str) -> tuple[Component, ...]:
-        """Reads the components `piece`, which one commit is to replace, and commits them. Returns the components to try
-        again, none if all are done.
+        """Reads again the offsets of the components `piece`, which one commit is to replace, and commits the new files.
+        Returns the components to try again, none if all are done.
 
         If the number of messages read differs from that in the files of some components, nothing is committed, and the
         remaining components are returned.
@@ -281,9 +287,13 @@ class _Backfill:
         return state, known
 
     def _read(self, piece: Sequence[Component], state: LoaderState, known: TopicState) -> _Read:
-        """Reads a piece (the components that one commit replaces) as a load does, and returns the plan with its
-        results. If messages have registered schema ids that no load has seen, fetches these schemas and reads the piece
-        again.
+        """Reads the offsets of a piece (the components that one commit replaces) as a load does, and returns the plan
+        with its results. If messages have registered schema ids that no load has seen, fetches these schemas and reads
+        the piece again.
+
+        Args:
+            state: the newest state of the commit log.
+            known: the topic's state in it.
 
         Raises:
             _Stopped: not everything could be read.

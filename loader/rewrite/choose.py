@@ -16,7 +16,7 @@ FILES_MIN = 2  # number of small files from which a time partition is merged
 
 
 def is_expired(day: str, keep_days: int, now_ms: int) -> bool:
-    """Whether a day ended at least `keep_days` days ago.
+    """Whether a day ended at least `keep_days` days before `now_ms`.
 
     Args:
         day: in UTC, such as `dt=2026-01-31`.
@@ -37,8 +37,13 @@ def end_of_time_partition_ms(time_partition: str) -> int:
 
 
 def merges(files: Sequence[IndexedFile], bytes_target: int) -> list[tuple[IndexedFile, ...]]:
-    """Returns groups of files of a time partition, oldest first; each group is to be merged into one file. Returns no
-    group if merging would save little."""
+    """Returns groups of small files of a time partition, oldest first; each group is to be merged into one file.
+    Returns no group if merging would save little.
+
+    Args:
+        files: all files of the time partition, oldest first.
+        bytes_target: maximum size of a group. Files of at least half this size are in no group.
+    """
     small = [file for file in files if file.length < SMALL_SHARE * bytes_target]
     groups: list[list[IndexedFile]] = [[]]
     for file in small:

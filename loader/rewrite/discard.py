@@ -43,8 +43,8 @@ class DiscardReport:
 def discard(
     ports: RewritePorts, topic: str, shape: FileShape, codes: Collection[str], reason: str, *, is_dry: bool
 ) -> DiscardReport:
-    """Removes quarantined messages of a topic permanently, with a commit. Returns the numbers of removed and of
-    remaining messages.
+    """Removes quarantined messages of a topic permanently, with a commit. Returns a report with the numbers of removed
+    and of remaining messages.
 
     Args:
         topic: a topic with a commit.

@@ -82,10 +82,11 @@ def replay(
     *,
     is_dry: bool,
 ) -> ReplayReport:
-    """Converts the quarantined messages of a topic to rows, as far as this is possible now, and commits that. Returns
-    the numbers of loaded and of remaining messages.
+    """Converts the quarantined messages of a topic to rows, as far as this is possible now, and commits that. Returns a
+    report with the numbers of loaded and of remaining messages.
 
     Args:
+        schemas: provides the topic's writer schemas, from the registry and the cache.
         topic: a topic with a commit.
         codes: the quarantine codes of the messages to retry.
         is_dry: only count the messages.
@@ -151,7 +152,8 @@ def schema_problem(schemas: WriterSchemas, topic: str, answer: TopicSchemas) -> 
     """Returns the reason why messages of the topic cannot be converted now, "" if they can.
 
     Args:
-        answer: the topic's schemas, from `schemas`.
+        schemas: the schemas of all topics, from the registry and the cache.
+        answer: the schemas of this topic, which `schemas` returned.
     """
     if schemas.outage:
         return f"{schemas.outage}; run this again when the registry is back"
@@ -190,7 +192,9 @@ def _write(
     quarantine. Returns the files as they are listed in a commit.
 
     Args:
+        replaying: converts the messages.
         known: the topic's state in the commit log.
+        settings: has the sizes of the files.
         chosen: the quarantine files to rewrite, each with the numbers of messages that become rows and that remain, as
             `Replaying.look` counted them.
 

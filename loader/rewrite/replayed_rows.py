@@ -57,7 +57,11 @@ class SourceLost(Exception):
 
 
 def quarantine_sources(ports: RewritePorts, state: LoaderState, topic: str) -> Iterator[QuarantineSource]:
-    """Returns the quarantine files of a topic that no later commit has replaced or removed."""
+    """Yields the quarantine files of a topic that no later commit has replaced or removed.
+
+    Args:
+        state: the newest state of the commit log.
+    """
     kind = FileKind.QUARANTINE
     for day in ports.index.days(topic, kind):
         for time_partition, files in live_of(ports, topic, kind, day):
@@ -66,7 +70,10 @@ def quarantine_sources(ports: RewritePorts, state: LoaderState, topic: str) -> I
 
 
 def quarantined_rows(files: WarehouseFiles, source: QuarantineSource) -> Iterator[QuarantinedRow]:
-    """Returns all messages of a quarantine file.
+    """Yields all messages of a quarantine file.
+
+    Args:
+        files: the files of the warehouse.
 
     Raises:
         SourceLost: the file is missing or differs from its commit.
@@ -91,7 +98,7 @@ def quarantined_rows(files: WarehouseFiles, source: QuarantineSource) -> Iterato
 
 
 def schema_id_of(row: QuarantinedRow) -> int | None:
-    """Returns the schema id of a quarantined message, None if it has none."""
+    """Returns the schema id of the quarantined message `row`, None if it has none."""
     if row.value is None:
         return None
     message = framed(row.value, raw_headers(row))
@@ -99,7 +106,7 @@ def schema_id_of(row: QuarantinedRow) -> int | None:
 
 
 def raw_headers(row: QuarantinedRow) -> bytes:
-    """Returns the message's headers in the form in which Kafka's log stores them."""
+    """Returns the headers of the quarantined message `row` in the form in which Kafka's log stores them."""
     if not row.headers:
         return NO_HEADERS
     items = (
@@ -114,7 +121,8 @@ Add = Callable[[int, FileKind, str, int, bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class Replaying:
-    """Retries the messages of a topic that were quarantined with one of `codes`."""
+    """Retries the messages of a topic that were quarantined with one of `codes`. `projection` converts them to rows
+    with the present schemas and policy. `now_ms` is the present time, by which times in the future are recognized."""
 
     topic: str
     files: WarehouseFiles
@@ -184,7 +192,8 @@ class Replaying:
 
 @contextmanager
 def _adding(into: TaskFiles, new_rows: Callable[[int], RangeRows]) -> Iterator[Add]:
-    """Yields a function that receives rows of any partition. At the end passes these rows to the files `into`.
+    """Yields a function that receives the rows of any partition, one per call (see `Add`). At the end passes these rows
+    to the files `into`.
 
     Args:
         new_rows: creates the buffer for the rows of a partition, given its number.
@@ -217,6 +226,8 @@ def copy_rows(
     """Copies the messages of a quarantine file for which `stays` is true to new files of its time partition.
 
     Args:
+        files: the files of the warehouse.
+        source: the quarantine file.
         into: the new files.
         new_rows: creates the buffer for the rows of a partition, given its number.
 
@@ -231,8 +242,8 @@ def copy_rows(
 
 
 def _taken(messages: RangeMessages, row: QuarantinedRow) -> bool:
-    """Retries a quarantined message: adds it as a row or as quarantined message, and returns True. If the plan does not
-    say whether the registry has its schema, returns False without adding it.
+    """Retries a quarantined message: adds it as a row or as quarantined message, and returns True. If it is unknown
+    whether the registry has the message's schema, returns False without adding it.
 
     Args:
         messages: converts the message and adds the result.

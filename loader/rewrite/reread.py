@@ -95,8 +95,9 @@ def unreadable(component: Component, found: DiscoveredTopic, known: TopicState) 
 
 
 def told(refused: Iterable[Refused]) -> tuple[str, ...]:
-    """Returns sentences about offsets whose files a backfill does not replace, because they could not be read again, or
-    another number of messages was read than the files have. One sentence per partition and reason."""
+    """Returns sentences about the offsets in `refused`: a backfill does not replace the files with their messages,
+    because they could not be read again, or another number of messages was read than the files have. One sentence per
+    partition and reason."""
     by_reason: dict[tuple[int, str], list[Refused]] = defaultdict(list)
     for one in refused:
         by_reason[one.partition, one.why].append(one)
@@ -110,8 +111,8 @@ def told(refused: Iterable[Refused]) -> tuple[str, ...]:
 
 
 def ranges_of(found: DiscoveredTopic, known: TopicState, piece: Sequence[Component]) -> TopicRanges:
-    """Returns one range per partition of `piece`, the components that one commit replaces. The range is for the commit:
-    from the first offset of the partition's intervals to the last. (An interval is an offset range of a component.)
+    """Returns the offset ranges of the commit that replaces the components `piece`: one per partition, from the first
+    to the last offset of its intervals. (An interval is an offset range of a component.)
 
     Args:
         found: the topic on the brokers.
@@ -188,7 +189,11 @@ def differing(piece: Sequence[Component], results: Iterable[RangeResult]) -> dic
 
 
 def failures(results: Sequence[UnitResult]) -> list[str]:
-    """Returns sentences about failed reads and writes of tasks."""
+    """Returns sentences about failed reads and writes of tasks: at most `ERRORS_TOLD_MAX` and one that counts the rest.
+
+    Args:
+        results: the results of all tasks.
+    """
     found: dict[str, None] = {}
     for result in results:
         if result.disk_error:

@@ -34,8 +34,9 @@ class Retirement:
         self._partitions = partitions
 
     def retire(self, now_ms: int) -> frozenset[int]:
-        """Deletes replaced files that are old enough. Returns the commit numbers of the rewrites whose replaced files
-        are now all deleted; the next commit lists them in `retired`, so that later runs do not examine them.
+        """Deletes replaced files if their rewrite was committed a day (`READERS_MS`) before `now_ms` or earlier.
+        Returns the commit numbers of the rewrites whose replaced files are now all deleted; the next commit lists them
+        in `retired`, so that later runs do not examine them.
 
         Raises:
             CorruptCommit: a commit cannot be read.
@@ -93,6 +94,7 @@ class Retirement:
         Args:
             committed: the topic's part of the rewrite.
             commit_number: the rewrite's commit.
+            state: the newest state, which has the topic's directory.
         """
         names = []
         for rewrite in committed.rewrites:

@@ -82,8 +82,8 @@ class CompactSettings:
 
 
 def merged_reports(one: RewriteReport, other: RewriteReport) -> RewriteReport:
-    """Returns one report on two consecutive rewrites: the changes, problems and notes of both, and the newest commit
-    number."""
+    """Returns one report on two consecutive rewrites, `one` and then `other`: the changes, problems and notes of both,
+    and the newest commit number."""
     return RewriteReport(
         (*one.time_partitions, *other.time_partitions),
         other.commit_number or one.commit_number,
@@ -143,6 +143,7 @@ def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSetting
 
     Args:
         topics: names of the topics to compact.
+        settings: the sizes of the new files, and how long after its end a time partition is merged.
         is_dry: only report the files that would be merged.
     """
     state, notes = caught_up(ports, is_dry)
@@ -171,11 +172,11 @@ def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSetting
 
 
 def caught_up(ports: RewritePorts, is_dry: bool) -> tuple[LoaderState, tuple[str, ...]]:
-    """Applies all commits, so that no file is missing merely because it is not published yet. A dry run applies
-    nothing.
+    """Applies all commits, so that no file is missing merely because it is not published yet. A dry run (`is_dry`)
+    applies nothing.
 
     Returns:
-        The state of the commit log, and the appliers' warnings.
+        The newest state of the commit log, and the appliers' warnings.
     """
     if is_dry:
         return ports.log.read_state(), ()
@@ -288,9 +289,10 @@ def _take_away(
 def _merged(
     state: LoaderState, groups: Sequence[Chosen], results: Sequence[MergeResult]
 ) -> tuple[dict[str, TopicCommit], dict[str, tuple[str, ...]]]:
-    """Returns the commits of the successful merges by topic, and sentences about the failed ones.
+    """Returns the commits of the successful merges by topic, and sentences about the failed ones, also by topic.
 
     Args:
+        state: the state of the commit log before the merges.
         groups: the files of each merge.
         results: the result of each merge, in the order of `groups`.
     """

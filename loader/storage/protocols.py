@@ -17,7 +17,7 @@ from typing import IO, Protocol
 
 
 class CommitStorage(Protocol):
-    """The files of the commit log, below one directory."""
+    """The files of the commit log, below one directory. `name` is a path relative to this directory."""
 
     def prepare(self) -> None:
         """Creates the directory of the commit log and tests put-if-absent.
@@ -29,7 +29,7 @@ class CommitStorage(Protocol):
         ...
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
-        """Creates the file with this content unless the name exists. Returns True if this call created it.
+        """Creates the file `name` with this content unless it exists. Returns True if this call created it.
 
         Of any number of concurrent callers exactly one succeeds. The file is complete from the moment it exists, and
         both its content and its name are fsynced when this returns True.
@@ -40,7 +40,7 @@ class CommitStorage(Protocol):
         ...
 
     def keep(self, name: str) -> None:
-        """Fsyncs an existing file, because its writer may have been killed before its fsync.
+        """Fsyncs the existing file `name`, because its writer may have been killed before its fsync.
 
         Raises:
             OSError: the fsync failed.
@@ -48,13 +48,17 @@ class CommitStorage(Protocol):
         ...
 
     def replace(self, name: str, content: bytes, *, fsynced: bool = True) -> None:
-        """Creates or replaces a hint (a file that may be lost or old). Of concurrent writers the last one wins. A
-        reader sees the old or the new content. After a power failure it may see the old content, and without `fsynced`
-        a damaged file."""
+        """Creates or replaces the file `name`, which must be a hint (a file that may be lost or old). Of concurrent
+        writers the last one wins. A reader sees the old or the new content.
+
+        Args:
+            fsynced: whether the content is fsynced. After a power failure the file may have the old content; without
+                the fsync it may also be damaged.
+        """
         ...
 
     def read(self, name: str) -> bytes | None:
-        """Returns the content of a file, None if there is no such file."""
+        """Returns the content of the file `name`, None if there is no such file."""
         ...
 
     def exists(self, name: str) -> bool: ...
@@ -68,7 +72,7 @@ class CommitStorage(Protocol):
         ...
 
     def sweep(self, now_ms: int, age_ms: int) -> None:
-        """Deletes temporary files of killed writers that are older than `age_ms`."""
+        """Deletes temporary files of killed writers that were last modified more than `age_ms` before `now_ms`."""
         ...
 
     def describe(self, name: str) -> str:
@@ -78,7 +82,7 @@ class CommitStorage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A finished file of a run: its path below the run's directory, and its length in bytes."""
+    """A finished file of a run: its path below the run's staging directory, and its length in bytes."""
 
     path: str
     length: int
@@ -92,7 +96,8 @@ class Staging(Protocol):
         ...
 
     def sink(self, run_id: str) -> BlockSink:
-        """Returns a sink for files that the driver writes. Tasks create their own sinks.
+        """Returns a sink with which the driver writes files into the run's staging directory. Tasks create their own
+        sinks.
 
         Raises:
             OSError: the sink cannot be created.
@@ -100,12 +105,13 @@ class Staging(Protocol):
         ...
 
     def note(self, run_id: str, name: str, content: bytes) -> None:
-        """Writes a file for operators into the run's staging directory."""
+        """Writes the file `name` with this content into the run's staging directory, for operators to read. The loader
+        never reads it."""
         ...
 
     def keep(self, run_id: str, files: Sequence[Staged]) -> None:
-        """Makes finished files durable: checks that they exist with the given lengths, and fsyncs their directory
-        entries. Their contents were fsynced when they were written.
+        """Makes finished files of a run durable: checks that they exist with the given lengths, and fsyncs their
+        directory entries. Their contents were fsynced when they were written.
 
         Raises:
             StorageError: a file is missing or has another length.
@@ -113,9 +119,9 @@ class Staging(Protocol):
         ...
 
     def move(self, run_id: str, files: Sequence[Staged], to_run_id: str) -> None:
-        """Moves finished files of one run to the staging directory of another run, under the same names, and fsyncs
-        that. `Staging.keep` must have made the files durable before. The target run must not have tried to commit yet.
-        """
+        """Moves finished files of the run `run_id` to the staging directory of the run `to_run_id`, under the same
+        names, and fsyncs the new names. `Staging.keep` must have made the files durable before. The run `to_run_id`
+        must not have tried to commit yet."""
         ...
 
     def run_ids(self) -> frozenset[str]:
@@ -123,7 +129,7 @@ class Staging(Protocol):
         ...
 
     def is_older(self, run_id: str, now_ms: int, age_ms: int) -> bool:
-        """Whether a run has files and none of them was modified within `age_ms`."""
+        """Whether a run has files in staging, and none of them was modified within `age_ms` before `now_ms`."""
         ...
 
     def drop(self, run_id: str) -> None:
@@ -133,8 +139,8 @@ class Staging(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A committed file with its path in staging and its name in the warehouse; `checksum` is described in
-    `loader.checksum`."""
+    """A committed file: its path below the staging directory of the run (`staged`), its path below the warehouse once
+    it is published (`name`), and its length in bytes. `checksum` is described in `loader.checksum`."""
 
     topic: str
     run_id: str
@@ -145,7 +151,8 @@ class Publication:
 
 
 class WarehouseFiles(Protocol):
-    """Stores the published files of a warehouse, which queries read."""
+    """Stores the published files of a warehouse, which queries read. A file's name is its path relative to the
+    warehouse."""
 
     def publish(self, files: Sequence[Publication]) -> tuple[Publication, ...]:
         """Publishes committed files: gives each file its name in the warehouse, and deletes it from staging once the
@@ -163,40 +170,45 @@ class WarehouseFiles(Protocol):
         ...
 
     def bring(self, topic: str, source: str, target: str) -> None:
-        """Gives a published file a second name, for a new generation of its time partition, and fsyncs the name. If the
-        second name exists, it is only fsynced; `source` may then be the second name itself.
+        """Gives the published file `source` the second name `target`, for a new generation of its time partition, and
+        fsyncs the name. If `target` exists already, it is only fsynced; `source` may then be the same name.
+
+        Args:
+            topic: the file's topic, for the error message.
 
         Raises:
-            PublishedFileLost: there is no such file.
+            PublishedFileLost: neither name exists.
         """
         ...
 
     def set_aside(self, source: str, target: str) -> bool:
-        """Moves an uncommitted file or directory to an unused name. Returns False if it does not exist.
+        """Moves `source`, an uncommitted file or directory, to the unused name `target`. Returns False if `source` does
+        not exist.
 
         No content is ever replaced or deleted, even if several processes do this at once. An object store cannot move,
         only copy and delete: a process killed between the two leaves both names.
 
         Raises:
-            FileExistsError: the name is used.
+            FileExistsError: `target` exists.
             OSError: it cannot be moved.
         """
         ...
 
     def put(self, name: str, content: bytes) -> None:
-        """Replaces the content of a file and fsyncs it. Readers see the old or the new content."""
+        """Creates the file `name` or replaces its content, and fsyncs it. Readers see the old or the new content."""
         ...
 
     def remove(self, names: Sequence[str]) -> None:
-        """Deletes files, and directories that become empty, and fsyncs that. Missing files are ignored."""
+        """Deletes the files `names` and the directories that become empty, and fsyncs these deletions. Missing files
+        are ignored."""
         ...
 
     def length(self, name: str) -> int | None:
-        """Returns the length of a file in bytes, None if there is no such file."""
+        """Returns the length of the file `name` in bytes, None if there is no such file."""
         ...
 
     def open(self, name: str) -> IO[bytes]:
-        """Opens a file for reading.
+        """Opens the file `name` for reading.
 
         Raises:
             OSError: there is no such file, or it cannot be read.
@@ -213,11 +225,11 @@ class WarehouseFiles(Protocol):
         ...
 
     def location(self, name: str) -> str:
-        """Returns the URI of a file, for Hive and Spark."""
+        """Returns the URI of the file `name`, for Hive and Spark."""
         ...
 
     def describe(self, name: str) -> str:
-        """Returns the location of a file, for messages."""
+        """Returns the location of the file `name`, for messages."""
         ...
 
 
@@ -230,7 +242,7 @@ class BlockSink(Protocol):
         ...
 
     def append(self, file: str, data: bytes) -> None:
-        """Appends data to a file; the first call for a name creates the file.
+        """Appends data to the file with the name `file`; the first call for a name creates the file.
 
         Raises:
             OSError: the data cannot be written.
@@ -238,7 +250,7 @@ class BlockSink(Protocol):
         ...
 
     def finish(self, files: Sequence[str]) -> None:
-        """Fsyncs the files. Nothing may be appended afterwards.
+        """Fsyncs the files with these names. Nothing may be appended afterwards.
 
         Raises:
             OSError: the fsync failed.

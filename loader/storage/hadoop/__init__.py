@@ -17,7 +17,8 @@ LOG_DIRECTORY = "_headrace"
 
 
 def hadoop_storage(file_system: RemoteFileSystem, warehouse: str) -> Storage:
-    """Returns the storage of the warehouse at this URI. Reads and writes nothing yet."""
+    """Returns the storage of the warehouse at the URI `warehouse`, which is accessed through `file_system`. Reads and
+    writes nothing yet."""
     log = f"{warehouse}/{LOG_DIRECTORY}"
     staging = HadoopStaging(file_system, log)
     return Storage(HadoopCommitStorage(file_system, log), staging, HadoopFiles(file_system, warehouse, staging))

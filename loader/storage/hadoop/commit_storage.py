@@ -57,8 +57,8 @@ class HadoopCommitStorage:
         self._files.persist(self.describe(name))
 
     def replace(self, name: str, content: bytes, *, fsynced: bool = True) -> None:
-        """Creates or replaces a file. The change is durable even without `fsynced`, because writing without an fsync
-        would save no time here."""
+        """Creates or replaces the file `name` with this content. The change is durable even if `fsynced` is False,
+        because writing without an fsync would save no time here."""
         self._files.replace(self.describe(name), content, self._scratch)
 
     def read(self, name: str) -> bytes | None:

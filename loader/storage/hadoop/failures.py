@@ -54,7 +54,11 @@ def _named(*names: str) -> str:
 
 def _answered(status: str) -> str:
     """Returns a regular expression for a response with one of these HTTP statuses, as the AWS SDK prints it after the
-    store's message."""
+    store's message.
+
+    Args:
+        status: a status, or several separated by `|`.
+    """
     return rf"\(Service: \w+, Status Code: (?:{status})\b(?!.*\(Service: )"
 
 
@@ -125,7 +129,13 @@ def failure(error: Py4JError, path: str) -> OSError:
 
 
 def is_refused_option(error: Py4JError, option: str) -> bool:
-    """Whether a builder of Hadoop failed because the file system does not know a mandatory option."""
+    """Whether a builder of Hadoop failed because the file system does not know the mandatory option that the builder
+    was given.
+
+    Args:
+        error: the exception of the builder.
+        option: the name of the option.
+    """
     if not isinstance(error, Py4JJavaError):
         return False
     return any(name == ILLEGAL_ARGUMENT and option in message for name, message in _chain(error.java_exception))
@@ -136,8 +146,7 @@ def _fits(meaning: JavaFailure, name: str, message: str) -> bool:
 
 
 def _chain(cause: object) -> Iterator[tuple[str, str]]:
-    """Returns the class name and the first line of the message of an exception and of its causes, the exception
-    first."""
+    """Yields (class name, first line of the message) of the Java exception `cause`, then of each of its causes."""
     for _ in range(CAUSES_MAX):
         name = str(cause.getClass().getName())  # type: ignore[attr-defined]
         if name == REMOTE_EXCEPTION:
@@ -156,8 +165,8 @@ def _chain(cause: object) -> Iterator[tuple[str, str]]:
 
 
 def _one_line(text: str) -> str:
-    """Returns the first line of the message of a Java exception. If the exception was received over RPC, its stack
-    trace follows."""
+    """Returns the first line of `text`, the message of a Java exception. The further lines are a stack trace, if the
+    exception was received over RPC."""
     lines = text.strip().splitlines()
     return " ".join(lines[0].split()) if lines else ""
 

@@ -25,8 +25,8 @@ class RemoteFileSystem(Protocol):
     system is configured so that acknowledged changes are durable."""
 
     def put_if_absent(self, path: str, content: bytes, scratch: str) -> bool:
-        """Creates a file that is complete from the moment it exists. Returns False, without a change, if the name
-        exists.
+        """Creates the file `path` with this content, complete from the moment it exists, and returns True. Returns
+        False, without a change, if the file exists already.
 
         Args:
             scratch: a directory for temporary files.
@@ -37,16 +37,21 @@ class RemoteFileSystem(Protocol):
         ...
 
     def replace(self, path: str, content: bytes, scratch: str) -> None:
-        """Creates or replaces a file. A reader sees the old or the new content."""
+        """Creates the file `path`, or replaces its content. A reader sees the old or the new content.
+
+        Args:
+            scratch: a directory for temporary files.
+        """
         ...
 
     def persist(self, path: str) -> None:
-        """Makes an existing file durable, together with all earlier changes. Its writer may have been killed before the
-        file system acknowledged it."""
+        """Makes the existing file `path` durable, together with all earlier changes. Its writer may have been killed
+        before the file system acknowledged it."""
         ...
 
     def move(self, source: str, target: str) -> None:
-        """Renames a file or directory and creates the directories above it. A killed process may leave both names.
+        """Renames the file or directory `source` to `target`, and creates the directories above `target`. A killed
+        process may leave both names.
 
         Raises:
             FileNotFoundError: there is no source.
@@ -55,8 +60,11 @@ class RemoteFileSystem(Protocol):
         ...
 
     def copy(self, source: str, target: str, scratch: str) -> None:
-        """Creates a second file with the content of the source, complete from the moment it exists, unless the target
-        exists.
+        """Creates the file `target` with the content of the file `source`, complete from the moment it exists. Does
+        nothing if the target exists.
+
+        Args:
+            scratch: a directory for temporary files.
 
         Raises:
             FileNotFoundError: there is no source.
@@ -64,7 +72,7 @@ class RemoteFileSystem(Protocol):
         ...
 
     def upload(self, local: Path, target: str) -> None:
-        """Creates a new file with the content of a local file."""
+        """Creates the new file `target` with the content of the local file `local`."""
         ...
 
     def read(self, path: str) -> bytes | None:
@@ -80,7 +88,7 @@ class RemoteFileSystem(Protocol):
         ...
 
     def length(self, path: str) -> int | None:
-        """Returns the length in bytes, None if the file does not exist."""
+        """Returns the length of a file in bytes, None if it does not exist."""
         ...
 
     def children(self, directory: str) -> tuple[str, ...]:
@@ -97,7 +105,14 @@ class RemoteFileSystem(Protocol):
         ...
 
     def delete(self, path: str, *, tree: bool = False) -> None:
-        """Deletes a file, or a directory with its content, if it exists."""
+        """Deletes a file or directory, if it exists.
+
+        Args:
+            tree: whether a directory is deleted with its content. Otherwise only an empty directory can be deleted.
+
+        Raises:
+            OSError: the path is a directory with content, and `tree` is False.
+        """
         ...
 
     def delete_if_empty(self, directory: str) -> bool:

@@ -24,7 +24,7 @@ class HadoopFiles:
 
     def publish(self, files: Sequence[Publication]) -> tuple[Publication, ...]:
         """Moves each file from staging to its name. If the name exists already, an earlier or concurrent process moved
-        the file."""
+        the file. Returns the files that exist neither in staging nor under their names."""
         missing: list[Publication] = []
         found: list[Publication] = []
 
@@ -72,6 +72,9 @@ class HadoopFiles:
     def _check_same(self, file: Publication, staged: str, final: str) -> None:
         """Checks that the file at the path `final`, to which `file` is to be published, has the content of the
         committed file: a copy from a killed process or a backup.
+
+        Args:
+            staged: the path of `file` in staging, for the error.
 
         Raises:
             PublishedNameTaken: it is another file.

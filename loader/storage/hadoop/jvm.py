@@ -151,7 +151,8 @@ class _HadoopFileSystem:
         return self._open()[2]
 
     def _open(self) -> tuple[Gateway, Any, Any]:
-        """Returns Hadoop's two interfaces to the file system: `FileSystem` and `FileContext`."""
+        """Returns the gateway to the JVM and Hadoop's two interfaces to the file system: `FileSystem`, and
+        `FileContext`, which is None on S3A. They are opened by the first call, and again if the JVM was replaced."""
         gateway = self._gateway()
         if self._opened is None or self._opened[0] is not gateway:
             jvm = gateway.jvm
@@ -168,7 +169,12 @@ class _HadoopFileSystem:
         return self._opened
 
     def _settings(self, jvm: Any, configuration: Any) -> Mapping[str, str]:
-        """Returns Hadoop settings for this kind of file system, which are added to the cluster's configuration."""
+        """Returns Hadoop settings for this kind of file system, which are added to the cluster's configuration.
+
+        Args:
+            jvm: the Java packages of Spark's JVM.
+            configuration: the cluster's configuration, Hadoop's Java object.
+        """
         return {}
 
     def _context_of(self, jvm: Any, uri: Any, configuration: Any) -> Any:
@@ -180,9 +186,9 @@ class HdfsFileSystem(_HadoopFileSystem):
     responds."""
 
     def put_if_absent(self, path: str, content: bytes, scratch: str) -> bool:
-        """Creates a file that is complete from the moment it exists; returns False if the name exists. Writes a
-        temporary file, syncs it to the disks of its DataNodes, and renames it. A `create` without overwrite would show
-        an empty file first, and leave it there if its writer is killed."""
+        """Creates the file `path` with this content, complete from the moment it exists; returns False if it exists
+        already. Writes a temporary file in `scratch`, syncs it to the disks of its DataNodes, and renames it. A
+        `create` without overwrite would show an empty file first, and leave it there if its writer is killed."""
         temporary = self._write_temporary(content, scratch)
         try:
             self.move(temporary, path)
@@ -199,8 +205,8 @@ class HdfsFileSystem(_HadoopFileSystem):
         self._rename(temporary, path, "OVERWRITE")
 
     def persist(self, path: str) -> None:
-        """Makes an existing file durable by setting its modification time to its present value. The NameNode syncs
-        edits in order, so when this edit is durable, the edit that created the file is too."""
+        """Makes the existing file `path` durable by setting its modification time to its present value. The NameNode
+        syncs edits in order, so when this edit is durable, the edit that created the file is too."""
         status = self._status(path)
         if status is not None:
             with _told(path):
@@ -268,8 +274,8 @@ class S3aFileSystem(_HadoopFileSystem):
         return {"fs.s3a.input.stream.type": "classic"}
 
     def read(self, path: str) -> bytes | None:
-        """Returns the content of a small object, None if it does not exist. Retries if the object is replaced between
-        opening and reading, which S3A reports as an error."""
+        """Returns the content of the small object `path`, None if it does not exist. Retries if the object is replaced
+        between opening and reading, which S3A reports as an error."""
         for _ in range(READS_MAX - 1):
             with contextlib.suppress(FileExistsError):
                 return super().read(path)
@@ -304,7 +310,7 @@ class S3aFileSystem(_HadoopFileSystem):
         """Does nothing, because an object that can be read is durable."""
 
     def move(self, source: str, target: str) -> None:
-        """Renames a file or directory: S3A copies the objects, then deletes the source."""
+        """Renames the file or directory `source` to `target`: S3A copies the objects, then deletes the source."""
         # S3A raises the exception for a replaced object also if the source was deleted during the copy.
         with contextlib.suppress(FileExistsError), _told(target):
             if self._fs.rename(self._path(source), self._path(target)):

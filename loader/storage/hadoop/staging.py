@@ -75,8 +75,8 @@ class HadoopStaging:
         self._files.replace(self.path(run_id, name), content, self._scratch)
 
     def keep(self, run_id: str, files: Sequence[Staged]) -> None:
-        """Checks that finished files exist with the given lengths. They are durable already, because all writes were
-        acknowledged."""
+        """Checks that finished files of a run exist with the given lengths. They are durable already, because all
+        writes were acknowledged."""
         at_once(lambda file: self._check(self.path(run_id, file.path), file.length), files)
 
     def _check(self, path: str, length: int) -> None:

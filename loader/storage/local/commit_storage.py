@@ -55,8 +55,8 @@ class LocalCommitStorage:
                 (self.root / probe).unlink(missing_ok=True)
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
-        """Creates a complete and fsynced file by a hard link, unless the name exists. Returns True if this call created
-        it.
+        """Creates the file `name` with this content by a hard link to a complete and fsynced file, unless the name
+        exists. Returns True if this call created it.
 
         Raises:
             NoHardLinks: the file system has no hard links.
@@ -104,7 +104,11 @@ class LocalCommitStorage:
         return str(self.root / name)
 
     def _link(self, name: str, content: bytes, *, fsynced: bool) -> bool:
-        """Writes the content to a temporary file and links it to the name. Returns whether the name was free."""
+        """Writes the content to a temporary file and links it to the name. Returns whether the name was free.
+
+        Args:
+            fsynced: whether the content is fsynced; the name never is.
+        """
         target = self.root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._write_temporary(content, fsynced=fsynced)

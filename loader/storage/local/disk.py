@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def fsync(path: Path) -> None:
-    """Fsyncs the content of a file, or the names in a directory."""
+    """Fsyncs the content of the file `path`, or the names in the directory `path`."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -50,7 +50,7 @@ def write_temporary(directory: Path, content: bytes, *, fsynced: bool) -> Path:
 
 
 def length_of(path: Path) -> int | None:
-    """Returns the length in bytes, None if there is no such file."""
+    """Returns the length of a file in bytes, None if there is no such file."""
     try:
         return path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
@@ -66,7 +66,8 @@ def children_of(directory: Path) -> tuple[str, ...]:
 
 
 def is_older(path: Path, now_ms: int, age_ms: int) -> bool:
-    """Whether a file or directory exists, and neither it nor anything below it was modified within `age_ms`."""
+    """Whether a file or directory exists, and neither it nor anything below it was modified within `age_ms` before
+    `now_ms`."""
     newest: int | None = None
     for entry in (path, *_below(path)):
         try:

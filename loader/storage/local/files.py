@@ -25,7 +25,8 @@ class LocalFiles:
         self._staging = staging
 
     def publish(self, files: Sequence[Publication]) -> tuple[Publication, ...]:
-        """Links each file from staging to its name, fsyncs the names, then deletes the files from staging.
+        """Links each file from staging to its name, fsyncs the names, then deletes the files from staging. Returns the
+        files that exist neither in staging nor under their names.
 
         Fsyncs the names even if another process linked them: that process may be killed before its fsync, and files
         deleted from staging here could then be lost.
@@ -46,7 +47,11 @@ class LocalFiles:
 
     def _link(self, file: Publication, staged: Path) -> bool | None:
         """Links a committed file from staging to its name. Returns True if the file is still in staging too, False if
-        it has only its name, None if it has neither."""
+        it has only its name, None if it has neither.
+
+        Args:
+            staged: the file's path in staging.
+        """
         final = self._warehouse / file.name
         # The length is checked before the file is visible: a reader must never see a truncated file.
         in_staging = length_of(staged)
@@ -62,7 +67,11 @@ class LocalFiles:
         return in_staging is not None
 
     def _fsync_directories(self, names: Iterable[str]) -> None:
-        """Fsyncs the directories of the files, and the names of these directories up to the warehouse."""
+        """Fsyncs the directories of files, and the names of these directories up to the warehouse.
+
+        Args:
+            names: paths of the files, relative to the warehouse.
+        """
         directories = {parent for name in names for parent in Path(name).parents}
         for directory in sorted(directories, key=lambda directory: len(directory.parts), reverse=True):
             fsync(self._warehouse / directory)
@@ -104,8 +113,12 @@ class LocalFiles:
         return True
 
     def _reserve(self, final: Path, *, is_directory: bool) -> None:
-        """Creates an empty file or directory at the target, so that no other process takes the name; a rename then
-        replaces it."""
+        """Creates an empty file or directory at the unused path `final`, so that no other process takes the name. The
+        caller then renames another file or directory to this path, which replaces the empty one.
+
+        Args:
+            is_directory: whether to create a directory; otherwise a file.
+        """
         while True:
             with contextlib.suppress(FileNotFoundError):  # another process deleted the empty directory
                 final.parent.mkdir(parents=True, exist_ok=True)
@@ -185,6 +198,9 @@ def _link_or_check(file: Publication, staged: Path, final: Path) -> None:
 def _check_same(file: Publication, staged: Path, final: Path) -> None:
     """Checks that the file at the path `final`, to which `file` is to be published, is the staged file itself (another
     link) or has the same content, as a copy from a restored backup has.
+
+    Args:
+        staged: the path of `file` in staging.
 
     Raises:
         PublishedNameTaken: it is another file.

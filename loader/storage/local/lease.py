@@ -25,8 +25,8 @@ class LeaseHolder:
     since_ms: int
 
     def describe(self, now_ms: int, interval_ms: int) -> str:
-        """Returns a line for the user of a second load: which load is running, and for how long. If it runs much longer
-        than `interval_ms`, the usual interval between loads, the line suggests checking it."""
+        """Returns a line for the user of a second load: which load is running, and for how long, as of `now_ms`. If it
+        runs much longer than `interval_ms`, the usual interval between loads, the line suggests checking it."""
         held_s = max(0, now_ms - self.since_ms) // 1000
         line = f"another load is running (pid {self.pid} on {self.host}, for {held_s} s)"
         if held_s * 1000 > HELD_LONG_FACTOR * interval_ms:
@@ -42,7 +42,11 @@ class Lease:
         self._descriptor: int | None = None
 
     def acquire(self, now_ms: int) -> LeaseHolder | None:
-        """Takes the lease and returns None. If another process has it, returns its holder."""
+        """Takes the lease and returns None. If another process has it, returns that process.
+
+        Args:
+            now_ms: stored in the lease as the time when it was taken.
+        """
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
