@@ -34,6 +34,8 @@ def reconcile_window(
     """Compares the counts of one window between producers, log and tables, and returns the verdict.
 
     Args:
+        facts: the counts of the window.
+        context: properties of the topic, such as whether the loader counts its messages.
         now_ms: the current time.
         grace_ms: time after the end of a window, or after its last count, in which a difference is `pending`.
     """
@@ -115,7 +117,14 @@ def _compare_with_log(facts: WindowFacts, acknowledged: Count, stored: Count, co
 
 
 def compare_log_with_tables(facts: WindowFacts, context: TopicContext) -> TierComparison:
-    """Compares messages that the loader read with rows that it wrote to tables and quarantine."""
+    """Compares the messages of a window that the loader read from the log with the rows that it wrote to the table and
+    the quarantine. The verdict in the result is `complete` if these are the same messages.
+
+    Args:
+        facts: the counts of the window.
+        context: properties of the topic. If the loader has counted no row of the topic in any window, messages without
+            rows are `unknown` instead of `missing`.
+    """
     stored, loaded = facts.stored, facts.loaded
     if stored is None:
         if loaded is None:
@@ -152,9 +161,10 @@ def compare_log_with_tables(facts: WindowFacts, context: TopicContext) -> TierCo
 
 
 def _expected_by_ms(facts: WindowFacts, step: TierComparison) -> int:
-    """Returns the time at which all counts of a window should have arrived.
+    """Returns the time at which all counts of a window should have arrived, in milliseconds since 1970.
 
     Args:
+        facts: the counts of the window.
         step: the comparison of the window's producer and log counts.
     """
     times = [facts.window_end_ms]
@@ -182,8 +192,8 @@ def _is_overdue(facts: WindowFacts, step: TierComparison, before_ms: int) -> boo
 
 
 def counted_after(facts: WindowFacts, before_ms: int) -> int:
-    """Returns the number of messages of a special window, which has no end, that producers counted after
-    `before_ms`."""
+    """Returns the number of messages of a special window, which has no end, that producers counted after `before_ms`.
+    `facts` are the counts of the window."""
     return sum(count for emitted_at_ms, count in facts.sends if emitted_at_ms > before_ms)
 
 

@@ -68,7 +68,7 @@ class WindowCounter:
         self._tallies: dict[str, dict[int, MessageTally]] = {}
 
     def add(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> None:
-        """Counts one message in the window of its message time."""
+        """Counts one message in the window of its message time, with the size and the hash of its key and value."""
         windows = self._tallies.setdefault(topic, {})
         tally = windows.setdefault(counted_window(time_ms, windows), MessageTally())
         tally.add(1, len(value) + (len(key) if key is not None else 0), message_hash(key, value))

@@ -46,9 +46,8 @@ class Count:
     hash: str = HASH
 
     def differs_from(self, other: Count) -> bool:
-        """Returns whether the fingerprints prove different messages. Fingerprints with different hashes prove
-        nothing.
-        """
+        """Returns whether the fingerprints of this count and the other one prove that different messages were counted.
+        Fingerprints with different hashes prove nothing."""
         return self.hash == other.hash != "" and self.fingerprint != other.fingerprint
 
     def plus(self, other: Count | None) -> Count:
@@ -171,7 +170,8 @@ def _window_facts(topic: str, window_start_ms: int, rows: Iterable[RowCounts]) -
 
 
 def merge_windows(facts: Sequence[WindowFacts], window_start_ms: int) -> WindowFacts:
-    """Returns the sum of several windows of one topic as one window that starts at `window_start_ms`."""
+    """Returns the sum of several windows of one topic as one window that starts at `window_start_ms`. `facts` are the
+    counts of these windows, at least one."""
     consumed: dict[str, Count] = {}
     for window in facts:
         for application, count in window.consumed:

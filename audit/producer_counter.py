@@ -138,7 +138,12 @@ class ProducerCounter:
 
     def count_sent(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> Ticket:
         """Counts a message before it is handed to the Kafka client. Returns its ticket, for `acknowledge` or
-        `withdraw`."""
+        `withdraw`.
+
+        Args:
+            time_ms: the message time, which determines the window.
+            key, value: the bytes of the message, for its size and hash.
+        """
         size, fingerprint = len(value) if key is None else len(key) + len(value), message_hash(key, value)
         with self._lock:
             row = self._latest.get(topic)
@@ -184,7 +189,12 @@ class ProducerCounter:
             self._log()
 
     def count_acknowledged(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> None:
-        """Counts one message that the brokers acknowledged, for callers without the ticket of `count_sent`."""
+        """Counts one message that the brokers acknowledged, for callers without the ticket of `count_sent`.
+
+        Args:
+            time_ms: the message time, which determines the window.
+            key, value: the bytes of the message, for its size and hash.
+        """
         size = len(value) if key is None else len(key) + len(value)
         with self._lock:
             row = self._open_row(topic, self._window(topic, time_ms))
@@ -200,8 +210,12 @@ class ProducerCounter:
         return count
 
     def take_rows(self, now_ms: int, selection: RowSelection) -> list[AuditRow]:
-        """Removes and returns the rows to publish, as `selection` describes. Later messages of the same windows are
-        counted in new rows."""
+        """Removes and returns the rows to publish. Later messages of the same windows are counted in new rows.
+
+        Args:
+            now_ms: the current time, which decides whether a window has ended.
+            selection: which rows are returned. If too many are open, all are returned anyway.
+        """
         with self._lock:
             if len(self._rows) >= OPEN_ROWS_MAX:
                 selection = RowSelection.ALL
@@ -259,7 +273,7 @@ class ProducerCounter:
 
     def _forget_windows(self, now_ms: int) -> None:
         """Clears the set of windows that `WINDOWS_MAX` limits, except for windows with a running count. Does nothing if
-        the set was cleared less than `WINDOWS_RETENTION_MS` ago."""
+        the set was cleared less than `WINDOWS_RETENTION_MS` before `now_ms`, the current time."""
         since_ms = self._windows_since_ms
         if since_ms is not None and 0 <= now_ms - since_ms < WINDOWS_RETENTION_MS:
             return
@@ -281,8 +295,8 @@ class ProducerCounter:
         return row
 
     def _open_slot(self, topic: str, start_ms: int) -> int:
-        """Takes a slot of the spool file for a topic and window. Returns its number, or -1 without a spool or a free
-        slot; the first time that no slot is free is logged."""
+        """Takes a slot of the spool file for a topic and the window that begins at `start_ms`. Returns the number of
+        the slot, or -1 without a spool or a free slot; the first time that no slot is free is logged."""
         if self._spool is None:
             return -1
         path, problem = self._spool.path, f"all {SLOTS} slots are in use"

@@ -141,12 +141,16 @@ def reconcile_topic(
 
 
 def _explain_by_skipped_offsets(windows: tuple[WindowResult, ...], context: TopicContext) -> tuple[WindowResult, ...]:
-    """Changes the verdict `missing` to `skipped` in all windows of a topic, if the offsets that commits skipped can
-    explain all of its missing messages.
+    """Returns the windows of a topic, with the verdict `skipped` instead of `missing` if the offsets that commits
+    skipped can explain all missing messages of the topic.
 
     The windows of the messages at skipped offsets, such as those of a corrupt batch, are unknown. The explanation
     therefore holds for all windows or for none: it holds if no more messages are missing than offsets were skipped.
     Only messages that are missing in the log are explained, because every message that was read must be in a row.
+
+    Args:
+        windows: all windows of the topic with their verdicts.
+        context: properties of the topic, among them the skipped offsets.
     """
     offsets = context.offsets
     incomplete = [
@@ -185,7 +189,8 @@ def _has_expired(facts: WindowFacts, findings_ttl_ms: int | None, now_ms: int) -
 
 
 def _untracked_count(windows: Sequence[WindowResult]) -> int:
-    """Returns how many messages in the log come from producers that publish no audit counts."""
+    """Returns how many messages in the log of a topic come from producers that publish no audit counts. `windows` are
+    all windows of the topic with their verdicts."""
     more = sum(window.difference for window in windows if window.verdict is AuditVerdict.UNTRACKED)
     separate = [window.facts.stored for window in windows if window.facts.acknowledged is None]
     return more + sum(stored.count for stored in separate if stored is not None)
@@ -194,13 +199,16 @@ def _untracked_count(windows: Sequence[WindowResult]) -> int:
 def _split_scattered(
     facts: Sequence[WindowFacts], before_ms: int
 ) -> tuple[tuple[WindowFacts, ...], tuple[WindowFacts, ...]]:
-    """Splits windows into two groups: the first one is added up and compared as a sum, the windows of the second one
-    are compared separately.
+    """Splits the windows of a topic into two groups, and returns both: the first one is added up and compared as a sum,
+    the windows of the second one are compared separately.
 
     The first group consists of the special window SCATTERED_MS, in which a tier counts messages when their times open
-    too many windows, and of windows whose producer and log counts differ. It is empty without a SCATTERED_MS window. A
-    window with a count that was made after `before_ms` belongs to the second group, because it would make the verdict
-    of the sum pending.
+    too many windows, and of windows whose producer and log counts differ. It is empty without a SCATTERED_MS window.
+
+    Args:
+        facts: the counts of each window.
+        before_ms: a window with a count that was made after this time belongs to the second group, because it would
+            make the verdict of the sum pending.
     """
     scattered = [window for window in facts if window.window_start_ms == SCATTERED_MS]
     if not scattered or all(window.acknowledged is None for window in facts):
@@ -213,7 +221,7 @@ def _split_scattered(
 
 
 def _is_equal(facts: WindowFacts) -> bool:
-    """Returns whether producers and log counted the same messages, and all sent messages are acknowledged."""
+    """Returns whether producers and log counted the same messages in a window, and all sent ones are acknowledged."""
     acknowledged, stored = facts.acknowledged, facts.stored
     if acknowledged is None or stored is None:
         return False
@@ -271,7 +279,7 @@ def _is_under_way(total: WindowFacts, result: WindowResult, separate: Sequence[W
 
 
 def _excess_in_log(facts: WindowFacts) -> int:
-    """Returns how many more messages the log contains than producers counted."""
+    """Returns how many more messages of a window the log contains than producers counted; negative if fewer."""
     stored, acknowledged = facts.stored, facts.acknowledged
     return (stored.count if stored else 0) - (acknowledged.count if acknowledged else 0)
 
@@ -307,8 +315,8 @@ def _complete_until(windows: Sequence[WindowResult], now_ms: int) -> int | None:
 
 
 def _totals(facts: Sequence[WindowFacts]) -> dict[str, int]:
-    """Returns the number of a topic's messages by outcome. An outcome that no tier reported is absent, which differs
-    from 0."""
+    """Returns the number of a topic's messages by outcome, added up over its windows `facts`. An outcome that no tier
+    reported is absent, which differs from 0."""
     totals: Counter[str] = Counter()
     for window in facts:
         if window.acknowledged is not None:

@@ -45,7 +45,8 @@ def has_findings(results: Iterable[TopicResult]) -> bool:
 
 
 def topics_listing(results: Sequence[TopicResult]) -> ReportTable:
-    """Returns one row per topic: verdict, counts by tier, latency, and the time until which it is complete."""
+    """Returns a table with one row per topic: verdict, counts by tier, latency, and the time until which it is
+    complete."""
     rows = tuple(
         (
             result.topic,
@@ -87,7 +88,7 @@ def _pending_lines(windows: Sequence[WindowResult]) -> list[str]:
 
 
 def not_complete(result: TopicResult) -> list[WindowResult]:
-    """Returns the windows that are not complete, the most severe first, then by time."""
+    """Returns the windows of a topic's result that are not complete, the most severe first, then by time."""
     return sorted(
         (window for window in result.windows if window.verdict is not AuditVerdict.COMPLETE),
         key=lambda window: (-SEVERITY.index(window.verdict), window.facts.window_start_ms),
@@ -147,5 +148,5 @@ def _window_json(window: WindowResult) -> dict[str, Any]:
 
 
 def _count(number: int | None) -> str:
-    """Returns a count as text; a dash means that the tier reported nothing, which differs from 0."""
+    """Returns the count of a tier as text; a dash if it is None: the tier reported nothing, which differs from 0."""
     return "-" if number is None else f"{number:,}"

@@ -98,7 +98,7 @@ class AuditRow:
 
 
 def counted_row_id(instance: str, sequence: int) -> str:
-    """Returns the id of the `sequence`-th row of a process."""
+    """Returns the id of the `sequence`-th row that a process counts; `instance` is the id of the process."""
     return f"{instance}-{sequence}"
 
 
@@ -116,8 +116,11 @@ def range_row_id(
 ) -> str:
     """Returns the id of a row counted from offsets `[start, end)` of one partition. Every recount gives the same id.
 
-    `topic_id` distinguishes a topic that was deleted and created again, because its offsets begin at 0 again.
-    `application` distinguishes consumers, which count the same offsets.
+    Args:
+        tier, outcome: the stage that counts, and which of its messages.
+        window_start_ms: start of the window.
+        topic_id: distinguishes a topic that was deleted and created again, because its offsets begin at 0 again.
+        application: distinguishes consumers, which count the same offsets.
     """
     parts = (tier, outcome, application, topic, topic_id, partition, start, end, window_start_ms)
     # The length prefixes make the text unique, even if names contain separators.

@@ -16,7 +16,8 @@ _PREFIX: Final = struct.Struct(">bi")
 
 
 def plain_schema(text: str) -> Any:
-    """Parses a schema for fastavro without its logical types, so that times are read and written as integers."""
+    """Parses the text of a schema for fastavro, without its logical types, so that times are read and written as
+    integers. Returns the schema in the form of fastavro."""
     return fastavro.parse_schema(json.loads(text, object_hook=_without_logical_type))
 
 

@@ -79,6 +79,11 @@ class Spool:
     def __init__(self, directory: Path, instance: str, application: str, host: str) -> None:
         """Creates the spool file of this process in `directory`.
 
+        Args:
+            instance: unique id of the process; names the file, and is part of the ids of its rows.
+            application: name of the application, stored for the rows.
+            host: name of the machine, stored for the rows.
+
         Raises:
             OSError: the directory is not writable, or the disk is full.
         """
@@ -116,8 +121,11 @@ class Spool:
         return SLOTS - len(self._free)
 
     def open_slot(self, sequence: int, topic: str, window_start_ms: int) -> int:
-        """Takes a free slot of the spool file for the count of a topic and window. Returns its number, or -1 if all
-        slots are in use.
+        """Takes a free slot of the spool file for the count of a topic and window. Returns the number of the slot, or
+        -1 if all slots are in use.
+
+        Args:
+            sequence: number of the count among those of this process; part of the id of its row.
 
         Raises:
             OSError: the disk has no space for more slots.

@@ -129,7 +129,7 @@ class AuditStore:
 
         Args:
             topic: the audit topic.
-            next_offsets: these offsets, by partition.
+            next_offsets: by partition, the offset at which to continue.
             rows: the audit rows.
         """
         with self._transaction() as connection:
@@ -275,7 +275,7 @@ class AuditStore:
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Switches to write-ahead logging, so that readers and a writer do not wait for each other.
+    """Switches a database to write-ahead logging, so that readers and a writer do not wait for each other.
 
     Changing the mode ignores SQLite's busy timeout, so this retries while another process creates the same database.
     """

@@ -67,7 +67,7 @@ def known_window(start_ms: int) -> int:
 
 
 def window_text(start_ms: int) -> str:
-    """Returns a window as text: `2013-01-01 05:10Z`, or the name of a special window."""
+    """Returns the window that starts at `start_ms` as text: `2013-01-01 05:10Z`, or the name of a special window."""
     return SPECIAL_WINDOWS.get(start_ms) or time_text(start_ms)
 
 

@@ -93,7 +93,11 @@ def plan_table(current: TableState | None, desired: TableState) -> tuple[Op, ...
 
 
 def plan_view(current: TableState | None, desired: ReplaceView) -> tuple[Op, ...]:
-    """Returns the operation that creates or replaces the view; empty if it is current.
+    """Returns the operation that creates or replaces a view; empty if it is current.
+
+    Args:
+        current: the table or view that has the name of the view now, None without one.
+        desired: the view as it must be.
 
     Raises:
         ForeignTable: a table or view of that name is not the view of this topic.
@@ -108,7 +112,8 @@ def plan_view(current: TableState | None, desired: ReplaceView) -> tuple[Op, ...
 
 
 def column_changes(current: tuple[Column, ...], desired: tuple[Column, ...]) -> Iterator[ColumnChange]:
-    """Yields the column changes that readers see, removals last. A renamed column is one removal and one addition."""
+    """Yields the column changes that readers see when the columns of a table change from `current` to `desired`,
+    removals last. A renamed column is one removal and one addition."""
     old_types = {column.name: column.type for column in current}
     new_types = {column.name: column.type for column in desired}
     for name, new_type in new_types.items():

@@ -166,5 +166,5 @@ def qualified_name(database: str, name: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Removes line breaks, which would end a comment."""
+    """Returns a text without line breaks, which would end a comment."""
     return " ".join(text.split())

@@ -114,6 +114,7 @@ def desired_table(
         schema_text: the load schema with all named types included.
         revision: value of the property `headrace.revision`, a new one for each change. A table that differs from this
             one in nothing else counts as equal.
+        partition_columns: names of the partition columns, which are not in the schema.
         complete_until: time up to which the table is complete; None to keep the table's value.
         properties: further properties to set.
         literal_chars_max: a longer schema text is stored in a file next to the data, named by `avro.schema.url`.

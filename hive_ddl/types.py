@@ -122,7 +122,11 @@ duration and decimal on fixed to binary."""
 
 
 def hive_type(schema: Schema, node: Type) -> str:
-    """Returns Hive's type name for a column of this type.
+    """Returns Hive's type name for a column of a type in a schema.
+
+    Args:
+        schema: the schema, which resolves references to named types.
+        node: the type.
 
     Raises:
         UnsupportedColumn: Hive has no type for it that both Hive and Spark can read.
@@ -135,6 +139,9 @@ def hive_type(schema: Schema, node: Type) -> str:
 
 def table_columns(schema: Schema, partition_columns: Sequence[str] = ()) -> tuple[Column, ...]:
     """Returns the columns of a table with this schema, in schema order, without partition columns.
+
+    Args:
+        partition_columns: names of the table's partition columns, which no field may have.
 
     Raises:
         UnsupportedColumn: the first of `column_problems`.
@@ -153,7 +160,11 @@ def column_comment(doc: str | None) -> str:
 
 
 def column_problems(schema: Schema, partition_columns: Sequence[str] = ()) -> tuple[ColumnProblem, ...]:
-    """Returns every reason why this schema cannot be that of a table, in schema order."""
+    """Returns every reason why a table cannot have this schema, in schema order; empty if it can.
+
+    Args:
+        partition_columns: names of the table's partition columns, which no field may have.
+    """
     return _columns(schema, partition_columns)[1]
 
 
@@ -192,7 +203,12 @@ class _TypeMapper:
 
     def of(self, node: Type, path: str) -> tuple[str, list[ColumnProblem]]:
         """Returns Hive's name of an Avro type, and the reasons why the type cannot be in a column; if there are any,
-        the name is meaningless."""
+        the name is meaningless.
+
+        Args:
+            node: the type.
+            path: the path of the type below its column, for the reasons; see `ColumnProblem`.
+        """
         node_position = node.position
         node = self.schema.resolve(node)
         match node:

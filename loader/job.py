@@ -79,7 +79,8 @@ def write_units(
 
     Args:
         session: a SparkSession.
-        written: returns the files that Spark wrote below a directory, as `HadoopStaging.written`.
+        written: a function that returns the paths of the files that Spark wrote below a directory, by the name that the
+            file has in the rows of blocks, as `HadoopStaging.written`.
 
     Raises:
         PoolFailed: a task failed in all its attempts, or Spark could not write.

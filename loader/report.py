@@ -82,6 +82,7 @@ def with_commits(
     """Returns the report with the commits of the run, or with the conflicts that rejected them.
 
     Args:
+        plan: the plan of the run.
         reconciled: by topic, the part of its work that passed the checks before the commit.
         commit_results: one for each commit that the run tried to make.
     """
@@ -215,6 +216,6 @@ def merged_problems(
 
 
 def imbalance(results: Sequence[UnitResult]) -> float:
-    """Returns the slowest task's time divided by the mean time of the tasks."""
+    """Returns the slowest task's time divided by the mean time of the tasks; 1.0 without measured times."""
     times = [result.duration_ms for result in results]
     return max(times) * len(times) / sum(times) if times and sum(times) else 1.0

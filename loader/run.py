@@ -162,6 +162,8 @@ def _finish(
     later run does it.
 
     Args:
+        ports: the interfaces to brokers, storage and tables.
+        plan: the plan of this run, with the topics and offsets on the brokers.
         failed: topics that an applier could not finish.
 
     Returns:
@@ -188,6 +190,8 @@ def _execute(
     """Reads, validates and commits the plan. Returns the report with the results.
 
     Args:
+        ports: the interfaces to brokers, registry, storage and tables.
+        report: the report so far, from planning.
         retired: numbers of earlier rewrites whose replaced files are all deleted; stored in the commit.
     """
     ports.staging.note(plan.run_id, "plan.json", plan_for_people(plan))

@@ -64,7 +64,13 @@ class RunLine:
 
 
 def line_of(report: RunReport, started_at_ms: int, exit_code: int) -> RunLine:
-    """Returns the line of a completed load for the run log."""
+    """Returns the line of a completed load for the run log.
+
+    Args:
+        report: the result of the load.
+        started_at_ms: time of its start, in milliseconds since 1970.
+        exit_code: the exit code of the command.
+    """
     return RunLine(
         started_at_ms=started_at_ms,
         duration_ms=report.duration_ms,

@@ -240,6 +240,8 @@ class _Task:
         """Returns the converter that uses the C core, for one range; None if the core is not built.
 
         Args:
+            policy: the settings of the range's topic.
+            partition: the range's partition.
             time_partitions: assigns rows to time partitions.
             clamp: the limit for times after the arrival of a message, None for no limit.
             rows: receives the rows.
@@ -251,10 +253,11 @@ class _Task:
         return ThroughCore(made, time_partitions.period_ms, rows.add_run)
 
     def _keep(self, offsets: OffsetRange, rows: RangeRows) -> None:
-        """Adds the rows of a range to files.
+        """Adds the rows of the range `offsets` to files.
 
         A range can only be committed if the range before it is complete, and a file only if all its ranges are
-        committed. If another task reads the range before this one, this one therefore gets separate files.
+        committed. If another task reads the range before this one (`OffsetRange.follows_another`), this one therefore
+        gets separate files.
         """
         if not offsets.follows_another:
             rows.finish_into(self._files)
@@ -279,6 +282,7 @@ class _Task:
         error. Returns the reason why it stopped.
 
         Args:
+            projection: the conversions of the topic's messages, by schema id.
             messages: converts the messages and counts them.
             take: passes records to `messages`.
             tally: counts the offsets read; updated.
@@ -341,8 +345,8 @@ class _Task:
     def _ids_from_here_on(
         self, offsets: OffsetRange, projection: TopicProjection, position: int, first: int
     ) -> tuple[int, ...]:
-        """Returns the schema ids that the plan does not know, of the messages from `position` to the end of the range.
-        The driver fetches all their schemas together, so that the range stops only once.
+        """Returns the schema ids that the plan does not know, of the messages from `position` to the end of the range
+        `offsets`. The driver fetches all their schemas together, so that the range stops only once.
 
         Args:
             projection: has the schemas that the plan knows.

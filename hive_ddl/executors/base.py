@@ -35,7 +35,7 @@ class Executor(Protocol):
     def partitions(
         self, database: str, name: str, selected: Collection[PartitionValues] | None = None
     ) -> Mapping[PartitionValues, str]:
-        """Returns a mapping from the values of each existing partition to its location.
+        """Returns the location of each existing partition of a table, by the partition's values.
 
         Args:
             selected: limits the result to these partitions, which avoids listing the whole table; None for all.

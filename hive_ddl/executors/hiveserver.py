@@ -218,11 +218,12 @@ class HiveServerExecutor:
     def _listed(
         self, database: str, name: str, selected: Collection[PartitionValues] | None
     ) -> Iterator[tuple[tuple[str, ...], PartitionValues]]:
-        """Yields, for each existing partition, the names of the partition columns and the partition's values.
+        """Yields, for each existing partition of a table, the names of the partition columns and the partition's
+        values.
 
         Args:
-            selected: limits this to the days of these partitions, or None for all. For more than `LISTINGS_MAX` days,
-                all partitions are listed anyway, because that is faster.
+            selected: limits the listing to the days of these partitions; None for all partitions. For more than
+                `LISTINGS_MAX` days, all partitions are listed anyway, because that is faster.
         """
         table = qualified_name(database, name)
         days = None if selected is None else sorted({values[0] for values in selected})
@@ -266,7 +267,8 @@ class HiveServerExecutor:
             self._fail_connection(error)
 
     def _fail_connection(self, error: Exception) -> NoReturn:
-        """Marks the connection as unusable: further requests would wait for the response to the failed one."""
+        """Marks the connection as unusable after an error, and raises `MetastoreUnavailable`: further requests would
+        wait for the response to the failed one."""
         self._failure_reason = _describe_connection_failure(error)
         raise MetastoreUnavailable(str(self._address), self._failure_reason) from error
 
@@ -367,7 +369,7 @@ def _state(error: exc.Error) -> str:
 
 
 def _reason(error: exc.Error) -> str:
-    """Returns the server's message in one line, without its stack trace."""
+    """Returns the server's message for an error in one line, without its stack trace."""
     response = error.args[0] if error.args else error
     status = getattr(response, "status", None)
     message = getattr(status, "errorMessage", None) or str(response)

@@ -20,7 +20,7 @@ def java_class(error: Py4JError) -> str:
 
 
 def root_cause(error: Py4JError) -> str:
-    """Returns the message of the innermost cause in one line.
+    """Returns the message of an error's innermost cause in one line.
 
     The outer causes say only that something could not be instantiated or that retries were exhausted.
     """

@@ -46,7 +46,7 @@ def hive_conf_of(jvm: JavaObject, properties: Mapping[str, str]) -> JavaObject:
 
 
 def new_client(session: SparkSession) -> JavaObject:
-    """Returns a connected HiveMetaStoreClient; not thread-safe."""
+    """Returns a HiveMetaStoreClient, connected to the metastore of a Spark session; not thread-safe."""
     jvm = session._jvm
     return jvm.org.apache.hadoop.hive.metastore.HiveMetaStoreClient(hive_conf(session))
 
@@ -74,7 +74,7 @@ class ThriftValues:
         return decoded
 
     def texts(self, items: Iterable[str]) -> JavaObject:
-        """Returns a Java list of these texts. They must not be empty or contain line breaks."""
+        """Returns a Java list of these texts. No text may be empty or contain a line break."""
         return self._texts.getStringCollection("\n".join(items), "\n")
 
     def partitions_json(self, partitions: JavaObject) -> Sequence[dict[str, Any]]:

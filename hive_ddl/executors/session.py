@@ -161,6 +161,10 @@ def open_session(
 def open_session_without_metastore(data_dir: Path, properties: Mapping[str, str]) -> SparkSession:
     """Opens a session without checking its metastore, for work that needs none.
 
+    Args:
+        data_dir: directory of Spark's log.
+        properties: the Spark properties of the session.
+
     Raises:
         SessionFailed: Spark did not start.
     """
@@ -169,7 +173,12 @@ def open_session_without_metastore(data_dir: Path, properties: Mapping[str, str]
 
 
 def open_jvm(data_dir: Path, properties: Mapping[str, str]) -> JavaGateway:
-    """Starts a JVM with the classes of Spark and Hive but no Spark session; `spark.driver.*` properties configure it.
+    """Starts a JVM with the classes of Spark and Hive but no Spark session. Returns the gateway through which Python
+    calls it.
+
+    Args:
+        data_dir: directory of the JVM's log.
+        properties: Spark properties; those that begin with `spark.driver.` configure the JVM.
 
     Raises:
         SessionFailed: the JVM did not start.
@@ -182,6 +191,10 @@ def open_jvm(data_dir: Path, properties: Mapping[str, str]) -> JavaGateway:
 
 def shared_jvm(data_dir: Path, properties: Mapping[str, str]) -> JavaGateway:
     """Returns the gateway to the JVM of this process and starts the JVM if needed; a later session uses the same JVM.
+
+    Args:
+        data_dir: directory of the JVM's log.
+        properties: Spark properties with which a JVM is started; ignored if there is one.
 
     Raises:
         SessionFailed: the JVM did not start.
@@ -235,7 +248,14 @@ def session_properties(
     extra: Mapping[str, str] = MappingProxyType({}),
     short_lived: bool = False,
 ) -> dict[str, str]:
-    """Returns the Spark properties with which `open_session`, given the same arguments, opens a session."""
+    """Returns the Spark properties with which `open_session`, given the same arguments, opens a session.
+
+    Args:
+        metastore_uri: thrift://host:port, or None for the Derby metastore in `data_dir`.
+        warehouse_uri: URI of the warehouse in Hadoop's spelling, without percent-encoding.
+        extra: Spark properties that override ours, with or without the prefix `spark.`; `master` is ignored.
+        short_lived: whether the session is for one query, so that the JVM should start fast.
+    """
     java_options = [*BASE_JAVA_OPTIONS, *(SHORT_LIVED_JAVA_OPTIONS if short_lived else LONG_LIVED_JAVA_OPTIONS)]
     java_options += archive_options()
     properties = {"spark.app.name": app_name, "spark.master": master, **BASE_PROPERTIES}
@@ -269,8 +289,11 @@ def session_properties(
 def check_metastore_reachable(uri: str) -> None:
     """Checks the connection to the metastore before a JVM is started, to fail early with a reason.
 
+    Args:
+        uri: one or several `thrift://host:port`, separated by commas; one that is reachable is enough.
+
     Raises:
-        MetastoreUnavailable: nothing listens at the address.
+        MetastoreUnavailable: nothing listens at these addresses, or the text is no such address.
     """
     problem = ""
     for part in uri.split(","):
@@ -333,6 +356,10 @@ def _launch(conf: SparkConf, log_path: Path) -> JavaGateway:
 
     Secrets are passed to the running JVM as the system properties that spark-submit would set, because every user of
     the machine can read a command line.
+
+    Args:
+        conf: the Spark properties, with secrets.
+        log_path: file to which the JVM's output is appended.
     """
     is_local = (conf.get("spark.master") or "").startswith("local")
     secrets = {key: value for key, value in conf.getAll() if is_secret(key)}

@@ -308,12 +308,16 @@ class SparkExecutor:
                 self._resolve_failed_change(op, error)
 
     def _resolve_failed_change(self, op: SetProperties, error: Py4JError) -> None:
-        """Handles a failed change with an unknown effect. Returns if the table has the new revision, because the change
-        then took effect.
+        """Handles the error of a change of table properties. Returns if the table has the new revision, because the
+        change then took effect.
+
+        Args:
+            op: the change.
+            error: its error, which does not show whether the change took effect.
 
         Raises:
             StaleRevision: the table has the revision of another writer.
-            Py4JError: the table is unchanged; the original error.
+            Py4JError: the table is unchanged, or the connection is lost; the original error.
         """
         if _is_lost(error):
             raise error

@@ -109,8 +109,12 @@ def _skipped_row(
 
 
 def _log_id(committed: TopicCommit, offsets: CommittedRange) -> str:
-    """Returns the id of the partition's log on the broker: the topic id, followed by the incarnation if that is not 0.
-    If the log was truncated and grew again, its offsets hold other messages, which the audit counts under another id.
+    """Returns the id of a partition's log on the broker: the topic id, followed by the incarnation if that is not 0. If
+    the log was truncated and grew again, its offsets hold other messages, which the audit counts under another id.
+
+    Args:
+        committed: the part of a commit that concerns the topic.
+        offsets: the committed range of the partition.
     """
     return f"{committed.topic_id}/{offsets.incarnation}" if offsets.incarnation else committed.topic_id
 

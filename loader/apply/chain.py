@@ -53,6 +53,7 @@ def chain_of(
 
     Args:
         log: the commit log whose commits they apply.
+        storage: the warehouse's published files and its staging.
         executor: returns the executor of table operations; called on first use.
         tables: the settings from which the Hive tables are defined.
         audit: the applier that writes counts to the audit.

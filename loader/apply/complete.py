@@ -54,7 +54,7 @@ class TopicCompleteness:
 
     The table is complete up to `until_ms`. Its property `headrace.complete_until` was last set to `told_ms`;
     `refused_ms` is the last value that could not be set. `ends` are the log end offsets that the partitions had at
-    `asked_ms`. They are stored until the load has reached all of them.
+    `asked_ms`. They are stored until loads have reached all of them; the table is then complete up to `asked_ms`.
     """
 
     topic_id: str
@@ -104,7 +104,11 @@ def advanced(
 
 
 def _ends(found: DiscoveredTopic | None) -> Mapping[int, int] | None:
-    """Returns the log end offset of each partition that has messages, None if any offset could not be fetched."""
+    """Returns the log end offset of each partition that has messages. Returns None if any offset could not be fetched.
+
+    Args:
+        found: the topic on the brokers, None if its offsets were not fetched.
+    """
     if found is None or found.errors:
         return None
     # Up to the high watermark: messages of an open transaction are not readable yet, but they count as present.
@@ -161,6 +165,7 @@ class CompleteUntil:
         `headrace.complete_until` to that time.
 
         Args:
+            state: state of the commit log after the run.
             found: by topic, the offsets on the brokers, fetched after `asked_ms`.
             failed: topics with committed rows that cannot be queried yet.
             run_id: becomes part of the revision of the altered tables.
@@ -216,8 +221,14 @@ class CompleteUntil:
         return warnings
 
     def _tell(self, topic: str, state: TopicState, until_ms: int, now_ms: int, run_id: str) -> bool:
-        """Sets `headrace.complete_until` of one table to `until_ms`. Returns whether the table now has this value or a
-        later one; False if a later load has altered the table meanwhile."""
+        """Sets `headrace.complete_until` of a topic's table to `until_ms`. Returns whether the table now has this value
+        or a later one; False if a later load has altered the table meanwhile.
+
+        Args:
+            state: the topic's state, with the name of its table.
+            now_ms: the current time; a value of the table that is later than this is replaced.
+            run_id: becomes part of the new revision of the table.
+        """
         executor = self.executor()
         table = executor.table(self.database, state.table)
         if table is None or table.topic != topic:

@@ -183,6 +183,9 @@ class ApplierEngine:
     def _remove_staging(self, run: _Run) -> None:
         """Deletes the staging directories of runs whose files are all published. The cursors are written only after
         that: otherwise a power loss could restore a staging directory although no pending commit leads to it any more.
+
+        Args:
+            run: the pass over the appliers, with the commits that may have files in staging.
         """
         if FILES not in run.cursors:
             return

@@ -85,8 +85,11 @@ class FilesApplier:
         return False
 
     def _refuse_undelivered(self, step: Step, one: _Wanted) -> None:
-        """Raises an error if the missing file `one` was never published: the loader's state then still lists its run
-        among those with files in staging. A file that others deleted after it was published is only reported.
+        """Raises an error if the missing file `one` was never published: `step` then still lists its run among those
+        with files in staging. A file that others deleted after it was published is only reported, elsewhere.
+
+        Args:
+            step: the commits of the topic that are being applied.
 
         Raises:
             PublishedFileLost: the file was never published.

@@ -44,7 +44,10 @@ class PartitionsApplier:
         directory.
 
         Args:
+            state: the topic's state, with the names of its table and directory.
             kind: whether the table of rows or the quarantine table is changed.
+            time_partitions: the time partitions; others are not changed.
+            commit_number: the commit.
             since: the commit up to which the table's partitions are known to be right, -1 if unknown. A time partition
                 that had no files at `since` is added without checking whether it exists; adding an existing one changes
                 nothing.
@@ -78,8 +81,8 @@ class PartitionsApplier:
 
 
 def _time_partitions(step: Step, kind: FileKind) -> set[str]:
-    """Returns the time partitions of a topic in which the commits in `step` changed files. (After `Step.rewind` these
-    are all commits of the topic.)"""
+    """Returns the time partitions of a topic in which the commits in `step` changed data files or quarantine files
+    (`kind`). (After `Step.rewind` these are all commits of the topic.)"""
     committed = [commit.topics[step.topic] for commit in step.commits]
     files = {file.time_partition for one in committed for file in one.files if file.kind is kind}
     return files | {rewrite.time_partition for one in committed for rewrite in one.rewrites if rewrite.kind is kind}

@@ -282,7 +282,12 @@ class Repair:
 
     def _listed(self, topic: str, state: LoaderState, kind: FileKind) -> dict[str, tuple[str, ...]]:
         """Returns the files of a topic that queries read, found by listing: for each directory of a time partition, the
-        names of its files."""
+        names of its files.
+
+        Args:
+            state: state of the commit log; determines the directories.
+            kind: data files or quarantine files.
+        """
         directories = (directory for directory, _ in self._directories(topic, state, kind).values())
         children = self.settings.files.children
         return {

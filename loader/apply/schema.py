@@ -71,7 +71,12 @@ class SchemaApplier:
 
     def _bring(self, wanted: TableState, step: Step) -> bool:
         """Creates the table, or alters it to the definition `wanted`. Returns whether it was left unchanged because a
-        newer commit has already changed it."""
+        newer commit has already changed it.
+
+        Args:
+            step: the topic's commits that are being applied. If the table is missing although earlier ones were
+                applied, all its partitions are created again.
+        """
         executor = self._executor()
         if wanted.database not in self._databases:
             executor.ensure_database(wanted.database)
@@ -96,7 +101,7 @@ class SchemaApplier:
 
     def _bring_view(self, view: ReplaceView, step: Step) -> None:
         """Creates or replaces the view that shows the topic's table with the fields of the newest schema version. A
-        failure is only a warning, because no row depends on it."""
+        failure is only reported as a warning of `step`, because no row depends on the view."""
         executor = self._executor()
         try:
             for operation in plan_view(executor.table(view.database, view.name), view):
@@ -121,7 +126,12 @@ class SchemaApplier:
 
 def publish_schema(topic: str, state: TopicState, settings: TableSettings) -> None:
     """Writes the schema of a topic's table into the directory `_schema` of its files, for Pig and for tables with
-    `avro.schema.url`."""
+    `avro.schema.url`.
+
+    Args:
+        state: the topic's state.
+        settings: returns the schema of the table for this state, and has the warehouse's files.
+    """
     text = settings.table_schema(topic, state)
     directory = f"{topic_directory(state.directory, FileKind.DATA)}/{SCHEMA_DIRECTORY}"
     for name in (schema_file_name(text), CURRENT_SCHEMA):

@@ -47,6 +47,7 @@ def read_chain(log: CommitLog, topic: str, commit_number: int) -> CommitChain:
     """Reads all commits of a topic. Returns the files that they add, and the contradictions between them.
 
     Args:
+        log: the commit log, after a call of `read_state`.
         commit_number: the newest commit with published files; files of newer commits are returned separately.
     """
     known = log.state.topics[topic]
@@ -168,10 +169,11 @@ def _rows_by_partition(committed: TopicCommit, kind: FileKind) -> Counter[int]:
 
 
 def _added(totals: tuple[int, int], committed: TopicCommit, kind: FileKind) -> tuple[int, int]:
-    """Returns the sums of files and rows after a commit, which adds files and may remove earlier ones.
+    """Returns the sums of a topic's files and rows after a commit, which adds files and may remove earlier ones.
 
     Args:
         totals: the sums (files, rows) before.
+        committed: the part of the commit that concerns the topic.
         kind: the kind of files that is counted.
     """
     added = [file.records for file in committed.files if file.kind is kind]

@@ -71,6 +71,7 @@ def latest_view(
     Args:
         state: state of the topic.
         kafka_column: the variant of the `kafka` column if the state has none.
+        database: the Hive database of the table, which gets the view too.
         newest_id: schema id of the subject's newest version.
         text: schema of that version.
     """

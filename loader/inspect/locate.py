@@ -127,6 +127,9 @@ def _commit_on(
 
     The time partitions are those in which newer commits added files with an offset range that includes the offset: a
     replay moves rows from the quarantine to other time partitions.
+
+    Args:
+        log: the commit log, after a call of `read_state`.
     """
     state = log.state
     later: set[TimePartition] = set()
@@ -173,6 +176,7 @@ def _candidates(
     commit, or files that replaced them.
 
     Args:
+        index: the index of the files that belong to each topic; used if the topic was ever rewritten.
         commit: the commit that read the offset.
         time_partitions: the time partitions to search.
     """
@@ -225,6 +229,8 @@ def _look(answer: LocatedMessage, candidate: _Candidate, files: WarehouseFiles) 
 
     Args:
         answer: the result so far, with partition and offset of the message.
+        candidate: the file.
+        files: the warehouse's files.
 
     Returns:
         A remark for the report if the message was found in the file, "" if it was not found, and also "" for a data

@@ -74,6 +74,9 @@ def published_files(
 
     Args:
         index: the index of the files that belong to each topic.
+        log: the commit log; its state has the topic's directory.
+        kind: data files or quarantine files.
+        commit_number: the commit.
         wanted: returns whether to include a time partition.
 
     Raises:

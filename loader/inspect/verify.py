@@ -35,9 +35,11 @@ def verify_topic(
     checksums: bool,
 ) -> TopicVerified:
     """Compares the commits of one topic with each other, with the files and with the brokers, as of the state that the
-    log has read.
+    log has read. Returns the contradictions.
 
     Args:
+        index: the index of the files that belong to each topic; compared too.
+        storage: the warehouse's published files and its staging.
         discovered: the topic on the brokers, None to skip that comparison.
         checksums: whether every byte of every file is read to compare checksums.
     """
@@ -78,6 +80,7 @@ def _check_waiting(topic: str, storage: Storage, name: str, committed: ChainFile
 
     Args:
         name: the path at which the file will be published.
+        committed: the file with its commit.
     """
     try:
         storage.staging.keep(committed.run_id, [Staged(committed.file.staged, committed.file.length)])
@@ -94,6 +97,7 @@ def _check_file(
 
     Args:
         name: the path of the file below the warehouse.
+        committed: the file as its commit describes it.
         checksums: whether the whole file is read to compare its checksum.
     """
     file, by = committed.file, f"committed in {committed.commit_number}"
@@ -160,7 +164,13 @@ def _names(files: Iterable[ChainFile]) -> dict[TimePartition, set[str]]:
 
 
 def _foreign(log: CommitLog, topic: str, files: WarehouseFiles, chain: CommitChain) -> Iterator[VerifyFinding]:
-    """Yields files that queries of the topic read although no commit contains them."""
+    """Yields files that queries of the topic read although no commit contains them.
+
+    Args:
+        log: the commit log; its state has the topic's directory.
+        files: the warehouse's files, which are listed.
+        chain: the files that the topic's commits contain.
+    """
     later = _names(chain.later)
     for (kind, time_partition), names in sorted(_names(chain.live).items()):
         generation = chain.generations.get((kind, time_partition), 0)

@@ -71,10 +71,12 @@ def skip(
     """Returns the change that skips the offsets `[offset, to)`. `offset` must be the partition's next offset.
 
     Args:
+        state: state of the commit log.
+        reason: why the offsets are not loaded; stored in the commit.
         bounds: the offsets on the brokers; None if they were not fetched.
 
     Raises:
-        OffsetsRefused: `offset` is not the next offset, or nothing was loaded, or the log has diverged.
+        OffsetsRefused: `offset` is not the next offset, nothing was loaded, the log has diverged, or `reason` is blank.
     """
     if not reason.strip():
         raise OffsetsRefused(
@@ -111,6 +113,8 @@ def set_next(
     """Returns the change with which a partition continues at this offset, or begins there if nothing was loaded.
 
     Args:
+        state: state of the commit log.
+        reason: why offsets are skipped; stored in the commit.
         bounds: the offsets on the brokers; None if they were not fetched.
 
     Raises:
@@ -133,7 +137,12 @@ def set_next(
 
 def starts(state: LoaderState, wanted: Mapping[str, Mapping[int, int]], reason: str) -> Choice:
     """Returns the changes that set the start offsets `wanted`, given by topic and partition. Partitions with loaded
-    offsets stay unchanged."""
+    offsets stay unchanged.
+
+    Args:
+        state: state of the commit log.
+        reason: why the offsets are chosen; stored in the commit.
+    """
     moved, left = [], []
     for topic, offsets in sorted(wanted.items()):
         known = state.topics.get(topic)
@@ -153,7 +162,14 @@ def starts(state: LoaderState, wanted: Mapping[str, Mapping[int, int]], reason: 
 
 
 def commit_of(choice: Choice, state: LoaderState, *, run_id: str, now_ms: int, build: str) -> Commit:
-    """Returns the commit that sets the next offsets or start offsets in `choice`."""
+    """Returns the commit that sets the next offsets or start offsets in `choice`.
+
+    Args:
+        state: the state of the commit log from which the choice was made.
+        run_id: the run id of the commit.
+        now_ms: the time of the commit.
+        build: the build of this installation, stored in the commit.
+    """
     topics: dict[str, TopicCommit] = {}
     for move in choice.gaps:
         topics[move.topic] = _gap(state.topics[move.topic], move, choice)

@@ -36,7 +36,13 @@ def weight(offsets: OffsetRange) -> int:
 
 
 def pack(ranges: Sequence[OffsetRange], *, tasks: int, file_bytes_target: int) -> Packing:
-    """Distributes ranges over at most `tasks` tasks. Every offset is read by exactly one of them."""
+    """Distributes ranges over at most `tasks` tasks, so that the tasks have about equal weights. Large ranges are
+    split. Every offset is read by exactly one task.
+
+    Args:
+        file_bytes_target: the size of a full file. Pieces of a split range are not made smaller than this, and ranges
+            of one topic stay together up to this size if the weights allow it.
+    """
     total = sum(weight(offsets) for offsets in ranges)
     tasks = max(1, min(tasks, -(-total // TASK_BYTES_MIN)))
     pieces = [
@@ -85,6 +91,7 @@ def _group_limits(bound: float, file_bytes_target: int, lightest: int) -> Iterab
 
     Args:
         bound: a lower bound for the weight of the heaviest task, however the ranges are distributed.
+        file_bytes_target: the weight of a full file.
         lightest: weight of the lightest range.
     """
     yield float(file_bytes_target)
@@ -114,7 +121,13 @@ def _by_topic(pieces: Sequence[OffsetRange], limit: float) -> list[list[OffsetRa
 
 
 def _lpt(groups: Sequence[list[OffsetRange]], bins: int) -> list[list[OffsetRange]]:
-    """Assigns the groups to bins: in order of decreasing weight, each to the lightest bin."""
+    """Assigns the groups to bins: in order of decreasing weight, each to the lightest bin. Returns the ranges of each
+    bin.
+
+    Args:
+        groups: ranges that stay together.
+        bins: the number of bins.
+    """
     weighed = sorted(((sum(weight(piece) for piece in group), group) for group in groups), key=lambda pair: -pair[0])
     heap = [(0, number) for number in range(bins)]
     filled: list[list[OffsetRange]] = [[] for _ in range(bins)]

@@ -91,15 +91,15 @@ class RegistryResponses:
         self.outage: RegistryError | None = None
 
     def prefetch(self, questions: Iterable[RegistryRequest[Any]]) -> None:
-        """Sends the requests that have not been sent yet, several concurrently, and stores the responses, which
-        `answer` returns."""
+        """Sends those of the requests `questions` that have not been sent yet, several concurrently, and stores the
+        responses, which `answer` returns."""
         waiting = [one for one in dict.fromkeys(questions) if _key(one) not in self._answers]
         if len(waiting) > 1:
             with ThreadPoolExecutor(min(AT_ONCE, len(waiting))) as pool:
                 list(pool.map(self._ask, waiting))
 
     def answer(self, question: RegistryRequest[T_co]) -> T_co:
-        """Returns the response to a request; sends it if that has not been done.
+        """Returns the response to the request `question`; sends the request if that has not been done.
 
         Raises:
             RegistryError, AvroSchemaError: the error of this request, or the outage found by an earlier one.

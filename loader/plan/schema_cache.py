@@ -64,7 +64,10 @@ class SchemaCache:
         return schema_id in self._compared
 
     def compare(self, schema_id: int, text: str) -> None:
-        """Compares the registry's schema of an id with the cached one, and caches it if there is no cached one.
+        """Compares the cached schema of an id with the registry's, and caches the registry's if there is no cached one.
+
+        Args:
+            text: the registry's schema.
 
         Raises:
             SchemaReplaced: the cached schema differs.

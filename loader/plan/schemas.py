@@ -273,6 +273,9 @@ class WriterSchemas:
         version is not in the topic's load schema. Known version numbers then belong to other schemas.
 
         Always False, without a request, for a topic whose messages have only ids of known versions.
+
+        Args:
+            versions: the version numbers of the subject in the registry, ascending.
         """
         if not versions or not _foreign_ids(topic):
             return False

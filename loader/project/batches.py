@@ -230,7 +230,12 @@ class RowsOfBatches:
         return self._ids
 
     def add(self, schema_id: int, program: Program, time_unit: int) -> None:
-        """Adds the program for messages with this schema id. Call it once per id."""
+        """Adds the program for messages with this schema id. Call it once per id.
+
+        Args:
+            program: the conversion to rows, as operations of the core.
+            time_unit: the core's number for the unit of the messages' time field, 0 if they have none.
+        """
         made, words = c_program(program, schema_id, time_unit)
         self._programs = sorted([*self._programs, (schema_id, made, words)], key=lambda one: one[0])
         self._lay_out()
@@ -267,8 +272,13 @@ class RowsOfBatches:
 
 
 def project(core: Library, program: Program, body: bytes, row_bytes_max: int) -> tuple[bytes, int | None] | None:
-    """Converts one body in the core. Returns the row and the number in the body's time field; returns None if the core
-    does not accept the body, so that Python must report the reason."""
+    """Converts one body in the core. Returns the row, and the number in the body's time field (None if the body has
+    none). If the core does not accept the body, returns a single None; Python must then report the reason.
+
+    Args:
+        program: the conversion, as operations of the core.
+        row_bytes_max: the maximum size of the row.
+    """
     made, _words = c_program(program, 0, 0)
     row = ctypes.create_string_buffer(max(1, row_bytes_max))
     seen, value = ctypes.c_int32(), ctypes.c_int64()

@@ -88,9 +88,11 @@ class ThroughCore:
 
 
 def _source_of(writer: WriterProjection, source: int) -> str:
-    """Returns the name of the place from which a message time came, such as the time field; messages are counted by it.
+    """Returns the name of the place from which a message time came, such as the time field; messages are counted by
+    this name.
 
     Args:
+        writer: the conversion of the message.
         source: the core's number for the place.
     """
     return (writer.time_source, NULL_TIME, FUTURE_TIME)[source]
@@ -138,7 +140,7 @@ class RangeMessages:
         self._odd_times = OddTimeNotes()
 
     def take(self, records: Sequence[Record]) -> None:
-        """Makes a row of every message with a value.
+        """Makes a row of every record of a batch that has a value.
 
         Raises:
             StopBeforeUnknownSchema: a schema id is unknown; the messages before it are converted.
@@ -150,7 +152,8 @@ class RangeMessages:
             self._take_columns(self._core, records)
 
     def _take_columns(self, core: ThroughCore, records: Columns) -> None:
-        """Converts the messages that the core accepts. Each message at which it stops is converted in Python."""
+        """Converts the records of a batch in the core. Each message that the core does not accept is converted in
+        Python."""
         position = 0
         while position < len(records):
             taken = core.rows.take(records, position)
@@ -254,7 +257,8 @@ class RangeMessages:
 
     def _open_window(self, time_ms: int, writer: WriterProjection, source: str, value: int) -> list[int]:
         """Returns the counters for a message time in a window that has no counters yet: new ones, or the counters of a
-        special window if the time is implausible.
+        special window if the time is implausible. They are six numbers: messages, bytes and fingerprint of the log,
+        then of the table.
 
         Args:
             writer: the conversion of the message.
@@ -273,7 +277,15 @@ class RangeMessages:
 
     def _find_writer(self, offset: int, value: bytes, headers: bytes) -> tuple[WriterProjection, bytes]:
         """Returns the projection for a message, and its body. Called for messages with a schema id in a header, and for
-        the first message with each prefix (the first bytes, with the schema id)."""
+        the first message with each prefix (the first bytes, with the schema id).
+
+        Args:
+            offset: the message's offset, for the error.
+            value: the message's value: the body, with or without a prefix.
+
+        Raises:
+            StopBeforeUnknownSchema: the plan does not know the schema id.
+        """
         found = framed(value, headers)
         if isinstance(found, BadMessage):
             return WriterProjection.never(found), value

@@ -24,7 +24,7 @@ NO_TIMESTAMP = -1
 
 
 def likely_unit(value: int) -> str:
-    """Returns the unit in which a number is a plausible time, "" if it has no such unit."""
+    """Returns the name of the unit in which a number is a plausible time, such as `millis`; "" if there is none."""
     return next((unit for unit, number in UNITS_PER_SECOND.items() if value // number in PLAUSIBLE_S), "")
 
 
@@ -44,6 +44,7 @@ class OddTimeNotes:
             source: the field with the time, or the record's timestamp.
             unit: the unit that the schema states or implies.
             value: the number in the field.
+            time_ms: the message time that was derived from the number.
         """
         if start_ms == OUT_OF_RANGE_MS:
             self._add((TimeOddity.OUT_OF_RANGE, source, unit), 1, value)

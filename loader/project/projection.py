@@ -362,8 +362,8 @@ class _Compiler:
         """Returns the plan that converts one branch of a writer's union to a column. If the column cannot hold the
         branch, the plan rejects each value with this branch; other branches are not affected.
 
-        `where` is the union's path in the writer schema, `enclosing` the records and columns around the union, and
-        `kept` the stored route of the branch, None without one.
+        `load` is the column's type, `where` the union's path in the writer schema, `enclosing` the records and columns
+        around the union, and `kept` the stored route of the branch, None without one.
         """
         inner, is_nullable = split(load)
         if _is_null(branch) and is_nullable:
@@ -378,6 +378,8 @@ class _Compiler:
         null if the column is nullable.
 
         Args:
+            writer: the union in the writer schema.
+            load: the column's type in the load schema: text that holds JSON, possibly nullable.
             where: the union's path in the writer schema.
         """
         skip = self._walk(writer, where)
@@ -397,8 +399,8 @@ class _Compiler:
         """Returns the plan that converts a writer's type to a column that is a record of members (one nullable field
         per type). The member for this type gets the value, the other members are null.
 
-        `where` is the type's path in the writer schema, `enclosing` the records and columns around it, and `kept` its
-        stored route, None without one.
+        `load` is the column's type, `where` the path of the writer's type in its schema, `enclosing` the records and
+        columns around it, and `kept` its stored route, None without one.
         """
         inside: StoredRoute | None = None
         if kept is not None:
@@ -435,20 +437,24 @@ class _Compiler:
         return is_number and bool(where) and tuple(where.split(".")) == self._time_path
 
     def _template(self, columns: Sequence[RoutedColumn]) -> list[bytes]:
-        """Returns one item per column. If no writer field is converted to the column, the item is the encoded null or
-        default that every row gets, otherwise it is empty."""
+        """Returns the parts that all rows have in common: one item per column, in the order of the columns. If no
+        writer field is converted to the column, the item is the encoded null or default that every row gets, otherwise
+        it is empty."""
         return [
             encode_default(self.load, routed.column.type, routed.absent) if routed.source is None else b""
             for routed in columns
         ]
 
     def _rewrite(self, template: list[bytes], taken: dict[int, tuple[int, Plan]]) -> Convert:
-        """Returns the function that reads the writer's fields in their order and joins the columns in their order.
+        """Returns the function that converts an encoded record of the writer to an encoded row. From the record's bytes
+        and position it returns the row's bytes and the position after the record.
+
+        The function converts the fields in the writer's order and joins the results in the order of the columns.
         Adjacent fields that are copied to adjacent columns are copied as one slice.
 
         Args:
-            template: the result of `_template`.
-            taken: for each of the writer's fields, by position, its column and the plan of its conversion.
+            template: for each column, the encoded null or default if no field is converted to it, else b"".
+            taken: for each of the writer's fields, by position, the index of its column and the plan of its conversion.
         """
         steps: list[tuple[int, Convert]] = []
         run: list[Skip] = []
@@ -504,7 +510,7 @@ def _is_null(node: Type) -> bool:
 
 
 def _index(load: Type, *, is_null: bool) -> bytes:
-    """Returns the encoded branch index of null, or of the value, in a nullable type; b"" for a type that is not
+    """Returns the encoded branch index of null, or of the value, in the nullable type `load`; b"" if `load` is not
     nullable."""
     if not isinstance(load, Union):
         return b""

@@ -78,9 +78,10 @@ def encode_row(
     headers: bytes,
     bad: BadMessage,
 ) -> bytes:
-    """Encodes one row of the quarantine (`SCHEMA`).
+    """Encodes one row of the quarantine (`SCHEMA`) from the parts of a message.
 
     Args:
+        timestamp_ms: the record's timestamp.
         headers: the message's headers as stored in the log.
         bad: the reason for the quarantine.
     """

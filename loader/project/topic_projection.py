@@ -151,7 +151,13 @@ def _never(code: QuarantineCode, reason: str, schema_id: int) -> WriterProjectio
 
 
 def framed(value: bytes, headers: bytes) -> tuple[int, bytes] | BadMessage:
-    """Returns the schema id and the body of a message. The id is in a header or before the body."""
+    """Returns the schema id and the body of a message. The id is in a header or before the body. Returns a `BadMessage`
+    if the message has no valid id.
+
+    Args:
+        value: the message's value: the body, with or without the id before it.
+        headers: the message's headers as stored in the log.
+    """
     try:
         found = unframe(value, () if headers == NO_HEADERS else parse_headers(headers))
     except (FramingError, ValueError) as error:

@@ -74,6 +74,8 @@ class BatchNeighbors:
         or offsets outside the log. Compaction removes batches but does not move them.
 
         Args:
+            frame: the batch.
+            next_offset: the offset after the batch.
             position: the next expected offset.
 
         Raises:
@@ -150,9 +152,9 @@ class BatchNeighbors:
         return CorruptSpan(start, min(next_offset, end), next_offset, str(error), bytes(frame.view), time_ms)
 
     def _next_offset(self, frame: BatchFrame) -> int | None:
-        """Returns the offset after a corrupt batch: the base offset of the following batch. If the corrupt batch is the
-        last one of the log, returns the log end offset, provided that the batch's header states the same. Returns None
-        if the offset remains unknown."""
+        """Returns the offset after the corrupt batch `frame`: the base offset of the following batch. If the corrupt
+        batch is the last one of the log, returns the log end offset, provided that the batch's header states the same.
+        Returns None if the offset remains unknown."""
         piece: FetchSlice | None = self._piece
         found = offset_after(self._piece.records, frame)
         for more in LOOK_BEHIND_BYTES:

@@ -89,7 +89,7 @@ class Tally:
         return sum(one.end - one.start for one in self.skipped)
 
     def skip_corrupt(self, one: SkippedOffsets) -> None:
-        """Counts the offsets of a skipped corrupt batch, and moves the position to the end of the batch."""
+        """Counts the offsets `one` of a skipped corrupt batch, and moves the position to their end."""
         assert one.start == self.position, (one, self.position)
         self.skipped.append(one)
         self.position = one.end
@@ -180,12 +180,15 @@ def read_range(
     offset that was not read. If the log no longer holds the end of the range, the range ends with a gap.
 
     Args:
+        fetch: sends fetch requests for the partition.
+        offsets: the range; reading begins at `tally.position`.
         take: receives the records of each batch; may raise `StopBefore`, which is raised again.
+        options: limits, and functions to call while reading.
 
     Raises:
         MisplacedBatch: a batch is not at the offset that it states.
-        CorruptBatch: a batch is corrupt, and `skip_corrupt` is None or the next offset is unknown. `tally.position` is
-            not beyond the start of the batch.
+        CorruptBatch: a batch is corrupt, and `options.skip_corrupt` is None or the next offset is unknown.
+            `tally.position` is not beyond the start of the batch.
         KafkaUnavailable: the log ends before the range does, or the broker throttles indefinitely.
         KafkaError: raised by `fetch`.
     """
@@ -230,7 +233,7 @@ class _RangeReader:
             self._check_progress(piece, before)
 
     def _where(self, piece: FetchSlice) -> str:
-        """Returns the broker, topic and partition of a fetch response, for error messages."""
+        """Returns the broker, topic and partition of the fetch response `piece` as text, for error messages."""
         topic_partition = self._topic_partition
         return f"broker {piece.broker}, topic {topic_partition.topic} partition {topic_partition.partition}"
 
@@ -345,8 +348,8 @@ class _RangeReader:
 
 
 def _says_nothing_is_left(piece: FetchSlice, end: int) -> bool:
-    """Whether a response shows that the log has no more batches before `end`, because compaction removed them: the
-    response is empty, although the log is readable up to `end`.
+    """Whether the fetch response `piece` shows that the log has no more batches before `end`, because compaction
+    removed them: the response is empty, although the log is readable up to `end`.
 
     Two kinds of empty responses do not show this: a throttled one, and one from a log that ends before `end` and may
     have lost records.
@@ -355,8 +358,8 @@ def _says_nothing_is_left(piece: FetchSlice, end: int) -> bool:
 
 
 def _marker_type(batch: Batch) -> int:
-    """Returns the type of a transaction marker: 0 for abort, 1 for commit, -1 if compaction removed its content. Only
-    an abort marker ends an aborted transaction."""
+    """Returns the type of the transaction marker in a batch: 0 for abort, 1 for commit, -1 if compaction removed its
+    content. Only an abort marker ends an aborted transaction."""
     key = batch.records[0][2] if batch.records else None
     return struct.unpack_from(">hh", key)[1] if key is not None and len(key) >= 4 else -1
 

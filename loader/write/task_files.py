@@ -104,6 +104,7 @@ class TaskFiles:
 
         Args:
             key: kind (table or quarantine), topic and time partition.
+            data: the bytes of the block.
             piece: partition, offsets and number of the block's rows.
         """
         self._append(self._file(key), data, [piece])
