@@ -77,8 +77,8 @@ class CommitFiles:
                 self._storage.keep(path)
 
     def put(self, commit_number: int, content: bytes) -> bytes:
-        """Writes the content if the number is free. Returns the content that has the number now: this one, or that of
-        another process that was faster. Either is fsynced.
+        """Writes `content` as the commit `commit_number`, if the number is free. Returns the content that has the
+        number now: this one, or that of another process that was faster. Either is fsynced.
 
         Raises:
             StorageError: the storage reports that the file exists, but it cannot be read.

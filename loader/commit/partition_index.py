@@ -46,8 +46,8 @@ NO_FILES = IndexedTimePartition()
 
 @dataclass(frozen=True, slots=True)
 class DayIndex:
-    """The time partitions of one day. `commit_number` is the newest commit that changed one of them, and `sha256` the
-    checksum of that commit, which identifies the log."""
+    """The time partitions of one day of a topic, with their files of one kind (data or quarantine). `commit_number` is
+    the newest commit that changed one of them, and `sha256` the checksum of that commit, which identifies the log."""
 
     kind: FileKind
     day: str

@@ -43,8 +43,9 @@ SPACE_NEEDED = "its messages were not loaded; free space there or repair the dis
 class ReconciledTopic:
     """The part of a topic's work that can be committed.
 
-    `problems` need an action by the operator, `notes` do not. `by_reference` counts the messages that the C core left
-    to Python.
+    `problems` need an action by the operator, `notes` do not. `time_sources` are the numbers of messages by the source
+    of their event time (a field, or the record's timestamp). `by_reference` counts the messages that the C core left to
+    Python.
     """
 
     ranges: tuple[CommittedRange, ...] = ()

@@ -59,8 +59,8 @@ class TopicState:
     commit with quarantine files, 0 for none.
 
     `foreign_ids` are registered schema ids in the topic's messages that need not be versions of its subject; every plan
-    reads them by id. `kafka_column` is the widest variant of that column in any of its files, and the one of its table.
-    `generation` counts the rewrites of its time partitions.
+    reads these schemas by id. `kafka_column` is the widest variant of the `kafka` column in any of the topic's files,
+    and the variant in its table. `generation` counts the rewrites of its time partitions.
     """
 
     topic_id: str
@@ -156,7 +156,7 @@ def _fold_starts(
     starts: Mapping[str, Mapping[int, int]], commit: Commit, topics: Mapping[str, TopicState]
 ) -> Mapping[str, Mapping[int, int]]:
     """Returns the start offsets of partitions that were never loaded, after a commit: the earlier ones and the ones
-    that it sets, without the partitions that it loads.
+    that the commit sets, without the partitions that it loads.
 
     Args:
         starts: the start offsets before the commit.

@@ -155,8 +155,8 @@ class Folding(TypeFolding):
             return None
 
     def unfed(self, column: Field, path: str, *, is_lacking: bool) -> Field:
-        """Makes a column nullable, because no field of this version feeds it: it is null in rows of this version.
-        Returns the column.
+        """Makes a column nullable, because no field of the version that is folded in feeds it: it is null in rows of
+        this version. Returns the changed column.
 
         Args:
             path: the dotted path of the record that has the column, "" at the top level.

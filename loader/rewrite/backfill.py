@@ -121,8 +121,8 @@ class _Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The files that one commit of a backfill replaces, after their messages were read again: the plan of that read,
-    its results, and the results reconciled with the plan."""
+    """The result of reading the offsets of a piece (the files that one commit of a backfill replaces): the plan of the
+    read, the tasks' results, and the results reconciled with the plan."""
 
     plan: LoadPlan
     reading: Reading

@@ -159,6 +159,7 @@ def _blocks(source: MergeSource, files: WarehouseFiles, opened: IO[bytes]) -> tu
     """Returns the schema text of a source file, and an iterator over its blocks as (number of rows, joined rows).
 
     Args:
+        files: the files of the warehouse, for the error message.
         opened: the source file, open for reading.
 
     Raises:

@@ -22,8 +22,8 @@ LOST = "so the brokers no longer have their messages"
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """The reason why a file cannot be recreated from the topic's present log. If not `is_whole`, some of its rows may
-    come from the present log, and it is unknown which."""
+    """The reason why a file cannot be recreated from the topic's present log. `is_whole` means that none of its rows
+    come from the present log; otherwise some may, and it is unknown which."""
 
     why: str
     is_whole: bool
@@ -36,7 +36,8 @@ def foreign(
     topic was re-created or a partition's log diverged after they were loaded, or no commit states where they came from.
 
     Args:
-        commits: the topic's commits with their numbers, newest first. Consumed only as far back as needed.
+        commits: the topic's commits, newest first: number, kind, and the part for the topic. Consumed only as far back
+            as needed.
     """
     walk = _Walk({one.key: one for one in files})
     for commit_number, kind, committed in commits:

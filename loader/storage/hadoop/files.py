@@ -70,14 +70,14 @@ class HadoopFiles:
         return True
 
     def _check_same(self, file: Publication, staged: str, final: str) -> None:
-        """Checks that the file at the path `final`, to which `file` is to be published, has the content of the
-        committed file: a copy from a killed process or a backup.
+        """Checks that the file at the path `final`, to which `file` is to be published, has the content of `file`. It
+        may be a copy that a killed process made, or that was restored from a backup.
 
         Args:
             staged: the path of `file` in staging, for the error.
 
         Raises:
-            PublishedNameTaken: it is another file.
+            PublishedNameTaken: it has other content.
         """
         with self._files.open(final) as taken:
             checksum = checksum_as(file.checksum, taken)

@@ -42,7 +42,7 @@ class Lease:
         self._descriptor: int | None = None
 
     def acquire(self, now_ms: int) -> LeaseHolder | None:
-        """Takes the lease and returns None. If another process has it, returns that process.
+        """Takes the lease and returns None. If another process has the lease, returns its holder instead.
 
         Args:
             now_ms: stored in the lease as the time when it was taken.
