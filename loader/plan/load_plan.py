@@ -126,8 +126,8 @@ def make_plan(
         schemas: fetches the topics' schemas.
         asked_ms: a time before the offsets were fetched.
         task_settings: the settings that every task receives.
-        only: names of the topics to which the command was limited, empty for all topics. `LoadPlan.notes` mentions topics
-            that have commits but are not in `discovery`: all such topics, or those in `only` if it is not empty.
+        only: names of the topics to which the command was limited, empty for all topics. `LoadPlan.notes` mentions
+            topics that have commits but are not in `discovery`: all such topics, or those in `only` if it is not empty.
     """
     waiting: dict[str, str] = {}
     problems: dict[str, tuple[str, ...]] = {
