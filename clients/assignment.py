@@ -31,6 +31,9 @@ class Assignment:
     itself.
 
     Args:
+        commits, buffer, delivered: the offsets to commit, fetched records and next offsets of the consumer, from which
+            partitions are removed when it loses them.
+        options: the arguments of the consumer.
         is_cooperative: whether members retain their partitions during a rebalance.
         find_starts: finds the offsets at which partitions without a committed offset start; None leaves this to the
             Kafka client.
@@ -182,7 +185,7 @@ class Assignment:
             kafka.assign(partitions)
 
     def _release(self, kafka: Any, topic_partitions: frozenset[TopicAndPartition]) -> frozenset[TopicAndPartition]:
-        """Removes partitions from the assignment, and discards their buffered records and offsets. Returns those of the
+        """Removes partitions from the assignment, and discards their buffered records and offsets. Returns the
         partitions that were already being read.
 
         Args:

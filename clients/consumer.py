@@ -71,7 +71,8 @@ CLOSE_TIMEOUT_S: Final = 10.0
 
 
 class Message(NamedTuple):
-    """A message. `value` is decoded, None for a tombstone. `timestamp_ms` is the record timestamp."""
+    """A message. `key` and `headers` are bytes as stored in the record. `value` is decoded with the schema `schema_id`;
+    both are None for a tombstone. `timestamp_ms` is the record timestamp."""
 
     topic: str
     partition: int

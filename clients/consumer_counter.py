@@ -25,11 +25,13 @@ PUBLISH_EVERY_S: Final = 60.0
 
 
 class ConsumerCounter:
-    """The audit counts of one consumer: counts its messages, and publishes the counts under the name of its
+    """The audit counts of one consumer: counts its messages, and publishes the counts under the name `app` of its
     application.
 
     Args:
+        settings: settings with the audit topic.
         brokers: options of librdkafka with addresses and security of the brokers.
+        registry: registers the schema of the counts.
     """
 
     def __init__(self, settings: Settings, brokers: dict[str, Any], registry: RegistryClient, app: str) -> None:

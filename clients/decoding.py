@@ -23,8 +23,8 @@ from headrace.settings import LoaderSettings
 
 
 class FetchedRecord(NamedTuple):
-    """A record of a partition, not decoded. If `is_end` is True, it is no record: it reports that reading has reached
-    the current end of the partition, at `offset`."""
+    """A record of a partition; its value is not decoded. If `is_end` is True, it is no record: it reports that reading
+    has reached the current end of the partition, at `offset`."""
 
     topic: str
     partition: int
@@ -37,9 +37,14 @@ class FetchedRecord(NamedTuple):
 
 
 class _Writer(NamedTuple):
-    """The compiled forms of one writer schema. `check` validates a body; `compiled` is the schema for fastavro, and
-    `plain` is the same without logical types. If fastavro cannot use the schema, `check` rejects every body with the
-    reason."""
+    """The compiled forms of one writer schema.
+
+    Attributes:
+        check: validates a body. If fastavro cannot use the schema, rejects every body with the reason.
+        compiled: the schema for fastavro.
+        plain: the same without logical types.
+        time_field: the field with the message time; None if the schema has none.
+    """
 
     check: Check
     compiled: Any
@@ -49,6 +54,11 @@ class _Writer(NamedTuple):
 
 class Decoder:
     """Decodes the values of records. The prefix of a value contains the id of its schema.
+
+    Args:
+        registry: fetches the schemas by id.
+        reader_schema: schema that values are resolved to; None returns them as written.
+        loader: settings with the subjects and time fields of topics.
 
     Raises:
         ValueError: `reader_schema` is not a schema.

@@ -40,8 +40,15 @@ class MessageSender(Protocol):
 
 
 class Delivery:
-    """A sent message, and its result as soon as that is known. `ticket` identifies the message in the audit counts; it
-    is None if the audit does not count the message."""
+    """A sent message, and its result as soon as that is known.
+
+    Args:
+        sender: the producer that has sent the message.
+        size_bytes: bytes of key and value.
+        cost_bytes: bytes that count for the producer's memory limit: also headers, and a constant for each message.
+        ticket: identifies the message in the audit counts; None if the audit does not count it.
+        on_delivery: called when the message was acknowledged or failed; None calls nothing.
+    """
 
     __slots__ = (
         "_sender",

@@ -44,6 +44,10 @@ class InFlight:
 
     A sending thread appends a message to `added` before it passes the message to the Kafka client. The client's threads
     append acknowledged and failed messages to `completed`. `process_completed` consumes both queues.
+
+    Args:
+        counter: the producer's audit counts. Acknowledged messages are recorded in it, and messages that the Kafka client
+            did not accept are removed.
     """
 
     def __init__(self, counter: ProducerCounter) -> None:

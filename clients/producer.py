@@ -288,7 +288,7 @@ class Producer:
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Processes responses of the brokers, and calls `on_delivery`. Waits up to `timeout_s` for the first response.
-        A background thread also does so every 0.1 seconds."""
+        A background thread also processes responses every 0.1 seconds."""
         try:
             self._poll(timeout_s)
         finally:

@@ -39,8 +39,9 @@ union."""
 
 
 class BranchChoice(NamedTuple):
-    """How values of a schema are prepared for fastavro: `choose` names the branches of unions in a value. If
-    `is_required`, every value needs this, else only values that fastavro has rejected."""
+    """How values of a schema are prepared for fastavro. `choose` is a function that returns the value with pairs
+    (branch name, value) for its unions. If `is_required`, every value must be passed to it, else only values that
+    fastavro has rejected."""
 
     choose: Choice
     is_required: bool

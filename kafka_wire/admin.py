@@ -56,8 +56,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A consumer group. `committed` are the offsets at which the group continues to read. `error` is "" or the reason
-    why details are missing."""
+    """A consumer group. `protocol` is the name of its partition assignor, `coordinator` the host:port of the broker
+    that manages it. `committed` are the offsets at which the group continues to read. `error` is "" or the reason why
+    details are missing."""
 
     group_id: str
     state: str

@@ -104,6 +104,8 @@ class BrokerConnection:
     """A connection to a broker. Every network failure closes it and raises `KafkaUnavailable`.
 
     Args:
+        timeout_s: timeout of connecting and of each response.
+        security: TLS and SASL settings.
         buffers: receive buffers, shared with other connections of the same thread. Decoded responses may be views of
             them.
 

@@ -62,6 +62,9 @@ class Reader:
     """Reads one frame sequentially; reading beyond its end raises `MalformedMessage`.
 
     Args:
+        pos: position in `view` at which to begin.
+        flexible: whether the frame has a flexible version (KIP-482): lengths are varints, and structures have tagged
+            fields.
         items_max: limit of items in all arrays together; the first item of each array does not count.
     """
 
@@ -155,7 +158,12 @@ class Reader:
 
 
 class Writer:
-    """Writes a response sequentially to one buffer."""
+    """Writes a response sequentially to one buffer.
+
+    Args:
+        flexible: whether the response has a flexible version (KIP-482): lengths are varints, and structures have tagged
+            fields.
+    """
 
     __slots__ = ("buffer", "flexible")
 

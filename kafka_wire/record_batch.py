@@ -81,7 +81,8 @@ class BatchHeader(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A decoded record batch with all its records. `next_offset` is the offset after the batch, even if compaction
-    deleted its last records."""
+    deleted its last records. `attributes` are the bits of the batch header, such as the codec and whether it is
+    transactional."""
 
     base_offset: int
     next_offset: int
@@ -92,9 +93,10 @@ class Batch:
 
 
 class BatchFrame(NamedTuple):
-    """The bytes of a complete batch in a fetch response, not yet validated.
+    """The bytes (`view`) of a complete batch in a fetch response, not yet validated.
 
-    `next_base_offset` is the base offset of the following batch, or None if the response ends before it.
+    `position` is where the batch begins in the response. `next_base_offset` is the base offset of the following batch,
+    or None if the response ends before it.
     """
 
     position: int

@@ -38,8 +38,10 @@ class KafkaSecurity:
     """TLS and SASL settings of a connection. Host names and certificates are always verified.
 
     Attributes:
+        protocol: `security.protocol` of Kafka's clients, such as SASL_SSL.
         ca_file: PEM file of trusted authorities; "" trusts those of the system.
         key_file: PEM file of the private key; "" if `certificate_file` contains it.
+        mechanism: SASL mechanism, such as PLAIN; "" without SASL.
         service: Kerberos service name of the brokers.
     """
 

@@ -46,7 +46,8 @@ class LiveAddresses:
     """Addresses of the services of a running `headrace up`; "" for a service that it does not run.
 
     `registry` is a URL, `broker` and `sql` are host:port, `metastore` is a thrift:// URI, `sql_socket` is the path of
-    the Unix socket that `headrace sql` connects to.
+    the Unix socket that `headrace sql` connects to. `pid` is the process id of `headrace up`, `warehouse` the directory
+    of the tables.
     """
 
     pid: int

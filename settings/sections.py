@@ -134,7 +134,8 @@ class KafkaSettings(Section):
 
 @dataclass(frozen=True, slots=True)
 class TopicTable:
-    """One `[[loader.topic]]`: values of `loader` keys for topics with names that match `pattern` as a whole."""
+    """One `[[loader.topic]]` of the settings file: `given` has values of `loader` keys for topics with names that match
+    `pattern` as a whole."""
 
     pattern: str
     given: Mapping[str, Any]

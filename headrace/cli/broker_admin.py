@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """A partition in the report of a topic. Offsets and bytes are None if the leader did not report them."""
+    """A partition in the report of a topic. Its log has the offsets from `start` to before `end`, in `size_bytes`
+    bytes. These three are None if the leader did not report them."""
 
     partition: int
     leader: int
@@ -56,7 +57,8 @@ class TopicRow:
 @dataclass(frozen=True, slots=True)
 class LagRow:
     """The lag of a consumer group in one partition. `committed` is None if the group has no committed offset there.
-    `member` is the id of the member to which the partition is assigned, or ""."""
+    `end` is the end offset of the partition; None if unknown. `member` is the id of the member to which the partition
+    is assigned, or ""."""
 
     topic: str
     partition: int

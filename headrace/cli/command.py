@@ -63,7 +63,8 @@ class CommandParser(argparse.ArgumentParser):
         unknown. argparse would return them to the parser of `headrace`, whose error message would not show the usage of
         the verb.
 
-        Returns the namespace, and an empty list of unknown arguments.
+        Returns:
+            The namespace, and an empty list of unknown arguments.
         """
         words = [str(word) for word in (sys.argv[1:] if args is None else args)]
         self._reject_unknown_options(words)

@@ -199,7 +199,14 @@ def run_discard(args: argparse.Namespace) -> int:
 @dataclass(frozen=True, slots=True)
 class Rewrite:
     """A verb of `headrace quarantine` that removes messages from a topic's quarantine table and commits the change:
-    `replay`, `discard`."""
+    `replay`, `discard`.
+
+    Attributes:
+        reasons: the quarantine codes that `--reason` accepts.
+        run: runs the verb and returns the exit code.
+        settings: keys of further settings that have flags.
+        needs_reason: whether the user must give a reason for the commit with `--because`.
+    """
 
     name: str
     help: str

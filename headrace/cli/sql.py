@@ -130,7 +130,12 @@ def _run_and_print(runner: _QueryRunner, statement: str, form: str) -> None:
 
 class _QueryRunner:
     """Runs queries. A running `headrace up` runs the queries in its SQL server, unless the settings of this command
-    name another metastore. Otherwise they run in a Spark session of this process, which the first query starts."""
+    name another metastore. Otherwise they run in a Spark session of this process, which the first query starts.
+
+    Args:
+        with_values: whether results also have their rows as JSON values.
+        wait_s: how long to wait for a metastore that another process has open, from --wait; None does not wait.
+    """
 
     def __init__(self, settings: Settings, with_values: bool, wait_s: float | None = None) -> None:
         self._settings = settings

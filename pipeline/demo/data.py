@@ -32,7 +32,14 @@ class DemoDataError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DemoTopic:
-    """A topic of the demo. `rows` is its number of events, `key` returns an event's natural key."""
+    """A topic of the demo.
+
+    Attributes:
+        file: name of the CSV file with the events.
+        rows: its number of events.
+        event: converts a row of the file to an event.
+        key: returns an event's natural key.
+    """
 
     name: str
     file: str

@@ -43,8 +43,8 @@ DEMO_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class RunnableCommand:
-    """A command with its environment and directory. If the directory is None, the command runs in that of the demo's
-    process."""
+    """A command (`words`) with its environment and directory. If the directory is None, the command runs in that of the
+    demo's process."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
@@ -82,7 +82,12 @@ class DemoEnvironment(Protocol):
 
 
 class LocalEnvironment:
-    """The servers of `headrace up`, and Spark SQL in this process."""
+    """The servers of `headrace up`, and Spark SQL in this process.
+
+    Args:
+        data_dir: data directory of the servers.
+        environment: environment variables for the servers and the commands of the demo.
+    """
 
     settings: Settings
 

@@ -315,8 +315,13 @@ class _Demo:
 
 
 class Progress:
-    """Progress up to `total` items: a bar on a terminal, periodic lines in a log. Call `add` for batches of about a
-    thousand."""
+    """Shows the progress up to `total` items: as a bar on a terminal, as periodic lines in a log. Call `add` for
+    batches of about a thousand.
+
+    Args:
+        label: text before the numbers.
+        out: the stream to print to.
+    """
 
     def __init__(self, label: str, total: int, out: TextIO) -> None:
         self._label = label

@@ -56,7 +56,13 @@ class UpError(Exception):
 
 
 class Part:
-    """A running part: a child process, its ready line and its log."""
+    """A running part: a child process, its ready line and its log. Creating the object starts the process.
+
+    Args:
+        command: the command of the part.
+        log_dir: directory of the log file.
+        environment: environment variables of the process.
+    """
 
     def __init__(self, command: PartCommand, log_dir: Path, environment: Mapping[str, str]) -> None:
         self.command = command

@@ -25,6 +25,11 @@ class Schedule:
 
     The load process is restarted whenever it ends. If a load was due before the process was ready, or the process ended
     before the load was finished, the load is requested from the next process.
+
+    Args:
+        command: the command of the load process.
+        log_dir: directory of its log.
+        environment: its environment variables.
     """
 
     def __init__(self, command: PartCommand, interval: Duration, log_dir: Path, environment: Mapping[str, str]) -> None:
