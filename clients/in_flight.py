@@ -46,8 +46,8 @@ class InFlight:
     append acknowledged and failed messages to `completed`. `process_completed` consumes both queues.
 
     Args:
-        counter: the producer's audit counts. Acknowledged messages are recorded in it, and messages that the Kafka client
-            did not accept are removed.
+        counter: the producer's audit counts. Acknowledged messages are recorded in it, and messages that the Kafka
+            client did not accept are removed.
     """
 
     def __init__(self, counter: ProducerCounter) -> None:
