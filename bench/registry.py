@@ -49,9 +49,14 @@ OPTIONAL = ("a2wsgi", "gunicorn", "uvicorn", "waitress")  # servers that the reg
 PARTS = ("reads", "concurrent", "registrations", "servers", "memory")
 
 
-def schema_text(name: str) -> str:
-    """Returns the schema of a record of typical size."""
-    fields = [{"name": f"field_{number}", "type": "string", "doc": "a description of the field"} for number in range(7)]
+def schema_text(name: str, doc: str = "a description of the field") -> str:
+    """Returns the schema of a record of typical size.
+
+    Args:
+        name: name of the record.
+        doc: documentation of each field.
+    """
+    fields = [{"name": f"field_{number}", "type": "string", "doc": doc} for number in range(7)]
     record = {"type": "record", "name": name, "namespace": "shop.orders", "fields": fields}
     return json.dumps(record, separators=(",", ":"))
 
@@ -307,7 +312,7 @@ def registrations(kind: str, clients: list[int], seconds: float, workers: int) -
             measure(server, "register new, one per subject", new, [number], seconds)
         for number in clients:
             # A new version each time: compatible, since only the documentation differs.
-            text = schema_text("Next").replace("what the field holds", "what {n} holds")
+            text = schema_text("Next", doc="description {n} of the field")
             known = Load(
                 "/subjects/next-value/versions", "POST", json.dumps({"schema": text}), first=number * 1_000_000
             )
