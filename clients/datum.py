@@ -86,7 +86,8 @@ class DatumProblem:
 
 
 def find_problem(schema: Schema, value: Any) -> DatumProblem | None:
-    """Returns the first field of a value that does not fit the schema, or None if the whole value fits."""
+    """Returns the path of the first field of a value that does not fit the schema, with the reason; None if the whole
+    value fits."""
     return _find(schema, schema.root, value, "")
 
 

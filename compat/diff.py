@@ -94,7 +94,8 @@ def diff_schemas(earlier: Schema, candidate: Schema) -> tuple[SchemaChange, ...]
 
 
 def _owner(key: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the key of the record that contains a field, given the key of the field; empty for the key of a type."""
+    """Returns the key of the record that contains a field, given the key of the field: (record name, field name).
+    Returns () for the key of a type: (type name,)."""
     return key[:1] if len(key) > 1 else ()
 
 

@@ -463,11 +463,12 @@ def _is_trivially_readable(reader: Type, writer: Type) -> bool:
 def _check_missing_field(walk: _ComparisonWalk, visit: _Visit, field: Field) -> _Steps:
     """Generator that returns the problem of a reader field without default that the writer does not have.
 
-    If the field's type is an enum with a default, the result is a type mismatch between the enum and the writer's
-    record, as in Avro Java; the generator yields this pair and is sent its problem.
+    If the field's type is an enum with a default, the problem is a type mismatch between the enum and the writer's
+    record, as in Avro Java. To get it, the generator yields the pair (enum, record), and the caller sends the problem
+    of that pair.
 
     Args:
-        walk: the comparison that the check belongs to; resolves references.
+        walk: the whole comparison of two schemas; resolves references.
         visit: the comparison of the two records, with the location of the field.
     """
     node = walk.reader.resolve(field.type)

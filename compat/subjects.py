@@ -146,7 +146,7 @@ def _fill_template(template: str, source: SubjectSource) -> str:
         expected = ", ".join(f"{{{word}}}" for word in words)
         raise NoSubject(f"{template!r} is not a subject template; expected text that may contain {expected}") from None
     if not source.record and any(f"{{{word}}}" in template for word in ("record", "name")):
-        raise NoSubject("the subject needs the name of the schema, which has none; add a rule for this file")
+        raise NoSubject("the subject is derived from the name of the schema, which has none; add a rule for this file")
     if "{directory}" in template and not source.directory:
         raise NoSubject("the subject needs the name of the file's directory; add a rule for this file")
     return subject

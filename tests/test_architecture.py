@@ -13,7 +13,7 @@ from pathlib import Path
 from support.checkout import PACKAGE_LINKS, ROOT
 
 # Names are relative to `headrace`: `loader` is `headrace.loader`, the directory `loader` of the checkout. `headrace`
-# itself stands for the modules of the directory `headrace`. A unit is a package, or a part of one with rules of its own.
+# itself stands for the modules of the directory `headrace`. A unit is a package, or a part of one with its own rules.
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "avro_schema": (),

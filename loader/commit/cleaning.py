@@ -52,7 +52,7 @@ def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: 
         commit_result = log.try_commit(_voiding(old, run_id, build, now_ms, state.commit_number))
         state = commit_result.state
         if commit_result.conflict is not None:
-            logger.info("cleaning_refused reason=%s", commit_result.conflict)
+            logger.info("staging_not_removed, the next load removes it reason=%s", commit_result.conflict)
     removable = tuple(sorted(staged_id for staged_id in staged if state.is_voided(staged_id)))
     for removed_id in removable:
         staging.drop(removed_id)

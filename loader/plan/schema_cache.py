@@ -27,8 +27,8 @@ REGISTRY_PATH = "schemas/registry.json"
 
 @dataclass(frozen=True, slots=True)
 class ComparedSchemas:
-    """The content of `registry.json`: the ids of cached texts that were compared with the registry that has this
-    identity ("" for a registry without one)."""
+    """The content of `registry.json`: the identity of a registry ("" if it has none), and the ids of the cached schema
+    texts that are equal to that registry's."""
 
     identity: str = ""
     compared: frozenset[int] = frozenset()
@@ -110,7 +110,7 @@ class SchemaCache:
             return ComparedSchemas() if content is None else from_json(json.loads(content), ComparedSchemas)
         except ValueError as error:
             logger.warning(
-                "compared_schemas_ignored, all are compared with the registry again path=%s reason=%s",
+                "cached_comparisons_unusable, all schemas are compared with the registry again path=%s reason=%s",
                 REGISTRY_PATH,
                 error,
             )

@@ -33,10 +33,11 @@ ABSENT_IDS_MAX = 10_000  # looked up per run: a topic of random bytes must not d
 class Reading:
     """The result of `read_units`, which runs the units of a plan (a unit is the input of one task).
 
-    `units` are the units of the plan, and further units, which read the rest of ranges that had stopped before an
-    unregistered schema id. Such a range ends, in its first unit, where it stopped. `results` are the results of the
-    units. `registered_ids` are, by topic, schema ids that the plan did not know and the registry has. `problems` are
-    sentences by topic, `notes` are complete sentences. Units run in rounds, the plan's units in the first; `read_ms` is
+    A range stops before a schema id that the plan does not know. If the registry has the schema, a further unit reads
+    the rest of the range, and the range of the first unit is shortened to the part that it read. `units` are the units
+    of the plan so shortened, and the further units; `results` are their results. `registered_ids` are, by topic, the
+    ids that the plan did not know and the registry has. `problems` are sentences by topic, `notes` are sentences that
+    name their topic. Units run in rounds, the plan's units in the first; `read_ms` is
     the time of each round's slowest task, summed over the rounds.
     """
 

@@ -133,8 +133,8 @@ class Replaying:
 
     def look(self, source: QuarantineSource) -> Replayed:
         """Retries the messages of a quarantine file without writing anything. Returns how many would become rows and
-        how many would remain; `Replaying.write` later returns the same counts. In a file with codes that this release
-        does not know, no message is retried.
+        how many would remain; `Replaying.write` later returns the same counts. If the file has a reason code
+        that this release does not know, none of its messages is retried.
 
         Raises:
             SourceLost: the file is missing or differs from its commit.

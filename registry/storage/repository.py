@@ -218,7 +218,8 @@ class Repository:
         while writing:
             if time.monotonic() > deadline:
                 raise StoreError(
-                    "The change was made, but registrations that began before it have not ended; retry the change"
+                    "The change is stored, but registrations that began before it are still running and may not follow "
+                    "it; repeat the request to wait for them"
                 )
             time.sleep(WRITER_POLL_S)
             writing &= self._writing()

@@ -373,9 +373,7 @@ def table(log: PartitionLog) -> dict[bytes | None, bytes | None]:
     offset = log.log_start_offset
     records, aborted = log.read_committed(offset, 1 << 20, min_one_batch=True)
     while records:
-        reader = TransactionFilter(
-            [requests.AbortedTransaction(one.producer_id, one.first_offset) for one in aborted]
-        )
+        reader = TransactionFilter([requests.AbortedTransaction(one.producer_id, one.first_offset) for one in aborted])
         for frame in split_batches(records, "test"):
             read = read_batch(frame, "test", 1 << 20)
             if reader.kind(read) is BatchKind.DATA:
