@@ -194,7 +194,7 @@ class TopicChanges:
                 )
             grown = replace(topic, partitions=count)
             await self._add([grown], [(grown, index) for index in range(topic.partitions, count)])
-        logger.info("partitions added topic=%s partitions=%d", name, count)
+        logger.info("partitions added topic=%s partitions_now=%d", name, count)
 
     async def _add(self, topics: Sequence[Topic], new_partitions: Sequence[tuple[Topic, int]]) -> None:
         yielder = LoopYielder()

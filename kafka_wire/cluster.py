@@ -461,7 +461,7 @@ class KafkaCluster:
                 if attempt == ATTEMPTS - 1:
                     raise
                 self._sleep(RETRY_WAIT_S * 2**attempt)
-        raise AssertionError("the last attempt returns or raises")
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _request_leader(
         self,

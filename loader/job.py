@@ -198,5 +198,5 @@ def _reason(error: Exception) -> str:
     except Exception:  # the JVM has died
         text = ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
-    return (told[-1] if told else lines[0] if lines else type(error).__name__)[:REASON_CHARS_MAX]
+    error_lines = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return (error_lines[-1] if error_lines else lines[0] if lines else type(error).__name__)[:REASON_CHARS_MAX]

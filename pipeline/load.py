@@ -96,7 +96,7 @@ class SparkConnection:
         return self._session_in_use is not None and self._needs_session
 
     def executor(self) -> Executor:
-        """Returns the executor that changes tables.
+        """Returns the `hive_ddl` executor, which creates and alters Hive tables through Spark.
 
         Raises:
             MetastoreUnavailable: the metastore is not available, or an earlier call in this run found it unavailable.

@@ -113,7 +113,11 @@ def with_tags(text: str, add: Iterable[TaggedEntity], remove: Iterable[TaggedEnt
 
 
 def known_entities(text: str, entities: Iterable[TaggedEntity]) -> list[TaggedEntity]:
-    """Omits entities that the canonical text of a schema does not define, and returns the rest."""
+    """Returns those of `entities` (tagged records and fields, by path) that a schema defines.
+
+    Args:
+        text: the canonical text of the schema.
+    """
     defined = _defined(json.loads(text))
     return [entity for entity in entities if (entity.path, entity.kind) in defined]
 

@@ -300,6 +300,6 @@ def _partitions(reader: Reader) -> dict[TopicIdPartition, int]:
         indexes = [reader.i32() for _ in range(reader.array_size())]
         epochs = _tagged(reader).get(EPOCHS_TAG)
         if epochs is not None and epochs.array_size() != len(indexes):
-            raise MalformedMessage("the numbers of member epochs and partitions differ")
+            raise MalformedMessage("it does not have as many member epochs as partitions")
         found.update({(topic_id, index): epochs.i32() if epochs is not None else 0 for index in indexes})
     return found

@@ -49,10 +49,10 @@ exit codes:
 
 
 def add_rewrite_flags(parser: argparse.ArgumentParser, more: Sequence[str] = ()) -> None:
-    """Adds --dry-run, --format and the flags of the settings.
+    """Adds --dry-run, --format and the flags that override settings, such as --warehouse.
 
     Args:
-        more: keys of further settings that the command uses.
+        more: keys of settings that only this command uses.
     """
     parser.add_argument("--dry-run", action="store_true", help="show the changes without making them")
     add_settings_flags(parser, (*more, *KEYS))

@@ -29,8 +29,8 @@ class PendingCommits:
         self._log = log
         self._state = state
         self._commits: set[int] = set()
-        self._kept: dict[int, Document[Commit]] = {}
-        self._kept_bytes = 0
+        self._cached: dict[int, Document[Commit]] = {}
+        self._cached_bytes = 0
         self.add(since)
 
     def add(self, since: Mapping[str, int]) -> None:
@@ -39,9 +39,9 @@ class PendingCommits:
         for found in self._log.back_of(since, self._state):
             commit_number = found.value.commit_number
             self._commits.add(commit_number)
-            if commit_number not in self._kept and self._kept_bytes + found.length <= BYTES_TOGETHER:
-                self._kept[commit_number] = found
-                self._kept_bytes += found.length
+            if commit_number not in self._cached and self._cached_bytes + found.length <= BYTES_TOGETHER:
+                self._cached[commit_number] = found
+                self._cached_bytes += found.length
 
     def after(self, commit_number: int) -> Iterator[Sequence[Commit]]:
         """Yields the pending commits with higher numbers than `commit_number`, oldest first, in lists that fit into
@@ -49,7 +49,7 @@ class PendingCommits:
         portion: list[Commit] = []
         size = 0
         for later in sorted(one for one in self._commits if one > commit_number):
-            found = self._kept.get(later) or self._log.document(later)
+            found = self._cached.get(later) or self._log.document(later)
             if portion and size + found.length > BYTES_TOGETHER:
                 yield portion
                 portion, size = [], 0

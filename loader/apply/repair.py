@@ -156,7 +156,7 @@ class Repair:
             left: list[Difference] = []
             try:
                 for difference in self.compare(topic):
-                    became = self._mended(topic, difference, is_last=attempt == ATTEMPTS_MAX - 1)
+                    became = self._repaired(topic, difference, is_last=attempt == ATTEMPTS_MAX - 1)
                     if became.is_repairable:
                         done.append(became)
                         tell(became)
@@ -190,7 +190,7 @@ class Repair:
                 ops.append(DropTable(table.database, table.name, topic))
         return tuple(ops)
 
-    def _mended(self, topic: str, difference: Difference, *, is_last: bool) -> Difference:
+    def _repaired(self, topic: str, difference: Difference, *, is_last: bool) -> Difference:
         """Repairs a difference, and returns it with the result in its message.
 
         Args:

@@ -93,7 +93,7 @@ class CommitLog:
         self.commits = CommitFiles(storage)
         self._state = EMPTY
         self._newest: Document[Commit] | None = None
-        self._kept = 0  # the newest commit number that is known to be fsynced
+        self._fsynced_number = 0  # the newest commit number that is known to be fsynced
 
     @property
     def state(self) -> LoaderState:
@@ -239,11 +239,11 @@ class CommitLog:
             self._state = self._newest_checkpoint(head)
         while self._state.commit_number < head:
             self._advance(self.document(self._state.commit_number + 1))
-        if self._state.commit_number > self._kept and not self._read_only:
+        if self._state.commit_number > self._fsynced_number and not self._read_only:
             # The writer may have been killed before it fsynced the directory, so the commit can still be lost in a
             # power failure. An applier that carries it out would publish uncommitted files.
             self.commits.keep(self._state.commit_number)
-            self._kept = self._state.commit_number
+            self._fsynced_number = self._state.commit_number
         return self._state
 
     def _check_timeline(self) -> None:
@@ -287,7 +287,7 @@ class CommitLog:
             placed = place(proposal, state)
             content = write_document(placed)
             held = self.commits.put(placed.commit_number, content)
-            self._kept = placed.commit_number
+            self._fsynced_number = placed.commit_number
             ours = Document(placed, said_sha256(content), FORMAT, len(content))
             found = ours if held is content else self._parse(placed.commit_number, held)
             state = self._advance(found)

@@ -88,13 +88,11 @@ class FileIndex:
     """Index of the live files of all topics (files that no rewrite has removed), as of the newest state that the commit
     log has read. Also maintains the index files, which have the index of one day of a topic each.
 
-    Reads each index file once. With `mends` it writes every index file that had to be rebuilt; otherwise only
-    `bring_up` writes.
+    Reads each index file once; only `bring_up` writes. A damaged index file is rebuilt in memory from the commits.
     """
 
-    def __init__(self, log: CommitLog, *, mends: bool = False) -> None:
+    def __init__(self, log: CommitLog) -> None:
         self._log = log
-        self._mends = mends
         self._topics: dict[str, _Topic] = {}
         self._sha256s: dict[int, str] = {}
 
@@ -118,8 +116,6 @@ class FileIndex:
             index = self._folded(topic, known, kind, day)
             if index is None:
                 known = self._topics[topic] = self._from_the_beginning(topic)
-                if self._mends:
-                    self._write(topic, known)
                 index = self._folded(topic, known, kind, day)
             assert index is not None, "a day folded from all commits needs no index file"
             known.loaded[key] = index
@@ -159,7 +155,8 @@ class FileIndex:
         )
 
     def bring_up(self, topic: str, commits: Sequence[Commit] = ()) -> None:
-        """Updates the index files of a topic to the newest commit. Rebuilds all of them if one was lost.
+        """Updates the index files of a topic to the newest commit. Rebuilds all of them if a file that must change is
+        missing or damaged.
 
         Args:
             commits: the topic's newest commits, oldest first, if the caller has already read them.

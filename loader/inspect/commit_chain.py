@@ -139,12 +139,13 @@ def _undeclared(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator
     since = offsets.previous if offsets.diverged_at is None else offsets.diverged_at
     if since is None or since >= offsets.start:
         return
-    told = since
+    covered_end = since
     for start, end in sorted((*offsets.gaps, *((one.start, one.end) for one in offsets.skipped))):
-        told = max(told, end) if start <= told else told
-    if told < offsets.start:
+        covered_end = max(covered_end, end) if start <= covered_end else covered_end
+    if covered_end < offsets.start:
         message = (
-            f"commit {commit.commit_number} omits offsets {told} to {offsets.start - 1} and records no gap; {RESTORE}"
+            f"commit {commit.commit_number} omits offsets {covered_end} to {offsets.start - 1} and records no gap; "
+            f"{RESTORE}"
         )
         yield VerifyFinding(topic, ConsistencyCheck.COMMITS, f"{topic}-{offsets.partition}", message)
 

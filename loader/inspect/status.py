@@ -88,7 +88,7 @@ def load_status(
     state = log.read_state()
     cursors = {name: read_cursor(log.storage, name) for name in APPLIERS if name != AUDIT}
     cursors[AUDIT] = cursor_of(counted, state.topics)
-    told = {
+    complete_until = {
         topic: instant_text(one.told_ms) for topic, one in read_completeness(log.storage).topics.items() if one.told_ms
     }
     topics = tuple(
@@ -97,7 +97,7 @@ def load_status(
             known,
             state.starts.get(topic, {}),
             discovery,
-            told.get(topic, ""),
+            complete_until.get(topic, ""),
             tuple(name for name in APPLIERS if cursors[name].position(topic) < known.commit_number),
         )
         for topic, known in sorted(state.topics.items())

@@ -51,7 +51,8 @@ class Choice:
     others get a start offset.
 
     `gaps` are the skips, `starts` the start offsets, and `left` are sentences about partitions that stay unchanged.
-    `leader_epoch` is the leader epoch with which the log was checked for divergence before a skip.
+    `leader_epoch` is the epoch of the leader of the partition that skips offsets, from the check that its log has not
+    diverged; -1 if that is unknown or nothing is skipped.
     """
 
     gaps: tuple[Moved, ...] = ()

@@ -65,8 +65,9 @@ class TopicSchemas:
 @dataclass(frozen=True, slots=True)
 class FetchedIds:
     """The result of `WriterSchemas.ask`, which looks up schema ids in the registry. `registered` ids have a schema.
-    `absent` ids do not exist, or have no usable schema. `refused` ids cannot be used, with the reason. For other ids
-    there was no response."""
+    The registry has no schema for `absent` ids, or a text that is no Avro schema. `refused` are ids whose schema the
+    loader may not read or that now have another schema than before, with the reason. There was no response for other
+    ids."""
 
     registered: frozenset[int]
     absent: frozenset[int]
@@ -101,7 +102,7 @@ class WriterSchemas:
     ) -> None:
         self._subject_of = subject_of
         self._responses = RegistryResponses(registry)
-        self._kept = SchemaCache(storage, keeps=keeps)
+        self._cache = SchemaCache(storage, keeps=keeps)
         self._replaced: dict[int, SchemaReplaced] = {}
         self._folds: dict[str, LoadState] = {}
 
@@ -119,7 +120,7 @@ class WriterSchemas:
             return
         self._responses.prefetch([IdentityRequest(), *(VersionsRequest(self._subject_of(topic)) for topic in topics)])
         with contextlib.suppress(*INCONCLUSIVE_ERRORS, AccessDenied):
-            self._kept.use(self._responses.answer(IdentityRequest()))
+            self._cache.use(self._responses.answer(IdentityRequest()))
         self._responses.prefetch(
             question for topic, known in topics.items() for question in self._questions(topic, known)
         )
@@ -141,7 +142,7 @@ class WriterSchemas:
             newest = versions[-1:] if known and _foreign_ids(known) else ()
             yield from (VersionRequest(subject, one) for one in versions if one not in folded or one in newest)
         ids = known.load_schema.writer_ids | known.foreign_ids if known else frozenset()
-        yield from (SchemaByIdRequest(one) for one in sorted(ids) if not self._kept.is_verified(one))
+        yield from (SchemaByIdRequest(one) for one in sorted(ids) if not self._cache.is_verified(one))
 
     def of_topic(self, topic: str, known: TopicState | None) -> TopicSchemas | Waiting | SchemaProblem:
         """Returns the schemas for loading a topic, or the reason why it cannot be loaded.
@@ -197,7 +198,7 @@ class WriterSchemas:
         self._compare({one for known in ids.values() for one in _watched(sorted(known), turn)})
         if self._replaced:
             self._compare({one for known in ids.values() for one in known})
-        self._kept.save()
+        self._cache.save()
         return {
             topic: SchemaProblem(str(self._replaced[min(hit)]))
             for topic, known in ids.items()
@@ -208,7 +209,7 @@ class WriterSchemas:
         self._responses.prefetch(map(SchemaByIdRequest, sorted(ids)))
         for schema_id in sorted(ids):
             with contextlib.suppress(AccessDenied, SchemaReplaced):
-                self._asked_text(schema_id, set())
+                self._fetched_text(schema_id, set())
 
     def ask(self, schema_ids: Iterable[int]) -> FetchedIds:
         """Looks up schemas by id in the registry, even if they are cached, and caches those that exist. The ids may
@@ -226,7 +227,7 @@ class WriterSchemas:
                 refused[schema_id] = f"{error}; {ALLOW}"
             except SchemaReplaced as error:
                 refused[schema_id] = str(error)
-        self._kept.save()
+        self._cache.save()
         return FetchedIds(frozenset(registered), frozenset(absent), refused)
 
     def _load_schema(self, subject: str, topic: TopicState | None) -> LoadSchema | None:
@@ -297,13 +298,13 @@ class WriterSchemas:
             SchemaReplaced: the registry has another schema under the id than the cache.
             AccessDenied: the registry denies access.
         """
-        kept = self._kept.text(schema_id)
-        if kept is not None and (self._responses.outage or (trusts and self._kept.is_verified(schema_id))):
-            return kept
-        text = self._asked_text(schema_id, absent if kept is None else set())
-        return kept if text is None else text
+        cached_text = self._cache.text(schema_id)
+        if cached_text is not None and (self._responses.outage or (trusts and self._cache.is_verified(schema_id))):
+            return cached_text
+        text = self._fetched_text(schema_id, absent if cached_text is None else set())
+        return cached_text if text is None else text
 
-    def _asked_text(self, schema_id: int, absent: set[int]) -> str | None:
+    def _fetched_text(self, schema_id: int, absent: set[int]) -> str | None:
         """Requests the schema of an id from the registry and returns its text; None if there is no response, or the
         registry has no usable schema with the id.
 
@@ -314,20 +315,20 @@ class WriterSchemas:
             SchemaReplaced: the cache has another text for the id.
             AccessDenied: the schema is not cached, and the registry denies access to it.
         """
-        is_kept = self._kept.text(schema_id) is not None
+        is_cached = self._cache.text(schema_id) is not None
         try:
             text = _whole_text(self._responses.answer(SchemaByIdRequest(schema_id)))
         except INCONCLUSIVE_ERRORS:
             return None
         except AccessDenied:
-            if is_kept:
+            if is_cached:
                 return None
             raise  # the schema is unknown until access is granted, so its messages are not read
         except (AvroSchemaError, RegistryError) as error:
-            if is_kept and isinstance(error, AvroSchemaError):
-                raise self._noted(self._kept.replaced(schema_id)) from error
-            if is_kept:
-                self._kept.missed(schema_id)
+            if is_cached and isinstance(error, AvroSchemaError):
+                raise self._noted(self._cache.replaced(schema_id)) from error
+            if is_cached:
+                self._cache.missed(schema_id)
             elif not isinstance(error, SchemaNotFound):
                 # Registered but unusable (another format, a missing reference): its messages are quarantined.
                 logger.warning("schema_unusable schema_id=%d error=%s", schema_id, error)
@@ -338,7 +339,7 @@ class WriterSchemas:
 
     def _compared(self, schema_id: int, text: str) -> None:
         try:
-            self._kept.compare(schema_id, text)
+            self._cache.compare(schema_id, text)
         except SchemaReplaced as error:
             raise self._noted(error) from None
 

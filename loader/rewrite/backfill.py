@@ -49,7 +49,7 @@ from headrace.loader.rewrite.reread import (
     of_this_log,
     offset_ranges,
     ranges_of,
-    told,
+    refusal_sentences,
     unreadable,
 )
 from headrace.loader.rewrite.run import RewritePorts, add_commit, caught_up
@@ -224,7 +224,7 @@ class _Backfill:
 
     def _readable(self, found: Sequence[Component], discovered: DiscoveredTopic, known: TopicState) -> list[Component]:
         lost = [unreadable(one, discovered, known) for one in found]
-        self._problems += told(refused for some in lost for refused in some)
+        self._problems += refusal_sentences(refused for some in lost for refused in some)
         return [one for one, some in zip(found, lost, strict=True) if not some]
 
     def _execute(self, found: Sequence[Component]) -> None:
@@ -256,7 +256,7 @@ class _Backfill:
         try:
             differs = differing(piece, read.results())
             if differs:
-                self._problems += told(refused for some in differs.values() for refused in some)
+                self._problems += refusal_sentences(refused for some in differs.values() for refused in some)
                 self._rewrites.staging.drop(read.plan.run_id)
                 return tuple(one for at, one in enumerate(piece) if at not in differs)
             staged = [Staged(file.staged, file.length) for file in read.reconciled.files]

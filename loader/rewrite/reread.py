@@ -94,7 +94,7 @@ def unreadable(component: Component, found: DiscoveredTopic, known: TopicState) 
     return refused
 
 
-def told(refused: Iterable[Refused]) -> tuple[str, ...]:
+def refusal_sentences(refused: Iterable[Refused]) -> tuple[str, ...]:
     """Returns sentences about the offsets in `refused`: a backfill does not replace the files with their messages,
     because they could not be read again, or another number of messages was read than the files have. One sentence per
     partition and reason."""

@@ -35,8 +35,8 @@ class ReplicationPosition(NamedTuple):
         history: number that changes when the database may have returned to an earlier state, such as after a restored
             backup; see `storage.revision`.
         revision: the registry's revision; it only grows within one history.
-        changes: the sum of all subjects' revisions. While the registry's revision is the same, it grows with every
-            added version.
+        changes: the sum of all subjects' revisions. It grows with every added version, which need not change the
+            registry's own revision.
     """
 
     history: int

@@ -139,7 +139,7 @@ class Database:
                 # locked.
                 if attempt == CONNECTION_ATTEMPTS_MAX:
                     raise StoreError(f"Error in the registry's database: {error}") from error
-        raise AssertionError("the last attempt returns or raises")
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def write(
         self,

@@ -119,13 +119,13 @@ def failure(error: Py4JError, path: str) -> OSError:
         return OSError(errno.EIO, _cut(_one_line(str(error))), path)
     chain = list(_chain(error.java_exception))
     reason = _cut(next((message for _, message in reversed(chain) if message), "no reason given"))
-    told = f"{re.split('[.$]', chain[-1][0])[-1]}: {reason}"
+    sentence = f"{re.split('[.$]', chain[-1][0])[-1]}: {reason}"
     meaning = next((one for one in MEANINGS if any(_fits(one, *thrown) for thrown in chain)), None)
     if meaning is None:
-        return OSError(errno.EIO, told, path)
+        return OSError(errno.EIO, sentence, path)
     if meaning.number != errno.EIO:
-        told = meaning.saying or f"{os.strerror(meaning.number)}: {reason}"
-    return (StorageUnavailable if meaning.is_outage else OSError)(meaning.number, told, path)
+        sentence = meaning.saying or f"{os.strerror(meaning.number)}: {reason}"
+    return (StorageUnavailable if meaning.is_outage else OSError)(meaning.number, sentence, path)
 
 
 def is_refused_option(error: Py4JError, option: str) -> bool:

@@ -57,7 +57,7 @@ class _HadoopFileSystem:
 
     def read(self, path: str) -> bytes | None:
         try:
-            with _told(path), contextlib.closing(self._fs.open(self._path(path))) as stream:
+            with _translated_errors(path), contextlib.closing(self._fs.open(self._path(path))) as stream:
                 return bytes(stream.readAllBytes())
         except FileNotFoundError:
             return None
@@ -66,7 +66,7 @@ class _HadoopFileSystem:
         descriptor, name = tempfile.mkstemp(prefix="headrace-")
         try:
             os.close(descriptor)
-            with _told(path):
+            with _translated_errors(path):
                 # The True omits the checksum file that Hadoop writes to local disks.
                 self._fs.copyToLocalFile(False, self._path(path), self._path(f"file://{name}"), True)
             return Path(name).open("rb")
@@ -75,7 +75,7 @@ class _HadoopFileSystem:
 
     def upload(self, local: Path, target: str) -> None:
         jvm = self._gateway().jvm
-        with _told(target):
+        with _translated_errors(target):
             configuration = self._fs.getConf()
             # copyFromLocalFile is avoided: S3A uses another client for it, which some stores do not support.
             jvm.org.apache.hadoop.fs.FileUtil.copy(
@@ -97,7 +97,7 @@ class _HadoopFileSystem:
 
     def children(self, directory: str) -> tuple[str, ...]:
         try:
-            with _told(directory):
+            with _translated_errors(directory):
                 found = self._fs.listStatus(self._path(directory))
                 if len(found) == 1 and self.length(directory) is not None:
                     return ()  # the path is a file: Hadoop lists the file itself
@@ -108,7 +108,7 @@ class _HadoopFileSystem:
     def files_below(self, directory: str) -> tuple[FoundFile, ...]:
         found = []
         try:
-            with _told(directory):
+            with _translated_errors(directory):
                 above = str(self._fs.makeQualified(self._path(directory)))
                 files = self._fs.listFiles(self._path(directory), True)
                 while files.hasNext():
@@ -120,12 +120,12 @@ class _HadoopFileSystem:
         return tuple(found)
 
     def delete(self, path: str, *, tree: bool = False) -> None:
-        with _told(path):
+        with _translated_errors(path):
             self._fs.delete(self._path(path), tree)
 
     def delete_if_empty(self, directory: str) -> bool:
         try:
-            with _told(directory):
+            with _translated_errors(directory):
                 return bool(self._fs.delete(self._path(directory), False))
         except OSError as error:
             if error.errno in NOT_EMPTY_ERRORS:
@@ -134,7 +134,7 @@ class _HadoopFileSystem:
 
     def _status(self, path: str) -> Any | None:
         try:
-            with _told(path):
+            with _translated_errors(path):
                 return self._fs.getFileStatus(self._path(path))
         except FileNotFoundError:
             return None
@@ -156,7 +156,7 @@ class _HadoopFileSystem:
         gateway = self._gateway()
         if self._opened is None or self._opened[0] is not gateway:
             jvm = gateway.jvm
-            with _told(self._uri):
+            with _translated_errors(self._uri):
                 configuration = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(
                     jvm.org.apache.spark.SparkConf()
                 )
@@ -209,7 +209,7 @@ class HdfsFileSystem(_HadoopFileSystem):
         syncs edits in order, so when this edit is durable, the edit that created the file is too."""
         status = self._status(path)
         if status is not None:
-            with _told(path):
+            with _translated_errors(path):
                 self._fs.setTimes(self._path(path), status.getModificationTime(), -1)
 
     def move(self, source: str, target: str) -> None:
@@ -225,7 +225,7 @@ class HdfsFileSystem(_HadoopFileSystem):
 
     def copy(self, source: str, target: str, scratch: str) -> None:
         temporary = f"{scratch}/.{secrets.token_hex(8)}"
-        with _told(source):
+        with _translated_errors(source):
             configuration = self._fs.getConf()
             copy = self._gateway().jvm.org.apache.hadoop.fs.FileUtil.copy
             copy(self._fs, self._path(source), self._fs, self._path(temporary), False, configuration)
@@ -238,7 +238,7 @@ class HdfsFileSystem(_HadoopFileSystem):
 
     def _write_temporary(self, content: bytes, scratch: str) -> str:
         temporary = f"{scratch}/.{os.getpid()}-{secrets.token_hex(8)}"
-        with _told(temporary):
+        with _translated_errors(temporary):
             stream = self._fs.create(self._path(temporary), False)
             try:
                 stream.write(content)
@@ -249,14 +249,14 @@ class HdfsFileSystem(_HadoopFileSystem):
 
     def _make_directory_above(self, path: str) -> None:
         directory = path.rpartition("/")[0]
-        with _told(directory):
+        with _translated_errors(directory):
             self._fs.mkdirs(self._path(directory))
 
     def _rename(self, source: str, target: str, option: str) -> None:
         rename = self._gateway().jvm.org.apache.hadoop.fs.Options.Rename
         options = self._gateway().new_array(rename, 1)
         options[0] = rename.valueOf(option)
-        with _told(target):
+        with _translated_errors(target):
             self._context.rename(self._path(source), self._path(target), options)
 
     def _settings(self, jvm: Any, configuration: Any) -> Mapping[str, str]:
@@ -283,7 +283,7 @@ class S3aFileSystem(_HadoopFileSystem):
 
     def put_if_absent(self, path: str, content: bytes, scratch: str) -> bool:
         try:
-            with _told(path):
+            with _translated_errors(path):
                 builder = self._fs.createFile(self._path(path)).recursive().overwrite(False)
                 try:
                     stream = builder.must(CONDITIONAL_CREATE, True).build()
@@ -301,7 +301,7 @@ class S3aFileSystem(_HadoopFileSystem):
         return True
 
     def replace(self, path: str, content: bytes, scratch: str) -> None:
-        with _told(path):
+        with _translated_errors(path):
             stream = self._fs.create(self._path(path), True)
             stream.write(content)
             stream.close()
@@ -312,7 +312,7 @@ class S3aFileSystem(_HadoopFileSystem):
     def move(self, source: str, target: str) -> None:
         """Renames the file or directory `source` to `target`: S3A copies the objects, then deletes the source."""
         # S3A raises the exception for a replaced object also if the source was deleted during the copy.
-        with contextlib.suppress(FileExistsError), _told(target):
+        with contextlib.suppress(FileExistsError), _translated_errors(target):
             if self._fs.rename(self._path(source), self._path(target)):
                 return
         if self._status(source) is None:
@@ -322,7 +322,7 @@ class S3aFileSystem(_HadoopFileSystem):
         raise OSError(errno.EIO, "the file was not moved, and Hadoop gives no reason; see logs/spark.log", target)
 
     def copy(self, source: str, target: str, scratch: str) -> None:
-        with _told(source):
+        with _translated_errors(source):
             configuration = self._fs.getConf()
             copy = self._gateway().jvm.org.apache.hadoop.fs.FileUtil.copy
             copy(self._fs, self._path(source), self._fs, self._path(target), False, configuration)
@@ -333,7 +333,7 @@ FILE_SYSTEMS: dict[str, type[HdfsFileSystem | S3aFileSystem]] = {"hdfs": HdfsFil
 
 
 @contextlib.contextmanager
-def _told(path: str) -> Iterator[None]:
+def _translated_errors(path: str) -> Iterator[None]:
     """Converts Java exceptions inside the `with` block to `OSError` with this path."""
     try:
         yield

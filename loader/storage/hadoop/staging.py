@@ -108,8 +108,8 @@ class HadoopSink:
     def __init__(self, file_system: RemoteFileSystem, location: str) -> None:
         self._files = file_system
         self._location = location
-        self._kept = tempfile.TemporaryDirectory(prefix="headrace-")
-        self._local = LocalSink(self._kept.name, 0)
+        self._spool = tempfile.TemporaryDirectory(prefix="headrace-")
+        self._local = LocalSink(self._spool.name, 0)
         self.directory = f"driver-{secrets.token_hex(8)}"
 
     def append(self, file: str, data: bytes) -> None:
@@ -117,12 +117,12 @@ class HadoopSink:
 
     def finish(self, files: Sequence[str]) -> None:
         self._local.abandon()
-        local = Path(self._kept.name) / self._local.directory
+        local = Path(self._spool.name) / self._local.directory
         at_once(lambda file: self._files.upload(local / file, f"{self._location}/{self.directory}/{file}"), files)
 
     def abandon(self) -> None:
         self._local.abandon()
-        self._kept.cleanup()
+        self._spool.cleanup()
 
     def scratch(self) -> IO[bytes]:
         return tempfile.TemporaryFile()

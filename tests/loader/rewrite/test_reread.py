@@ -19,7 +19,7 @@ from headrace.loader.rewrite.reread import (
     of_this_log,
     offset_ranges,
     ranges_of,
-    told,
+    refusal_sentences,
     unreadable,
 )
 from headrace.loader.work_unit import (
@@ -95,9 +95,9 @@ def test_problems_are_grouped_by_partition_and_reason() -> None:
         r"partition 0: .*\b5\b.*\b29\b.*: why; ",
         r"partition 1: .*\b0\b.*\b2\b.*: why; ",
     )
-    for pattern, sentence in zip(expected, told(refused), strict=True):
+    for pattern, sentence in zip(expected, refusal_sentences(refused), strict=True):
         assert re.match(pattern, sentence)
-    (sentence,) = told([Refused(0, 0, 10, "more", 2), Refused(0, 20, 30, "more", 1_000)])
+    (sentence,) = refusal_sentences([Refused(0, 0, 10, "more", 2), Refused(0, 20, 30, "more", 1_000)])
     assert re.match(r"partition 0: .*\b0\b.*\b29\b.*\b1,002 messages more; ", sentence)
 
 
