@@ -130,7 +130,8 @@ class ResponseWriter:
         return data
 
     def _sendfile(self, piece: FileSlice, socket_fd: int, bytes_max: int) -> None:
-        """Sends up to `bytes_max` bytes of `piece`, a range of a file, by sendfile, as many as the socket accepts."""
+        """Sends up to `bytes_max` bytes of `piece`, a range of a file, by sendfile, as many as the socket accepts.
+        Afterwards `piece` contains only the bytes that remain."""
         byte_count, sent = min(len(piece), bytes_max), 0
         try:
             sent = piece.send(socket_fd, byte_count)

@@ -74,13 +74,13 @@ class Results(AccumulatorParam):  # type: ignore[misc]  # pyspark says nothing o
 def write_units(
     session: Any, units: Sequence[WorkUnit], written: Callable[[str], Mapping[str, str]]
 ) -> list[UnitResult]:
-    """Runs the work units of a load on other storage than a local file system, where Spark writes the files of the
-    tasks. Returns the results in the order of the units.
+    """Runs the work units of a load whose files are not on a local file system: Spark writes the data files. Returns
+    the result of each unit (its offsets and files), in the order of the units.
 
     Args:
         session: a SparkSession.
-        written: a function that returns the paths of the files that Spark wrote below a directory, by the name that the
-            file has in the rows of blocks, as `HadoopStaging.written`.
+        written: returns the files that Spark wrote below a directory, as paths by name. The name is the one that the
+            task gave to each of its blocks.
 
     Raises:
         PoolFailed: a task failed in all its attempts, or Spark could not write.

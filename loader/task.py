@@ -243,7 +243,7 @@ class _Task:
             policy: the settings of the range's topic.
             partition: the range's partition.
             time_partitions: assigns rows to time partitions.
-            clamp: the limit for times after the arrival of a message, None for no limit.
+            clamp: replaces event times that are too long after the arrival of the message; None for no correction.
             rows: receives the rows.
         """
         if self._core is None:

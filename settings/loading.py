@@ -427,10 +427,11 @@ def _parse_value(value: Any, expected_type: Any) -> Any:
 
 
 def trusted_credentials(settings: Settings, keys: Iterable[str]) -> list[str]:
-    """Returns the `keys` that are set, but not by the settings file of the working directory.
+    """Returns the `keys` that are set and trusted. A key is trusted unless the settings file of the working directory
+    sets it; such a key that ends in `_file` is trusted too if it names a file outside of the working directory.
 
-    That file may be untrusted: in CI it comes from the pull request. If it names a server, the credentials of the job
-    must not be sent there. A key that ends in `_file` counts as trusted unless its file is in the working directory.
+    That settings file may be untrusted: in CI it comes from the pull request. If it names a server, the credentials of
+    the job must not be sent there.
     """
     return [key for key in keys if _setting(settings, key) and not _is_from_working_directory(settings, key)]
 

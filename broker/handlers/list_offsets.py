@@ -95,11 +95,11 @@ async def _respond_later(
 
 
 async def _run_lookup(context: RequestContext, lookup: _PartitionLookup, lock: asyncio.Lock) -> None:
-    """Completes the lookup of one partition's offset. Threads read from disk and decompress batches while the event
-    loop serves other requests.
+    """Runs the lookup of one partition's offset until `lookup.response` is set. Threads read from disk and decompress
+    batches while the event loop serves other requests.
 
     Args:
-        lock: shared by the lookups of a request, so that only one of them runs per event loop iteration.
+        lock: shared by the lookups of a request, so that each iteration of the event loop runs a step of only one.
     """
     loop = asyncio.get_running_loop()
     rounds, searched_to = READ_AHEAD_ROUNDS, lookup.searched_to

@@ -123,11 +123,11 @@ class TypeSet:
         return path in self._self_contained
 
     def dependencies(self, path: str) -> tuple[str, ...]:
-        """Returns the paths of the texts that define the types which a text uses without defining them. Types that no
-        text defines are omitted.
+        """Returns the paths of the schema files that define the named types which the file `path` uses but does not
+        define. Types that no file defines are omitted.
 
         Raises:
-            AmbiguousType: equally near texts define a type differently.
+            AmbiguousType: two files that are equally near in the directory tree define a type differently.
         """
         found: dict[str, None] = {}
         for names in self.names(path).missing():

@@ -189,7 +189,8 @@ def _refused(result: CompatCheckResult) -> int:
 
 @contextmanager
 def _registry_errors() -> Iterator[None]:
-    """Converts errors of the registry in the context to a `CommandError` with a one-line message and an exit code."""
+    """Context manager that converts errors of the registry to a `CommandError` with a one-line message and an exit
+    code."""
     from headrace.registry.errors import (
         AccessDenied,
         IncompatibleSchema,

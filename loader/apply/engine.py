@@ -137,8 +137,9 @@ class ApplierEngine:
         return Applied(state.commit_number, tuple(sorted(behind)), run.failures, tuple(run.warnings), run.outage)
 
     def _cursors(self, state: LoaderState) -> tuple[dict[str, Cursor], dict[str, str]]:
-        """Returns the cursor of each applier. Also returns, by applier, the reason why the positions that the applier
-        stores itself (`KeepsPositions`) could not be read; appliers without such an error are left out."""
+        """Returns two dictionaries by applier: the cursors, and the reasons why a cursor could not be read. Only
+        appliers that store the position of each topic themselves (`KeepsPositions`), such as in a database, can have
+        such a reason."""
         cursors: dict[str, Cursor] = {}
         unread: dict[str, str] = {}
         for applier in self._appliers:

@@ -120,10 +120,11 @@ def _wanted_at_first(step: Step) -> Iterator[_Wanted]:
 def _wanted_of(
     step: Step, time_partition: TimePartition, indexed: IndexedTimePartition, added: Added, names: frozenset[str] | None
 ) -> Iterator[_Wanted]:
-    """Returns the live files of a time partition as of the step's last commit.
+    """Returns the files that a time partition contains as of the last commit of `step` (a run of commits that an
+    applier carries out together): those that were added and not replaced by a rewrite.
 
     Args:
-        indexed: the time partition in the index of live files.
+        indexed: the time partition in the index of files.
         added: by name, the files that the step adds to the time partition; they are published from staging.
         names: if given, only files with these names are returned.
     """

@@ -14,7 +14,7 @@ def root_record(schema: Schema) -> Record:
 
 
 def load_text(record: Record) -> str:
-    """Returns the self-contained text of a load record."""
+    """Returns the text of a load schema, `record`, with the definitions of all types that it uses."""
     return self_contained_text(Schema(record))
 
 

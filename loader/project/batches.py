@@ -226,7 +226,7 @@ class RowsOfBatches:
 
     @property
     def schema_ids(self) -> Sequence[int]:
-        """The schema ids for which the core has a program, in the order in which `Taken.sources` counts them."""
+        """The schema ids for which the core has a program. `Taken.sources` contains positions in this sequence."""
         return self._ids
 
     def add(self, schema_id: int, program: Program, time_unit: int) -> None:

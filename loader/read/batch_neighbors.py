@@ -178,7 +178,7 @@ class BatchNeighbors:
 
 
 def _first_offset(piece: FetchSlice) -> int:
-    """Returns the base offset of the first batch in a response, -1 for an empty response."""
+    """Returns the base offset of the first batch in `piece`, a fetch response; -1 if it is empty."""
     return read_batch_header(piece.records).base_offset if len(piece.records) >= HEADER_BYTES else -1
 
 

@@ -268,11 +268,12 @@ class _Backfill:
         return ()
 
     def _still(self) -> tuple[LoaderState, TopicState]:
-        """Returns the newest state of the commit log and the topic's state in it, after checking that no other command
-        changed the topic's files.
+        """Returns the newest state of the commit log and the topic's state in it, after checking that the plan of the
+        backfill still holds.
 
         Raises:
-            _Stopped: another command rewrote the topic, or a load found another log or schema.
+            _Stopped: another command rewrote the topic's files, or a load recorded that the log of a partition was
+                replaced, or folded in a version of the schema.
         """
         state = self._rewrites.log.read_state()
         known = state.topics[self._topic]

@@ -49,9 +49,9 @@ class Comparison:
     """The inputs of one compatibility check of a schema for a subject. Another process with the same database can
     repeat the check from them, because they are plain values.
 
-    `config` is the subject's effective configuration. `content`, `text` and `targets` belong to the `Candidate` to
-    check. `versions` are the subject's versions to compare it with: each version number, and a hash of its schema and
-    of all schemas that this refers to (`SchemaParser.closure_key`).
+    `config` is the subject's effective configuration. `content` and `text` are those of the schema to check, and
+    `targets` identify the schemas that its references name. `versions` are the subject's versions to compare it with:
+    each version number, and a hash of its schema and of all schemas that this refers to (`SchemaParser.closure_key`).
     """
 
     subject: str

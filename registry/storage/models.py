@@ -110,12 +110,12 @@ class ContextRow(Base):
 
 
 class SchemaRow(Base):
-    """A schema in a context, with references, metadata and rules, which together are its content. `row_key` is
-    internal; clients know `id`.
+    """A schema in a context, with references, metadata and rules, which together are its content. Clients know `id` and
+    `guid`; `row_key` is internal.
 
-    `fingerprint` identifies the content. `guid` is the identifier that clients know, which several contents may share.
-    `lookup_key` is an MD5 that equal schemas share even when they are written differently. `copy` is usually 0. If an
-    import stored a content that already had an id under a second id, `copy` is this second id.
+    `fingerprint` identifies the content. Several contexts may share a `guid`. `lookup_key` is an MD5 that equal schemas
+    share even when they are written differently. `copy` is usually 0. An import may store the same content again with
+    another id; the second row has this id as `copy`.
     """
 
     __tablename__ = "schemas"

@@ -931,8 +931,8 @@ class Repository:
 
 
 def reserve_schema_id(connection: Connection, request: IdRequest) -> ReservedIds:
-    """Reserves the next id of the request's context, in its own transaction of one statement. Returns the id by
-    context. PostgreSQL only.
+    """Reserves the next id of the request's context, in its own transaction of one statement. Returns a dictionary with
+    this context and its id. PostgreSQL only.
 
     The statement does not wait for the disk. The transaction that uses the id commits later and flushes this one as
     well.
