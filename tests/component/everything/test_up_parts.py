@@ -185,23 +185,25 @@ def test_second_warehouse_needs_flag(up: Up, tmp_path: Path) -> None:
 
     refused = load("other")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.splitlines() == [
+    (line,) = refused.stderr.splitlines()
+    # Depending on the order of the tests, this `headrace up` has loaded another topic, too.
+    assert line.replace("orders and 1 more", "sales") == (
         f"headrace: nothing has been loaded into {tmp_path / 'other'} yet, but the consumer group headrace-loader "
         "shows that sales went into another warehouse; set data_dir or loader.warehouse to the earlier one, or load "
         "all messages again into a second one: headrace load --new-warehouse"
-    ]
+    )
     assert not (tmp_path / "other").exists()
     assert load("other", "--config", str(of_others(tmp_path))).returncode == 0
-    assert not any((tmp_path / "other").glob("sales*"))
+    assert not any(any((tmp_path / "other").glob(f"{topic}*")) for topic in ("sales", "orders"))
     assert load("another", "--new-warehouse").returncode == 0
     assert load("another").returncode == 0
     commands.close()
 
 
 def of_others(directory: Path) -> Path:
-    """Returns settings of a loader that excludes sales, which another one loads."""
+    """Returns settings of a loader that excludes the topics that another one loads."""
     file = directory / "others.toml"
-    file.write_text('[loader]\ntopics_exclude = ["sales"]\n')
+    file.write_text('[loader]\ntopics_exclude = ["sales", "orders"]\n')
     return file
 
 

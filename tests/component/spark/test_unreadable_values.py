@@ -188,7 +188,7 @@ def load(directory: Path, monkeypatch: pytest.MonkeyPatch, plan: TopicPlan, sent
         for offset, value in enumerate(bodies)
     ]
 
-    def read_records(fetch: object, offsets: OffsetRange, take: Any, tally: Any, **named: object) -> None:
+    def read_records(fetch: object, offsets: OffsetRange, take: Any, tally: Any, options: object) -> None:
         tally.mark(records)
         tally.count(records)
         take(records)
