@@ -24,6 +24,7 @@ import gc
 import os
 import select
 import signal
+import socket
 import sys
 import time
 from types import FrameType
@@ -57,11 +58,19 @@ def serve(args: argparse.Namespace, settings: Settings, run_once: RunOnce) -> in
     # The environment of the start: a load adds secrets for its tasks, which must not count as changed settings.
     environment = dict(os.environ)
     closing = contextlib.closing(LoadSession(outlives_load=True))
-    with _sigterm_handled_by(_exit_for_restart), closing as session, _response_stream() as responses:
+    with (
+        _wakeup_by_signals() as wakeup,
+        _sigterm_handled_by(_exit_for_restart),
+        closing as session,
+        _response_stream() as responses,
+    ):
         _import_all()
         print("ready load=waiting", file=responses, flush=True)
         last_used_at = time.monotonic()
-        while (is_requested := _is_load_requested(_idle_time_left_s(settings, session, last_used_at))) is not None:
+        while True:
+            is_requested = _is_load_requested(wakeup, _idle_time_left_s(settings, session, last_used_at))
+            if is_requested is None:
+                return EXIT_OK
             if not is_requested or settings_from(args, environment) != settings or _has_died(session):
                 return EXIT_RESTART
             metastore_uses = session.metastore_uses
@@ -74,7 +83,6 @@ def serve(args: argparse.Namespace, settings: Settings, run_once: RunOnce) -> in
             if session.is_open and not (session.is_alive and may_outlive_load(settings)):
                 return EXIT_RESTART
             _collect_garbage(session)
-        return EXIT_OK
 
 
 def _collect_garbage(session: LoadSession) -> None:
@@ -121,12 +129,32 @@ def _has_died(session: LoadSession) -> bool:
     return session.is_open and not session.is_alive
 
 
-def _is_load_requested(wait_s: float | None) -> bool | None:
-    """Waits up to `wait_s` for a request. Returns whether one arrived, or None at the end of the input."""
+def _is_load_requested(wakeup: socket.socket, wait_s: float | None) -> bool | None:
+    """Waits up to `wait_s`, or until a signal arrives, for a request. Returns whether one arrived, or None at the end
+    of the input.
+
+    Args:
+        wakeup: as `_wakeup_by_signals` gives it.
+    """
     # Not poll(2): its timeout is limited to 25 days.
-    if not select.select([sys.stdin], (), (), wait_s)[0]:
+    readable, _, _ = select.select([sys.stdin, wakeup], (), (), wait_s)
+    if sys.stdin not in readable:
         return False
     return True if os.read(sys.stdin.fileno(), REQUEST_BYTES_MAX) else None
+
+
+@contextlib.contextmanager
+def _wakeup_by_signals() -> Iterator[socket.socket]:
+    """Gives a socket that becomes readable when a signal arrives. Without it, select(2) would not end for a signal
+    that arrives just before it starts: Python runs the handler only after the call."""
+    wakeup, written = socket.socketpair()
+    with wakeup, written:
+        written.setblocking(False)
+        before = signal.set_wakeup_fd(written.fileno())
+        try:
+            yield wakeup
+        finally:
+            signal.set_wakeup_fd(before)
 
 
 @contextlib.contextmanager

@@ -212,6 +212,7 @@ def test_process_ends_after_a_load_if_spark_may_not_idle(process: LoadServer) ->
     assert process.session.is_closed
 
 
+@pytest.mark.timeout(60)
 def test_sigterm_between_loads_closes_spark(process: LoadServer) -> None:
     before = signal.getsignal(signal.SIGTERM)
 
@@ -221,9 +222,11 @@ def test_sigterm_between_loads_closes_spark(process: LoadServer) -> None:
         return process.with_spark()
 
     def report_when_idle() -> None:
-        while signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        while not process.session.times_tidied:
             time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+        # To this thread, so that it does not end select(2) of the main thread: as when it arrives just before the call.
+        signal.raise_signal(signal.SIGTERM)
 
     process.at_load = reported_later
     with pytest.raises(SystemExit) as ended:
