@@ -80,7 +80,9 @@ def _millis_time(inner: Skip, what: str) -> Skip:
         if q - p > SAFE_TIMESTAMP_BYTES:
             n, _ = read_varint(b, p)
             if abs(n) > TIMESTAMP_MS_MAX:
-                raise UnreadableValue(f"{what} {n} is beyond the range of microseconds in queries, {TIMESTAMP_MS_MAX}")
+                raise UnreadableValue(
+                    f"{what} {n} is outside the range that queries convert to microseconds, ±{TIMESTAMP_MS_MAX}"
+                )
         return q
 
     return skip

@@ -233,7 +233,7 @@ def _parse(path: Path, document: Any) -> tuple[str, list[Topic], int]:
                 raise CorruptFile(path, f"two topics have the {field_name} {value}")
         return str(document["cluster_id"]), topics, epoch
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise CorruptFile(path, f"an entry cannot be parsed: {error!r}") from error
+        raise CorruptFile(path, f"a field is missing or invalid: {error!r}") from error
 
 
 def _topic(path: Path, row: Mapping[str, Any]) -> Topic:

@@ -371,7 +371,7 @@ def parse_times(
         if n & 1 or delta <= last_delta:
             raise ValueError("offsets do not increase")
         if not p < end <= len(b):
-            raise ValueError("a record does not have the length of its prefix")
+            raise ValueError("the length prefix of a record does not match its content")
         last_delta, p = delta, end
         yield base_offset + delta, _wrap_int64(time_ms)
     if p != len(b):

@@ -415,7 +415,7 @@ def _parse_value(value: Any, expected_type: Any) -> Any:
         return str(value).lower() == "true"
     if expected_type == Mapping[str, str]:
         if not isinstance(value, Mapping) or not all(isinstance(item, str) for item in value.values()):
-            raise ValueError("expected a table of strings")
+            raise ValueError("expected a TOML table whose values are strings")
         return dict(value)
     if expected_type == tuple[Mapping[str, Any], ...]:
         if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):

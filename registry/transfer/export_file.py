@@ -154,7 +154,10 @@ class _Reader:
         known_scopes = set(snapshot.scopes)
         stray = next((scope for scope in (*self._configs, *self._modes) if scope not in known_scopes), None)
         if stray is not None:
-            raise ExportFileInvalid(self._name, f"configuration or mode of {stray!r} without a version or context line")
+            raise ExportFileInvalid(
+                self._name,
+                f"the file configures {stray!r}, but has no line for it; export the registry again",
+            )
         return snapshot
 
     def _object(self, content: bytes) -> dict[str, Any]:
@@ -171,7 +174,9 @@ class _Reader:
 
     def _read_header(self, kind: str, fields: _Fields) -> None:
         if kind != "header" or fields.text("what") != WHAT:
-            raise ValueError(f'expected the header of a file whose "what" is {WHAT!r}')
+            raise ValueError(
+                f'expected a line with "kind": "header" and "what": {WHAT!r}; is this an export file?'
+            )
         number = fields.number("format", 2**31)
         if number != FORMAT:
             raise ValueError(f"expected format {FORMAT}, found {number}; a newer headrace can read it")
