@@ -113,11 +113,12 @@ class TokenKeys:
             raise TokenKeysUnusable(f"the token keys {self._source} cannot be read: {cause}") from error
         except (jwt.PyJWTError, ValueError, AttributeError, TypeError) as error:
             raise TokenKeysUnusable(f"the token keys {self._source} are not a JSON Web Key Set: {error}") from error
-        self._keys = {key.key_id: key for key in found.keys if key.key_type in KEY_KINDS}
-        if not self._keys:
+        keys = {key.key_id: key for key in found.keys if key.key_type in KEY_KINDS}
+        if not keys:
             raise TokenKeysUnusable(
                 f"the token keys {self._source} contain no public RSA, EC or Ed25519 key; use the key set of the issuer"
             )
+        self._keys = keys
 
     def _text(self) -> str:
         if not self._is_url:

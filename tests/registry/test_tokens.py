@@ -158,10 +158,12 @@ def test_keys_are_reloaded_for_unknown_ids_but_not_for_every_token(keys_file: Pa
     tokens.verify(token("EdDSA"))
     with pytest.raises(TokenRejected):
         tokens.verify(token())
-    # An unreadable key set leaves the previous keys in use. A withdrawn key is accepted for an hour at most.
-    keys_file.write_text("")
-    now = REFRESH_S + KEYS_AGE_S
-    tokens.verify(token("EdDSA"))
+    # An unusable key set leaves the previous keys in use. A withdrawn key is accepted for an hour at most.
+    secret = {"kty": "oct", "k": "c2VjcmV0", "kid": "s", "alg": "HS256"}
+    for unusable in ("", json.dumps({"keys": [secret]})):
+        keys_file.write_text(unusable)
+        now += KEYS_AGE_S
+        tokens.verify(token("EdDSA"))
     keys_file.write_text(key_set(ES256=KEYS["ES256"]))
     now += KEYS_AGE_S
     with pytest.raises(TokenRejected):
