@@ -163,7 +163,7 @@ class PoolFailed(LoaderError):
 
 
 class NoSuchTopic(LoaderError):
-    """A topic named by the user cannot be loaded."""
+    """A topic that the user named is not on the brokers, or is excluded by the settings."""
 
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(f"the topic {topic} {reason}")

@@ -56,8 +56,8 @@ class RunDependencies:
     """The interfaces that a run uses.
 
     `run_units` runs work units on the pool of tasks. `tables_are_open` returns whether a Spark session is open, so that
-    comparing tables costs little. `now_ms` is the wall clock; it is used for messages, the age of staging directories
-    and `headrace.complete_until` only.
+    comparing tables costs little. `now_ms` is the wall clock. It is used for times in commits and reports, the age of
+    staging directories and replaced files, the check for message times in the future, and `headrace.complete_until`.
     """
 
     cluster: Cluster

@@ -77,7 +77,7 @@ class Grant:
 
 
 class BrokerPermissions:
-    """The permissions of one user, from all grants that name the user."""
+    """The permissions of one user, from all grants to the user and to `*` (every user)."""
 
     __slots__ = ("_cached", "grants")
 

@@ -299,7 +299,10 @@ def _partitions(reader: Reader) -> dict[TopicIdPartition, int]:
         topic_id = bytes(reader.raw(16))
         indexes = [reader.i32() for _ in range(reader.array_size())]
         epochs = _tagged(reader).get(EPOCHS_TAG)
-        if epochs is not None and epochs.array_size() != len(indexes):
-            raise MalformedMessage("it does not have as many member epochs as partitions")
+        if epochs is not None and (epoch_count := epochs.array_size()) != len(indexes):
+            raise MalformedMessage(
+                f"the assignment of a consumer group member has {epoch_count} epochs for {len(indexes)} partitions of "
+                "a topic"
+            )
         found.update({(topic_id, index): epochs.i32() if epochs is not None else 0 for index in indexes})
     return found

@@ -467,14 +467,14 @@ class PartitionLog:
         return offset >= self._visible_base
 
     def batches(self, offset: int) -> Iterator[tuple[LocatedBatch, bytes]]:
-        """Yields each readable batch, starting with the one that contains `offset`: its header with its file position,
-        and its bytes."""
+        """Yields each batch below the high watermark, starting with the one that contains `offset`: its header with its
+        file position, and its bytes."""
         for base, located in self.located_batches(offset):
             yield located, self.segments.bytes_of(base, located)
 
     def located_batches(self, offset: int) -> Iterator[tuple[int, LocatedBatch]]:
-        """Yields two values for each readable batch, starting with the one that contains `offset`: the base offset of
-        its segment, and its header with its file position. The log must not change during iteration."""
+        """Yields two values for each batch below the high watermark, starting with the one that contains `offset`: the
+        base offset of its segment, and its header with its file position. The log must not change during iteration."""
         return self.segments.located_batches(offset, self._visible)
 
     def epoch_end(self, epoch: int) -> tuple[int, int] | None:

@@ -18,7 +18,7 @@ class ApiVersions:
     `served_from` are advertised but refused.
 
     From `flexible_from` on, requests and responses use compact encodings: request header version 2, response header
-    version 1.
+    version 1. Responses of the API ApiVersions always have header version 0.
     """
 
     key: int

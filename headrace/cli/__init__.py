@@ -235,7 +235,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 def _help(args: argparse.Namespace) -> NoReturn:
     _parser(args.words).parse_args([*args.words, "--help"])
-    raise AssertionError("--help ends the command")
+    raise AssertionError("argparse did not exit after it printed the help")
 
 
 def command_parser(name: str) -> argparse.ArgumentParser:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from headrace.hive_ddl.errors import StaleRevision
-from headrace.hive_ddl.ops import Op, PartitionValues
+from headrace.hive_ddl.errors import ForeignTable, StaleRevision
+from headrace.hive_ddl.ops import DropTable, Op, PartitionValues
 from headrace.hive_ddl.plan import plan_table
-from headrace.hive_ddl.table import TableState
+from headrace.hive_ddl.table import TOPIC, TableState
 
 
 class Executor(Protocol):
@@ -20,8 +20,8 @@ class Executor(Protocol):
 
     @property
     def has_compare_and_set(self) -> bool:
-        """Whether `SetProperties` is an atomic compare-and-set. Otherwise the executor reads the revision before it
-        writes, and a concurrent write between the two is not detected."""
+        """Whether `SetProperties` is an atomic compare-and-set of the table property `headrace.revision`. Otherwise the
+        executor compares this property and then writes, and a concurrent write between the two is not detected."""
         ...
 
     def ensure_database(self, name: str) -> None:
@@ -71,3 +71,17 @@ def check_creation(current: TableState, desired: TableState) -> None:
     is_ours = current.topic == desired.topic and current.revision == desired.revision
     if not is_ours and plan_table(current, desired):
         raise StaleRevision(desired.database, desired.name, "", current.revision or "")
+
+
+def check_owner(op: DropTable, owner: str | None) -> None:
+    """Checks whether a table that is to be dropped belongs to the topic.
+
+    Args:
+        owner: the topic in the table's properties, None without one.
+
+    Raises:
+        ForeignTable: the table does not belong to the topic.
+    """
+    if owner != op.topic:
+        reason = f"the table has no property {TOPIC}" if owner is None else f"the table belongs to topic {owner}"
+        raise ForeignTable(op.database, op.name, op.topic, reason)

@@ -192,8 +192,9 @@ class Folding(TypeFolding):
     def renamed(
         self, columns: Sequence[Field], node: Record, path: str, within: frozenset[Name], reserved: Container[str]
     ) -> Sequence[Field]:
-        """Returns the columns of a load record after the renames of this version. If an alias of a field is a source of
-        a column, the field has been renamed, and the column gets the field's name.
+        """Returns the columns of a load record after the renames of this version. A field has been renamed if it is not
+        a source of a column yet, and one of its aliases is a source of a column and not the name of a field of `node`.
+        The column gets the field's name if `rename` permits it.
 
         Args:
             columns: the columns before the renames.

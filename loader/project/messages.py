@@ -342,10 +342,11 @@ class Enough(Exception):
 
 class UnknownIds:
     """Collects, from the rest of a range, the schema ids that the plan does not know, in the order of the log.
+    Pass `take` to `read_range`.
 
     Args:
-        first: the id that stopped the range.
-        tally: the classification of the offsets that are read ahead, with their bytes.
+        first: the unknown id that stopped the range.
+        tally: the tally that the same `read_range` updates; its `bytes_read` is compared with `bytes_max`.
         ids_max: limits the number of ids.
         bytes_max: limits the bytes read ahead; all of them are read again later.
     """

@@ -177,7 +177,7 @@ def read_range(
     """Reads a range. Passes its data records to `take`, in order and batch by batch, and updates `tally`.
 
     When a batch is passed on, all its offsets are counted in the tally. After an error, `tally.position` is the first
-    offset that was not read. If the log no longer holds the end of the range, the range ends with a gap.
+    offset that was not read. If compaction deleted the last records of the range, their offsets count as a gap.
 
     Args:
         fetch: sends fetch requests for the partition.
@@ -189,8 +189,9 @@ def read_range(
         MisplacedBatch: a batch is not at the offset that it states.
         CorruptBatch: a batch is corrupt, and `options.skip_corrupt` is None or the next offset is unknown.
             `tally.position` is not beyond the start of the batch.
-        KafkaUnavailable: the log ends before the range does, or the broker throttles indefinitely.
-        KafkaError: raised by `fetch`.
+        KafkaUnavailable: the broker returned no records for `options.patience_s`, for example because the last stable
+            offset is below the end of the range; or the broker throttles indefinitely.
+        KafkaError: raised by `fetch`, for example `OffsetOutOfRange` if retention deleted offsets that are to be read.
     """
     _RangeReader(fetch, offsets, take, tally, options).read()
 

@@ -69,7 +69,8 @@ class ServerCertificate:
 
 
 class ReservedPort:
-    """Reserves an address until it is closed; port 0 chooses a free port.
+    """On Linux, reserves an address until `close`; only processes of this user can listen on it, such as the registry's
+    workers. On other systems, checks the address and reserves nothing. Port 0 chooses a free port.
 
     Raises:
         OSError: the address is in use or does not belong to this machine.
