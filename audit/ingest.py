@@ -67,7 +67,7 @@ class RowDecoder:
         except Exception as error:  # fastavro raises errors of many types for corrupt bytes
             raise BadAuditMessage(f"an audit message does not match its schema {schema_id}: {error}") from error
         if not isinstance(message, dict):
-            raise BadAuditMessage(f"an audit message of schema {schema_id} is not a record")
+            raise BadAuditMessage(f"an audit message has the schema {schema_id}, which is not a record")
         return from_message(message)
 
 

@@ -20,7 +20,8 @@ ANY_PARTITION: Final = -1
 
 
 class Tier(StrEnum):
-    """A stage that counts messages, in the order in which messages pass the stages."""
+    """A stage at which messages are counted, in the order in which messages pass the stages. The loader counts for two
+    of them: `BROKER`, the messages in the log, and `LOADER`, those that it wrote, quarantined or skipped."""
 
     PRODUCER = "producer"
     BROKER = "broker"
@@ -90,11 +91,13 @@ class AuditRow:
             and self.window_start_ms not in SPECIAL_WINDOWS
             and window_start(self.window_start_ms) != self.window_start_ms
         ):
-            raise ValueError(f"{self.window_start_ms} is not the start of a window of {WINDOW_MS} ms")
+            raise ValueError(
+                f"an audit row has the window start {self.window_start_ms} ms; no window of {WINDOW_MS} ms starts then"
+            )
         if not 0 <= self.fingerprint <= FINGERPRINT_MASK:
             raise ValueError(f"the fingerprint {self.fingerprint} is not a 64-bit number")
         if min(self.count, self.bytes, self.sent) < 0:
-            raise ValueError("count, bytes and sent cannot be negative")
+            raise ValueError("the fields count, bytes and sent of an audit row cannot be negative")
 
 
 def counted_row_id(instance: str, sequence: int) -> str:

@@ -116,7 +116,7 @@ def from_message(message: Mapping[str, Any]) -> AuditRow:
     except KeyError as error:
         raise BadAuditMessage(f"an audit message has no field {error.args[0]!r}") from error
     except (ValueError, TypeError) as error:
-        raise BadAuditMessage(f"an audit message is not a row: {error}") from error
+        raise BadAuditMessage(f"an audit message has an invalid value: {error}") from error
 
 
 def signed64(number: int) -> int:

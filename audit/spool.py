@@ -280,7 +280,7 @@ def leftover_spools(directory: Path) -> Iterator[LeftoverSpool]:
 def _read(descriptor: int) -> Iterator[AuditRow]:
     header = json.loads(os.pread(descriptor, _HEADER_BYTES, 0).rstrip(b"\0"))
     if header["format"] != FORMAT:
-        raise ValueError(f"format {header['format']}, expected {FORMAT}")
+        raise ValueError(f"the spool has format {header['format']}, but this release reads format {FORMAT}")
     died_at_ms = os.fstat(descriptor).st_mtime_ns // 1_000_000
     content = os.pread(descriptor, SLOTS * _SLOT_BYTES, _HEADER_BYTES)
     for at in range(0, len(content) - _SLOT_BYTES + 1, _SLOT_BYTES):

@@ -73,7 +73,7 @@ class DefaultValidator:
             case Record():
                 return self._record(node, value)
             case Reference():
-                raise AssertionError(f"unresolved reference {node.name}")
+                raise AssertionError(f"the reference to type {node.name} was not resolved")
 
     def own(self, field: Field) -> str | None:
         """Returns a description of why the default of this field is not valid, or None if it is. The field must have a

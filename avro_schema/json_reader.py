@@ -37,6 +37,7 @@ _STRING_BODY = re.compile(r'[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)((?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)")
 _WORD = re.compile(r"[A-Za-z0-9_.+-]{1,40}")
 _LITERALS = {"true": True, "false": False, "null": None}
+_UNPAIRED_SURROGATE = r"an unpaired surrogate (\ud800 to \udfff), which UTF-8 cannot represent; remove it"
 
 
 class JsonObject(dict[str, JsonValue]):
@@ -111,11 +112,11 @@ def read_json(text: str, source: str = "") -> JsonDocument:
     if len(text) > TEXT_CHARS_MAX:
         document.fail(f"the text has {len(text)} characters; the limit is {TEXT_CHARS_MAX}", 0)
     if text.startswith("\ufeff"):
-        document.fail("the text begins with a byte order mark; save it as UTF-8 without one", 0)
+        document.fail("the text begins with a byte order mark; save it as UTF-8 without byte order mark", 0)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        document.fail("lone surrogate: half of a character outside the basic plane", error.start)
+        document.fail(_UNPAIRED_SURROGATE, error.start)
     start = _skip(text, 0)
     document.offset = start
     document.root, end = _read_value(document, start, 1)
@@ -264,7 +265,7 @@ def _read_string(document: JsonDocument, at: int) -> tuple[str, int]:
         try:
             value.encode("utf-8")
         except UnicodeEncodeError:
-            document.fail("lone surrogate: half of a character outside the basic plane", at)
+            document.fail(_UNPAIRED_SURROGATE, at)
     return value, match.end()
 
 
@@ -278,7 +279,7 @@ def _read_scalar(document: JsonDocument, at: int) -> tuple[JsonValue, int]:
         document.fail(f"expected a JSON value, found {_describe_at(text, at)}", at)
     digits = match.group()
     if len(digits) > NUMBER_CHARS_MAX:
-        document.fail(f"a number of {len(digits)} characters; the limit is {NUMBER_CHARS_MAX}", at)
+        document.fail(f"the number has {len(digits)} characters; the limit is {NUMBER_CHARS_MAX}", at)
     if not match.group(1):
         return int(digits), match.end()
     number = float(digits)

@@ -120,7 +120,7 @@ class _Parser:
     def parse_type(self, value: JsonValue, offset: int, pointer: str, namespace: str) -> Type:
         self.nodes += 1
         if self.nodes > NODES_MAX:
-            self.fail(f"more than {NODES_MAX} types in one schema", offset, pointer)
+            self.fail(f"the schema has more than {NODES_MAX} types", offset, pointer)
         if isinstance(value, str):
             kind = PRIMITIVES.get(value)
             if kind is not None:
@@ -150,7 +150,7 @@ class _Parser:
         for i, item in enumerate(value):
             where, at = f"{pointer}/{i}", item_offset(value, i)
             if isinstance(item, list):
-                self.fail("a union directly inside a union; put its branches into the outer one", at, where)
+                self.fail("a union directly inside a union; put its branches into the outer union", at, where)
             branch = self.parse_type(item, at, where, namespace)
             key = _branch_key(branch)
             if key in seen:
@@ -184,7 +184,7 @@ class _Parser:
 
     def inner(self, value: JsonObject, key: str, pointer: str, namespace: str) -> Type:
         if key not in value:
-            self.fail(f'{value["type"]} without "{key}"; expected the schema of its {key}', value.offset, pointer)
+            self.fail(f'the {value["type"]} needs "{key}", the schema of its {key}', value.offset, pointer)
         return self.parse_type(value[key], value.offsets[key], f"{pointer}/{key}", namespace)
 
     def parse_record(self, value: JsonObject, pointer: str, namespace: str) -> Type:
@@ -192,7 +192,7 @@ class _Parser:
         items = value.get("fields")
         if not isinstance(items, list):
             self.fail(
-                f'record {name.full} without a list of "fields"', value.offsets.get("fields", value.offset), pointer
+                f'record {name.full} needs a list of "fields"', value.offsets.get("fields", value.offset), pointer
             )
         outermost = name not in self.open
         self.open.add(name)
@@ -218,7 +218,9 @@ class _Parser:
             self.fail(f"{shorten(value)} is not a field; expected an object with name and type", offset, pointer)
         name = value.get("name")
         if not isinstance(name, str):
-            self.fail(f'a field of {owner.full} without "name"', value.offsets.get("name", offset), pointer)
+            self.fail(
+                f'a field of record {owner.full} needs a "name" (a string)', value.offsets.get("name", offset), pointer
+            )
         if not is_name(name):
             self.fail(f'"{name}" is not a field name; expected {NAME_RULE}', value.offsets["name"], f"{pointer}/name")
         if name in seen:
@@ -275,7 +277,7 @@ class _Parser:
         order = _ORDERS.get(text.lower()) if isinstance(text, str) else None
         if order is None:
             self.fail(
-                f"{shorten(text)} is not an order; expected ascending, descending or ignore",
+                f"{shorten(text)} is not a sort order of a field; expected ascending, descending or ignore",
                 value.offsets["order"],
                 f"{pointer}/order",
             )
@@ -301,7 +303,7 @@ class _Parser:
         items = value.get("symbols")
         if not isinstance(items, list):
             self.fail(
-                f'enum {name.full} without a list of "symbols"', value.offsets.get("symbols", value.offset), pointer
+                f'enum {name.full} needs a list of "symbols"', value.offsets.get("symbols", value.offset), pointer
             )
         seen: dict[str, None] = {}
         for i, symbol in enumerate(items):
@@ -333,7 +335,9 @@ class _Parser:
     def names_of(self, value: JsonObject, pointer: str, namespace: str) -> tuple[Name, tuple[Name, ...]]:
         text = value.get("name")
         if not isinstance(text, str):
-            self.fail(f'{value["type"]} without "name"', value.offsets.get("name", value.offset), pointer)
+            self.fail(
+                f'the {value["type"]} needs a "name" (a string)', value.offsets.get("name", value.offset), pointer
+            )
         space = value.get("namespace", namespace)
         name = full_name(text, space if isinstance(space, str) else namespace)
         problem = name_problem(name, check_namespace=self.strict)
@@ -463,7 +467,7 @@ def _branch_key(branch: Type) -> str:
         case Map():
             return "map"
         case Union():
-            raise AssertionError("a union in a union was refused before")
+            raise AssertionError("a union directly inside a union was rejected earlier")
     return branch.name.full
 
 

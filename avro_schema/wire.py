@@ -56,7 +56,10 @@ def _schema_id(data: bytes, where: str) -> int:
         magic = data[:1]
         if magic not in (b"", b"\x00"):
             raise FramingError(f"{where} begins with byte {magic[0]}, expected the magic byte 0", "bad-magic")
-        raise FramingError(f"{where} has {len(data)} bytes, expected a magic byte and a 4-byte schema id", "too-short")
+        raise FramingError(
+            f"{where} has {len(data)} bytes, expected at least {PREFIX_BYTES}: the magic byte 0 and a 4-byte schema id",
+            "too-short",
+        )
     magic, schema_id = _PREFIX.unpack_from(data)
     if magic == MAGIC_GUID and where == "the header":
         raise FramingError("the header carries a schema GUID, which is not supported; expected a schema id", "guid")

@@ -144,7 +144,7 @@ class TokenVerifier:
         try:
             key = self._keys.key(jwt.get_unverified_header(token).get("kid"))
             if key is None:
-                raise TokenRejected("the issuer has no key with the id in the token")
+                raise TokenRejected("the key id (kid) of the token is missing or is not that of a key of the issuer")
             claims: dict[str, Any] = jwt.decode(
                 token,
                 key,

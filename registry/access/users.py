@@ -81,7 +81,8 @@ def parse_users(text: str) -> RegistryAccessPolicy:
     """Parses the content of a users file.
 
     Raises:
-        UsersFileInvalid: a line is malformed or contradicts another line.
+        UsersFileInvalid: a line is malformed, contradicts another line or names a user that is not defined; or the
+            file has no user, no role and no grant for anonymous clients.
     """
     hashes: dict[str, PasswordHash | None] = {}
     subjects: dict[str, str] = {}
@@ -132,7 +133,7 @@ def user_line(name: str, password_hash: PasswordHash) -> str:
 def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(text.splitlines(), 1):
         if len(line) > LINE_CHARS_MAX:
-            raise UsersFileInvalid(f"line {number}: it is longer than {LINE_CHARS_MAX} characters")
+            raise UsersFileInvalid(f"line {number} is longer than {LINE_CHARS_MAX} characters")
         words = _COMMENT.sub("", line).split()
         if not words:
             continue
@@ -158,7 +159,7 @@ def _new_name(name: str, existing: Mapping[str, object]) -> str:
             f"the user name {name!r} is empty or contains a colon, blank, number sign or control character"
         )
     if name in existing:
-        raise ValueError(f"user {name} is already defined")
+        raise ValueError(f"user {name} is already defined in an earlier line; remove one of the two lines")
     if len(existing) >= USERS_MAX:
         raise ValueError(f"there are more than {USERS_MAX} users; use tokens with roles for more")
     return name

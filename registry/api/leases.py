@@ -94,10 +94,12 @@ class Leases:
                     batch.revisions = await self._revision_reader.read(batch.subject_ids)
                     self._revision, self._checked_at = batch.revisions.revision, started_at
                 except StoreError as error:
-                    logger.warning("cache_not_checked reason=revisions unreadable cause=%s", error)
+                    logger.warning(
+                        "cache_not_checked action=handling waiting requests without the cache cause=%s", error
+                    )
                 except Exception:
                     # The waiting requests continue without the cache instead of waiting forever.
-                    logger.exception("cache_not_checked reason=revisions unreadable")
+                    logger.exception("cache_not_checked action=handling waiting requests without the cache")
                 finally:
                     batch.done.set()
         finally:

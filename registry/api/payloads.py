@@ -59,7 +59,7 @@ _STORABLE = validate.And(lambda text: _require_storable(text))
 
 def _require_storable(text: str) -> bool:
     if not is_storable(text):
-        raise ValidationError("Expected text without control characters and lone surrogates.")
+        raise ValidationError(r"Expected text without control characters and unpaired surrogates (\ud800 to \udfff).")
     return True
 
 

@@ -105,4 +105,4 @@ def call(application: WsgiApplication, environ: dict[str, Any]) -> AppResponse:
 
 
 def _no_writing(_: bytes) -> None:
-    raise RuntimeError("the application must return its body instead of writing it")
+    raise RuntimeError("the WSGI application called write(), which is not supported; return the body instead")

@@ -26,7 +26,9 @@ class BasicAuth:
 
     def __post_init__(self) -> None:
         if ":" in self.user or not is_text(self.user + self.password):
-            raise ValueError("a user cannot contain a colon, and user and password no control characters")
+            raise ValueError(
+                "user name and password must be printable characters, and the user name cannot contain a colon"
+            )
 
     def header(self) -> str:
         return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()

@@ -197,7 +197,7 @@ class Transport:
                 if not left or self._clock() >= give_up_at or not _is_retried(call, response.status):
                     return response
                 self._record_error_response(server, attempts, response)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        raise AssertionError("this line is never reached: the last attempt returns or raises")
 
     def _record_failure(self, server: Server, call: ApiCall, attempts: _Attempts, failure: RequestFailed) -> None:
         if failure.may_have_executed and not call.is_repeatable:

@@ -110,8 +110,8 @@ def make_request_recorder(counts: SharedCounts, access_log: str) -> RequestRecor
     if not counts.claim():
         # The slots of replaced workers are free again when those have ended.
         logger.error(
-            "requests_not_counted cause=all slots are in use; the requests of this worker are missing in /metrics "
-            "until SIGHUP replaces it"
+            "requests_not_counted cause=replaced workers that have not ended use all counters; the requests of this "
+            "worker are missing in /metrics until SIGHUP replaces it"
         )
         return RequestRecorder(None, log)
     return RequestRecorder(RequestMetrics(counts), log)

@@ -190,7 +190,8 @@ def parse_response(body: Any, url: str) -> ReplicationResponse:
         number = body["format"]
         if number != FORMAT:
             raise InvalidResponse(
-                f"{url} replicates in format {number}, expected {FORMAT}; run the same release in both places"
+                f"the source registry {url} sends replication format {number}, but this replica reads format {FORMAT}; "
+                "run the same release of headrace in both"
             )
         return ReplicationResponse(
             str(body["source"]),

@@ -161,7 +161,7 @@ class Replica:
             update, states = self._build_update(response, response.states)
             result = self._write_update(polled_ms, update)
         except ReplicaDiverged as error:
-            logger.warning("full_replication_needed cause=%s", error)
+            logger.warning("full_replication_needed action=fetching all subjects cause=%s", error)
             self._reset()
             self._needs_full_copy = True
             return RoundResult.CHANGED
@@ -217,7 +217,7 @@ class Replica:
             )
 
         self._database.write(write)
-        logger.info("replication_started url=%s source=%s", self._source.url, response.source)
+        logger.info("replication_started url=%s source_id=%s", self._source.url, response.source)
 
     def _build_update(
         self, response: ReplicationResponse, states: Mapping[str, SubjectState]
@@ -281,7 +281,9 @@ class Replica:
         for context, fingerprints in desired.items():
             local = {} if self._needs_full_copy else self._fingerprints(context, fingerprints)
             if any(local.get(schema_id, fingerprint) != fingerprint for schema_id, fingerprint in fingerprints.items()):
-                raise ReplicaDiverged(f"ids of context {context} have other schemas than in the source")
+                raise ReplicaDiverged(
+                    f"schema ids of context {context} have other schemas in the source registry than in this replica"
+                )
             missing_keys |= {(context, schema_id) for schema_id in fingerprints.keys() - local.keys()}
         return missing_keys
 
@@ -387,7 +389,7 @@ def promote(database: Database, now_ms: int) -> ReplicationState:
         return promoted
 
     promoted = database.write(write)
-    logger.info("registry_promoted source=%s lag_s=%.1f", promoted.source, promoted.lag_s(now_ms))
+    logger.info("registry_promoted source_id=%s lag_s=%.1f", promoted.source, promoted.lag_s(now_ms))
     return promoted
 
 

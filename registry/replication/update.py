@@ -165,12 +165,16 @@ def _row_key(repository: Repository, context: str, version: ReplicatedVersion, u
     found = repository.schema(context, version.schema_id)
     if found is not None:
         if found.content.fingerprint != version.fingerprint:
-            raise ReplicaDiverged(f"id {version.schema_id} of context {context} has another schema in the source")
+            raise ReplicaDiverged(
+                f"schema id {version.schema_id} of context {context} has another schema in the source registry than "
+                "in this replica"
+            )
         return found.row_key
     response = update.schemas.get((context, version.schema_id))
     if response is None or response.schema.content.fingerprint != version.fingerprint:
         raise ReplicaDiverged(
-            f"the schema of id {version.schema_id} in context {context} was deleted in the source meanwhile"
+            f"the source registry deleted or replaced schema id {version.schema_id} of context {context} during this "
+            "replication round"
         )
     schema = response.schema
     is_copy = repository.schema_with_content(context, schema.content) is not None

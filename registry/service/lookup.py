@@ -461,7 +461,7 @@ class RestrictedLookup(Lookup):
     def _readable(self, repository: Repository, schemas: list[StoredSchema]) -> list[StoredSchema]:
         found = [schema for schema in schemas if self._is_readable(repository, schema)]
         if not found:
-            raise AccessDenied("Denied: no subject that uses this schema may be read")
+            raise AccessDenied("Denied: no permission to read a subject that uses this schema")
         return found
 
     def _is_readable(self, repository: Repository, schema: StoredSchema) -> bool:

@@ -393,7 +393,9 @@ class Registration:
         # Versions are locked in the order in which deletions lock them, so that transactions cannot deadlock.
         for target, version in sorted(targets):
             if not repository.lock_referenced_version(target, version, deleted=is_import):
-                raise WriteConflict(f"the referenced version {version} of {target} was deleted by another request")
+                raise WriteConflict(
+                    f"the referenced version {version} of {target} was deleted by another request; try again"
+                )
         repository.list_context(plan.context)
         schema = _locked_schema(repository, plan) if plan.known is not None else _new_schema(repository, plan, now_ms)
         if not is_import:
@@ -461,11 +463,12 @@ def _locked_schema(repository: Repository, plan: _RegistrationPlan) -> StoredSch
         WriteConflict: the schema was deleted or soft-deleted after the plan was made.
     """
     assert plan.known is not None
+    described = f"schema id {plan.known.schema_id} of context {plan.context}"
     if not repository.lock_schema(plan.known.row_key):
-        raise WriteConflict("the schema was deleted by another request")
+        raise WriteConflict(f"{described} was deleted by another request; try again")
     # Checked again, because the previous holder of the lock may have deleted its last live version.
     if not plan.revives and repository.is_soft_deleted_for(plan.known.row_key, plan.subject):
-        raise WriteConflict("the schema was soft-deleted by another request")
+        raise WriteConflict(f"{described} was soft-deleted by another request; try again")
     return plan.known
 
 
@@ -480,7 +483,9 @@ def _new_schema(repository: Repository, plan: _RegistrationPlan, now_ms: int) ->
         is_copy = repository.schema_with_content(context, content) is not None
     row_key = repository.add_schema(context, schema_id, content, plan.candidate.lookup_key, now_ms, is_copy=is_copy)
     if row_key is None:
-        raise WriteConflict("the schema was added by another request")
+        raise WriteConflict(
+            f"another request added schema id {schema_id} or the same schema to context {context}; try again"
+        )
     return StoredSchema(schema_id, content, now_ms, context=context, row_key=row_key)
 
 

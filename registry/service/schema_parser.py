@@ -158,7 +158,7 @@ class SchemaParser:
         strict: bool,
     ) -> _ParsedRequest:
         if len(references) > REFERENCES_MAX:
-            raise _UnusableReference(f"{len(references)} references; at most {REFERENCES_MAX} are allowed")
+            raise _UnusableReference(f"the schema has {len(references)} references; the limit is {REFERENCES_MAX}")
         targets = [self._with_references(repository, target) for target in _targets(repository, subject, references)]
         key = (text, strict, tuple(target.closure_key for target in targets))
         read = self._parsed_requests.get(key)
@@ -311,7 +311,9 @@ class _UnusableReference(Exception):
 def _schemas_within_bounds(targets: list[_ParsedSchema]) -> list[Schema]:
     reached = len(frozenset[int]().union(*(target.row_keys for target in targets)))
     if reached > REFERENCES_MAX:
-        raise _UnusableReference(f"{reached} direct and indirect references; at most {REFERENCES_MAX} are allowed")
+        raise _UnusableReference(
+            f"the schema has {reached} direct and indirect references; the limit is {REFERENCES_MAX}"
+        )
     return [target.schema for target in targets]
 
 

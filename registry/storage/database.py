@@ -139,7 +139,7 @@ class Database:
                 # locked.
                 if attempt == CONNECTION_ATTEMPTS_MAX:
                     raise StoreError(f"Error in the registry's database: {error}") from error
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        raise AssertionError("this line is never reached: the last attempt returns or raises")
 
     def write(
         self,
@@ -194,7 +194,7 @@ class Database:
                 if error.is_outcome_unknown or attempt >= CONNECTION_ATTEMPTS_MAX:
                     raise
         else:
-            raise AssertionError("attempts is at least 1")
+            raise AssertionError("the argument attempts must be at least 1")
         if repository.has_changed_settings:
             self.wait_for_writers()
         return result
@@ -411,7 +411,11 @@ class Database:
         has_release_row = sa.inspect(connection).has_table(MigrationRow.__tablename__)
         if has_release_row and connection.scalar(sa.select(MigrationRow.serves_from)) in known:
             # Migrations unknown to this version have only added to the tables.
-            logger.info("database is newer and serves this version: database=%s migration=%s", self.name, found)
+            logger.info(
+                "database was migrated by a newer headrace, and this version can use it: database=%s migration=%s",
+                self.name,
+                found,
+            )
             head: str | None = script.get_current_head()
             return head
         raise DatabaseUnusable(

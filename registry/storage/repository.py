@@ -218,8 +218,8 @@ class Repository:
         while writing:
             if time.monotonic() > deadline:
                 raise StoreError(
-                    "The change is stored, but registrations that began before it are still running and may not follow "
-                    "it; repeat the request to wait for them"
+                    "The change is stored, but registrations that began before it are still running and may use the "
+                    "previous configuration or mode; repeat the request to wait for them"
                 )
             time.sleep(WRITER_POLL_S)
             writing &= self._writing()
@@ -679,7 +679,7 @@ class Repository:
             return int(self._connection.execute(statements.ADD_SUBJECT, row).scalar_one())
         moved = self._connection.execute(statements.ADVANCE_SUBJECT, _advance_parameters(expected))
         if moved.rowcount != 1:
-            raise WriteConflict(f"subject {subject!r} was changed after it was read")
+            raise WriteConflict(f"subject {subject!r} was changed by another request; try again")
         return expected.subject_id
 
     def require_settings(self, expected: ExpectedRevisions) -> None:
@@ -691,7 +691,9 @@ class Repository:
         """
         state = self._state()
         if (state.revision.history, state.settings_revision) != (expected.history, expected.settings):
-            raise WriteConflict("configuration or modes have changed, or the database returned to an earlier state")
+            raise WriteConflict(
+                "another request changed a configuration or mode, or the database was restored; try again"
+            )
 
     # Versions
 
@@ -844,7 +846,9 @@ class Repository:
             self.list_context(context)
             row_key = self.add_schema(context, schema_id, content, lookup_key, now_ms)
             if row_key is None:
-                raise WriteConflict("the schema was added by another request")
+                raise WriteConflict(
+                    f"another request added schema id {schema_id} or the same schema to context {context}; try again"
+                )
             self.add_version(subject_id, version, row_key, now_ms)
         else:
             row = schema_row(context, schema_id, content, lookup_key, now_ms)

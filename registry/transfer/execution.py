@@ -35,7 +35,7 @@ from headrace.registry.transfer.plan import (
     plan_import,
 )
 from headrace.registry.transfer.remote import RemoteRegistry
-from headrace.registry.transfer.snapshot import Snapshot, scopes_of
+from headrace.registry.transfer.snapshot import ExportedVersion, Snapshot, scopes_of
 
 REJECTED_MAX: Final = 1000  # more rejections mean that the target is wrong, not single versions
 FATAL_ERRORS: Final = (RegistryUnavailable, StoreError, AccessDenied, InvalidResponse, ImportStopped)
@@ -145,9 +145,15 @@ def find_missing_versions(
             found is not None and (found.schema_id, found.deleted) == (version.schema_id, version.deleted)
         ):
             continue
-        state = "missing" if found is None else f"id {found.schema_id}{', deleted' if found.deleted else ''}"
-        wrong.append(f"{describe_version(version.key)} is {state} after the import")
+        state = "is missing in the target"
+        if found is not None:
+            state = f"has {_id_and_state(found)} in the target, expected {_id_and_state(version)}"
+        wrong.append(f"{describe_version(version.key)} {state} after the import")
     return wrong
+
+
+def _id_and_state(version: ExportedVersion) -> str:
+    return f"id {version.schema_id} ({'deleted' if version.deleted else 'not deleted'})"
 
 
 class _VersionImporter:
@@ -185,7 +191,7 @@ class _VersionImporter:
         if len(self.rejected) > REJECTED_MAX:
             raise ImportStopped(
                 f"the target rejected more than {REJECTED_MAX} versions; check that registry.url is the intended "
-                f"target; the last was {describe_version(key)}: {reason}"
+                f"target; the last rejection was {describe_version(key)}: {reason}"
             )
 
     def _call(self, action: VersionAction) -> None:

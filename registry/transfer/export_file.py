@@ -125,7 +125,9 @@ class _Reader:
     def read_line(self, content: bytes) -> None:
         self._number += 1
         if self._ended:
-            raise self._invalid("expected nothing after the line of kind end")
+            raise self._invalid(
+                'expected the line with "kind": "end" to be the last line of the file; export the registry again'
+            )
         if not content.endswith(b"\n") and len(content) >= LINE_BYTES_MAX:
             raise self._invalid(f"expected lines of at most {LINE_BYTES_MAX} bytes")
         fields = _Fields(self._object(content))
@@ -148,7 +150,8 @@ class _Reader:
         if not self._ended:
             raise ExportFileInvalid(
                 self._name,
-                f"the file is cut off after line {self._number}: it has no line of kind end; export the registry again",
+                f'the file is cut off after line {self._number}: it has no line with "kind": "end"; '
+                "export the registry again",
             )
         snapshot = Snapshot(tuple(self._contexts), tuple(self._versions.values()), self._configs, self._modes)
         known_scopes = set(snapshot.scopes)
@@ -156,7 +159,8 @@ class _Reader:
         if stray is not None:
             raise ExportFileInvalid(
                 self._name,
-                f"the file configures {stray!r}, but has no line for it; export the registry again",
+                f"the file has a configuration or mode of {stray!r}, but not this subject or context itself; "
+                "export the registry again",
             )
         return snapshot
 
@@ -170,16 +174,19 @@ class _Reader:
         if self._number == 1:
             raise ExportFileInvalid(self._name, "expected a schema registry export, found other content")
         cut = " (the file may be cut off; export the registry again)" if not content.endswith(b"\n") else ""
-        raise self._invalid(f"expected one JSON object a line{cut}")
+        raise self._invalid(f"expected this line to be one JSON object{cut}")
 
     def _read_header(self, kind: str, fields: _Fields) -> None:
         if kind != "header" or fields.text("what") != WHAT:
             raise ValueError(
-                f'expected a line with "kind": "header" and "what": {WHAT!r}; is this an export file?'
+                f'expected the first line to have "kind": "header" and "what": {WHAT!r}; '
+                "choose a file that `headrace registry export` wrote"
             )
         number = fields.number("format", 2**31)
         if number != FORMAT:
-            raise ValueError(f"expected format {FORMAT}, found {number}; a newer headrace can read it")
+            raise ValueError(
+                f"the export file has format {number}, but this release reads format {FORMAT}; use a newer release"
+            )
 
     def _read_context(self, fields: _Fields) -> None:
         _put(self._contexts, fields.text("context"), None, "context")
@@ -238,7 +245,7 @@ class _Fields:
     def text(self, key: str, *, optional: bool = False) -> str:
         value = self._unread.pop(key, "" if optional else None)
         if not isinstance(value, str):
-            raise ValueError(f"expected {key!r} to be a text, found {_shown(value)}")
+            raise ValueError(f"expected {key!r} to be a string, found {_shown(value)}")
         return value
 
     def number(self, key: str, maximum: int, minimum: int = 1) -> int:

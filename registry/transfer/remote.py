@@ -168,8 +168,9 @@ class RemoteRegistry:
             found = response["id"], response.get("version") or version.version
         if found != (version.schema_id, version.version):
             raise ImportStopped(
-                f"{version.subject} version {version.version} got version {found[1]} and id {found[0]} instead of "
-                f"id {version.schema_id}: another client writes to the subject, or its mode is no longer IMPORT"
+                f"the target registered {version.subject} version {version.version} with id {version.schema_id} as "
+                f"version {found[1]} with id {found[0]}: another client writes to the subject, or its mode is no "
+                "longer IMPORT"
             )
 
     def soft_delete(self, key: SubjectVersion) -> None:
@@ -184,7 +185,7 @@ class RemoteRegistry:
             yield
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidResponse(
-                f"the response of {self.url} to {path} is not that of a schema registry: {error}"
+                f"the response of {self.url} to {path} is not that of a schema registry: {error}; check the URL"
             ) from error
 
 
