@@ -131,8 +131,8 @@ def _take_names(limits: Limits, named_bytes: int) -> None:
     limits.named_bytes += named_bytes
     if limits.named_bytes > ADDED_BYTES_MAX:
         raise UnreadableValue(
-            f"the values of a column stored as JSON text, which repeats field names, would take {ADDED_BYTES_MAX} "
-            "bytes more than the message"
+            "the values of columns stored as JSON text, which repeats field names, would be over "
+            f"{ADDED_BYTES_MAX} bytes larger than the message"
         )
 
 

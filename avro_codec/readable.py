@@ -81,7 +81,8 @@ def _millis_time(inner: Skip, what: str) -> Skip:
             n, _ = read_varint(b, p)
             if abs(n) > TIMESTAMP_MS_MAX:
                 raise UnreadableValue(
-                    f"{what} {n} is outside the range that queries convert to microseconds, ±{TIMESTAMP_MS_MAX}"
+                    f"{what} {n} ms overflows in queries, which convert it to microseconds; the limit is "
+                    f"±{TIMESTAMP_MS_MAX} ms"
                 )
         return q
 

@@ -85,7 +85,7 @@ def skip_int(b: bytes, p: int) -> int:
 
 def skip_boolean(b: bytes, p: int) -> int:
     if b[p] > 1:
-        raise BadBody(f"a boolean is the byte {b[p]}")
+        raise BadBody(f"a boolean is the byte {b[p]} instead of 0 or 1")
     return p + 1
 
 
@@ -232,7 +232,7 @@ def read_block(b: bytes, p: int) -> tuple[int, int, int]:
         return count, p, -1
     size, p = read_varint(b, p)
     if size < 0 or p + size > len(b):
-        raise BadBody(f"a block of an array or map claims {size} bytes; {len(b) - p} are left")
+        raise BadBody(f"a block of an array or map claims {size} bytes, but only {len(b) - p} are left")
     return -count, p, p + size
 
 
@@ -244,7 +244,7 @@ def check_block(p: int, end: int) -> None:
 def check_count(count: int, bytes_left: int) -> None:
     """Raises `BadBody` for an item count that exceeds the number of bytes left; each item has at least one byte."""
     if count > bytes_left:
-        raise BadBody(f"an array or map claims {count} items in {bytes_left} bytes")
+        raise BadBody(f"an array or map claims {count} items, but only {bytes_left} bytes are left")
 
 
 def skip_array(item: Skip) -> Skip:

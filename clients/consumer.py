@@ -374,7 +374,9 @@ class Consumer:
             for number in sorted(known) if self._options.partitions is None else self._options.partitions:
                 if number not in known:
                     raise SourceUnavailable(
-                        f"topic {topic} has no partition {number}, only {len(known)}", topic=topic, partition=number
+                        f"topic {topic} has no partition {number}; its partitions are 0 to {max(known)}",
+                        topic=topic,
+                        partition=number,
                     )
                 assigned.append((topic, number))
         self._assignment.owned = frozenset(assigned)

@@ -73,7 +73,9 @@ class DeliveredOffsets:
         try:
             committed = kafka.committed(as_kafka_partitions(topic_partitions), RESPONSE_TIMEOUT_S)
         except KafkaException as error:
-            raise SourceUnavailable(f"committed offsets of the group cannot be fetched: {error_text(error)}") from error
+            raise SourceUnavailable(
+                f"committed offsets of the consumer's group cannot be fetched: {error_text(error)}"
+            ) from error
         return [
             ((each.topic, each.partition), each.offset if each.offset >= 0 else confluent_kafka.OFFSET_BEGINNING)
             for each in committed

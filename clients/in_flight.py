@@ -205,7 +205,8 @@ class InFlight:
             unreported, self.unreported = +self.unreported, Counter()
         if unreported:
             raise DeliveryFailed(
-                f"not sent, because earlier messages failed: {FlushFailed(unreported, self._failure)}", topic=topic
+                f"the message was not sent, because earlier messages failed: {FlushFailed(unreported, self._failure)}",
+                topic=topic,
             )
 
     def raise_failed(self, waited_for: Iterable[Delivery], incomplete: Counter[str]) -> None:

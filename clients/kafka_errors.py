@@ -73,7 +73,9 @@ class DeferredErrors:
         if self._first is None:
             self._first = error
         else:
-            logger.warning("callback failed again before its first error was raised error=%s", error_text(error))
+            logger.warning(
+                "a callback failed after an earlier callback error, which will be raised error=%s", error_text(error)
+            )
 
     def raise_first(self) -> None:
         """Raises the first exception of the wrapped callbacks since the last call, if there is one."""

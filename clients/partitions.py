@@ -164,7 +164,9 @@ def at_commit_or(
     try:
         committed = kafka.committed(partitions, RESPONSE_TIMEOUT_S)
     except KafkaException as error:
-        raise SourceUnavailable(f"committed offsets of the group cannot be fetched: {error_text(error)}") from error
+        raise SourceUnavailable(
+            f"committed offsets of the consumer's group cannot be fetched: {error_text(error)}"
+        ) from error
     # Without a commit the offset is negative and stands for auto.offset.reset.
     return start(kafka, as_topic_partitions(each for each in committed if each.offset < 0)) + [
         each for each in committed if each.offset >= 0

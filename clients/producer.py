@@ -154,7 +154,10 @@ class Producer:
             "queue.buffering.max.messages": 10_000_000,  # `UNACKNOWLEDGED_BYTES_MAX` is the actual limit
         }
         if delivery_timeout_s * 1000 < linger_ms + 100:
-            raise ValueError(f"delivery_timeout_s={delivery_timeout_s:g} is too short for linger_ms={linger_ms}")
+            raise ValueError(
+                f"delivery_timeout_s={delivery_timeout_s:g} is too short for linger_ms={linger_ms}; "
+                f"expected at least {(linger_ms + 100) / 1000:g} s"
+            )
         self._options = merge_options(defaults, options, REFUSED)
         try:
             config = reach_brokers(self._settings, BOOTSTRAP_TIMEOUT_S) | self._options | _callbacks(self._options)

@@ -109,7 +109,8 @@ def write_units(
         write_rows(session, rows, sync, directory)
     except (Py4JError, PySparkException) as error:
         raise PoolFailed(
-            f"the tasks could not be run: {_reason(error)}; nothing was committed, run it again"
+            f"the Spark tasks could not be run: {_reason(error)}; their results were not committed, "
+            "run the command again"
         ) from error
     paths = written(directory)
     results = {result.task: _placed(result, below, paths) for result in accumulator.value}
@@ -186,7 +187,8 @@ def run_on_pool(context: Any, run: Callable[[T], R], units: Sequence[T], descrip
         results: list[R] = context.parallelize(units, len(units)).mapPartitions(run_all).collect()
     except (Py4JError, PySparkException) as error:
         raise PoolFailed(
-            f"the tasks could not be run: {_reason(error)}; nothing was committed, run it again"
+            f"the Spark tasks could not be run: {_reason(error)}; their results were not committed, "
+            "run the command again"
         ) from error
     return results
 

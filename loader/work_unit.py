@@ -37,7 +37,9 @@ class OffsetRange:
 
     def __post_init__(self) -> None:
         if not 0 <= self.start <= self.end:
-            raise ValueError(f"offset range [{self.start}, {self.end}) of {self.topic_partition} is not a range")
+            raise ValueError(
+                f"offset range [{self.start}, {self.end}) of {self.topic_partition}: expected 0 <= start <= end"
+            )
 
 
 @dataclass(frozen=True, slots=True)

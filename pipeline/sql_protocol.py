@@ -72,7 +72,7 @@ def send_query(path: Path, request: SqlRequest, is_up: Callable[[], bool]) -> Qu
 def _send_on(connection: socket.socket, request: SqlRequest) -> QueryResult:
     response = _exchange(connection, json.dumps(dataclasses.asdict(request)).encode())
     if response in (b"", NOT_STARTED):
-        raise SqlServerUnavailable("the SQL server of `headrace up` has just ended")
+        raise SqlServerUnavailable("the SQL server of `headrace up` has just ended; run the query again")
     try:
         document = json.loads(response)
     except ValueError:  # the query had started; the response is incomplete
@@ -109,7 +109,7 @@ def read_request(content: bytes) -> SqlRequest:
     """
     document: Any = json.loads(content)
     if not isinstance(document, Mapping) or {*document} != {field.name for field in dataclasses.fields(SqlRequest)}:
-        raise ValueError("expected statement, database and with_values")
+        raise ValueError("expected a JSON object with statement, database and with_values")
     return SqlRequest(str(document["statement"]), str(document["database"]), bool(document["with_values"]))
 
 
@@ -162,7 +162,7 @@ def _connected(path: Path) -> Iterator[socket.socket]:
             with _short_name(path) as name:
                 connection.connect(name)
         except OSError as error:
-            raise SqlServerUnavailable(f"{path}: {error.strerror}") from error
+            raise SqlServerUnavailable(f"cannot connect to the SQL server at {path}: {error.strerror}") from error
         yield connection
 
 

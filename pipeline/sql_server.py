@@ -231,7 +231,7 @@ def _send(connection: socket.socket, response: bytes) -> None:
     try:
         connection.sendall(response)
     except OSError as error:
-        logger.info("response_not_sent reason=%s", error)
+        logger.info("query_response_not_sent reason=%s", error)
 
 
 def _start_thrift(session: Any, listen: Address) -> None:

@@ -68,7 +68,7 @@ def build(target: Path, command: list[str], *flags: str) -> None:
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise BuildError(f"{words[0]} cannot be run: {error}") from error
+        raise BuildError(f"the C compiler {words[0]} cannot be run: {error}") from error
     if done.returncode:
         message = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
         raise BuildError(f"{' '.join(command)} failed: {message}")

@@ -95,7 +95,7 @@ class Library:
         versions = found.hr_abi(), found.hr_program_version()
         if versions != (ABI, PROGRAM_VERSION):
             raise ValueError(
-                f"the core {path} has version {versions[0]}.{versions[1]}, expected {ABI}.{PROGRAM_VERSION}"
+                f"the compiled C core {path} has version {versions[0]}.{versions[1]}, expected {ABI}.{PROGRAM_VERSION}"
             )
         self.records = found.hr_records
         self.records.argtypes = (c_void_p, c_uint64, c_uint64, c_int64, c_int64, c_int32, c_int64, c_void_p)

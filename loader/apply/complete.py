@@ -217,7 +217,7 @@ class CompleteUntil:
             try:
                 self.storage.replace(COMPLETE_PATH, canonical(to_json(after)) + b"\n")
             except OSError as error:
-                logger.warning("completeness_not_written error=%s", error)
+                logger.warning("completeness_not_written path=%s error=%s", COMPLETE_PATH, error)
         return warnings
 
     def _tell(self, topic: str, state: TopicState, until_ms: int, now_ms: int, run_id: str) -> bool:

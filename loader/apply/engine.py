@@ -172,7 +172,7 @@ class ApplierEngine:
         # the state if another process has committed since.
         if self._is_of_this_log(cursor):
             return cursor
-        logger.warning("positions_deleted applier=%s reason=belong to another commit log", name)
+        logger.warning("applier_positions_deleted applier=%s reason=belong to another commit log", name)
         applier.forget()  # before applying: if this process dies now, no position of the other log remains
         return Cursor()
 
@@ -330,7 +330,10 @@ class _Run:
 
     def _refused(self, applier: Applier, steps: Sequence[Step]) -> Mapping[str, str]:
         """Calls the applier once per step; a step has commits of one topic. Returns, by topic, the error messages of
-        the topics that failed."""
+        the topics that failed.
+
+        After an outage of the storage (`outage`) the applier is not called again: all remaining steps with commits fail
+        with the same error."""
         refused = {}
         for step in steps:
             if self.outage is not None and not step.commits:
@@ -361,7 +364,7 @@ class _Run:
 
     def _fail(self, applier: Applier | AppliesTogether, topic: str, message: str) -> None:
         if applier.is_advisory:
-            self.warnings.append(f"{applier.name} of topic {topic}: {message}")
+            self.warnings.append(f"applier {applier.name}, topic {topic}: {message}")
         else:
             self.failures[topic] = TopicFailure(applier.name, _advised(message))
 

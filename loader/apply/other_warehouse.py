@@ -65,7 +65,7 @@ class TablesOfOtherWarehouse:
                 try:
                     table = executor.table(self.database, work.table)
                 except StatementRefused as error:
-                    logger.warning("table_not_read topic=%s error=%s", topic, error)
+                    logger.warning("table_location_not_checked topic=%s error=%s", topic, error)
                     continue
                 here = self.files.location(topic_directory(work.directory, FileKind.DATA))
                 if table is not None and table.topic == topic and not is_same_location(table.location, here):

@@ -380,7 +380,7 @@ def _said_of_partitions(op: Op) -> str:
             return f"the partition {_named([partition.values])} has another location than {partition.location}"
         case DropPartitions(values=values):
             return f"no commit contains {_named(values)}: {_counted(len(values))} dropped; the files stay"
-    raise AssertionError(f"no operation on partitions: {op!r}")
+    raise AssertionError(f"expected an operation on partitions, found {op!r}")
 
 
 def _counted(number: int) -> str:

@@ -59,13 +59,14 @@ def _with_findings(topic: str, one: ReconciledTopic, share_max: float) -> Reconc
     if slow >= SLOW_MIN and slow > share_max * messages:
         notes.append(
             f"{topic}: {slow:,} of {count_text(messages, 'message')} took several times as long as usual, because "
-            "the C core leaves them to Python: they have a recursive type, odd times, or their schema in a header"
+            "Python converts them instead of the C core: they have a recursive type, implausible event times, or "
+            "their schema in a header"
         )
     future = one.time_sources.get(FUTURE_TIME, 0)
     if future:
         notes.append(
             f"{topic}: {future:,} of {count_text(messages, 'message')} are dated further after their arrival than "
-            "loader.future_max allows, and are filed by their time of arrival"
+            "loader.future_max allows; their time partition is that of their arrival"
         )
     return dataclasses.replace(one, problems=tuple(problems), notes=tuple(notes))
 

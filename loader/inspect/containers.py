@@ -82,4 +82,4 @@ def _read_long(file: IO[bytes]) -> int:
         number |= (byte[0] & 0x7F) << 7 * place
         if byte[0] < 0x80:
             return (number >> 1) ^ -(number & 1)
-    raise ValueError(f"the number that ends at byte {file.tell():,} is too long")
+    raise ValueError(f"the number before byte {file.tell():,} takes more than {LONG_BYTES_MAX} bytes")

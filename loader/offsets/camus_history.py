@@ -130,5 +130,5 @@ def _int(content: bytes) -> int:
 def _exactly(file: BinaryIO, length: int) -> bytes:
     content = file.read(length)
     if len(content) < length:
-        raise EOFError(f"the file ends in the middle, at byte {file.tell()}")
+        raise EOFError(f"the file is truncated: it ends within a record or header, at byte {file.tell()}")
     return content

@@ -92,17 +92,18 @@ def skip(
         )
     if found.next_offset != offset:
         raise OffsetsRefused(
-            f"partition {partition} of topic {topic} continues at offset {found.next_offset}, not at {offset}; {LOOK}"
+            f"the next load of partition {partition} of topic {topic} continues at offset {found.next_offset}, "
+            f"not at {offset}; {LOOK}"
         )
     if to <= offset:
-        raise OffsetsRefused(f"--to {to}: expected an offset after {offset}")
+        raise OffsetsRefused(f"--to {to}: expected an offset after {offset}, the partition's next offset")
     _check_end(topic, partition, to, bounds)
     leader_epoch = found.leader_epoch
     if bounds is not None and bounds.shared_end is not None:
         if bounds.shared_end < found.next_offset:
             raise OffsetsRefused(
-                f"the log of partition {partition} of topic {topic} diverged at offset "
-                f"{bounds.shared_end}, before {offset}; run headrace load first, which reports the remedy"
+                f"the log of partition {partition} of topic {topic} diverged at offset {bounds.shared_end}, before the "
+                f"next offset {offset}; run headrace load first, which reports the remedy"
             )
         leader_epoch = bounds.leader_epoch
     return Choice(gaps=(Moved(topic, partition, offset, to),), reason=reason.strip(), leader_epoch=leader_epoch)
@@ -156,7 +157,7 @@ def starts(state: LoaderState, wanted: Mapping[str, Mapping[int, int]], reason: 
                     f"loads continue at {found.next_offset}"
                 )
             elif before == offset:
-                left.append(f"partition {partition} of topic {topic} already begins at {offset}")
+                left.append(f"partition {partition} of topic {topic} already has the start offset {offset}")
             else:
                 moved.append(Moved(topic, partition, before, offset))
     return Choice(starts=tuple(moved), left=tuple(left), reason=reason)

@@ -91,9 +91,9 @@ def topic_ranges(
     if known is not None and starts_again:
         sentence = f"the topic was re-created (topic id {topic_id}, was {known.topic_id})"
         if on_data_loss == "fail":
-            problems.append(f"{sentence}; loader.on_data_loss=skip loads the new one")
+            problems.append(f"{sentence}; set loader.on_data_loss=skip to load the new topic")
             return TopicRanges(known.topic_id, False, (), tuple(problems))
-        notes.append(f"{sentence}; reading the new one from its start")
+        notes.append(f"{sentence}; reading the new topic from its start")
     ranges = []
     for offsets in found.partitions:
         partition = None if known is None or starts_again else known.partitions.get(offsets.partition)
@@ -115,8 +115,8 @@ def topic_ranges(
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """Offsets of a partition that can no longer be loaded. `what` describes the loss, `remedy` states what
-    `on_data_loss=skip` would do, and `done` is the note for the report if `skip` is set."""
+    """Data loss in a partition: its log lacks offsets that are to be loaded next, or that were loaded. `what` describes
+    the loss, `remedy` the effect that `on_data_loss=skip` would have, and `done` the effect that it had."""
 
     what: str
     remedy: str
@@ -145,7 +145,7 @@ def _planned(
     elif previous is not None and previous > offsets.high_watermark:
         what = f"the log ends at {offsets.high_watermark}, before the next offset {previous}"
         start = offsets.end
-        lost = _Lost(what, f"begins at {start}", f"begun at {start}")
+        lost = _Lost(what, f"begins at offset {start}", f"the load begins at offset {start}")
     if start < offsets.start:
         removed = f"offsets {start} to {offsets.start - 1} were removed before they were read"
         what = f"{lost.what}, and {removed}" if lost else removed
@@ -192,7 +192,7 @@ def _replaced(offsets: PartitionOffsets, known: PartitionState, shared_end: int)
             f"offsets {shared_end} to {last} were loaded and are no longer in the log, which was truncated and grew "
             f"again (leader epoch {offsets.leader_epoch}, was {known.leader_epoch})"
         )
-    return _Lost(what, f"resumes at {shared_end}", f"resumed at {shared_end}")
+    return _Lost(what, f"resumes at offset {shared_end}", f"resumed at offset {shared_end}")
 
 
 def _held_back_note(topic: str, offsets: PartitionOffsets) -> str:

@@ -322,8 +322,8 @@ class _Compiler:
         if route.unplaced:
             fields = ", ".join(f"{where}.{name}" if where else name for name in route.unplaced)
             raise Unconvertible(
-                "the load schema has no column for these fields of the writer, or the writer has no field for these "
-                f"columns without a default: {fields}"
+                f"the writer schema and the load schema differ in {fields}: a field has no column, or a column "
+                "without a default has no field"
             )
         indexes = {field.name: index for index, field in enumerate(writer.fields)}
         taken: dict[int, tuple[int, Plan]] = {}

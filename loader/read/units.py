@@ -94,7 +94,7 @@ def read_units(
         cut, further = continued_units(further, newest, absent, len(read) + len(further))
         read += cut
         if further:
-            logger.info("ranges_continued tasks=%d absent_ids=%d", len(further), len(absent))
+            logger.info("ranges_continued tasks=%d unregistered_schema_ids=%d", len(further), len(absent))
     return Reading(
         tuple(read),
         tuple(results),
@@ -159,4 +159,4 @@ def continued_units(
 def _check_builds(results: Sequence[UnitResult]) -> None:
     errors = sorted({result.error for result in results if result.error})
     if errors:
-        raise LoaderError(f"the tasks could not run: {'; '.join(errors)}")
+        raise LoaderError(f"tasks could not run: {'; '.join(errors)}")

@@ -217,8 +217,8 @@ class _Backfill:
             raise _Stopped(discovery.unusable.get(self._topic, "the brokers do not have the topic"))
         if found.topic_id and self._known.topic_id not in ("", found.topic_id):
             raise _Stopped(
-                f"the topic was re-created on the brokers (topic id {found.topic_id}, was {self._known.topic_id}), so "
-                "they no longer have the messages in its files"
+                f"the topic was re-created on the brokers (topic id {found.topic_id}, was {self._known.topic_id}) "
+                "and no longer has the messages of the loaded files"
             )
         return found
 

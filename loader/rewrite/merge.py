@@ -137,7 +137,8 @@ def _merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> tuple[Sta
                 _take(target, count, rows, unit.block_bytes, sink)
         if records != source.records:
             raise SourceDamaged(
-                f"{files.describe(source.name)} has {records} rows, not {source.records}; restore it from a backup"
+                f"{files.describe(source.name)} has {records} rows instead of {source.records}; "
+                "restore it from a backup"
             )
         _book(target, source)
     for target in merged.values():

@@ -31,7 +31,7 @@ from headrace.loader.write.task_files import TaskFiles
 from headrace.loader.write.time_partitions import TimePartitions
 
 CODES = frozenset(code.value for code in QuarantineCode)
-NOT_REPAIRED = "restore it from a backup, then run this again"
+NOT_REPAIRED = "restore it from a backup, then run the command again"
 
 
 @dataclass(frozen=True, slots=True)

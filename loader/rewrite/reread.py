@@ -21,7 +21,7 @@ from headrace.loader.rewrite.origin import Foreign
 from headrace.loader.work_unit import OffsetRange, RangeResult, UnitResult
 
 ERRORS_TOLD_MAX = 10
-AGAIN = "nothing of this was replaced; run this again"
+AGAIN = "the remaining files are unchanged; run the command again"
 
 
 @dataclass(frozen=True, slots=True)

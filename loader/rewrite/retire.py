@@ -72,10 +72,15 @@ class Retirement:
         try:
             self._mend_partitions(topic, committed, state)
         except HiveDdlError as error:
-            logger.warning("retirement_postponed commit=%d topic=%s reason=%s", commit_number, topic, error)
+            logger.warning(
+                "replaced_files_not_deleted, the next load tries again commit=%d topic=%s reason=%s",
+                commit_number,
+                topic,
+                error,
+            )
             return False
         self._files.remove(names)
-        logger.info("retired commit=%d topic=%s files=%d", commit_number, topic, len(names))
+        logger.info("replaced_files_deleted commit=%d topic=%s files=%d", commit_number, topic, len(names))
         return True
 
     def _is_passed(self, topic: str, commit_number: int) -> bool:

@@ -42,7 +42,7 @@ class ContainerFormat:
         if self.codec not in CODECS:
             raise ValueError(f"codec {self.codec!r} is not one of {', '.join(CODECS)}")
         if len(self.sync) != SYNC_BYTES:
-            raise ValueError(f"a sync marker has {SYNC_BYTES} bytes, not {len(self.sync)}")
+            raise ValueError(f"expected a sync marker of {SYNC_BYTES} bytes, found {len(self.sync)}")
 
     def header(self, metadata: Mapping[str, str]) -> bytes:
         """Returns the header of a file. Keys of `metadata` must not begin with `avro.`, which Avro reserves."""

@@ -700,7 +700,7 @@ def test_a_truncated_and_regrown_log_is_held_back_and_resumes_at_the_divergence(
     )
     assert report.notes == (
         "orders: partition 0: offsets 80 to 99 were loaded and are no longer in the log, which was truncated and grew "
-        "again (leader epoch 1, was 0); resumed at 80",
+        "again (leader epoch 1, was 0); resumed at offset 80",
         "orders: the log of partition 0 diverged at offset 80: the rows of its offsets 80 to 99 in files of orders "
         "before 0-2- were read from the former log, and stay; the rows of the present log are in files from 0-2- on",
     )

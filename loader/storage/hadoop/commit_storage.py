@@ -48,7 +48,7 @@ class HadoopCommitStorage:
             )
             raise UnwritableWarehouse(self.root, error.strerror or str(error), remedy=remedy) from error
         if not is_first_made or is_second_made or found != b"1":
-            raise NoPutIfAbsent(self.root, "a second put of the same name succeeded there")
+            raise NoPutIfAbsent(self.root, "a test could create the same file twice")
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
         return self._files.put_if_absent(self.describe(name), content, self._scratch)

@@ -449,7 +449,7 @@ def test_a_broker_failure_changes_nothing(world: BackfillWorld, monkeypatch: pyt
     monkeypatch.setattr(world.cluster, "fetch", fails)
     report = world.backfill()
     assert report.commits == ()
-    assert "broker:1 refused; nothing of this was replaced; run this again" in report.problems[0]
+    assert "broker:1 refused; the remaining files are unchanged; run the command again" in report.problems[0]
     assert (world.files(), world.run_ids()) == (before, frozenset())
 
 

@@ -125,7 +125,7 @@ def test_error_of_a_missing_source_has_its_path(bench: Bench) -> None:
 def test_a_source_with_another_row_count_than_committed_is_refused(bench: Bench) -> None:
     path = bench.add([[1, 2]])
     bench.sources = [dataclasses.replace(bench.sources[0], records=3)]
-    assert bench.merge().error == f"{path} has 2 rows, not 3; restore it from a backup"
+    assert bench.merge().error == f"{path} has 2 rows instead of 3; restore it from a backup"
 
 
 def test_a_source_that_is_no_avro_file_is_refused(bench: Bench) -> None:

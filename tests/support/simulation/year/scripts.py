@@ -228,8 +228,8 @@ def recreated(life: Life, topic: Topic) -> Iterator[None]:
     yield
     life.create(topic)
     life.send(topic, [life.message(topic) for _ in range(6)])
-    problem = f"{RECREATED}.*loader.on_data_loss=skip loads the new one"
-    yield from _taken_up(life, topic, problem, f"{RECREATED}.*reading the new one from its start", "made anew")
+    problem = f"{RECREATED}.*set loader.on_data_loss=skip to load the new topic"
+    yield from _taken_up(life, topic, problem, f"{RECREATED}.*reading the new topic from its start", "made anew")
 
 
 def _delete(life: Life, topic: Topic) -> None:
@@ -251,7 +251,7 @@ def recreated_without_ids(life: Life, topic: Topic) -> Iterator[None]:
     life.send(topic, [life.message(topic) for _ in range(30)])
     life.send(topic, [life.message(topic) for _ in range(3)], 0)
     problem = r"were loaded and are no longer in the log|and offsets up to \d+ were loaded"
-    yield from _taken_up(life, topic, problem, "resumed at 0", "re-created while no ids are reported")
+    yield from _taken_up(life, topic, problem, "resumed at offset 0", "re-created while no ids are reported")
     topic.is_quiet = True
     life.tell(topic, "ids are told again")
     life.world.cluster.topics[topic.name].tells_id = True
