@@ -126,7 +126,7 @@ def test_a_failing_advisory_applier_warns_and_is_retried(log: CommitLog) -> None
     applied = engine.follow()
     assert applied.failures == {}
     (warning,) = applied.warnings
-    assert re.match(r"group_offsets .*\ba: it is down$", warning)
+    assert re.match(r"applier group_offsets, .*\ba: it is down$", warning)
     advisory.failing.clear()
     seen.clear()
     engine.follow()
@@ -349,7 +349,7 @@ def test_offsets_of_many_topics_are_committed_together_and_fail_separately(
     applied = engine.follow()
     assert committed == [["a", "b"], ["c", "d"], ["e"]]
     for topic, warning in zip("be", applied.warnings, strict=True):
-        assert re.match(rf"group_offsets .*\b{topic}: .*\b0\b.*: UNKNOWN_TOPIC_OR_PARTITION$", warning)
+        assert re.match(rf"applier group_offsets, .*\b{topic}: .*\b0\b.*: UNKNOWN_TOPIC_OR_PARTITION$", warning)
     assert applied.failures == {}
     committed.clear()
     refused.clear()
@@ -392,7 +392,7 @@ def test_without_a_coordinator_every_topic_waits_for_the_next_run(log: CommitLog
     staging = LocalStaging(log.storage.root)
     first = ApplierEngine(log, staging, [GroupOffsetsApplier(Cluster())]).follow()
     for topic, warning in zip("ab", first.warnings, strict=True):
-        assert re.match(rf"group_offsets .*\b{topic}: no coordinator$", warning)
+        assert re.match(rf"applier group_offsets, .*\b{topic}: no coordinator$", warning)
     again = ApplierEngine(log, staging, [GroupOffsetsApplier(Cluster())]).follow()
     assert (again.warnings, committed) == ((), ["a", "b"])
 
