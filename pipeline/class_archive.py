@@ -81,7 +81,7 @@ def create_archive(scratch: Path) -> None:
         _run_jvm(scratch, new_archive)
         if not new_archive.is_file():
             _failed(key).touch()
-            raise OSError(f"Java wrote no archive; to retry, delete {_failed(key)}")
+            raise OSError(f"Java wrote no class archive; to retry, delete {_failed(key)}")
         with new_archive.open("rb") as file:
             os.fsync(file.fileno())
         for other in key.parent.glob(f"{PREFIX}*"):

@@ -138,7 +138,7 @@ def read_completeness(storage: CommitStorage) -> Completeness:
     try:
         return Completeness() if content is None else from_json(json.loads(content), Completeness)
     except ValueError as error:
-        logger.warning("completeness_ignored path=%s reason=%s", COMPLETE_PATH, error)
+        logger.warning("complete_until_file_ignored path=%s reason=%s", COMPLETE_PATH, error)
         return Completeness()
 
 
@@ -217,7 +217,7 @@ class CompleteUntil:
             try:
                 self.storage.replace(COMPLETE_PATH, canonical(to_json(after)) + b"\n")
             except OSError as error:
-                logger.warning("completeness_not_written path=%s error=%s", COMPLETE_PATH, error)
+                logger.warning("complete_until_file_not_written path=%s error=%s", COMPLETE_PATH, error)
         return warnings
 
     def _tell(self, topic: str, state: TopicState, until_ms: int, now_ms: int, run_id: str) -> bool:

@@ -184,7 +184,7 @@ class Repair:
                     table.database,
                     table.name,
                     topic,
-                    f"it belongs to {f'topic {current.topic}' if current.topic else 'no topic'}",
+                    f"the table belongs to {f'topic {current.topic}' if current.topic else 'no topic'}",
                 )
             if current is not None:
                 ops.append(DropTable(table.database, table.name, topic))

@@ -318,7 +318,9 @@ class CommitLog:
         except ValueError as error:
             raise CorruptCommit(path, str(error)) from error
         if found.value.commit_number != commit_number:
-            raise CorruptCommit(path, f"the file states commit number {found.value.commit_number}, not {commit_number}")
+            raise CorruptCommit(
+                path, f"the file states commit number {found.value.commit_number} instead of {commit_number}"
+            )
         return found
 
     def _newest_checkpoint(self, head: int) -> LoaderState:

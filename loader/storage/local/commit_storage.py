@@ -42,7 +42,7 @@ class LocalCommitStorage:
         try:
             (self.root / TEMPORARY_DIRECTORY).mkdir(parents=True, exist_ok=True)
             if not self._link(probe, b"1", fsynced=False) or self._link(probe, b"2", fsynced=False):
-                raise NoHardLinks(str(self.root), "a test could create two with the same name")
+                raise NoHardLinks(str(self.root), "a test could create two hard links with the same name")
             fsync_directories_above(
                 self.root
             )  # otherwise a power failure could delete a new warehouse with its commits
