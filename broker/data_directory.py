@@ -118,7 +118,9 @@ def clean_up_strays(directory: Path, known_names: Collection[str]) -> None:
             rename_stray(entry)
         else:
             logger.warning(
-                "unknown directory ignored directory=%s reason=it is not a partition of the broker", entry.name
+                "unknown directory ignored directory=%s reason=the name is not that of a topic partition, such as "
+                "orders-0",
+                entry.name,
             )
 
 
@@ -138,7 +140,7 @@ def rename_stray(entry: Path) -> None:
 
 def _remove(entry: Path) -> None:
     _remove_directory(entry)
-    logger.info("partition directory without a topic removed directory=%s", entry.name)
+    logger.info("leftover directory of a partition removed, its topic does not exist directory=%s", entry.name)
 
 
 def _remove_directory(directory: Path) -> None:

@@ -198,17 +198,18 @@ class FetchSessions:
         if session is None:
             raise RequestRefused(
                 ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-                f"fetch session {request.session_id} does not exist; start another one",
+                f"fetch session {request.session_id} does not exist; start a new session",
             )
         if session.epoch != request.session_epoch:
             raise RequestRefused(
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-                f"fetch session epoch {request.session_epoch}; expected {session.epoch}; start another session",
+                f"the request has fetch session epoch {request.session_epoch}, expected {session.epoch}; start a new "
+                "session",
             )
         if session.is_by_id != is_by_id:
             raise RequestRefused(
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-                "a fetch session cannot mix topic names and topic ids; start another session",
+                "a fetch session cannot mix topic names and topic ids; start a new session",
             )
         total = len(session) + sum(len(topic.partitions) for topic in request.topics)
         if total > self._partitions_max:

@@ -92,8 +92,8 @@ class FrameReceiver:
         length = read_frame_length(view, self._start, self._end)
         if length > UNAUTHENTICATED_FRAME_BYTES_MAX and not is_authenticated:
             raise FrameRefused(
-                f"a frame of {length} bytes before login; at most {UNAUTHENTICATED_FRAME_BYTES_MAX}; configure SASL in "
-                "the client"
+                f"the client sends a request of {length} bytes before its login; at most "
+                f"{UNAUTHENTICATED_FRAME_BYTES_MAX} are allowed; configure SASL in the client"
             )
         start = self._start + _LENGTH_BYTES
         if start + length <= self._end:

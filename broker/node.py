@@ -137,7 +137,7 @@ class BrokerNode:
             now_ms=lambda: self.now_ms(),
         )
         logger.info(
-            "logs opened directory=%s topics=%d partitions=%d clean=%s truncated_bytes=%d duration_ms=%d",
+            "logs opened directory=%s topics=%d partitions=%d clean_shutdown=%s truncated_bytes=%d duration_ms=%d",
             directory,
             len(self.topics),
             len(self.logs),
@@ -302,7 +302,7 @@ class BrokerNode:
             (self.config.data_dir / CLEAN_MARKER).touch()
         except OSError as error:
             logger.warning(
-                "closed without the marker of a clean shutdown; the next start scans the logs error=%s", error
+                "broker closed without the marker of a clean shutdown; the next start scans the logs error=%s", error
             )
         self._files.close()
         self.decode_executor.shutdown(cancel_futures=True)
@@ -335,7 +335,9 @@ class BrokerNode:
         newest = log.leader_epoch
         if leader_epoch not in (-1, newest):
             code = ErrorCode.UNKNOWN_LEADER_EPOCH if leader_epoch > newest else ErrorCode.FENCED_LEADER_EPOCH
-            raise RequestRefused(code, f"the client knows leader epoch {leader_epoch}; the current one is {newest}")
+            raise RequestRefused(
+                code, f"the request has leader epoch {leader_epoch}, but the partition's current one is {newest}"
+            )
         return log
 
     def message_bytes_max(self, topic: Topic) -> int:
@@ -376,6 +378,7 @@ def _has_records(log: PartitionLog) -> bool:
 async def repeat(closing: asyncio.Event, interval_ms: int, work: Callable[[], object]) -> None:
     """Calls `work`, which may be a coroutine function, once per interval until `closing` is set. Logs its errors and
     continues."""
+    name = getattr(work, "__name__", repr(work))
     while not closing.is_set():
         try:
             async with asyncio.timeout(interval_ms / 1000):
@@ -388,9 +391,11 @@ async def repeat(closing: asyncio.Event, interval_ms: int, work: Callable[[], ob
             if asyncio.iscoroutine(result):
                 await result
         except (OSError, RequestRefused) as error:
-            logger.error("background task failed error=%s; retrying in interval_ms=%d", error, interval_ms)
+            logger.error(
+                "background task failed task=%s error=%s; retrying in interval_ms=%d", name, error, interval_ms
+            )
         except Exception:
-            logger.exception("background task failed; retrying in interval_ms=%d", interval_ms)
+            logger.exception("background task failed task=%s; retrying in interval_ms=%d", name, interval_ms)
 
 
 class PauseDetector:

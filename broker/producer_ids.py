@@ -63,9 +63,9 @@ class ProducerIds:
             logger.error(
                 "producer ids skipped file=%s reason=%s largest_known=%d next=%d",
                 self._path,
-                "it is missing"
+                "the file is missing"
                 if self._persisted is None
-                else f"it contains {self._persisted}, but larger ids are in use",
+                else f"the file contains {self._persisted}, but larger ids are in use",
                 largest,
                 begin,
             )

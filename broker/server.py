@@ -46,7 +46,7 @@ def load_tls_context(config: BrokerConfig) -> ssl.SSLContext | None:
         # These settings show that TLS is intended, but without a certificate the broker would serve plaintext.
         for setting, path in (("tls_client_ca", config.tls_client_ca), ("tls_key", config.tls_key)):
             if path:
-                raise TlsUnusable(setting, path, "broker.tls_certificate is not set; set it too")
+                raise TlsUnusable(setting, path, "broker.tls_certificate is not set; set broker.tls_certificate too")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:

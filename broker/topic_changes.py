@@ -190,7 +190,8 @@ class TopicChanges:
             if count <= topic.partitions:
                 raise RequestRefused(
                     ErrorCode.INVALID_PARTITIONS,
-                    f"topic {name!r} has {topic.partitions} partitions; choose a larger number than that, not {count}",
+                    f"topic {name!r} has {topic.partitions} partitions; the new number of partitions must be larger, "
+                    f"not {count}",
                 )
             grown = replace(topic, partitions=count)
             await self._add([grown], [(grown, index) for index in range(topic.partitions, count)])
@@ -278,7 +279,9 @@ class TopicChanges:
             topic = self._topics.require(requested.name)
             if topic.topic_id != requested.topic_id:
                 raise RequestRefused(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} was deleted and created again"
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"topic {topic.name!r} was deleted and created again during the request; the new topic was not "
+                    "deleted",
                 )
             remaining = self._topics.without(topic.name)
             await asyncio.wrap_future(self._writer.submit(self._topics.write, remaining))
@@ -288,7 +291,7 @@ class TopicChanges:
             try:
                 await asyncio.wrap_future(self._checkpoints.write())
             except OSError as error:
-                logger.error("checkpoints not written error=%s; retried before the next topic is created", error)
+                logger.error("checkpoint files not written error=%s; retried before the next topic is created", error)
         # The offsets are deleted from memory before another task can create a topic of the same name, so offsets that
         # are committed for the new topic stay.
         try:

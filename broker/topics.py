@@ -87,7 +87,8 @@ def check_topic_name(name: str) -> None:
 def check_partition_count(count: int) -> None:
     if not 1 <= count <= PARTITIONS_MAX:
         raise RequestRefused(
-            ErrorCode.INVALID_PARTITIONS, f"{count} partitions; expected between 1 and {PARTITIONS_MAX}"
+            ErrorCode.INVALID_PARTITIONS,
+            f"the number of partitions is {count}; expected between 1 and {PARTITIONS_MAX}",
         )
 
 
@@ -120,7 +121,9 @@ class TopicStore:
         except FileNotFoundError:
             orphans = sorted(entry.name for entry in partition_directories(directory))
             if orphans:
-                raise CorruptFile(path, f"the file is missing, but there are partitions such as {orphans[0]}") from None
+                raise CorruptFile(
+                    path, f"the file is missing, but there are partition directories such as {orphans[0]}"
+                ) from None
             return cls(path, new_cluster_id, ())
         except (ValueError, RecursionError) as error:
             raise CorruptFile(path, f"the content is not JSON: {error}") from error
@@ -218,11 +221,11 @@ def _parse(path: Path, document: Any) -> tuple[str, list[Topic], int]:
             raise CorruptFile(
                 path,
                 f"the file has format {document['format']}, and this version reads format {FORMAT}",
-                "start the broker version that wrote it",
+                "start the broker version that wrote the file",
             )
         epoch = int(document["leader_epoch"])
         if not 0 <= epoch <= EPOCH_ON_FILE_MAX:
-            raise CorruptFile(path, f"leader epoch {epoch}; expected between 0 and {EPOCH_ON_FILE_MAX}")
+            raise CorruptFile(path, f"leader epoch {epoch} is not between 0 and {EPOCH_ON_FILE_MAX}")
         topics = [_topic(path, row) for row in document["topics"]]
         for field_name, values in (
             ("name", (topic.name for topic in topics)),

@@ -179,7 +179,8 @@ class KafkaCluster:
         responses = self.lookup_offsets(topic_partitions, which, read_committed)
         for topic_partition, reason in responses.errors.items():
             logger.warning(
-                "partition_skipped cause=its %s offset could not be requested topic=%s partition=%d reason=%s",
+                "partition_skipped cause=the %s offset of the partition could not be requested topic=%s partition=%d "
+                "reason=%s",
                 "start" if which == "earliest" else "end",
                 topic_partition.topic,
                 topic_partition.partition,

@@ -44,7 +44,7 @@ def decompress(codec: int, data: memoryview, bytes_max: int) -> bytes | memoryvi
     except _LIBRARY_ERRORS as error:
         raise DecompressionError(f"{CODEC_NAMES[codec]}: {error}") from error
     if len(decompressed) > bytes_max:
-        raise DecompressionError(f"{CODEC_NAMES[codec]}: decompresses to more than {bytes_max} bytes")
+        raise DecompressionError(f"{CODEC_NAMES[codec]}: the decompressed data has more than {bytes_max} bytes")
     return decompressed
 
 
@@ -76,7 +76,7 @@ def _snappy(data: memoryview, bytes_max: int) -> bytes:
         (length,) = struct.unpack_from(">i", data, position)
         position += 4
         if not 0 <= length <= len(data) - position:
-            raise DecompressionError("snappy: a block is truncated")
+            raise DecompressionError("snappy: a block of the compressed data is truncated")
         parts.append(_raw_snappy(data[position : position + length], capacity, bytes_max))
         capacity -= len(parts[-1])
         position += length
@@ -91,7 +91,7 @@ def _raw_snappy(data: memoryview, capacity: int, bytes_max: int) -> bytes:
         if byte < 0x80:
             break
     if length > capacity:
-        raise DecompressionError(f"snappy: decompresses to more than {bytes_max} bytes")
+        raise DecompressionError(f"snappy: the decompressed data has more than {bytes_max} bytes")
     return bytes(cramjam.snappy.decompress_raw(bytes(data)))
 
 

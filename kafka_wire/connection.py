@@ -61,7 +61,7 @@ def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
         if not colon or entry.endswith("]"):
             host, port = entry, "9092"
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ValueError(f"expected host:port, found {entry!r}")
+            raise ValueError(f"broker address {entry!r}: expected host:port, such as localhost:9092")
         servers.append((host.strip("[]"), int(port)))
     return tuple(servers)
 
@@ -166,9 +166,8 @@ class BrokerConnection:
         chosen = min(newest, high)
         if chosen < max(low, oldest):
             known = f"{oldest} to {newest}" if oldest else str(newest)
-            raise ErrorResponse(
-                self.name, request.name, 35, f"the broker supports versions {low} to {high}, this client {known}"
-            )
+            served = f"versions {low} to {high} of this request" if high >= low else "no version of this request"
+            raise ErrorResponse(self.name, request.name, 35, f"the broker supports {served}, this client {known}")
         return chosen
 
     def send_early(self, request: Message) -> None:
@@ -261,7 +260,10 @@ class BrokerConnection:
     def _receive(self) -> memoryview:
         (length,) = struct.unpack(">i", self._fill(memoryview(bytearray(4))))
         if not 4 <= length <= RESPONSE_BYTES_MAX:
-            raise EOFError(f"a frame of {length} bytes is not a response of a Kafka broker")
+            raise EOFError(
+                f"the response would have {length} bytes; expected 4 to {RESPONSE_BYTES_MAX}; check that the address "
+                "is a Kafka broker's and that kafka.security_protocol is the broker's"
+            )
         return self._fill(self._buffers.take(length))
 
     def _fill(self, view: memoryview) -> memoryview:
@@ -269,7 +271,7 @@ class BrokerConnection:
         while filled < len(view):
             received = self._socket.recv_into(view[filled:])
             if not received:
-                raise EOFError("the connection was closed")
+                raise EOFError("the broker closed the connection")
             filled += received
         return view
 
@@ -351,7 +353,7 @@ def _header_bytes(response: Message, version: int, frame: memoryview) -> int:
     if response.API_KEY == ApiVersionsRequest.API_KEY or not response.flexible_version_q(version):
         return 4
     if frame[4] != 0:
-        raise ValueError("tagged fields in a response header")
+        raise ValueError("the response header has tagged fields, which this client cannot read")
     return 5
 
 

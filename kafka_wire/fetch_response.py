@@ -65,7 +65,7 @@ def read_fetch_response(frame: memoryview, version: int) -> ParsedFetchResponse:
 class _Reader:
     def __init__(self, frame: memoryview, version: int) -> None:
         if not OLDEST <= version <= NEWEST:
-            raise ValueError(f"version {version} of Fetch is not in {OLDEST} to {NEWEST}")
+            raise ValueError(f"Fetch version {version} is not supported; use {OLDEST} to {NEWEST}")
         self._frame = frame
         self._at = 0
         self._version = version
@@ -121,7 +121,9 @@ class _Reader:
     def _take(self, size: int) -> memoryview:
         at, self._at = self._at, self._at + size
         if self._at > len(self._frame):
-            raise ValueError(f"expected {size} bytes at position {at}, but the response has {len(self._frame)} bytes")
+            raise ValueError(
+                f"the response has {len(self._frame)} bytes, too few to read {size} bytes at position {at}"
+            )
         return self._frame[at : self._at]
 
     def _varint(self) -> int:
@@ -131,7 +133,7 @@ class _Reader:
             value |= (byte & 0x7F) << shift
             if not byte & 0x80:
                 return value
-        raise ValueError(f"a number of more than 32 bits at {self._at}")
+        raise ValueError(f"the response has a varint of more than 32 bits before position {self._at}")
 
     def _skip_tags(self) -> None:
         if self._is_flexible:

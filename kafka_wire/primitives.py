@@ -19,7 +19,7 @@ ITEMS_MAX = 100_000
 
 
 def _overrun(view: memoryview, pos: int, size: int) -> MalformedMessage:
-    return MalformedMessage(f"{size} bytes expected at {pos} in a frame of {len(view)}")
+    return MalformedMessage(f"the message has {len(view)} bytes, too few to read {size} bytes at position {pos}")
 
 
 def uvarint_at(view: memoryview, pos: int) -> tuple[int, int]:
@@ -33,7 +33,7 @@ def uvarint_at(view: memoryview, pos: int) -> tuple[int, int]:
             return value, pos
         shift += 7
         if shift > 28:
-            raise MalformedMessage("a varint of more than five bytes")
+            raise MalformedMessage("the message has a varint of more than five bytes")
     raise _overrun(view, pos, 1)
 
 
@@ -45,7 +45,7 @@ def text_at(view: memoryview, pos: int, size: int) -> tuple[str, int]:
     try:
         return str(view[pos:end], "utf-8"), end
     except UnicodeDecodeError as error:
-        raise MalformedMessage("a string that is not UTF-8") from error
+        raise MalformedMessage("the message has a string that is not UTF-8") from error
 
 
 def after_tags(view: memoryview, pos: int) -> int:
@@ -129,7 +129,7 @@ class Reader:
     def string(self) -> str:
         value = self.nullable_string()
         if value is None:
-            raise MalformedMessage("null where a string is required")
+            raise MalformedMessage("the message has null in place of a required string")
         return value
 
     def nullable_bytes(self) -> memoryview | None:
@@ -145,7 +145,9 @@ class Reader:
             return 0
         self._items_left -= items - 1
         if self._items_left < 0:
-            raise MalformedMessage(f"{items} further items exceed the limit of {self._items_max} per message")
+            raise MalformedMessage(
+                f"an array of {items} items exceeds the limit of {self._items_max} items in all arrays of the message"
+            )
         return items
 
     def tags(self) -> None:

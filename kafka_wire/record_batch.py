@@ -140,7 +140,9 @@ def split_batches(data: bytes | memoryview, where: str) -> Iterator[BatchFrame]:
         if len(data) - position > MAGIC_AT and data[position + MAGIC_AT] < MAGIC:
             raise _old_format_error(at, data[position + MAGIC_AT])
         if end - position < HEADER_BYTES:
-            raise CorruptBatch(f"{at}: a batch of {length} bytes is shorter than its header")
+            raise CorruptBatch(
+                f"{at}: a batch of {end - position} bytes is shorter than a batch header of {HEADER_BYTES} bytes"
+            )
         if len(data) < end:
             return
         yield BatchFrame(position, base_offset, _base_at(data, end), view[position:end])
@@ -182,7 +184,7 @@ def read_batch(frame: BatchFrame, where: str, bytes_max: int, record_parser: Rec
     """
     view, at = frame.view, f"{where} offset {frame.base_offset}"
     if view[MAGIC_AT] != MAGIC:
-        raise CorruptBatch(f"{at}: unknown message format {view[MAGIC_AT]}")
+        raise CorruptBatch(f"{at}: the batch has the unknown message format (magic) {view[MAGIC_AT]}, expected {MAGIC}")
     header = read_batch_header(view)
     checksum = crc32c(view[CRC_FROM:])
     if checksum != header.crc:
@@ -192,15 +194,19 @@ def read_batch(frame: BatchFrame, where: str, bytes_max: int, record_parser: Rec
         raise MisplacedBatch(f"{at}: the batch header has the invalid offsets [{header.base_offset}, {next_offset})")
     if frame.next_base_offset is not None and frame.next_base_offset < next_offset:
         raise MisplacedBatch(
-            f"{at}: the batch has the offsets [{header.base_offset}, {next_offset}), but the next one begins at "
-            f"{frame.next_base_offset}: one of the base offsets is wrong"
+            f"{at}: the batch has the offsets [{header.base_offset}, {next_offset}), but the next batch begins at "
+            f"offset {frame.next_base_offset}: the base offset of one of the two batches is wrong"
         )
     try:
         records = decode_batch(view, header, at, bytes_max, record_parser)
     except CorruptBatch as error:
         raise CorruptBatch(str(error), next_offset) from error
     if records and not header.base_offset <= records[0][0] <= records[-1][0] < next_offset:
-        raise CorruptBatch(f"{at}: records have offsets outside of their batch", next_offset)
+        raise CorruptBatch(
+            f"{at}: the batch header has the offsets [{header.base_offset}, {next_offset}), but some of its records "
+            "have other offsets",
+            next_offset,
+        )
     return Batch(header.base_offset, next_offset, header.leader_epoch, header.attributes, header.producer_id, records)
 
 
@@ -309,7 +315,7 @@ def parse_records(
             n, p = varint(b, p - 1)
         delta = n >> 1
         if n & 1 or delta <= last_delta:
-            raise ValueError("offsets do not increase")
+            raise ValueError("the record offsets of the batch do not increase")
         last_delta = delta
         n = b[p]
         p += 1
@@ -332,13 +338,13 @@ def parse_records(
             value = b[p : p + n]
             p += n
         if p >= end:
-            raise ValueError("a record is longer than its length prefix")
+            raise ValueError("a record has more bytes than its length prefix states")
         append((base_offset + delta, time_ms, key, value, NO_HEADERS if b[p] == 0 else b[p:end]))
         if b[p] == 0 and p + 1 != end:
-            raise ValueError("a record is shorter than its length prefix")
+            raise ValueError("a record has fewer bytes than its length prefix states")
         p = end
     if p != len(b):
-        raise ValueError(f"the records are {len(b) - p} bytes shorter than the payload")
+        raise ValueError(f"the batch contains {len(b)} bytes of records, but its records take {p}")
     return [_wrap_time(record) for record in records] if may_overflow else records
 
 
@@ -369,13 +375,13 @@ def parse_times(
         n, p = _varint(b, p)
         delta = n >> 1
         if n & 1 or delta <= last_delta:
-            raise ValueError("offsets do not increase")
+            raise ValueError("the record offsets of the batch do not increase")
         if not p < end <= len(b):
             raise ValueError("the length prefix of a record does not match its content")
         last_delta, p = delta, end
         yield base_offset + delta, _wrap_int64(time_ms)
     if p != len(b):
-        raise ValueError(f"the records are {len(b) - p} bytes shorter than the payload")
+        raise ValueError(f"the batch contains {len(b)} bytes of records, but its records take {p}")
 
 
 def _wrap_time(record: Record) -> Record:
@@ -406,9 +412,9 @@ def parse_headers(raw: bytes) -> list[tuple[str, bytes | None]]:
             p += 0 if n & 1 else n >> 1
             found.append((key, value))
     except IndexError as error:
-        raise ValueError("the headers are truncated") from error
+        raise ValueError("the headers of the record are truncated") from error
     if p != len(raw) or count & 1:
-        raise ValueError("the headers are malformed")
+        raise ValueError("the headers of the record are malformed")
     return found
 
 

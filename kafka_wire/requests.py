@@ -294,7 +294,7 @@ def fetch_batches(connection: BrokerConnection, topic_partition: TopicPartition,
     _check_fetch(connection, response.error_code, where)
     partition_response = next(iter(response.partitions), None)
     if partition_response is None:
-        raise RetriableError(f"the response of broker {connection.name} lacks {where}")
+        raise RetriableError(f"the response of broker {connection.name} has no data of {where}")
     _check_fetch(connection, partition_response.error_code, where)
     return FetchSlice(
         records=partition_response.records,

@@ -122,7 +122,9 @@ class KafkaSecurity:
         try:
             return SASL_MECHANISMS[self.mechanism](host=host, **options)
         except (RuntimeError, OSError) as error:  # GSSAPI: missing library or ticket
-            raise SecurityConfigError(f"{self.mechanism} cannot be used here: {error}") from error
+            raise SecurityConfigError(
+                f"SASL mechanism {self.mechanism} cannot be used on this machine: {error}"
+            ) from error
 
     def client_options(self) -> dict[str, Any]:
         """Returns the options of kafka-python's clients, which read a password only at creation.
@@ -197,7 +199,8 @@ def _secret(key: str, given: str, path: str) -> str:
     found = os.environ.get(VARIABLES[key], "")
     if not found:
         raise SecurityConfigError(
-            f"{key} is missing; set {key}_file on every machine that runs tasks, or the variable {VARIABLES[key]}"
+            f"{key} is missing; set {key}_file to a file that exists on every machine that runs tasks, or set the "
+            f"environment variable {VARIABLES[key]}"
         )
     return found
 

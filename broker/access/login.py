@@ -166,7 +166,7 @@ async def _authenticate_plain(users: Users, message: bytes) -> tuple[str, bytes]
     try:
         authorization_id, user, password = (part.decode("utf-8") for part in parts)
     except UnicodeDecodeError:
-        raise LoginRefused("the message is not UTF-8") from None
+        raise LoginRefused("the PLAIN message is not UTF-8") from None
     if authorization_id not in ("", user):
         raise LoginRefused("a user cannot act for another user; leave the authorization id empty")
     if not await users.check_password(user, password):

@@ -66,9 +66,9 @@ class Grant:
                 f"{resource} is not a resource; use topic:PATTERN, group:PATTERN, transaction:PATTERN or *"
             )
         if resource_type == ResourceType.GROUP and permission == BrokerPermission.WRITE:
-            raise ValueError("write does not apply to groups; group members need read")
+            raise ValueError("the permission write does not apply to groups; grant read to group members")
         if resource_type == ResourceType.TRANSACTION and permission == BrokerPermission.READ:
-            raise ValueError("read does not apply to transactional ids; their producers need write")
+            raise ValueError("the permission read does not apply to transactional ids; grant write to their producers")
         parts = (re.escape(part) for part in pattern.split(WILDCARD))
         return cls(BrokerPermission(permission), ResourceType(resource_type), re.compile(".*".join(parts), re.DOTALL))
 

@@ -80,7 +80,7 @@ class Verifier:
                 "expected SCRAM-SHA-256$…:…$…:… or SCRAM-SHA-512$…; `headrace broker user` prints both"
             ) from None
         if not ITERATIONS_MIN <= int(match[2]) <= ITERATIONS_MAX:
-            raise ValueError(f"{match[2]} iterations; use {ITERATIONS_MIN} to {ITERATIONS_MAX}")
+            raise ValueError(f"the SCRAM verifier has {match[2]} iterations; use {ITERATIONS_MIN} to {ITERATIONS_MAX}")
         return cls(match[1], int(match[2]), salt, stored, server)
 
     def matches(self, password: str) -> bool:
@@ -113,7 +113,7 @@ class ClientFirstMessage:
         """
         match = _FIRST.fullmatch(_text(raw))
         if match is None or len(match[5]) > NONCE_CHARS_MAX:
-            raise LoginRefused("expected n,,n=USER,r=NONCE; channel binding is not supported")
+            raise LoginRefused("malformed SCRAM message: expected n,,n=USER,r=NONCE; channel binding is not supported")
         user = _user(match[4])
         if match[2] and _user(match[2]) != user:
             raise LoginRefused("a user cannot act for another user; leave the authorization id empty")
@@ -148,13 +148,13 @@ class ScramExchange:
         match = _FINAL.fullmatch(_text(raw))
         name, verifier = HASHES[self._verifier.mechanism], self._verifier
         if match is None:
-            raise LoginRefused("expected c=…,r=NONCE,p=PROOF")
+            raise LoginRefused("malformed SCRAM message: expected c=…,r=NONCE,p=PROOF")
         auth_message = f"{self._first.bare},{self.challenge},{match[1]}".encode()
         signature = hmac.digest(verifier.stored_key, auth_message, name)
         try:
             header, proof = base64.b64decode(match[2], validate=True), base64.b64decode(match[4], validate=True)
         except binascii.Error:
-            raise LoginRefused("the proof is not base64") from None
+            raise LoginRefused("the channel binding or the proof in the SCRAM message is not base64") from None
         client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=False))
         is_proof_valid = hmac.compare_digest(hashlib.new(name, client_key).digest(), verifier.stored_key)
         is_message_valid = header == self._first.header.encode() and hmac.compare_digest(match[3], self._nonce)
@@ -167,14 +167,14 @@ def _text(raw: bytes) -> str:
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise LoginRefused("the message is not UTF-8") from None
+        raise LoginRefused("the SCRAM message is not UTF-8") from None
     if len(text) > MESSAGE_CHARS_MAX:
-        raise LoginRefused(f"a message of more than {MESSAGE_CHARS_MAX} characters")
+        raise LoginRefused(f"the SCRAM message has more than {MESSAGE_CHARS_MAX} characters")
     return text
 
 
 def _user(name: str) -> str:
     """Decodes a SASL user name, in which `=2C` stands for a comma and `=3D` for an equals sign."""
     if re.search(r"=(?!2C|3D)", name):
-        raise LoginRefused("an equals sign in the user name; write it as =3D")
+        raise LoginRefused("the user name contains an unescaped equals sign; send it as =3D")
     return name.replace("=2C", ",").replace("=3D", "=")

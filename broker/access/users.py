@@ -91,7 +91,7 @@ def user_line(name: str, verifiers: Verifiers) -> str:
 def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(text.splitlines(), 1):
         if len(line) > LINE_CHARS_MAX:
-            raise ValueError(f"line {number}: longer than {LINE_CHARS_MAX} characters")
+            raise ValueError(f"line {number}: the line has more than {LINE_CHARS_MAX} characters")
         words = _COMMENT.sub("", line).split()
         if not words:
             continue
@@ -107,7 +107,7 @@ def _checked_name(name: str, taken: Mapping[str, object]) -> str:
     if name in taken:
         raise ValueError(f"user {name} is defined twice")
     if len(taken) >= USERS_MAX:
-        raise ValueError(f"more than {USERS_MAX} users")
+        raise ValueError(f"the file has more than {USERS_MAX} users")
     return name
 
 
@@ -161,7 +161,7 @@ class BrokerUsersFile:
             before, self.policy = self.policy, self._read()
         except (OSError, UsersUnusable) as error:
             if self._stat is not None or isinstance(error, UsersUnusable):
-                logger.error("users file not reloaded, previous users stay reason=%s", error)
+                logger.error("users file not reloaded, the previous users stay valid reason=%s", error)
             if isinstance(error, OSError):
                 self._stat = None
             return frozenset()

@@ -302,6 +302,6 @@ def check_metadata(metadata: str | None) -> str:
     if metadata is not None and len(metadata) > METADATA_CHARS_MAX:
         raise RequestRefused(
             ErrorCode.OFFSET_METADATA_TOO_LARGE,
-            f"offset metadata of {len(metadata)} characters; at most {METADATA_CHARS_MAX}",
+            f"the metadata of an offset has {len(metadata)} characters; at most {METADATA_CHARS_MAX} are allowed",
         )
     return metadata or ""

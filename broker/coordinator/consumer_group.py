@@ -210,7 +210,8 @@ class ConsumerGroup:
             if epoch > member.epoch or epoch < 0 or assigned_epoch is None or assigned_epoch > epoch:
                 raise RequestRefused(
                     ErrorCode.STALE_MEMBER_EPOCH,
-                    f"the request has member epoch {epoch}; the current one is {member.epoch}",
+                    f"the request has member epoch {epoch}, but the member's current epoch is {member.epoch}; retry "
+                    "after a heartbeat",
                 )
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
@@ -228,7 +229,9 @@ class ConsumerGroup:
         member = self._require_member(member_id or "")
         if epoch != member.epoch:
             raise RequestRefused(
-                ErrorCode.STALE_MEMBER_EPOCH, f"the request has member epoch {epoch}; the current one is {member.epoch}"
+                ErrorCode.STALE_MEMBER_EPOCH,
+                f"the request has member epoch {epoch}, but the member's current epoch is {member.epoch}; retry after "
+                "a heartbeat",
             )
 
     def check_empty(self) -> None:
@@ -267,12 +270,15 @@ class ConsumerGroup:
                 "a joining member must send its rebalance timeout and an empty list of owned partitions",
             )
         if request.topics is None and request.pattern is None:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, "a joining member must send its subscription")
+            raise RequestRefused(
+                ErrorCode.INVALID_REQUEST, "a joining member must send topic names or a pattern to subscribe to"
+            )
         owner_id = self._static_ids.get(request.instance_id) if request.instance_id is not None else None
         if owner_id is not None and owner_id != request.member_id and not self.members[owner_id].is_temporarily_absent:
             raise RequestRefused(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
-                f"instance id {request.instance_id} is in use by member {owner_id}; stop that or use another id",
+                f"instance id {request.instance_id} is in use by member {owner_id}; stop that member or use another "
+                "group.instance.id",
             )
         existing = self.members.get(request.member_id)
         if existing is not None:
@@ -298,7 +304,8 @@ class ConsumerGroup:
         if not is_behind or request.owned is None or not request.owned <= member.assigned.keys():
             raise RequestRefused(
                 ErrorCode.FENCED_MEMBER_EPOCH,
-                f"the request has member epoch {request.epoch}; the current one is {member.epoch}; join again",
+                f"the request has member epoch {request.epoch}, but the member's current epoch is {member.epoch}; join "
+                "again",
             )
         return member
 
@@ -314,7 +321,9 @@ class ConsumerGroup:
             raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, f"no member has instance id {instance_id!r}")
         if owner_id != member_id:
             raise RequestRefused(
-                ErrorCode.FENCED_INSTANCE_ID, f"instance id {instance_id} is now in use by member {owner_id}"
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"instance id {instance_id} is now in use by member {owner_id}; give each consumer its own "
+                "group.instance.id",
             )
 
     def _add(self, member: ConsumerMember, request: HeartbeatRequest) -> None:
@@ -352,7 +361,10 @@ class ConsumerGroup:
         if request.instance_id is not None:
             self._check_instance(request.instance_id, request.member_id)
         elif request.epoch == LEAVE_STATIC_EPOCH:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, "only a static member may leave temporarily")
+            raise RequestRefused(
+                ErrorCode.INVALID_REQUEST,
+                "member epoch -2, leaving temporarily, requires a static member; set group.instance.id in the client",
+            )
         member = self._require_member(request.member_id)
         if request.epoch == LEAVE_STATIC_EPOCH:
             self._disown(member)

@@ -64,7 +64,8 @@ def check_heartbeat(request: HeartbeatRequest) -> None:
     names = (request.member_id, request.instance_id, request.rack_id, request.pattern, *(request.topics or ()))
     if any(name is not None and len(name) > NAME_CHARS_MAX for name in names):
         raise RequestRefused(
-            ErrorCode.INVALID_REQUEST, f"an id, topic name or pattern is longer than {NAME_CHARS_MAX} characters"
+            ErrorCode.INVALID_REQUEST,
+            f"the member, instance or rack id, a topic name or the pattern has more than {NAME_CHARS_MAX} characters",
         )
     if request.topics is not None and len(request.topics) > SUBSCRIPTION_TOPICS_MAX:
         raise RequestRefused(

@@ -278,7 +278,7 @@ def _current_assignment(member_id: str, value: bytes) -> ConsumerMember:
     reader = _reader(value)
     epoch, previous_epoch, state = reader.i32(), reader.i32(), reader.i8()
     if state not in MemberState._value2member_map_:
-        raise MalformedMessage(f"member state {state} does not exist")
+        raise MalformedMessage(f"a record of group member {member_id} has the unknown member state {state}")
     return ConsumerMember(
         member_id,
         epoch=epoch,

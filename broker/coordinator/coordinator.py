@@ -360,7 +360,11 @@ class GroupCoordinator:
             try:
                 self._store_changes(group)
             except RequestRefused as refused:
-                logger.error("group not stored, stored with its next change group=%s reason=%s", group_id, refused)
+                logger.error(
+                    "group change not stored; will be retried with the next change of the group group=%s reason=%s",
+                    group_id,
+                    refused,
+                )
         else:
             self._deadlines_ms[group_id] = due_ms
 
@@ -394,7 +398,9 @@ class GroupCoordinator:
                 self.store.append([self.store.entry_for(group)])
             except RequestRefused as refused:
                 logger.error(
-                    "group not stored, members get an error and join again group=%s reason=%s", group.group_id, refused
+                    "group change not stored; the members get an error and join again group=%s reason=%s",
+                    group.group_id,
+                    refused,
                 )
                 error = ErrorCode.COORDINATOR_NOT_AVAILABLE
             logger.info(

@@ -114,7 +114,7 @@ class Group:
             if request.protocol_type not in (None, self.protocol_type) or request.protocol not in (None, self.protocol):
                 raise RequestRefused(
                     ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                    f"the group uses protocol {self.protocol_type}/{self.protocol}, the request "
+                    f"the group uses protocol {self.protocol_type}/{self.protocol}, but the request has "
                     f"{request.protocol_type}/{request.protocol}; join again",
                 )
             if self.state is GroupState.PREPARING_REBALANCE:
@@ -245,13 +245,14 @@ class Group:
         if not self.session_timeout_ms_min <= request.session_timeout_ms <= SESSION_TIMEOUT_MS_MAX:
             raise RequestRefused(
                 ErrorCode.INVALID_SESSION_TIMEOUT,
-                f"session timeout {request.session_timeout_ms} ms; "
-                f"expected {self.session_timeout_ms_min} to {SESSION_TIMEOUT_MS_MAX}",
+                f"the session timeout is {request.session_timeout_ms} ms; expected {self.session_timeout_ms_min} to "
+                f"{SESSION_TIMEOUT_MS_MAX}; set session.timeout.ms in the client",
             )
         names = (request.instance_id or "", request.protocol_type, *(each.name for each in request.protocols))
         if any(len(name) > NAME_CHARS_MAX for name in names):
             raise RequestRefused(
-                ErrorCode.INVALID_REQUEST, f"an instance id or protocol is longer than {NAME_CHARS_MAX} characters"
+                ErrorCode.INVALID_REQUEST,
+                f"the instance id, the protocol type or a protocol name has more than {NAME_CHARS_MAX} characters",
             )
         if not request.protocol_type or not request.protocols:
             raise RequestRefused(
@@ -265,7 +266,8 @@ class Group:
         if request.protocol_type != self.protocol_type:
             raise RequestRefused(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"protocol type {request.protocol_type!r} does not match the group's, {self.protocol_type!r}",
+                f"the request has protocol type {request.protocol_type!r}, but the group uses {self.protocol_type!r}; "
+                "use another group id",
             )
         if not shared_protocols(others) & {protocol.name for protocol in request.protocols}:
             raise RequestRefused(
@@ -440,7 +442,8 @@ class Group:
         if generation != self.generation:
             raise RequestRefused(
                 ErrorCode.ILLEGAL_GENERATION,
-                f"the request has generation {generation}; the current one is {self.generation}; join again",
+                f"the request has generation {generation}, but the group's current generation is {self.generation}; "
+                "join again",
             )
         return member
 

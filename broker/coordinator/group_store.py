@@ -108,11 +108,12 @@ class GroupStore:
         """
         if len(group_id) > NAME_CHARS_MAX:
             raise RequestRefused(
-                ErrorCode.INVALID_GROUP_ID, f"a group id of {len(group_id)} characters; at most {NAME_CHARS_MAX}"
+                ErrorCode.INVALID_GROUP_ID,
+                f"the group id has {len(group_id)} characters; at most {NAME_CHARS_MAX} are allowed",
             )
         if replaced is None and len(self.groups) >= GROUPS_MAX:
             raise RequestRefused(
-                ErrorCode.POLICY_VIOLATION, f"the limit of {GROUPS_MAX} groups is reached; delete unused ones"
+                ErrorCode.POLICY_VIOLATION, f"the limit of {GROUPS_MAX} groups is reached; delete unused groups"
             )
 
     def add_group(self, group_id: str) -> Group:
@@ -164,7 +165,7 @@ class GroupStore:
             OSError, RequestRefused: the log could not be written.
         """
         before, after = await self.table.compact(self._live_keys(), self._row_for, self._append_pending)
-        logger.info("offsets compacted bytes_before=%d bytes_after=%d", before, after)
+        logger.info("log of groups and offsets compacted bytes_before=%d bytes_after=%d", before, after)
 
     def _live_keys(self) -> Iterator[Key]:
         for group_id in {**self.groups, **dict.fromkeys(self.offsets.groups())}:

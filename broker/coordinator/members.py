@@ -101,7 +101,9 @@ class GroupMembers(Mapping[str, GroupMember]):
         owner = self.static_member(instance_id)
         if owner is not None and owner.member_id != member_id:
             raise RequestRefused(
-                ErrorCode.FENCED_INSTANCE_ID, f"instance id {instance_id} is now in use by member {owner.member_id}"
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"instance id {instance_id} is now in use by member {owner.member_id}; give each consumer its own "
+                "group.instance.id",
             )
         member = self._members.get(member_id)
         if member is None:

@@ -42,7 +42,8 @@ def matching_topics(pattern: str, names: Iterable[str]) -> frozenset[str]:
     if sum(map(len, candidates)) * compiled.programsize > STEPS_MAX:
         raise _refused(
             pattern,
-            f"matching it with {len(candidates)} topics may take too long; use a shorter pattern or topic names",
+            f"matching the pattern with {len(candidates)} topic names may take too long; use a shorter pattern, or "
+            "name the topics",
         )
     return frozenset(name for name in candidates if compiled.fullmatch(name))
 

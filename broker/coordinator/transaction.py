@@ -166,7 +166,7 @@ class Transaction:
         if producer.producer_id != self.producer_id:
             raise RequestRefused(
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-                f"the request has producer id {producer.producer_id}, but its transactional id belongs to producer "
+                f"the request has producer id {producer.producer_id}, but its transactional id belongs to producer id "
                 f"{self.producer_id}",
             )
         if producer.epoch != self.epoch:
@@ -183,7 +183,7 @@ class Transaction:
             raise RequestRefused(
                 ErrorCode.INVALID_TXN_STATE,
                 f"partition {topic_partition[0]}-{topic_partition[1]} is not in the transaction "
-                f"(status {self.status.value}); add it first",
+                f"(status {self.status.value}); add the partition to the transaction first",
             )
 
     # Transitions
@@ -252,7 +252,8 @@ def check_timeout(timeout_ms: int) -> None:
     if not 0 < timeout_ms <= TIMEOUT_MS_MAX:
         raise RequestRefused(
             ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-            f"transaction timeout {timeout_ms} ms; expected 1 to {TIMEOUT_MS_MAX}",
+            f"the transaction timeout is {timeout_ms} ms; expected 1 to {TIMEOUT_MS_MAX}; set transaction.timeout.ms "
+            "in the client",
         )
 
 

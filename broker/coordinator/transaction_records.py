@@ -80,7 +80,9 @@ def decode_transaction(raw: bytes) -> Transaction:
         reader.i8(),
     )
     if version != _VALUE_VERSION or number not in BY_NUMBER:
-        raise MalformedMessage(f"a transaction record has the unknown version {version} or status {number}")
+        raise MalformedMessage(
+            f"a transaction record has an unknown version or status: version {version}, status {number}"
+        )
     partitions: set[TopicPartition] = set()
     for _ in range(max(reader.array_size(), 0)):
         topic = reader.string()

@@ -143,7 +143,7 @@ class TransactionCoordinator:
         if not transactional_id or len(transactional_id) > ID_CHARS_MAX:
             raise RequestRefused(
                 ErrorCode.INVALID_REQUEST,
-                f"a transactional id of {len(transactional_id)} characters; expected 1 to {ID_CHARS_MAX}",
+                f"the transactional id has {len(transactional_id)} characters; expected 1 to {ID_CHARS_MAX}",
             )
         check_timeout(timeout_ms)
         async with self._locked(transactional_id):
@@ -203,7 +203,8 @@ class TransactionCoordinator:
         evicted = heapq.nsmallest(EVICTED_IDS_PER_BATCH, unused)
         if not evicted:
             raise RequestRefused(
-                ErrorCode.POLICY_VIOLATION, f"the limit of {IDS_MAX} transactional ids in use is reached"
+                ErrorCode.POLICY_VIOLATION,
+                f"{IDS_MAX} transactional ids are in use, which is the limit; retry when transactions have ended",
             )
         for _, transactional_id in evicted:
             self._store(transactional_id, None)
@@ -239,7 +240,9 @@ class TransactionCoordinator:
             )
         self._existing(transactional_id).check_transactional_write(producer, topic_partition)
         if transactional_id in self._ending:
-            raise RequestRefused(ErrorCode.INVALID_TXN_STATE, "the transaction is being completed; begin a new one")
+            raise RequestRefused(
+                ErrorCode.INVALID_TXN_STATE, "the transaction is being completed; begin a new transaction"
+            )
 
     async def end_transaction(self, transactional_id: str, producer: ProducerIdAndEpoch, *, is_commit: bool) -> None:
         """Commits the open transaction of a transactional id, or aborts it if `is_commit` is False; returns when
@@ -343,7 +346,7 @@ class TransactionCoordinator:
         if self._table is not None and self._table.is_compaction_due:
             try:
                 before, after = await self._table.compact(self._keys(), self._row_for)
-                logger.info("transactions compacted bytes_before=%d bytes_after=%d", before, after)
+                logger.info("log of transactions compacted bytes_before=%d bytes_after=%d", before, after)
             except (OSError, RequestRefused) as error:
                 logger.error("log of transactions not compacted; check the disk of the data directory reason=%s", error)
 
@@ -454,7 +457,8 @@ class TransactionCoordinator:
         for transactional_id, each in self._transactions.items():
             if each.status is TransactionStatus.ONGOING:
                 logger.warning(
-                    "transaction aborted id=%s reason=the machine went down while it was open", transactional_id
+                    "transaction aborted id=%s reason=the machine went down while the transaction was open",
+                    transactional_id,
                 )
                 self._transactions[transactional_id] = each.prepare_fence(now_ms)
 

@@ -74,7 +74,7 @@ def _existing_group(context: RequestContext, group_id: str) -> ConsumerGroup:
     if not all(context.permissions.granted_on(ResourceType.TOPIC, name) for name in group.subscribed):
         raise RequestRefused(
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-            "the client has no permission on a topic that the group reads; add one to the users file",
+            "the client has no permission on a topic that the group reads; add a grant on the topic to the users file",
         )
     return group
 

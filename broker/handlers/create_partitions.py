@@ -25,7 +25,9 @@ async def _result(context: RequestContext, requested: Any, times: int, validate_
     code, message = ErrorCode.NONE, None
     try:
         if times > 1:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"the topic is in the request {times} times; name it once")
+            raise RequestRefused(
+                ErrorCode.INVALID_REQUEST, f"topic {requested.name!r} is in the request {times} times; name it once"
+            )
         context.check_topic(requested.name or "", BrokerPermission.ADMIN)
         topic = context.node.topic(requested.name or "")
         if topic.is_internal:
@@ -36,8 +38,8 @@ async def _result(context: RequestContext, requested: Any, times: int, validate_
         if requested.count <= topic.partitions:
             raise RequestRefused(
                 ErrorCode.INVALID_PARTITIONS,
-                f"topic {topic.name!r} has {topic.partitions} partitions; choose a larger number than that, not "
-                f"{requested.count}",
+                f"topic {topic.name!r} has {topic.partitions} partitions; the new number of partitions must be larger, "
+                f"not {requested.count}",
             )
         added = requested.count - topic.partitions
         assignments, node_id = requested.assignments, context.node.config.node_id
@@ -46,7 +48,7 @@ async def _result(context: RequestContext, requested: Any, times: int, validate_
         ):
             raise RequestRefused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"expected {added} replica assignments, each to node {node_id}",
+                f"expected one replica assignment, to node {node_id}, for each of the {added} new partitions",
             )
         if not validate_only:
             await context.node.changes.add_partitions(topic.name, requested.count)

@@ -78,7 +78,8 @@ def _partitions(context: RequestContext, requested: Any) -> int:
     if requested.assignments:
         if requested.num_partitions != DEFAULT or requested.replication_factor != DEFAULT:
             raise RequestRefused(
-                ErrorCode.INVALID_REQUEST, "with replica assignments, the numbers of partitions and replicas must be -1"
+                ErrorCode.INVALID_REQUEST,
+                "with replica assignments, the number of partitions and the replication factor must be -1",
             )
         node_id = context.node.config.node_id
         indexes = sorted(each.partition_index for each in requested.assignments)
@@ -87,13 +88,13 @@ def _partitions(context: RequestContext, requested: Any) -> int:
         ):
             raise RequestRefused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"expected one assignment, to node {node_id}, for each of the partitions 0, 1, …",
+                f"expected one replica assignment, to node {node_id}, for each of the partitions 0, 1, …",
             )
         return len(indexes)
     if requested.replication_factor not in (DEFAULT, 1):
         raise RequestRefused(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {requested.replication_factor}; a single node supports only 1",
+            f"replication factor {requested.replication_factor} is not supported; this broker is a single node, use 1",
         )
     return context.node.config.partitions if requested.num_partitions == DEFAULT else int(requested.num_partitions)
 

@@ -38,11 +38,14 @@ async def _result(context: RequestContext, name: str | None, topic_id: uuid.UUID
     code, message = ErrorCode.NONE, None
     try:
         if times > 1:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"the topic is in the request {times} times; name it once")
+            requested = str(topic_id) if name is None else repr(name)
+            raise RequestRefused(
+                ErrorCode.INVALID_REQUEST, f"topic {requested} is in the request {times} times; name it once"
+            )
         if name is None:
             topic = context.node.topics.by_id(topic_id or NO_TOPIC_ID)
             if topic is None:
-                raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
+                raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic_id}")
             refusal = context.topic_error(topic.name, BrokerPermission.ADMIN)
             if refusal:
                 # The message omits the topic name, which the client may not be allowed to see.

@@ -71,7 +71,7 @@ def _rows(context: RequestContext, resource_type: int, name: str) -> list[_Row]:
         context.permissions.check_admin()
         if name not in ("", str(config.node_id)):
             raise RequestRefused(
-                ErrorCode.INVALID_REQUEST, f"broker {name!r} does not exist; this one is {config.node_id}"
+                ErrorCode.INVALID_REQUEST, f"broker {name!r} does not exist; the id of this broker is {config.node_id}"
             )
         return _broker_rows(context)
     raise RequestRefused(

@@ -104,9 +104,9 @@ def _generated_handler(
         try:
             request, end = request_class._struct.compiled_decode_from(version, **encoding)(frame, body_at)
         except DECODE_ERRORS as error:
-            raise MalformedMessage(f"{type(error).__name__}: {error}") from error
+            raise MalformedMessage(f"the request cannot be decoded: {type(error).__name__}: {error}") from error
         if end > len(frame):
-            raise MalformedMessage(f"the frame is {end - len(frame)} bytes too short")
+            raise MalformedMessage(f"the request is {end - len(frame)} bytes shorter than its fields")
         return request
 
     return Handler(decode, handle, encode, partial(decode_yielding, request_class))

@@ -325,6 +325,6 @@ def _records(
 
 def _log(context: RequestContext, name: str, requested: FetchPartition) -> PartitionLog:
     if not name:
-        raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
+        raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with the topic id of the request")
     context.check_topic(name, BrokerPermission.READ)
     return context.node.log(name, requested.partition, requested.leader_epoch)

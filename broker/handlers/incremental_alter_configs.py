@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from kafka.protocol.admin import IncrementalAlterConfigsResponse
@@ -46,7 +47,10 @@ async def alter_topics(
         code, message = ErrorCode.NONE, None
         try:
             if times[requested.resource_type, requested.resource_name] > 1:
-                raise RequestRefused(ErrorCode.INVALID_REQUEST, "the resource is in the request twice; name it once")
+                raise RequestRefused(
+                    ErrorCode.INVALID_REQUEST,
+                    f"resource {requested.resource_name!r} is in the request twice; name it once",
+                )
             topic = _checked_topic(context, requested)
             if request.validate_only:
                 configs_of(requested, topic)
@@ -76,7 +80,8 @@ def _checked_topic(context: RequestContext, requested: Any) -> Topic:
     if requested.resource_type != TOPIC:
         raise RequestRefused(
             ErrorCode.INVALID_REQUEST,
-            "only topics can be altered; change the broker's configuration in its settings file and restart it",
+            "only configurations of topics can be altered; change the broker's configuration in its settings file and "
+            "restart it",
         )
     context.check_topic(requested.resource_name or "", BrokerPermission.ADMIN)
     topic = context.node.topic(requested.resource_name or "")
@@ -90,8 +95,11 @@ def _checked_topic(context: RequestContext, requested: Any) -> Topic:
 def _changed_configs(requested: Any, topic: Topic, *, defaults: BrokerConfig) -> dict[str, str]:
     configs = dict(topic.configs)
     changes = list(requested.configs or ())
-    if len({change.name for change in changes}) < len(changes):
-        raise RequestRefused(ErrorCode.INVALID_REQUEST, "a configuration key is in the request twice; name it once")
+    name, times = max(Counter(change.name for change in changes).items(), key=itemgetter(1), default=("", 0))
+    if times > 1:
+        raise RequestRefused(
+            ErrorCode.INVALID_REQUEST, f"configuration key {name!r} is in the request {times} times; name it once"
+        )
     for change in changes:
         _apply(configs, change, defaults)
     return configs

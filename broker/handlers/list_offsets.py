@@ -182,7 +182,8 @@ class _PartitionLookup:
             if self._name_count > 1:
                 raise RequestRefused(
                     ErrorCode.INVALID_REQUEST,
-                    f"the partition is in the request {self._name_count} times; name it once",
+                    f"partition {self._name}-{requested.partition_index} is in the request {self._name_count} times; "
+                    "name it once",
                 )
             leader_epoch = requested.current_leader_epoch if context.version >= 4 else -1
             log = context.node.log(self._name, requested.partition_index, leader_epoch)
@@ -234,5 +235,7 @@ def _bound_of(log: PartitionLog, timestamp: int, end: int) -> TimestampOffset | 
         return TimestampOffset(NO_TIMESTAMP, log.log_start_offset)
     if timestamp == LATEST_TIERED:
         return None
-    expected = "expected a timestamp, or a special one from -5 to -1"
-    raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{expected}, found {timestamp}")
+    raise RequestRefused(
+        ErrorCode.INVALID_REQUEST,
+        f"timestamp {timestamp}: expected milliseconds since 1970, or a special value from -5 to -1",
+    )

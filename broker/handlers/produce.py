@@ -92,7 +92,9 @@ def _append_topic(
 
 def _checked_topic(context: RequestContext, request: ProduceRequest, name: str) -> Topic:
     if request.acks not in (-1, 0, 1):
-        raise RequestRefused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}; expected -1, 0 or 1")
+        raise RequestRefused(
+            ErrorCode.INVALID_REQUIRED_ACKS, f"the request has acks {request.acks}; expected -1, 0 or 1"
+        )
     context.check_topic(name, BrokerPermission.WRITE)
     topic = context.node.topic(name)
     if topic.is_internal:

@@ -112,7 +112,9 @@ def verify(directory: Path, progress: Callable[[str], None] = lambda where: None
         CorruptFile: the topics file is missing or corrupt.
     """
     if not (directory / TOPICS_FILE).exists():
-        raise CorruptFile(directory / TOPICS_FILE, "it is missing", "name the data directory of a broker")
+        raise CorruptFile(
+            directory / TOPICS_FILE, "the file is missing", "choose the data directory of a broker with --directory"
+        )
     topics = TopicStore.load(directory, "")
     directory_report = PartitionReport(str(directory))
     checkpoints = _Checkpoints(

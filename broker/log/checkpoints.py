@@ -37,11 +37,11 @@ def read_checkpoint(path: Path) -> dict[PartitionKey, int]:
         raise CorruptFile(path, "it is not UTF-8 text") from error
     try:
         if int(lines[0]) != 0:
-            raise CorruptFile(path, f"expected version 0, found {lines[0]}")
+            raise CorruptFile(path, f"the first line must be the version 0, not {lines[0]}")
         rows = [line.split(" ") for line in lines[2:] if line]
         offsets = {(topic, int(index)): int(offset) for topic, index, offset in rows}
         if len(offsets) != int(lines[1]):
-            raise CorruptFile(path, f"expected {lines[1]} rows, found {len(offsets)}")
+            raise CorruptFile(path, f"the second line states {lines[1]} rows, but {len(offsets)} rows follow")
     except (ValueError, IndexError) as error:
-        raise CorruptFile(path, "a row is not `topic partition offset`") from error
+        raise CorruptFile(path, "expected a version, a number of rows, and rows of `topic partition offset`") from error
     return offsets

@@ -312,7 +312,7 @@ def _batches(segment: ClosedSegment) -> Iterator[tuple[LocatedBatch, bytes]]:
             batch = os.pread(fd, located.header.size, located.position)
             if not has_valid_crc(memoryview(batch), located.header):
                 # Rewriting the batch would give it a valid checksum and hide the corruption.
-                raise CorruptBatch(f"offset {located.header.base_offset}: the batch fails its CRC")
+                raise CorruptBatch(f"the batch at offset {located.header.base_offset} fails its CRC check")
             yield located, batch
     finally:
         os.close(fd)

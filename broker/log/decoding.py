@@ -28,6 +28,6 @@ def decode_records(
     """
     header = read_batch_header(batch)
     if header.record_count > RECORDS_DECODED_MAX and not is_own_batch:
-        raise CorruptBatch(f"a batch of {header.record_count} records; at most {RECORDS_DECODED_MAX} are decoded")
+        raise CorruptBatch(f"the batch has {header.record_count} records, more than the limit of {RECORDS_DECODED_MAX}")
     bytes_max = max(DECODED_BYTES_MAX, header.size) if is_own_batch else DECODED_BYTES_MAX
     return decode_batch(memoryview(batch), header, f"offset {header.base_offset}", bytes_max, record_parser)

@@ -61,7 +61,7 @@ def write_fully(fd: int, pieces: list[bytes | bytearray | memoryview], position:
         rest = memoryview(b"".join(pieces))[written:]
         count = os.pwrite(fd, rest, position + written)
         if count == 0:
-            raise OSError(f"wrote {written} of {total} bytes")
+            raise OSError(f"the file write ended after {written} of {total} bytes")
         written += count
 
 

@@ -441,7 +441,8 @@ class PartitionLog:
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise RequestRefused(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is outside [{self.log_start_offset}, {self.log_end_offset}]",
+                f"offset {offset} is outside of the log, which has the offsets [{self.log_start_offset}, "
+                f"{self.log_end_offset})",
             )
         return self.segments.read(offset, bytes_max, bound, min_one_batch=min_one_batch)
 

@@ -40,13 +40,16 @@ def validate_batch(batch: memoryview, bytes_max: int) -> BatchHeader:
             raise _old_format()
         raise RequestRefused(
             ErrorCode.CORRUPT_MESSAGE,
-            f"a record batch of {len(batch)} bytes is shorter than its header of {HEADER_BYTES}",
+            f"a record batch of {len(batch)} bytes is shorter than a batch header of {HEADER_BYTES} bytes",
         )
     header = read_batch_header(batch)
     if header.magic < MAGIC:
         raise _old_format()
     if header.magic != MAGIC:
-        raise RequestRefused(ErrorCode.CORRUPT_MESSAGE, f"record batch version {header.magic}; expected {MAGIC}")
+        raise RequestRefused(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"the record batch has the message format (magic) {header.magic}; expected {MAGIC}",
+        )
     if len(batch) > bytes_max:
         raise RequestRefused(
             ErrorCode.MESSAGE_TOO_LARGE,
@@ -55,9 +58,13 @@ def validate_batch(batch: memoryview, bytes_max: int) -> BatchHeader:
         )
     if header.size != len(batch):
         code = ErrorCode.INVALID_RECORD if HEADER_BYTES <= header.size < len(batch) else ErrorCode.CORRUPT_MESSAGE
-        raise RequestRefused(code, "expected exactly one record batch per partition")
+        raise RequestRefused(
+            code,
+            f"expected exactly one record batch per partition, but the data has {len(batch)} bytes and the first batch "
+            f"{header.size}",
+        )
     if not has_valid_crc(batch, header):
-        raise RequestRefused(ErrorCode.CORRUPT_MESSAGE, "the record batch fails its CRC; send it again")
+        raise RequestRefused(ErrorCode.CORRUPT_MESSAGE, "the record batch fails its CRC check; send it again")
     _check_fields(header)
     return header
 
@@ -80,13 +87,13 @@ def validate_timestamps(header: BatchHeader, now_ms: int, *, after_ms_max: int, 
         raise RequestRefused(
             ErrorCode.INVALID_TIMESTAMP,
             f"a record of timestamp {header.max_timestamp} is {header.max_timestamp - now_ms} ms ahead of the broker's "
-            f"clock; message.timestamp.after.max.ms is {after_ms_max}",
+            f"clock, more than message.timestamp.after.max.ms of the topic permits: {after_ms_max} ms",
         )
     if header.base_timestamp != NO_TIMESTAMP and now_ms - header.base_timestamp > before_ms_max:
         raise RequestRefused(
             ErrorCode.INVALID_TIMESTAMP,
             f"a record of timestamp {header.base_timestamp} is {now_ms - header.base_timestamp} ms behind the broker's "
-            f"clock; message.timestamp.before.max.ms is {before_ms_max}",
+            f"clock, more than message.timestamp.before.max.ms of the topic permits: {before_ms_max} ms",
         )
 
 
@@ -104,7 +111,8 @@ def validate_keys(batch: memoryview) -> None:
         ) from error
     if keyless:
         raise RequestRefused(
-            ErrorCode.INVALID_RECORD, f"{len(keyless)} records without a key; records of a compacted topic need one"
+            ErrorCode.INVALID_RECORD,
+            f"{len(keyless)} records have no key; every record of a compacted topic needs a key",
         )
 
 
@@ -117,7 +125,10 @@ def _old_format() -> RequestRefused:
 
 def _check_fields(header: BatchHeader) -> None:
     if header.attributes & CODEC_MASK not in CODECS:
-        raise RequestRefused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {header.attributes & CODEC_MASK}")
+        raise RequestRefused(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"the batch has the unknown compression codec {header.attributes & CODEC_MASK}",
+        )
     if header.attributes & TRANSACTIONAL and header.producer_id < 0:
         raise RequestRefused(ErrorCode.INVALID_RECORD, "the batch is transactional but has no producer id")
     if header.attributes & CONTROL:
@@ -125,14 +136,14 @@ def _check_fields(header: BatchHeader) -> None:
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise RequestRefused(
             ErrorCode.INVALID_RECORD,
-            f"the batch header claims {header.record_count} records, which contradicts its last offset delta of "
+            f"the batch header states {header.record_count} records, which contradicts its last offset delta of "
             f"{header.last_offset_delta}",
         )
     is_plain = not header.attributes & CODEC_MASK
     if is_plain and header.record_count * RECORD_BYTES_MIN > header.size - HEADER_BYTES:
         raise RequestRefused(
             ErrorCode.INVALID_RECORD,
-            f"the batch header claims {header.record_count} records, too many for its {header.size} bytes",
+            f"the batch header states {header.record_count} records, too many for a batch of {header.size} bytes",
         )
 
 

@@ -149,7 +149,7 @@ class ProducerStates:
         if header.last_offset_delta < (expected - header.base_sequence) % SEQUENCE_MODULUS <= producer.run:
             raise RequestRefused(
                 ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} sent sequence {header.base_sequence} again; expected {expected}",
+                f"producer {header.producer_id} sent sequence number {header.base_sequence} again; expected {expected}",
             )
         raise _out_of_order(header, expected)
 
@@ -247,5 +247,5 @@ def _appended(last_sequence: int, last_offset: int, delta: int) -> AppendedBatch
 def _out_of_order(header: BatchHeader, expected: int) -> RequestRefused:
     return RequestRefused(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        f"producer {header.producer_id} sent sequence {header.base_sequence}; expected {expected}",
+        f"producer {header.producer_id} sent sequence number {header.base_sequence}; expected {expected}",
     )

@@ -241,7 +241,8 @@ class _LogReader:
         sync_directory(self.directory)
         segments.append(SegmentFacts(self.fsynced_to, self.fsynced_to))
         logger.error(
-            "log ends before its recovery point, continued there directory=%s offset=%d next_offset=%d",
+            "log ends before its recovery point; new records begin at the recovery point directory=%s "
+            "log_end_offset=%d recovery_point=%d",
             self.directory.name,
             end,
             self.fsynced_to,

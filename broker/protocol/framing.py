@@ -69,8 +69,8 @@ def read_frame_length(view: memoryview, start: int, end: int) -> int:
         length_max = FRAME_BYTES_MAX
     if not FRAME_BYTES_MIN <= length <= length_max:
         raise FrameRefused(
-            f"a frame of {length} bytes; expected {FRAME_BYTES_MIN} to {length_max}; check that the client speaks "
-            "Kafka's protocol, with TLS if and only if the broker does"
+            f"the client sends a request of {length} bytes; expected {FRAME_BYTES_MIN} to {length_max}; check that the "
+            "client uses Kafka's protocol, with TLS if and only if the broker uses TLS"
         )
     return int(length)
 
@@ -81,7 +81,7 @@ def read_header(frame: memoryview) -> RequestHeader:
     try:
         api_key, api_version, correlation_id, client_id_bytes = _HEADER.unpack_from(frame)
     except struct.error:
-        raise MalformedMessage(f"a frame of {len(frame)} bytes, too short for a request header") from None
+        raise MalformedMessage(f"a request of {len(frame)} bytes is too short for a request header") from None
     client_id, body_at = "", _HEADER.size
     if client_id_bytes > 0:
         client_id, body_at = text_at(frame, body_at, client_id_bytes)

@@ -41,7 +41,7 @@ async def decode_yielding(request_class: Any, frame: bytes, body_at: int, versio
     try:
         return await decoder.structure(request_class._struct, request_class[None])
     except DECODE_ERRORS as error:
-        raise MalformedMessage(f"{type(error).__name__}: {error}") from error
+        raise MalformedMessage(f"the request cannot be decoded: {type(error).__name__}: {error}") from error
 
 
 class _YieldingDecoder:
@@ -90,7 +90,7 @@ class _YieldingDecoder:
             UnsignedVarInt32.decode(self._stream)
             size = UnsignedVarInt32.decode(self._stream)
             if size < 0 or len(self._stream.read(size)) < size:
-                raise MalformedMessage(f"a tagged field of {size} bytes is truncated")
+                raise MalformedMessage(f"the request ends within a tagged field of {size} bytes")
 
     def _count_items(self, item_count: int) -> None:
         if item_count > 0:
