@@ -87,11 +87,11 @@ class ComparisonBudget:
 
     def spend_pair(self) -> None:
         if not self.pairs_left:
-            raise ComparisonTooLarge(f"the comparison was stopped after {PAIRS_MAX} pairs of types")
+            raise ComparisonTooLarge(f"the comparison exceeds the limit of {PAIRS_MAX} pairs of types")
         self.pairs_left -= 1
         if self.pairs_left % PAIRS_BETWEEN_TIME_CHECKS == 0 and self._is_over():
             spent = PAIRS_MAX - self.pairs_left
-            raise ComparisonTooLarge(f"the deadline passed after comparing {spent} pairs of types")
+            raise ComparisonTooLarge(f"the time limit ended after {spent} pairs of types were compared")
 
 
 def check_reader_writer(
@@ -317,7 +317,7 @@ class _ComparisonWalk:
             if problems is None:
                 self.budget.spend_pair()
                 if len(stack) == PAIR_DEPTH_MAX:
-                    raise ComparisonTooLarge(f"types nested deeper than {PAIR_DEPTH_MAX} levels")
+                    raise ComparisonTooLarge(f"types are nested deeper than the limit of {PAIR_DEPTH_MAX} levels")
                 self.results[key] = _Problems()
                 stack.append((key, _check(self, visit)))
             next_visit = None

@@ -20,6 +20,8 @@ SUFFIXES = (".avsc", ".json")
 
 TOPIC_KINDS = ("-key", "-value")
 
+REMEDY = "set the subject of this file with --subject or compat.subjects"
+
 
 @dataclass(frozen=True, slots=True)
 class SubjectSource:
@@ -103,7 +105,7 @@ def derive_subject(source: SubjectSource, strategy: str, rules: Sequence[Subject
     template = next((rule.template for rule in rules if rule.covers(source.path)), STRATEGIES[strategy].template)
     subject = _fill_template(template, source)
     if not subject:
-        raise NoSubject("the subject of this file would be empty; add a rule for this file")
+        raise NoSubject(f"the derived subject is empty; {REMEDY}")
     return subject
 
 
@@ -146,7 +148,9 @@ def _fill_template(template: str, source: SubjectSource) -> str:
         expected = ", ".join(f"{{{word}}}" for word in words)
         raise NoSubject(f"{template!r} is not a subject template; expected text that may contain {expected}") from None
     if not source.record and any(f"{{{word}}}" in template for word in ("record", "name")):
-        raise NoSubject("the subject is derived from the name of the schema, which has none; add a rule for this file")
+        raise NoSubject(f"the subject is derived from the name of the schema, and the schema has no name; {REMEDY}")
     if "{directory}" in template and not source.directory:
-        raise NoSubject("the subject needs the name of the file's directory; add a rule for this file")
+        raise NoSubject(
+            f"the subject is derived from the name of the file's directory, and its path has no directory; {REMEDY}"
+        )
     return subject

@@ -114,7 +114,7 @@ def apply_suppressions(
                     f"hides {words}"
                 )
         elif number not in used and not is_partial:
-            notes.append(f"the suppression of {suppression.describe()} matches nothing; remove it from {origin}")
+            notes.append(f"the suppression of {suppression.describe()} matches no problem; remove it from {origin}")
     return marked, tuple(notes)
 
 

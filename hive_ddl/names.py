@@ -63,7 +63,7 @@ def table_name(topic: str, taken: Collection[str] = ()) -> str:
         hashed = f"{stem[: TABLE_NAME_CHARS_MAX - digits - 1]}_{digest[:digits]}"
         if hashed not in taken:
             return hashed
-    raise ValueError(f"every table name of topic {topic!r} is taken")
+    raise ValueError(f"topic {topic}: other topics have tables with all names derived from its name")
 
 
 def directory_name(topic: str) -> str:

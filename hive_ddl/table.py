@@ -191,8 +191,8 @@ def _checked_url(url: str, schema_chars: int) -> str:
     if misfit is not None:
         raise UnusableLocation(
             url,
-            f"a schema of {schema_chars} characters must be in a file, and Hive cannot open a file with a path that "
-            f"contains {misfit[0]!r}; set loader.warehouse to a path without it",
+            f"a schema of {schema_chars} characters must be in a file instead of a table property, and Hive "
+            f"cannot open a file with a path that contains {misfit[0]!r}; set loader.warehouse to a path without it",
         )
     return url
 

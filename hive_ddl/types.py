@@ -88,12 +88,12 @@ def _decimal(props: Props) -> str:
         raise _UnusableLogicalType(f"the decimal needs an integer precision of at least 1, found {precision!r}")
     if precision > DECIMAL_PRECISION_MAX:
         raise _UnusableLogicalType(
-            f"Hive's decimals have at most {DECIMAL_PRECISION_MAX} digits and this one has {precision}; "
-            "use plain bytes instead"
+            f"the decimal has a precision of {precision} digits, and Hive supports at most {DECIMAL_PRECISION_MAX}; "
+            "use bytes without a logical type"
         )
     if scale is None:
         # The SerDe reads the scale from each file's schema and fails if it is missing.
-        raise _UnusableLogicalType("the decimal has no scale, which Hive needs to read the files")
+        raise _UnusableLogicalType('the decimal has no scale, which Hive needs to read the files; add "scale": 0')
     if not _is_integer(scale) or not 0 <= scale <= precision:
         raise _UnusableLogicalType(f"the decimal needs a scale between 0 and its precision, found {scale!r}")
     return f"decimal({precision},{scale})"
@@ -230,7 +230,7 @@ class _TypeMapper:
                 return "", [ColumnProblem(path, f"the record {name} contains itself", node_position)]
             case Record():
                 return self._struct(node, path)
-        raise AssertionError(f"a reference resolves to a named type, not to {node!r}")
+        raise AssertionError(f"expected a named type behind a reference, found {node!r}")
 
     def _struct(self, node: Record, path: str) -> tuple[str, list[ColumnProblem]]:
         problems = list(_name_problems(node, f"{path}.", {}))

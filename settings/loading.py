@@ -340,7 +340,8 @@ def _parse_setting(key: str, origin: str, value: Any, expected_type: Any) -> Any
         )
     if key == "loader.subject" and not _is_subject(result):
         raise SettingsError(
-            f"{key} in {origin}: expected a subject, with {{topic}} for the topic, found {mask_repr(key, value)}"
+            f"{key} in {origin}: expected a subject such as {{topic}}-value, where {{topic}} is the topic's "
+            f"name, found {mask_repr(key, value)}"
         )
     for pattern in result if key in PATTERNS else ():
         _check_pattern(key, origin, pattern)
@@ -368,7 +369,7 @@ def _topic_tables(key: str, origin: str, value: Any) -> tuple[TopicTable, ...]:
         origin: the source of the value, such as the name of the settings file, for messages.
     """
     if not isinstance(value, list) or not all(isinstance(table, Mapping) for table in value):
-        raise SettingsError(f"{key} in {origin}: expected tables [[{key}]] in a settings file, found {value!r}")
+        raise SettingsError(f"{key} in {origin}: expected TOML tables [[{key}]] in a settings file, found {value!r}")
     types_of_keys = _field_types(LoaderSettings)
     tables = []
     for number, table in enumerate(value, 1):
@@ -419,7 +420,7 @@ def _parse_value(value: Any, expected_type: Any) -> Any:
         return dict(value)
     if expected_type == tuple[Mapping[str, Any], ...]:
         if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-            raise ValueError("expected tables")
+            raise ValueError("expected an array of TOML tables")
         return tuple(value)
     if not isinstance(value, str):
         raise ValueError("expected text")

@@ -27,7 +27,7 @@ class Address:
         """
         match = re.fullmatch(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]]*)):(?P<port>\d{1,5})", text.strip())
         if match is None or int(match["port"]) > 65535:
-            raise ValueError("expected host:port with a port between 0 and 65535")
+            raise ValueError("expected an address host:port with a port between 0 and 65535")
         return cls(match["v6"] or match["host"] or "127.0.0.1", int(match["port"]))
 
 

@@ -97,7 +97,9 @@ class _Names:
             if self._taken.setdefault(name.lower(), name) == name:
                 return name
         raise FileExistsError(
-            errno.EEXIST, "a file with the same name in another case exists", str(self._directory / name)
+            errno.EEXIST,
+            "its directory has an entry whose name differs only in upper and lower case",
+            str(self._directory / name),
         )
 
 

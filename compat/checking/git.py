@@ -184,7 +184,7 @@ class GitRepository:
         found = self._run(*arguments, feed=feed)
         if found.returncode:
             lines = os.fsdecode(found.stderr).strip().splitlines()
-            raise GitFailed(f"git {arguments[0]} failed: {lines[-1] if lines else found.returncode}")
+            raise GitFailed(f"git {arguments[0]} failed: {lines[-1] if lines else f'exit status {found.returncode}'}")
         return found.stdout
 
     def _run(self, *arguments: str, feed: bytes = b"") -> subprocess.CompletedProcess[bytes]:

@@ -37,7 +37,9 @@ class LockEntry:
     def __post_init__(self) -> None:
         texts, numbers = (self.file, self.subject, self.sha256), (self.version, self.id)
         if any(type(text) is not str for text in texts) or any(type(number) is not int for number in numbers):
-            raise TypeError("expected texts, and numbers for version and id")
+            raise TypeError(
+                "a schema of a lock file needs file, subject and sha256 as text, and version and id as integers"
+            )
 
 
 def sha256_of(sources: Sources, path: str) -> str:
@@ -86,7 +88,9 @@ def parse_lock(text: str) -> tuple[LockEntry, ...]:
     try:
         return tuple(LockEntry(**row) for row in document["schemas"])
     except (KeyError, TypeError):
-        raise InvalidLock('expected "schemas" to be a list of file, subject, version, id and sha256') from None
+        raise InvalidLock(
+            'expected "schemas" to be a list of objects with file, subject, version, id and sha256'
+        ) from None
 
 
 def find_differences(

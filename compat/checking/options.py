@@ -237,7 +237,7 @@ def parse_exemptions(args: argparse.Namespace, settings: CompatSettings) -> Exem
         try:
             suppressions.append(parse_suppression(table))
         except CompatError as error:
-            raise SettingsError(f"compat.suppressions, table {number}: {error}") from None
+            raise SettingsError(f"suppression {number} of compat.suppressions: {error}") from None
     path = args.baseline or settings.baseline
     exemptions = Exemptions(tuple(suppressions), SETTINGS_ORIGIN, is_partial=_is_partial(args))
     if not path or args.write_baseline:

@@ -172,7 +172,8 @@ class TypeSet:
                 raise SchemaParseError(_cycle((*chain[chain.index(other) :], other)), position, source)
         if len(chain) > FILES_DEEP_MAX:
             raise SchemaParseError(
-                f"more than {FILES_DEEP_MAX} files need each other's types; put related types into one file",
+                f"files need each other's types in a chain of more than {FILES_DEEP_MAX} files; put related "
+                "types into one file",
                 position,
                 source,
             )

@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
         }
         if args.time_partition and args.time_partition not in time_partitions:
             raise CommandError(
-                f"--time-partition: {args.topic} has no {args.time_partition}; `headrace files {args.topic}` lists its "
-                "time partitions"
+                f"--time-partition: topic {args.topic} has no time partition {args.time_partition}; "
+                f"`headrace files {args.topic}` lists its time partitions"
             )
         report = accept_missing(ports, args.topic, [kind], args.time_partition, is_dry=args.dry_run)
     return show_report(args, report, "removed from the commit log", "no file is missing")

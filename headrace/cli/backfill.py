@@ -69,7 +69,9 @@ def run(args: argparse.Namespace) -> int:
                 f"{time_partition}"
             )
     if args.first > args.last and not args.first.startswith(f"{args.last}/"):
-        raise CommandError(f"--to: {args.last} is before --from {args.first}; expected the same or a later one")
+        raise CommandError(
+            f"--to: {args.last} is before --from {args.first}; expected the same or a later time partition"
+        )
     output = sys.stderr if args.format == "json" else sys.stdout
     with open_rewrite_load(args) as (_, load):
         checked_topics(load.rewrites, [args.topic])

@@ -73,7 +73,10 @@ def print_user(args: argparse.Namespace) -> int:
 
     password = read_password()
     if not 0 < len(password.encode("utf-8", "surrogateescape")) <= PASSWORD_BYTES_MAX or "\0" in password:
-        raise CommandError(f"the password is empty or longer than {PASSWORD_BYTES_MAX} bytes; choose another one")
+        raise CommandError(
+            f"the password is empty, longer than {PASSWORD_BYTES_MAX} bytes or contains a NUL character; "
+            "choose another password"
+        )
     verifiers = {name: Verifier.derive(name, password, secrets.token_bytes(SALT_BYTES)) for name in HASHES}
     try:
         print(user_line(args.name, verifiers))
@@ -92,12 +95,12 @@ def check_access(settings: BrokerSettings) -> None:
         return
     if not (settings.users or settings.tls_client_ca or settings.allow_unauthenticated_from == "network"):
         raise CommandError(
-            f"broker.listen is {settings.listen}, where anonymous clients could read and delete everything; list "
-            "users in a file with broker.users, require certificates with broker.tls_client_ca, or set "
+            f"broker.listen is {settings.listen}, where anonymous clients could read and delete everything; set "
+            "broker.users to a file with users, require certificates with broker.tls_client_ca, or set "
             "broker.allow_unauthenticated_from to network"
         )
     if settings.users and not settings.tls_certificate:
-        logger.warning("passwords go over the network in clear: listen=%s tls_certificate is not set", settings.listen)
+        logger.warning("passwords_sent_unencrypted, set broker.tls_certificate listen=%s", settings.listen)
 
 
 def check_timeouts(settings: BrokerSettings) -> None:

@@ -109,7 +109,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 def _range(text: str) -> tuple[int, int | None]:
     match = re.fullmatch(r"(\d{1,18})(?::(\d{1,18})?)?", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"expected FIRST or FIRST:END as integers, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected FIRST or FIRST:END as offsets, found {text!r}")
     first, end = int(match[1]), int(match[2]) if match[2] else None
     if end is not None and end <= first:
         raise argparse.ArgumentTypeError(f"expected an END above FIRST, found {text!r}")

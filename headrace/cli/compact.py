@@ -35,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
         ]
         if not topics:
             raise CommandError(
-                "no topic selected: name a topic, or set loader.compact = true in [loader] or [[loader.topic]]"
+                "no topic selected: name a topic, or set loader.compact to true for all topics, or compact in "
+                "[[loader.topic]] for some"
             )
         by_closing: dict[int, list[str]] = {}
         for topic in topics:

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     for selector in args.sections:
         if not any(_is_selected(key, [selector]) for key, _ in values):
             known = ", ".join((*settings.masked(), *LOG_DEFAULTS))
-            raise CommandError(f"there is no section or key {selector!r}; expected some of {known}")
+            raise CommandError(f"the settings have no section or key {selector!r}; keys: {known}")
     if args.format == "json":
         print_json({key: {"value": value, "from": origin} for key, value, origin in rows})
     else:

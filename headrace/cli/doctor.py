@@ -293,7 +293,7 @@ def _metastore(uri: str) -> str:
             socket.create_connection((parts.hostname or "", parts.port or 0), CONNECT_TIMEOUT_S),
         ):
             return f"{result.strip()} accepts connections"
-    raise OSError(f"no server accepts connections at {uri}")
+    raise OSError(f"no metastore accepts connections at {uri}")
 
 
 def _loads(settings: Settings, *, with_brokers: bool) -> CheckResult:

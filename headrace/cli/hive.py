@@ -196,7 +196,7 @@ def latest(args: argparse.Namespace) -> int:
     view = text and latest_view(topic, state, settings.loader.kafka_column, settings.hive.database, schema_id, text)
     if not view:
         raise CommandError(
-            f"topic {topic}: schema {schema_id} of subject {loaded.subject} is not loaded yet; run headrace load"
+            f"topic {topic}: schema id {schema_id} of subject {loaded.subject} is not loaded yet; run `headrace load`"
         )
     print(*render_statements(view), sep="\n")
     return EXIT_OK

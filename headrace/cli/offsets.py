@@ -282,8 +282,8 @@ def _connect_offsets(path: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
             found = next_offsets(names_in_listing(listing))
     if not found:
         raise CommandError(
-            f"{path}: no file names like topic+partition+start+end.avro found; expected the directory of the sink's "
-            "files, or a file that lists them"
+            f"{path}: no file names like topic+partition+start+end.avro found; expected a directory with files of "
+            "Kafka Connect's sink, or a file that lists them"
         )
     return found, f"the Kafka Connect files of {path}"
 
@@ -369,7 +369,8 @@ def _commit_choice(
         if commit_result.commit is None or commit_result.refused:
             conflict = next(iter(commit_result.refused.values()), commit_result.conflict)
             raise CommandError(
-                f"a load committed first: {conflict}; see headrace offsets show, then repeat the command"
+                f"nothing was changed, because another run committed first: {conflict}; check `headrace offsets show`, "
+                "then repeat the command"
             )
         commit_number = commit_result.commit.commit_number
     if args.format == "json":

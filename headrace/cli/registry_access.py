@@ -44,7 +44,7 @@ def print_user(args: argparse.Namespace) -> int:
 
     password = read_password()
     if not 0 < len(password.encode("utf-8", "surrogateescape")) <= PASSWORD_BYTES_MAX:
-        raise CommandError(f"the password is empty or longer than {PASSWORD_BYTES_MAX} bytes; choose another one")
+        raise CommandError(f"the password is empty or longer than {PASSWORD_BYTES_MAX} bytes; choose another password")
     try:
         print(user_line(args.name, PasswordHash.of(password, secrets.token_bytes(SALT_BYTES))))
     except ValueError as error:
@@ -65,11 +65,11 @@ def check_access(settings: RegistrySettings) -> None:
     is_local = is_loopback(settings.listen.host)
     if not settings.users and not is_local and settings.allow_unauthenticated_from != "network":
         raise CommandError(
-            f"registry.listen is {settings.listen}, where anonymous clients could change schemas; list users in a "
-            "file with --users, or set registry.allow_unauthenticated_from to network"
+            f"registry.listen is {settings.listen}, where anonymous clients could change schemas; set "
+            "registry.users (--users) to a file with users, or set registry.allow_unauthenticated_from to network"
         )
     if settings.users and not is_local and not settings.tls_certificate:
-        logger.warning("passwords go over the network in clear: listen=%s tls_certificate is not set", settings.listen)
+        logger.warning("passwords_sent_unencrypted, set registry.tls_certificate listen=%s", settings.listen)
     try:
         users_of(settings)
     except (UsersFileUnusable, TokenKeysUnusable) as error:
@@ -84,7 +84,7 @@ def check_access(settings: RegistrySettings) -> None:
             ) from error
     if settings.requests_per_second_max < 0:
         raise CommandError(
-            f"registry.requests_per_second_max is {settings.requests_per_second_max}, expected 0 or more"
+            f"registry.requests_per_second_max is {settings.requests_per_second_max}, expected 0 (no limit) or more"
         )
 
 
@@ -103,8 +103,8 @@ def users_of(settings: RegistrySettings) -> RegistryUsersFile | None:
         raise CommandError("registry.token_keys needs registry.users: the file with the grants of roles and users")
     if settings.token_keys and not (settings.token_issuer and settings.token_audience):
         raise CommandError(
-            "registry.token_keys needs registry.token_issuer and registry.token_audience: tokens issued for another "
-            "service would be valid here too"
+            "registry.token_keys needs registry.token_issuer and registry.token_audience: without them, tokens issued "
+            "for another service would be valid here"
         )
     if not settings.users:
         return None

@@ -148,7 +148,9 @@ def _pause(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds <= PAUSE_S_MAX:
-        raise argparse.ArgumentTypeError(f"expected seconds, more than 0 and at most {PAUSE_S_MAX:g}, found {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"expected a number of seconds above 0 and at most {PAUSE_S_MAX:g}, found {text!r}"
+        )
     return seconds
 
 

@@ -206,8 +206,8 @@ def _import_actions(
         )
     if differing:
         raise CommandError(
-            f"{_count(len(differing), 'version')} differ from the file; check whether another client writes to the "
-            f"target",
+            f"the target registry has other ids or states than the file for {_count(len(differing), 'version')}; check "
+            "whether another client writes to that registry",
             EXIT_FINDINGS,
         )
     return EXIT_OK

@@ -41,7 +41,10 @@ class Requirement:
         """
         found = _LINE.fullmatch(line)
         if found is None:
-            raise ValueError(f"{line!r} is not of the form NAME BOUNDS; extra == 'EXTRA'")
+            raise ValueError(
+                f"cannot parse the requirement {line!r} of a distribution: expected `NAME BOUNDS` or "
+                "`NAME BOUNDS; extra == 'EXTRA'`"
+            )
         satisfies("0", found[2])
         return cls(found[1], found[2], found[3] or "")
 
@@ -56,7 +59,7 @@ def satisfies(version: str, bounds: str) -> bool:
     for text in filter(None, map(str.strip, bounds.split(","))):
         bound = _BOUND.fullmatch(text)
         if bound is None:
-            raise ValueError(f"{text!r} is not a bound such as >=3.1")
+            raise ValueError(f"the version bound {text!r} of a requirement is not of a form such as >=3.1")
         if not _RULES[bound[1]](release, _release(bound[2])):
             return False
     return True

@@ -7,7 +7,7 @@ file or the command line; 3 a file is not a schema; 4 the registry is not availa
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,7 +161,7 @@ def run_register(args: argparse.Namespace) -> int:
             return _refused(result)
         done: list[RegisteredFile] = []
         try:
-            with _registry_errors():
+            with _registry_errors(lambda: f"the schema {plan[len(done)].file}"):
                 for item in register_all(plan, client, dry_run=args.dry_run):
                     done.append(item)
         finally:
@@ -188,9 +188,13 @@ def _refused(result: CompatCheckResult) -> int:
 
 
 @contextmanager
-def _registry_errors() -> Iterator[None]:
+def _registry_errors(describe_schema: Callable[[], str] = lambda: "a schema") -> Iterator[None]:
     """Context manager that converts errors of the registry to a `CommandError` with a one-line message and an exit
-    code."""
+    code.
+
+    Args:
+        describe_schema: describes the schema of the last request, for the message.
+    """
     from headrace.registry.errors import (
         AccessDenied,
         IncompatibleSchema,
@@ -206,7 +210,7 @@ def _registry_errors() -> Iterator[None]:
     except IncompatibleSchema as error:
         raise CommandError(str(error), EXIT_FINDINGS) from None
     except InvalidSchema as error:
-        raise CommandError(f"the registry rejects the schema: {error}", EXIT_INVALID) from None
+        raise CommandError(f"the registry rejects {describe_schema()}: {error}", EXIT_INVALID) from None
     except (RegistryUnavailable, AccessDenied, ServiceError, StoreError) as error:
         raise CommandError(str(error), EXIT_REGISTRY) from None
     except RegistryError as error:
@@ -310,7 +314,7 @@ def _write_lock(
     try:
         args.lock_file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise CommandError(f"{args.lock_file} cannot be written: {error.strerror}") from None
+        raise CommandError(f"the lock file {args.lock_file} cannot be written: {error.strerror}") from None
     print(f"locked {pluralize(len(found), 'schema')} in {args.lock_file}")
     return EXIT_OK
 

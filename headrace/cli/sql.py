@@ -195,10 +195,11 @@ class _QueryRunner:
                 return self._open_session()
             except MetastoreUnavailable as error:
                 if self._wait_s is None:
-                    raise CommandError(f"{error}; to wait for it, add --wait 5m") from error
+                    raise CommandError(f"{error}; to wait for the metastore, add --wait 5m") from error
                 if time.monotonic() >= deadline:
                     raise CommandError(
-                        f"{error}; waited {self._wait_s:g} s; try again later, or with a longer --wait"
+                        f"{error}; waited {self._wait_s:g} s for the metastore; try again later, or with a "
+                        "longer --wait"
                     ) from error
                 show(f"waiting: {error}")
                 time.sleep(WAIT_POLL_S)

@@ -26,9 +26,11 @@ FLOCK_FORMAT = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, l
 
 @dataclass(frozen=True, slots=True)
 class DerbyOwner:
-    """The process that has a Derby metastore open; pid 0 is a process in another container or on another machine.
+    """The process that has a Derby metastore open; for a JVM that a Python process started, that Python process.
+    `pid` 0 is a process in another container or on another machine.
 
-    `is_orphan`: its Python parent process does not exist, so it may remain from a command that was just killed.
+    `is_orphan`: the process may exit soon. It is a JVM without a Python parent, such as that of a command that was just
+    killed, or its command line cannot be read.
     """
 
     pid: int
@@ -53,8 +55,8 @@ def wait_for_derby(database: Path, wait_s: float = WAIT_S) -> None:
         if time.monotonic() > deadline or not owner.is_orphan:
             raise MetastoreUnavailable(
                 str(database),
-                f"{owner} has the database open, and Derby serves one process at a time; stop that process, or use "
-                "`headrace up`, which serves all processes",
+                f"{owner} has its Derby database open, which only one process can open; stop that process; "
+                "with `headrace up` running, several processes can use the metastore",
             )
         time.sleep(0.1)
 

@@ -27,8 +27,8 @@ from thrift.transport.TSocket import TSocket
 from thrift.transport.TTransport import TBufferedTransport, TTransportException
 from thrift_sasl import TSaslClientTransport
 
-from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRevision, StatementRefused
-from headrace.hive_ddl.executors.base import check_creation
+from headrace.hive_ddl.errors import MetastoreUnavailable, StaleRevision, StatementRefused
+from headrace.hive_ddl.executors.base import check_creation, check_owner
 from headrace.hive_ddl.ops import AddPartitions, CreateTable, DropTable, Op, PartitionValues, ReplaceView, SetProperties
 from headrace.hive_ddl.render import database_statement, partition_spec, qualified_name, render_statements
 from headrace.hive_ddl.table import Column, TableState, literal_columns
@@ -170,11 +170,11 @@ class HiveServerExecutor:
                     raise
             case DropTable():
                 current = self.table(op.database, op.name)
-                if current is not None and current.topic != op.topic:
-                    raise ForeignTable(op.database, op.name, op.topic, f"the table belongs to topic {current.topic}")
+                if current is not None:
+                    check_owner(op, current.topic)
                 self._run_all(op, f"table {op.database}.{op.name}")
             case AddPartitions():
-                self._run_all(op, f"partitions of {op.database}.{op.name}")
+                self._run_all(op, f"new partitions of {op.database}.{op.name}")
             case ReplaceView():
                 self._run_all(op, f"the view {op.database}.{op.name}")
             case _:
@@ -197,7 +197,11 @@ class HiveServerExecutor:
     def _check_revision(self, op: SetProperties) -> None:
         if not self._has_warned:
             self._has_warned = True
-            logger.warning("compare_and_set_unavailable reason=no_condition_in_hiveql server=%s", self._address)
+            logger.warning(
+                "compare_and_set_unavailable, simultaneous table changes may overwrite each other "
+                "reason=no_condition_in_hiveql server=%s",
+                self._address,
+            )
         current = self.table(op.database, op.name)
         found = "no table" if current is None else current.revision
         if found != op.expected_revision:
@@ -210,8 +214,9 @@ class HiveServerExecutor:
         if hidden:
             raise StatementRefused(
                 f"reading table {database}.{name}",
-                f"the server hides {', '.join(hidden)}; set spark.sql.redaction.options.regex and spark.redaction."
-                "regex there to patterns that match neither url, token, secret nor password",
+                f"the Spark Thrift Server redacts the table properties {', '.join(hidden)}; in its configuration, set "
+                "spark.sql.redaction.options.regex and spark.redaction.regex to patterns that match neither url, "
+                "token, secret nor password",
             )
         return properties
 
@@ -382,7 +387,7 @@ def _describe_connection_failure(error: Exception) -> str:
         return "no response; set hive.server_auth to the server's hive.server2.authentication"
     message = " ".join(str(getattr(error, "message", "") or getattr(error, "strerror", "") or error).split())
     if isinstance(error, OSError) and not isinstance(error, EOFError):
-        return f"{message}; start it there or set hive.executor"
+        return f"{message}; start the server or correct hive.executor"
     return (
         f"{message[:REASON_CHARS_MAX] or type(error).__name__}; see hive.server_auth, hive.server_user and its password"
     )

@@ -308,7 +308,7 @@ def check_metastore_reachable(uri: str) -> None:
             problem = error.strerror or str(error)
             continue
         return
-    raise MetastoreUnavailable(uri, f"{problem}; start it there or set hive.metastore")
+    raise MetastoreUnavailable(uri, f"{problem}; start the metastore service or correct hive.metastore")
 
 
 def _silence_libraries() -> None:

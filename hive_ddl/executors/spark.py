@@ -32,8 +32,8 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRevision, StatementRefused
-from headrace.hive_ddl.executors.base import check_creation
+from headrace.hive_ddl.errors import MetastoreUnavailable, StaleRevision, StatementRefused
+from headrace.hive_ddl.executors.base import check_creation, check_owner
 from headrace.hive_ddl.executors.jvm_errors import METASTORE_FAILURES, java_class, one_line, root_cause
 from headrace.hive_ddl.executors.metastore import JavaObject, ThriftValues, new_client
 from headrace.hive_ddl.names import PROBE_PREFIX
@@ -102,7 +102,10 @@ class SparkExecutor:
                 problem = self._probe()
             self._has_compare_and_set = not problem
             if problem:
-                logger.warning("compare_and_set_unavailable reason=%s", problem)
+                logger.warning(
+                    "compare_and_set_unavailable, simultaneous table changes may overwrite each other reason=%s",
+                    problem,
+                )
         return self._has_compare_and_set
 
     def ensure_database(self, name: str) -> None:
@@ -342,17 +345,15 @@ class SparkExecutor:
             table = self._get_table(op.database, op.name)
             if table is None:
                 return
-            owner = table.getParameters().get(TOPIC)
-            if owner != op.topic:
-                raise ForeignTable(op.database, op.name, op.topic, f"the table belongs to topic {owner}")
+            check_owner(op, table.getParameters().get(TOPIC))
             self._cache_table(op.database, op.name, None)
             self._client.dropTable(op.database, op.name, False, True)
 
     def _add_partitions(self, op: AddPartitions) -> None:
-        with self._failures(f"partitions of {op.database}.{op.name}"):
+        with self._failures(f"new partitions of {op.database}.{op.name}"):
             table = self._get_cached_table(op.database, op.name)
             if table is None:
-                raise StatementRefused(f"partitions of {op.database}.{op.name}", "the table does not exist")
+                raise StatementRefused(f"new partitions of {op.database}.{op.name}", "the table does not exist")
             partitions = [(part.values, part.location) for part in op.partitions]
             made = self._values.partitions(table, partitions, int(time.time()))
             self._client.add_partitions(made, True, False)
@@ -432,7 +433,7 @@ class SparkExecutor:
         try:
             self._client.dropTable(self._probe_database, name, False, True)
         except METASTORE_FAILURES as error:
-            logger.warning("probe_not_dropped view=%s.%s %s", self._probe_database, name, _probe_error(error))
+            logger.warning("probe_view_not_dropped view=%s.%s %s", self._probe_database, name, _probe_error(error))
         return problem
 
     @contextlib.contextmanager

@@ -11,7 +11,10 @@ from headrace.cli.load import print_report
 from headrace.loader.report import RunReport, TopicLoaded
 from support.golden import case_lines, golden
 
-DOWN = "the Hive metastore thrift://hive:9083 cannot be used: Connection refused; start it there or set hive.metastore"
+DOWN = (
+    "the Hive metastore thrift://hive:9083 cannot be used: Connection refused; start the metastore service or correct "
+    "hive.metastore"
+)
 
 
 def test_problem_of_many_topics_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:

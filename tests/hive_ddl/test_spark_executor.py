@@ -19,6 +19,7 @@ from headrace.hive_ddl.ops import CreateTable, PublishSchema, SetProperties
 from headrace.hive_ddl.table import REVISION, TableState
 
 WHERE = "thrift://127.0.0.1:9083"
+COMPARE_AND_SET_UNAVAILABLE = "compare_and_set_unavailable, simultaneous table changes may overwrite each other"
 MODIFIED = (
     "The table has been modified. The parameter value for key 'headrace.revision' is '1'. The expected was value was"
 )
@@ -122,7 +123,7 @@ def test_ignored_conditions_are_logged_once(
 ) -> None:
     change(executor, metastore)
     assert not executor.has_compare_and_set
-    assert warnings(caplog) == ["compare_and_set_unavailable reason=metastore_ignores_conditions"]
+    assert warnings(caplog) == [f"{COMPARE_AND_SET_UNAVAILABLE} reason=metastore_ignores_conditions"]
     assert metastore.views == set()
 
 
@@ -158,7 +159,7 @@ def test_other_probe_errors_leave_compare_and_set_unavailable(
     metastore.refusals[call] = error
     for _ in range(2):
         assert not executor.has_compare_and_set
-    assert warnings(caplog) == [f"compare_and_set_unavailable reason=probe_failed error={why}"]
+    assert warnings(caplog) == [f"{COMPARE_AND_SET_UNAVAILABLE} reason=probe_failed error={why}"]
     assert metastore.views == set()
     metastore.refusals.clear()
     change(executor, metastore)
@@ -172,7 +173,7 @@ def test_probe_that_cannot_be_dropped_is_still_conclusive(
     metastore.refusals["dropTable"] = DENIED
     assert executor.has_compare_and_set
     (line,) = warnings(caplog)
-    assert line.startswith(f"probe_not_dropped view=default.{PROBE_PREFIX}")
+    assert line.startswith(f"probe_view_not_dropped view=default.{PROBE_PREFIX}")
     assert "Permission denied" in line
 
 

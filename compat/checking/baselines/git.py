@@ -178,13 +178,16 @@ class _Revision:
     def _same_or_renamed(self, candidate: CandidateSchema) -> str | None:
         path = self.path_of(candidate)
         if path is None:
-            raise GitFailed(f"{candidate.file.path} is outside the repository {self.repository.top}")
+            raise GitFailed(
+                f"{candidate.file.path} is outside the git repository {self.repository.top}; "
+                "run the command in the repository of the file"
+            )
         if path in self._tree:
             return path
         submodule = self._all.submodule_of(path)
         if submodule is not None:
             raise GitFailed(
-                f"{candidate.file.path} is in the submodule {submodule}; run the check inside that directory"
+                f"{candidate.file.path} is in the git submodule {submodule}; run the command in that directory"
             )
         same = self._find_renamed(path, candidate)
         if len(same) > 1:

@@ -90,9 +90,11 @@ class SubjectConfig:
             notes.append(f"{self.requested} is an alias of {self.target}")
         if self.group:
             value = self.metadata(latest).get(self.group)
-            which = f"with {self.group} = {value!r}" if value is not None else f"without {self.group}"
-            group = "the compatibility group of a schema registered without metadata"
-            notes.append(f"compared only with versions {which}, {group}")
+            which = f"{self.group} = {value!r}" if value is not None else f"no {self.group}"
+            notes.append(
+                f"compared only with versions whose metadata has {which}: a schema registered without metadata belongs "
+                "to this compatibility group"
+            )
         return tuple(notes)
 
 
@@ -166,7 +168,7 @@ def level_of(config: Mapping[str, Any]) -> CompatibilityLevel:
     try:
         return parse_level(str(config["compatibilityLevel"]))
     except InvalidLevel as error:
-        raise ServiceError(f"the registry's level: {error}", status=200) from None
+        raise ServiceError(f"the registry's response has an invalid compatibilityLevel: {error}", status=200) from None
 
 
 def _reserved(metadata: Mapping[str, str]) -> tuple[str, ...]:

@@ -445,7 +445,7 @@ def test_settings_file_configures_the_check(repository: Path, check: Check) -> N
     Path("headrace.toml").write_text('[compat]\nsuppressions = [{rule = "X"}]\n')
     code, _, err = check("schemas", "--against", "git:main")
     assert (code, err.count("\n")) == (2, 1)
-    assert re.match(r"headrace: compat\.suppressions, table 1: .*\breason\b", err)
+    assert re.match(r"headrace: suppression 1 of compat\.suppressions: .*\breason\b", err)
 
 
 def test_unused_suppression_is_reported_only_in_full_check(repository: Path, check: Check) -> None:

@@ -137,5 +137,5 @@ def test_a_server_that_is_not_there_is_one_line(world: LoadWorld) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "headrace: the Hive metastore hive://127.0.0.1:1 cannot be used: Connection refused; "
-        "start it there or set hive.executor\n"
+        "start the server or correct hive.executor\n"
     )

@@ -397,7 +397,7 @@ def test_session_on_missing_metastore_fails_at_once(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         uri = f"thrift://127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(MetastoreUnavailable, match="start it there"):
+        with pytest.raises(MetastoreUnavailable, match="start the metastore"):
             open_session(
                 app_name="t", master="local[1]", metastore_uri=uri, data_dir=tmp_path, warehouse_uri="file:///w"
             )
