@@ -1,6 +1,7 @@
 """Audit: message counts by topic, tier and ten-minute window of message time, and their reconciliation.
 
-The tiers producer, broker, loader and consumer count messages (`count`, `window`). `row_encoder` encodes the counts for
-the audit topic, `ingest` stores them in SQLite (`store`), and `reconcile` compares the tiers and returns a verdict for
-each window.
+Producers, the loader and consumers count messages (`count`, `window`); the loader counts for the tiers broker and
+loader. Producers and consumers publish their counts to the audit topic (`row_encoder`), from which `ingest` stores them
+in SQLite (`store`). The loader stores its counts there directly. `reconcile` compares the tiers producer, broker and
+loader, and returns a verdict for each window.
 """

@@ -33,11 +33,16 @@ def reconcile_window(
 ) -> WindowResult:
     """Compares the counts of one window between producers, log and tables, and returns the verdict.
 
+    A difference between producers and log is `pending` until `grace_ms` after the end of the window and after its
+    newest producer row. If the log has more messages, the newest count of the log is considered, too. A special window
+    has no end: missing messages are `pending` only up to the number that producers counted within the last `grace_ms`.
+    A difference between log and tables is never `pending`.
+
     Args:
         facts: the counts of the window.
         context: properties of the topic, such as whether the loader counts its messages.
         now_ms: the current time.
-        grace_ms: time after the end of a window, or after its last count, in which a difference is `pending`.
+        grace_ms: time in which further counts may arrive.
     """
     to_log = _producer_to_log(facts, context)
     to_tables = compare_log_with_tables(facts, context)
@@ -118,7 +123,7 @@ def _compare_with_log(facts: WindowFacts, acknowledged: Count, stored: Count, co
 
 def compare_log_with_tables(facts: WindowFacts, context: TopicContext) -> TierComparison:
     """Compares the messages of a window that the loader read from the log with the rows that it wrote to the table and
-    the quarantine. The verdict in the result is `complete` if these are the same messages.
+    the quarantine. The verdict in the result is `complete` if these are the same messages, or if there are neither.
 
     Args:
         facts: the counts of the window.
@@ -161,7 +166,7 @@ def compare_log_with_tables(facts: WindowFacts, context: TopicContext) -> TierCo
 
 
 def _expected_by_ms(facts: WindowFacts, step: TierComparison) -> int:
-    """Returns the time at which all counts of a window should have arrived, in milliseconds since 1970.
+    """Returns the time at which the grace period of a window begins, in milliseconds since 1970.
 
     Args:
         facts: the counts of the window.

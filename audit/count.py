@@ -4,8 +4,8 @@ The fingerprint is the sum modulo 2**64 of one 64-bit hash per message. Rows can
 lost and a duplicated message change the fingerprint although the number stays the same. (With an exclusive-or, a
 message and its duplicate would cancel out.)
 
-All tiers use these functions, so that their counts are comparable. No tier counts messages without a value
-(tombstones): they become no row of a table and have no message time.
+All tiers compute the same hash and the same sum, so that their counts are comparable. No tier counts messages without a
+value (tombstones): they become no row of a table and have no message time.
 """
 
 from __future__ import annotations

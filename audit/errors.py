@@ -22,7 +22,8 @@ class StoreUnavailable(AuditError):
 
 
 class IngestFailed(AuditError):
-    """The audit topic cannot be read. `servers` are the bootstrap servers."""
+    """The audit topic cannot be read: the brokers cannot be reached, do not respond or refuse the request. `servers`
+    are the bootstrap servers."""
 
     def __init__(self, topic: str, servers: str, reason: str) -> None:
         super().__init__(f"cannot read the audit topic {topic} at {servers}: {reason}")
@@ -31,4 +32,5 @@ class IngestFailed(AuditError):
 
 
 class BadAuditMessage(AuditError):
-    """A message of the audit topic lacks a field of the audit schema or has an invalid value."""
+    """A message of the audit topic is not an audit row: it has no schema id, does not match its schema, lacks a field
+    of the audit schema, or has an invalid value."""

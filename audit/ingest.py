@@ -34,7 +34,8 @@ _BATCH_RECORDS: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """Numbers of messages: `read`, `added` as new rows, and `bad` (skipped, because they are not audit rows)."""
+    """Numbers of messages with a value: `read`, `added` as new rows, and `bad` (skipped, because they are not audit
+    rows)."""
 
     read: int = 0
     added: int = 0
@@ -42,7 +43,7 @@ class IngestResult:
 
 
 class RowDecoder:
-    """Decodes messages of the audit topic. `schema_text` returns the text of a schema id."""
+    """Decodes messages of the audit topic. `schema_text` returns the text of a schema id; its errors are not caught."""
 
     def __init__(self, schema_text: Callable[[int], str]) -> None:
         self._schema_text = schema_text
@@ -79,7 +80,8 @@ def ingest(
     schema_text: Callable[[int], str],
     timeout_s: float | None = None,
 ) -> IngestResult:
-    """Adds the rows that were published to the audit topic since the last call.
+    """Adds the rows that were published to the audit topic since the last call. Does nothing if the topic does not
+    exist.
 
     Args:
         client_options: options of kafka-python's consumer: `bootstrap_servers` and security.
@@ -88,8 +90,8 @@ def ingest(
             `BROKER_TIMEOUT_S`.
 
     Raises:
-        IngestFailed: the brokers cannot be reached or do not respond.
-        StoreUnavailable: the database cannot be written.
+        IngestFailed: the brokers cannot be reached, do not respond or refuse the request.
+        StoreUnavailable: the database cannot be read or written.
     """
     bootstrap_timeout_s = BOOTSTRAP_TIMEOUT_S if timeout_s is None else timeout_s
     timeout_s = BROKER_TIMEOUT_S if timeout_s is None else timeout_s

@@ -11,9 +11,9 @@ class OffsetCheck:
     """Results of a check of one topic's counted offsets, as half-open offset ranges `(partition, start, end)`.
 
     Attributes:
-        holes: ranges that no counted range contains. A hole does not prove a loss: transaction markers, tombstones and
-            deleted messages are not counted.
-        overlaps: ranges that two counted ranges contain. A topic that was deleted and created again causes overlaps.
+        holes: ranges between counted ranges that no counted range contains. A hole does not prove a loss: transaction
+            markers, tombstones and deleted messages are not counted.
+        overlaps: ranges that several counted ranges contain. A topic that was deleted and created again has some.
         skipped: ranges that a commit of the loader skipped, such as a corrupt batch; no row contains their messages.
     """
 

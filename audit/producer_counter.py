@@ -2,14 +2,14 @@
 
 The difference is an upper bound of the messages that a crash loses. The running counts of a process are its open rows,
 one per topic and window. They are stored in its spool file (`spool`), where a later process finds them after a crash.
-With confluent-kafka:
+Messages without a value (tombstones) must not be counted. With confluent-kafka:
 
     counter = ProducerCounter("shop", spool_dir=Path("/var/lib/shop/audit"))
     counter.count_sent(topic, time_ms, key, value)
     producer.produce(topic, value, key, on_delivery=counter.on_delivery(time_ms))
     …
     for row in counter.take_rows(now_ms, RowSelection.UNCHANGED):  # periodically; ALL at the end
-        publish(row, then=lambda: counter.mark_published(row.id))
+        publish(row, then=partial(counter.mark_published, row.id))
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class RowSelection(Enum):
 
 
 OPEN_ROWS_MAX: Final = SLOTS // 2
-"""With this many open rows, `take_rows` returns all of them. The spool has twice as many slots, so that rows which are
-being published and new rows all have a slot."""
+"""With this many open rows, `take_rows` returns all of them. The spool has twice as many slots, so that slots remain
+for rows which are being published and for new rows."""
 
 WINDOWS_RETENTION_MS: Final = 3_600_000
 """Interval at which windows without an open row stop counting towards `WINDOWS_MAX`.
@@ -85,7 +85,7 @@ class OpenRow:
 
 
 Ticket = tuple[OpenRow, int, int]
-"""The row, size in bytes and hash of one counted message, returned by `count_sent` for `acknowledge`."""
+"""The row, size in bytes and hash of one counted message, returned by `count_sent` for `acknowledge` or `withdraw`."""
 
 
 class ProducerCounter:
@@ -96,7 +96,8 @@ class ProducerCounter:
 
     Args:
         application: name of the application in the audit.
-        spool_dir: directory of the spools, or None for no spool (a crash is then not detected).
+        spool_dir: directory of the spools, or None for no spool (a crash is then not detected). If the spool cannot be
+            created, a warning is logged and counting continues without it.
     """
 
     def __init__(self, application: str, *, spool_dir: Path | None, host: str = "", instance: str = "") -> None:
@@ -242,7 +243,7 @@ class ProducerCounter:
                 self._spool.free_slot(slot)
 
     def close(self) -> None:
-        """Closes the spool, which stores unpublished rows for the next process."""
+        """Closes the spool, which stores unpublished rows for the next process; without such rows it is deleted."""
         with self._lock:
             if self._spool is not None:
                 for row in self._rows.values():

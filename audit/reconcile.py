@@ -5,11 +5,13 @@ tables: every message that the loader read must be a row of the table or of the 
 fingerprints mean different messages, so a lost and a duplicated message are found although the count is right. All
 functions are pure; the current time is an argument.
 
-- `untracked`: the log contains more messages than producers counted, because a producer of the topic does not count.
-  This is not a finding, but it may hide as many lost messages between producer and log. If offsets were counted twice,
-  or if the settings declare that all producers of the topic count, the verdict is `extra`.
-- `accepted`: a finding that an operator accepted; it is a finding again if it changes. A finding for which nothing was
-  counted for `findings_ttl_ms` becomes `past`, so that old findings do not stay in the report for ever.
+- `untracked`: the log contains more messages than producers counted: a producer of the topic does not count, or a
+  producer sent messages twice. This is not a finding, but it may hide as many lost messages between producer and log.
+  If offsets were counted twice, or if the settings declare that all producers of the topic count, the verdict is
+  `extra`.
+- `accepted`: a finding or `unknown` window that an operator accepted, as long as verdict and difference are the same. A
+  finding or `unknown` window for which nothing was counted for `findings_ttl_ms` becomes `past`, so that old findings
+  do not stay in the report for ever.
 - A producer that crashed or received no response leaves messages that may or may not be in the log. Neither case is a
   finding.
 
@@ -18,9 +20,9 @@ its counts are final. Missing messages are a finding when they exceed the number
 period.
 
 A tier that found times in too many windows counted the rest in `window.SCATTERED_MS`, and each tier may have put
-different messages there. This window is therefore added to all windows of the topic whose producer and log counts
-differ, and the sum is compared. If the sums differ and no producer counted some of these windows, the verdict is
-`unknown`.
+different messages there. This window is therefore added to the windows of the topic whose producer and log counts
+differ, and the sum is compared. Windows with counts made within the grace period are not added. If no producer counted
+some of the added windows, extra messages or other content in the log are `unknown`.
 
 Consumer counts are shown without a verdict, because an application may start late or stop early.
 """
@@ -61,13 +63,13 @@ def reconcile_topics(
     policy: FindingPolicy = NO_FINDING_POLICY,
     period: Period = ALL_TIME,
 ) -> tuple[TopicResult, ...]:
-    """Returns the results of all topics that have a window in the period, the most severe first.
+    """Returns the results of all topics that have a window in the period: the most severe first, then by name.
 
     Args:
         facts: the counts of all windows, ordered by topic and time.
-        offsets: the gaps and overlaps of each topic's counted offsets.
+        offsets: the holes, overlaps and skipped ranges of each topic's counted offsets.
         now_ms: the current time.
-        grace_ms: time after the end of a window in which a difference is `pending`.
+        grace_ms: time in which further counts may arrive, as in `reconcile_window`.
         policy: decisions of operators about findings.
         period: limits the windows of the results.
     """
@@ -102,9 +104,9 @@ def reconcile_topic(
     Args:
         topic: the topic.
         facts: the counts of all its windows, ordered by time.
-        offsets: the gaps and overlaps of its counted offsets.
+        offsets: the holes, overlaps and skipped ranges of its counted offsets.
         now_ms: the current time.
-        grace_ms: time after the end of a window in which a difference is `pending`.
+        grace_ms: time in which further counts may arrive, as in `reconcile_window`.
         policy: decisions of operators about findings.
         period: limits the windows of the result.
     """
@@ -190,7 +192,7 @@ def _has_expired(facts: WindowFacts, findings_ttl_ms: int | None, now_ms: int) -
 
 def _untracked_count(windows: Sequence[WindowResult]) -> int:
     """Returns how many messages in the log of a topic come from producers that publish no audit counts. `windows` are
-    all windows of the topic with their verdicts."""
+    the topic's windows of the result, with their verdicts."""
     more = sum(window.difference for window in windows if window.verdict is AuditVerdict.UNTRACKED)
     separate = [window.facts.stored for window in windows if window.facts.acknowledged is None]
     return more + sum(stored.count for stored in separate if stored is not None)
@@ -203,7 +205,8 @@ def _split_scattered(
     the windows of the second one are compared separately.
 
     The first group consists of the special window SCATTERED_MS, in which a tier counts messages when their times open
-    too many windows, and of windows whose producer and log counts differ. It is empty without a SCATTERED_MS window.
+    too many windows, and of windows whose producer and log counts differ or which have unacknowledged messages. It is
+    empty without a SCATTERED_MS window, and if no producer counted.
 
     Args:
         facts: the counts of each window.
@@ -245,7 +248,7 @@ def _reconcile_pooled(
             messages that are missing in the sum.
         context: properties of the topic.
         now_ms: the current time.
-        grace_ms: time after the end of a window, or after its last count, in which a difference is `pending`.
+        grace_ms: time in which further counts may arrive, as in `reconcile_window`.
     """
     total = merge_windows(facts, SCATTERED_MS)
     result = reconcile_window(total, context, now_ms=now_ms, grace_ms=grace_ms)

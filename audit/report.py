@@ -1,4 +1,5 @@
-"""The audit report, as text and as JSON: one line per topic, then every window that is not complete."""
+"""The audit report, as text and as JSON: one line per topic, then its windows that are not complete. The text lists at
+most `WINDOWS_SHOWN` of them per topic, and the pending ones in one line."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from headrace.audit.verdict import FINDINGS, SEVERITY, AuditVerdict, TopicResult
 from headrace.audit.window import count_text, duration_text, time_text, window_text
 
 WINDOWS_SHOWN: Final = 20
-"""Maximum number of windows that the text lists per topic: a larger number usually has one cause."""
+"""Maximum number of windows that the text lists per topic, besides the line about pending ones: a larger number usually
+has one cause."""
 
 TIERS: Final = ("sent", "acknowledged", "stored", "written", "quarantined")
 """The columns of counts, in the order in which messages pass the tiers."""
@@ -62,8 +64,8 @@ def topics_listing(results: Sequence[TopicResult]) -> ReportTable:
 
 
 def topic_lines(result: TopicResult) -> list[str]:
-    """Returns the lines about one topic in the text report: its verdict in a sentence, then its incomplete windows, the
-    most severe first."""
+    """Returns the lines about one topic in the text report: its verdict in a sentence, the counts of consumers, its
+    incomplete windows (the most severe first, at most `WINDOWS_SHOWN`), and one line about its pending windows."""
     lines = [f"{result.topic}: {result.sentence}"]
     lines += [f"  {name}: {count:,}" for name, count in result.totals.items() if name.startswith("consumed by ")]
     listed = [window for window in not_complete(result) if window.verdict is not AuditVerdict.PENDING]

@@ -1,8 +1,8 @@
 """An audit row: the count of one tier for one topic and window.
 
 The rows of a tier are added up. The id of a row identifies the counted messages, so that a row that is published,
-spooled or applied twice counts once. Ids of producer rows consist of (instance, sequence), ids of rows that were
-counted from the log of (partition, offsets, window).
+spooled or applied twice counts once. Ids of producer rows consist of (instance, sequence). The other ids are hashes of
+the tier, the outcome, the application, the counted offsets of a partition, and the window.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class AuditRow:
     Attributes:
         sent: producer rows: messages handed to the Kafka client, acknowledged or not; 0 in other rows. Rows of a
             producer are added up, so `sent` and `count` of a message may be in different rows.
-        crashed: marks a producer row from the spool of a process that ended without closing. The log contains between
-            `count` and `sent` of its messages.
+        crashed: marks a producer row that was still counting when its process ended without closing; it comes from the
+            spool. The log contains between `count` and `sent` of its messages.
         hash: name of the message hash that `fingerprint` sums.
         partition: -1 if the row is not limited to one partition.
         start: first counted offset, or -1.

@@ -86,10 +86,11 @@ def to_message(row: AuditRow) -> dict[str, Any]:
 
 
 def from_message(message: Mapping[str, Any]) -> AuditRow:
-    """Returns the row of a decoded audit message with times in milliseconds (logical types not converted).
+    """Returns the row of a decoded audit message with times in milliseconds (logical types not converted). Fields with
+    a default in `AUDIT_SCHEMA` may be missing.
 
     Raises:
-        BadAuditMessage: a field is missing or has an invalid value.
+        BadAuditMessage: another field is missing, or a field has an invalid value.
     """
     try:
         return AuditRow(

@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 SLOTS: Final = 65_536
-"""Maximum number of open rows: a year of ten-minute windows of one topic, for a producer that sends old events. The
-file is sparse and grows in steps to at most 21 MB."""
+"""Maximum number of rows in a spool, those being published included: more than a year of ten-minute windows of one
+topic, for a producer that sends old events. The file is sparse and grows in steps to at most 21 MB."""
 
 STEP_SLOTS: Final = 256
 """Slots that are allocated on disk together (80 KiB)."""
@@ -195,7 +195,7 @@ class LeftoverSpool:
 
 class LeftoverSpools:
     """The spools (files of unpublished counts) of ended processes in a directory. Each is deleted when this process has
-    published its rows."""
+    published its rows; one without rows is deleted at once."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -250,8 +250,8 @@ class LeftoverSpools:
 
 
 def leftover_spools(directory: Path) -> Iterator[LeftoverSpool]:
-    """Yields the spools (files of unpublished counts) of ended processes in the directory. The caller must close each
-    one (a context manager)."""
+    """Yields the spools (files of unpublished counts) of ended processes in the directory. Spools that cannot be read
+    are logged and omitted. The caller must close each one (a context manager)."""
     try:
         paths = sorted(directory.glob(f"*{_SUFFIX}"))
     except OSError:

@@ -189,7 +189,8 @@ class AuditStore:
             )
 
     def withdraw(self, acceptances: Iterable[Acceptance]) -> None:
-        """Deletes acceptances, which makes their windows findings again."""
+        """Deletes the acceptances of these topics and windows, of any verdict. Windows whose counts still differ are
+        findings again."""
         with self._transaction() as connection:
             connection.executemany(
                 "DELETE FROM accepted WHERE topic = ? AND window_start_ms = ?",
@@ -221,7 +222,8 @@ class AuditStore:
             yield from collect_facts(map(RowCounts._make, connection.execute(_FACTS, (topic,))))
 
     def offset_check(self, topic: str) -> OffsetCheck:
-        """Returns the holes and overlaps of the offsets that the loader counted for this topic."""
+        """Returns the holes and overlaps of the offsets that the loader counted for this topic, and the offsets that it
+        skipped."""
         select = 'SELECT DISTINCT partition, start, "end" FROM audit_row WHERE topic = ?'
         with self._reading() as connection:
             return check_offsets(

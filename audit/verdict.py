@@ -40,7 +40,8 @@ SEVERITY: Final = (
 )
 FINDINGS: Final = frozenset({AuditVerdict.EXTRA, AuditVerdict.MISSING, AuditVerdict.MISMATCH})
 EXPIRABLE: Final = FINDINGS | {AuditVerdict.UNKNOWN}
-"""Verdicts that an operator can accept, and that become `past` after `audit.findings_ttl`."""
+"""Verdicts of the windows that `headrace audit accept` accepts. A window with such a verdict becomes `past` after
+`audit.findings_ttl`."""
 FINAL_VERDICTS: Final = frozenset(
     {AuditVerdict.COMPLETE, AuditVerdict.SKIPPED, AuditVerdict.UNTRACKED, AuditVerdict.ACCEPTED}
 )
@@ -49,9 +50,10 @@ FINAL_VERDICTS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """A finding that an operator accepted.
+    """A window with a finding or the verdict `unknown` that an operator accepted.
 
-    It applies to one topic, window, verdict and difference. If the difference changes, the window is a finding again.
+    It applies to one topic, window, verdict and difference. If the verdict or the difference changes, it does not apply
+    any more.
     """
 
     topic: str
@@ -69,9 +71,9 @@ class TopicContext:
 
     Attributes:
         is_read: whether messages in the topic's log have been counted.
-        is_loaded: whether the loader has counted messages of the topic.
-        offsets: holes and overlaps of the offset ranges that the loader counted.
-        all_producers_count: whether every producer of the topic publishes audit counts.
+        is_loaded: whether the loader has counted rows of the topic's table or quarantine.
+        offsets: holes, overlaps and skipped ranges of the offsets that the loader counted.
+        all_producers_count: whether, by the settings, every producer of the topic publishes audit counts.
     """
 
     is_read: bool = True
@@ -88,9 +90,10 @@ class FindingPolicy:
     """Decisions of operators about findings: which verdicts of windows need action.
 
     Attributes:
-        all_producers_count: returns for a topic whether all of its producers publish audit counts.
-        accepted: findings that an operator accepted, with the reasons.
-        findings_ttl_ms: time without a count after which a finding is `past`; None means never.
+        all_producers_count: returns for a topic whether, by the settings, all of its producers publish audit counts.
+        accepted: windows that an operator accepted, with the reasons.
+        findings_ttl_ms: time without a count after which a window with a verdict in `EXPIRABLE` becomes `past`; None
+            means never.
     """
 
     all_producers_count: Callable[[str], bool] = lambda topic: False
@@ -110,7 +113,7 @@ class Period:
 
     def overlaps(self, facts: WindowFacts) -> bool:
         """Returns whether a window overlaps the period. A special window, which has no end, overlaps it if messages of
-        the window were counted after `since_ms`."""
+        the window were counted at or after `since_ms`; `until_ms` does not matter then."""
         if not facts.has_end:
             return self.since_ms is None or facts.last_counted_ms >= self.since_ms
         is_since = self.since_ms is None or facts.window_end_ms > self.since_ms
@@ -126,9 +129,11 @@ class WindowResult:
 
     Attributes:
         sentence: explanation of the verdict.
-        difference: extra (positive) or missing (negative) messages.
-        latency_ms: time until 99.9 % of the window's messages were loaded; None before that. It begins at the end of
-            the window, or at the creation of its newest producer row if that is later.
+        difference: extra (positive) or missing (negative) messages, added up over both comparisons (producer with log,
+            log with tables); 0 if the verdict is `pending` or `skipped`.
+        latency_ms: time until 99.9 % of the window's messages were loaded. It begins at the end of the window, or at
+            the creation of its newest producer row if that is later. None before 99.9 % are loaded, for a special
+            window, and without counted messages.
     """
 
     facts: WindowFacts
@@ -140,14 +145,16 @@ class WindowResult:
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """The verdict of a topic.
+    """The verdict of a topic, for its windows in a period.
 
     Attributes:
         verdict: the most severe verdict of its windows.
         verdict_counts: number of windows by verdict.
         producer_is_silent: whether no producer of the topic publishes audit counts.
-        untracked: messages in the log from producers that publish no audit counts; 0 if no producer of the topic does.
-        complete_until_ms: all windows that end at or before this time are complete.
+        untracked: messages in the log from producers that publish no audit counts; 0 if no producer of the topic
+            publishes counts.
+        complete_until_ms: all windows that end at or before this time have a verdict in `FINAL_VERDICTS`, such as
+            `complete` or `accepted`; None if the first window has another one.
     """
 
     topic: str

@@ -32,8 +32,9 @@ SCATTERED_MS: Final = -2 * WINDOW_MS
 SPECIAL_WINDOWS: Final = {OUT_OF_RANGE_MS: "times out of range", SCATTERED_MS: "times too scattered"}
 
 WINDOWS_MAX: Final = 65_536
-"""Windows of one topic that a tier counts separately. A year has at most 52,704 windows, so a year can be replayed.
-Without the limit, a time field with random numbers would open one window per message."""
+"""Windows of one topic that one counter counts separately: a producer process within an hour, a commit of the loader,
+or a consumer between two publications. A year has at most 52,704 windows, so a year can be replayed. Without the limit,
+a time field with random numbers would open one window per message."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -50,7 +51,8 @@ def window_start(time_ms: int) -> int:
 
 def counted_window(time_ms: int, counted: Collection[int]) -> int:
     """Returns the start of the window in which a tier counts a message with time `time_ms`: the window of this time, or
-    the special window SCATTERED_MS if the tier already counts `WINDOWS_MAX` other windows of the topic.
+    the special window SCATTERED_MS if the tier already counts at least `WINDOWS_MAX` other windows of the topic. Times
+    out of range are always counted in OUT_OF_RANGE_MS.
 
     Args:
         counted: starts of the topic's windows that the tier already counts.
