@@ -1,13 +1,13 @@
 """Errors of mapping a schema to its Hive table.
 
 HiveDdlError
-├── UnsupportedColumn     an Avro type that no Hive column can hold
+├── UnsupportedColumn     a schema that no Hive table can have, usually because of one field
 ├── UnusableLocation      a directory name that Hive cannot use
-├── ForeignTable          a table of that name exists and does not belong to the topic
+├── ForeignTable          a table or view of that name exists and does not belong to the topic
 ├── StaleRevision         another writer changed the table since it was read
-├── StatementRefused      the metastore refused a statement; the message contains its reason
+├── StatementRefused      the metastore, Spark or a file system refused an operation; the message contains the reason
 ├── MetastoreUnavailable  the metastore is unreachable, cannot be opened or returned an unknown response
-└── SessionFailed         Spark did not start
+└── SessionFailed         Spark did not start, or this process already has a session
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class HiveDdlError(Exception):
 
 
 class UnsupportedColumn(HiveDdlError):
-    """No Hive column can hold a field. `path` is the column and the member, item or value within it; `reason` is a
-    sentence."""
+    """A schema cannot be that of a Hive table, usually because no Hive column can hold one of its fields. `path` is the
+    column and the member, item or value within it, "" for the schema itself; `reason` is a sentence."""
 
     def __init__(self, path: str, reason: str, position: Position = NOWHERE) -> None:
         super().__init__(f"{path or 'the schema'} cannot be a Hive column: {reason}")
@@ -38,7 +38,8 @@ class UnusableLocation(HiveDdlError):
 
 
 class ForeignTable(HiveDdlError):
-    """A table that was created manually, or for another topic or warehouse. It is never changed."""
+    """A table or view that was created manually, or for another topic, warehouse or partitioning. Headrace does not
+    change it."""
 
     def __init__(self, database: str, table: str, topic: str, reason: str) -> None:
         super().__init__(
@@ -52,7 +53,8 @@ class ForeignTable(HiveDdlError):
 
 
 class StaleRevision(HiveDdlError):
-    """The change was planned on an outdated revision; nothing was written. Read the table and plan again."""
+    """The table is not in the state on which the operation was planned; nothing was written. Read the table and plan
+    again."""
 
     def __init__(self, database: str, table: str, expected: str, found: str) -> None:
         super().__init__(
@@ -73,7 +75,8 @@ class StatementRefused(HiveDdlError):
 
 
 class MetastoreUnavailable(HiveDdlError):
-    """The metastore cannot be used. `where` is a thrift:// URI or the directory of a Derby metastore."""
+    """The metastore cannot be used. `where` is its thrift:// or hive:// URI, or the directory or JDBC URL of an embedded
+    metastore."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"the Hive metastore {where} cannot be used: {reason}")

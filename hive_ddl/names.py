@@ -51,8 +51,11 @@ _ESCAPES = {
 def table_name(topic: str, taken: Collection[str] = ()) -> str:
     """Returns the table name of a topic: the lower-cased name with every character except `[a-z0-9_]` replaced by `_`.
 
-    A hash of the topic is appended if that name is in `taken` (names of other topics' tables), is reserved or is too
-    long. The result depends on `taken`, so the caller chooses it once and stores it.
+    A hash of the topic is appended if that name is in `taken` (names of other topics' tables), begins with one of
+    `RESERVED_PREFIXES` or is too long. The result depends on `taken`, so the caller chooses it once and stores it.
+
+    Raises:
+        ValueError: `taken` has all names derived from the topic.
     """
     name = _NOT_TABLE.sub("_", topic.lower())
     if name not in taken and len(name) <= TABLE_NAME_CHARS_MAX and not name.startswith(RESERVED_PREFIXES):
@@ -67,7 +70,7 @@ def table_name(topic: str, taken: Collection[str] = ()) -> str:
 
 
 def directory_name(topic: str) -> str:
-    """Returns the directory of a topic in the warehouse: the topic's name with all other characters than letters,
+    """Returns the directory of a topic in the warehouse: the topic's name with all other characters than ASCII letters,
     digits, `.`, `-` and `_` percent-encoded.
 
     A `.` or `_` at the start is encoded too, because Hadoop readers ignore such directories, and a `_` at the end.

@@ -30,7 +30,7 @@ class ColumnChange:
 @dataclass(frozen=True, slots=True)
 class PublishSchema:
     """Writes the schema text to the file at `url`, before another operation sets `avro.schema.url` to it. The file is
-    missing or has the same text, because its name is the hash of the text."""
+    missing, incomplete or has the same text, because its name is the hash of the text."""
 
     url: str
     text: str

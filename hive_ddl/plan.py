@@ -54,14 +54,15 @@ SCHEMA_PROPERTIES = (SCHEMA_LITERAL, SCHEMA_URL)
 
 
 def plan_table(current: TableState | None, desired: TableState) -> tuple[Op, ...]:
-    """Returns the operations, in order, that change `current` to `desired`; empty if they are equal, apart from the
-    revision.
+    """Returns the operations, in order, that change `current` to `desired`; empty if `current` has the properties of
+    `desired`, apart from the revision.
 
     Properties that only `current` has are not changed, except for the schema: the table has either a schema literal or
     a schema URL, so the other one is removed.
 
     Raises:
-        ForeignTable: the table belongs to another topic, warehouse or partitioning.
+        ForeignTable: the table is a view or was not created by Headrace, or belongs to another topic, warehouse or
+            partitioning.
     """
     if current is None:
         if all(len(column.type) <= STORED_TYPE_CHARS_MAX for column in desired.columns):

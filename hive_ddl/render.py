@@ -1,7 +1,7 @@
 """Renders operations as HiveQL, for dry runs and for users who run the statements themselves.
 
-Every statement has the same meaning in Hive and in Spark SQL, also with unusual characters in the schema text, see
-`quote_literal`.
+Every statement about a table has the same meaning in Hive and in Spark SQL, also with unusual characters in the schema
+text, see `quote_literal`. Views are in Spark SQL.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ SCHEMA_DIRECTORY = "_schema"  # ignored by readers of the table's directory
 class TableState:
     """A current or desired table. `location` is a URI in Hadoop's spelling, without percent-encoding.
 
-    `schema_text` is the schema that is published at the property `avro.schema.url`; "" in a table that was read from
-    the metastore. It is excluded from equality, because the URL contains its hash.
+    `schema_text` is the schema for the file that the property `avro.schema.url` names, if the table has this property;
+    "" in a table that was read from the metastore. It is excluded from equality, because the URL contains its hash.
     """
 
     database: str
@@ -83,7 +83,7 @@ class TableState:
 
     @property
     def topic(self) -> str | None:
-        """Topic of the table, or None if Headrace did not create it."""
+        """Topic of the table, from its property `headrace.topic`; None if Headrace did not create it, and for a view."""
         return self.properties.get(TOPIC)
 
     @property
@@ -144,8 +144,8 @@ def desired_table(
 
 
 def literal_columns(properties: Mapping[str, str], partition_columns: Sequence[str]) -> tuple[Column, ...]:
-    """Returns the columns that readers get from the schema in a table's properties; empty if these have no readable
-    schema."""
+    """Returns the columns that readers get from the schema in `avro.schema.literal`; empty without this property, or if
+    it is not the schema of a table."""
     literal = properties.get(SCHEMA_LITERAL)
     try:
         return () if literal is None else table_columns(parse_schema(literal, strict=False), partition_columns)

@@ -39,7 +39,7 @@ CHAR_CHARS_MAX = 255
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a Hive table. `name` is in lower case, as in Hive; `type` is Hive's type name; `comment` is the
-    result of `column_comment`."""
+    result of `column_comment`, or the comment that the metastore has."""
 
     name: str
     type: str
@@ -48,7 +48,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class ColumnProblem:
-    """Reason why a field cannot be a column. `path` is dotted, with `[]` for items and `{}` for map values."""
+    """Reason why a field cannot be a column, or a schema that of a table. `path` is dotted, with `[]` for items and
+    `{}` for map values; "" for the schema itself."""
 
     path: str
     reason: str
@@ -160,7 +161,8 @@ def column_comment(doc: str | None) -> str:
 
 
 def column_problems(schema: Schema, partition_columns: Sequence[str] = ()) -> tuple[ColumnProblem, ...]:
-    """Returns every reason why a table cannot have this schema, in schema order; empty if it can.
+    """Returns every reason why a table cannot have this schema; empty if it can. Reasons in the names of columns come
+    first, then those in their types; both are in schema order.
 
     Args:
         partition_columns: names of the table's partition columns, which no field may have.

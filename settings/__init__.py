@@ -1,4 +1,4 @@
-"""Settings: read once at startup and passed down as frozen values.
+"""Settings: read at startup and passed down as frozen values.
 
 `sections` defines every setting with its default. `loading` merges defaults, settings file, environment and flags.
 `addresses` resolves the addresses of registry, broker and metastore, also from a running `headrace up`.

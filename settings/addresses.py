@@ -1,7 +1,8 @@
-"""Addresses of services and directories: explicit settings, else a running `headrace up` on data_dir, else defaults.
+"""Addresses of services: explicit settings, else a running `headrace up` on data_dir, else defaults. Directories of
+tables and of the commit log: explicit settings, else defaults.
 
 `headrace up` writes `<data_dir>/up.json` and holds an exclusive `flock` on it while it runs. A file without a lock was
-left by a killed process and is ignored.
+left by a process that has ended, and is ignored.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class LiveAddresses:
 
 
 def live_addresses(settings: Settings) -> LiveAddresses | None:
-    """Returns the addresses of the services of the `headrace up` that runs on the settings' data directory; None if
-    none runs, or if it is still starting."""
+    """Returns the addresses of the services of the `headrace up` that runs on the settings' data directory. Returns
+    None if none runs, if it is still starting, or if `up.json` cannot be read or parsed."""
     try:
         descriptor = os.open(settings.data_dir / UP_FILE_NAME, os.O_RDONLY)
     except OSError:
@@ -112,7 +113,8 @@ def warehouse_location(settings: Settings) -> Path | RemoteDirectory:
     """Returns the directory of the tables' files.
 
     Raises:
-        SettingsError: the file system is not supported.
+        SettingsError: the file system is not supported, or the URI has no server, no directory or a character that is not
+            allowed.
     """
     text = settings.loader.warehouse
     return _parse_location("loader.warehouse", text) if text else (settings.data_dir / "warehouse").resolve()
@@ -122,7 +124,7 @@ def state_location(settings: Settings) -> Path | RemoteDirectory | None:
     """Returns the directory of the commit log, or None if it is in the warehouse.
 
     Raises:
-        SettingsError: the file system is not supported.
+        SettingsError: as for `warehouse_location`.
     """
     return _parse_location("loader.state", settings.loader.state) if settings.loader.state else None
 
@@ -131,7 +133,7 @@ def local_warehouse_directory(settings: Settings) -> Path:
     """Returns the absolute path of the tables' files, for callers that need a local directory.
 
     Raises:
-        SettingsError: the warehouse is not local.
+        SettingsError: the warehouse is not local, or its location is invalid.
     """
     directory = warehouse_location(settings)
     if isinstance(directory, RemoteDirectory):
@@ -171,7 +173,7 @@ def _is_locked(descriptor: int) -> bool:
 
 def _parse(content: bytes) -> LiveAddresses | None:
     """Returns the addresses in the content of `up.json`. Returns None if the content is not complete, because a
-    `headrace up` that is starting has the lock but has not written the addresses."""
+    `headrace up` that is starting has the lock but has not written the addresses, or if it has other keys."""
     try:
         document = json.loads(content)
     except ValueError:

@@ -1,10 +1,11 @@
 """Reads settings from a TOML file, the environment and flags; later sources override earlier ones.
 
-`load_settings` returns one frozen `Settings`. Packages receive their section and never read the environment. Unknown
-keys are errors, so that a misspelt setting is not ignored silently.
+`load_settings` returns one frozen `Settings`. Packages receive their section and do not read settings themselves.
+Unknown keys are errors, so that a misspelt setting is not ignored silently; only the names of Spark's properties are
+not checked.
 
-Keys are written `<section>.<key>`, in the environment `HEADRACE__<SECTION>__<KEY>`. The two underscores distinguish
-them from the variables that Kubernetes sets, such as `HEADRACE_BROKER_PORT`.
+Keys are written `<section>.<key>`, in the environment `HEADRACE__<SECTION>__<KEY>`; `data_dir` has no section. The two
+underscores distinguish them from the variables that Kubernetes sets, such as `HEADRACE_BROKER_PORT`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ EXECUTORS = re.compile(r"spark|print|hive://[^/@:\s]+:\d{1,5}")
 
 
 class SettingsError(Exception):
-    """A setting is invalid; the message contains the key, the source of the value and the expected form."""
+    """A setting or its source cannot be used: an invalid value, an unknown key, or a file that cannot be read. The
+    message names the key, variable or file."""
 
 
 def home_directory() -> Path | None:
@@ -68,8 +70,8 @@ def home_directory() -> Path | None:
 
 
 def user_state_directory() -> Path | None:
-    """Returns the directory for files of the user that survive the process: XDG_STATE_HOME or ~/.local/state; None
-    without a home directory."""
+    """Returns the directory for files of the user that survive the process: XDG_STATE_HOME or ~/.local/state; None if
+    that variable is not set and there is no home directory."""
     state, home = os.environ.get("XDG_STATE_HOME", ""), home_directory()
     if state:
         return Path(state)
@@ -88,11 +90,11 @@ def load_settings(
 
     Args:
         flags: dotted key to text, from the command line; they override all other sources.
-        config: the file named by `--config`; it must exist. Without it the file is the one named by HEADRACE_CONFIG,
-            else `headrace.toml` in `working_dir`, else `~/.config/headrace/headrace.toml`.
+        config: the file named by `--config`. Without it the file is the one named by HEADRACE_CONFIG, else `headrace.toml`
+            in `working_dir`, else `.config/headrace/headrace.toml` in `home`. A named file must exist.
         environment: usually `os.environ`.
         working_dir: usually the current directory.
-        home: usually the user's home directory.
+        home: usually the user's home directory; None if there is none.
 
     Raises:
         SettingsError: unreadable file, unknown key, misspelt variable or invalid value.
@@ -109,7 +111,8 @@ def setting_origins(
     working_dir: Path | None = None,
     home: Path | None = None,
 ) -> Mapping[str, str]:
-    """Returns for each explicitly set key the source of its value, such as a file or variable, as text.
+    """Returns for each explicitly set key the source of its value as text: the path of the settings file, `the
+    environment` or `the command line`.
 
     Args:
         flags: dotted key to text, from the command line.
@@ -132,7 +135,7 @@ class _SourcedValues:
     Attributes:
         values: source and raw value by key.
         file: the settings file, if there is one.
-        from_working_directory: keys of a settings file that was found in the working directory.
+        from_working_directory: keys whose value comes from a settings file that was found in the working directory.
     """
 
     values: Mapping[str, tuple[str, Any]]
@@ -172,9 +175,10 @@ def _find_values(
 
 def _refuse_misspelt_variables(environment: Mapping[str, str]) -> None:
     """Raises SettingsError for an environment variable that begins with HEADRACE_ and looks like a misspelling of a
-    variable of the settings.
+    variable that Headrace reads.
 
-    Other programs may use variables that begin with HEADRACE_, so dissimilar names are ignored.
+    Other programs may use variables that begin with HEADRACE_, so dissimilar names are ignored; so are the variables
+    that Kubernetes sets for services, and names that begin with HEADRACE__, which are read as keys.
     """
     correct_names = {
         f"HEADRACE_{key}".replace(".", "_").upper(): f"{ENVIRONMENT_PREFIX}{key.replace('.', '__').upper()}"
@@ -428,8 +432,9 @@ def _parse_value(value: Any, expected_type: Any) -> Any:
 
 
 def trusted_credentials(settings: Settings, keys: Iterable[str]) -> list[str]:
-    """Returns the `keys` that are set and trusted. A key is trusted unless the settings file of the working directory
-    sets it; such a key that ends in `_file` is trusted too if it names a file outside of the working directory.
+    """Returns the `keys` that are set and trusted. A key is trusted unless its value comes from a `headrace.toml` that
+    was found in the working directory. Such a key that ends in `_file` is trusted too if it names a file outside of the
+    working directory.
 
     That settings file may be untrusted: in CI it comes from the pull request. If it names a server, the credentials of
     the job must not be sent there.

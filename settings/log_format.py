@@ -22,7 +22,8 @@ TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class TextFormatter(logging.Formatter):
-    """Formats an event as one line: `2026-01-31 07:20:04.512+00:00 INFO headrace.loader.run: load_started …`"""
+    """Formats an event as one line: `2026-01-31 07:20:04.512+00:00 INFO headrace.loader.run: load_started …`; the trace
+    of an exception follows in further lines."""
 
     def __init__(self) -> None:
         super().__init__(TEXT)
@@ -49,7 +50,7 @@ class JsonFormatter(logging.Formatter):
 
 def configure_logging(environment: Mapping[str, str] = os.environ) -> None:
     """Sends the log to standard error, with the format and level that environment variables set; ignores invalid
-    values."""
+    values. Does nothing if the root logger already has a handler."""
     variables = log_variables(environment)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if variables.get(FORMAT_VARIABLE) == "json" else TextFormatter())

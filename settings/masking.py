@@ -1,8 +1,8 @@
 """Masks secrets of settings in `headrace config`, in `repr` and in error messages. In doubt a value is masked.
 
-Headrace's own secret keys are listed here. Spark accepts thousands of properties, in any letter case and for any
-storage or server, so a Spark property is secret if its name contains certain words. Spark (`spark.redaction.regex`) and
-Hadoop (`hadoop.security.sensitive-config-keys`) recognise their secrets in the same way.
+Headrace's own secret keys are listed here or contain one of the `OWN_WORDS`. Spark accepts thousands of properties, in
+any letter case and for any storage or server, so a Spark property is secret if its name contains certain words. Spark
+(`spark.redaction.regex`) and Hadoop (`hadoop.security.sensitive-config-keys`) recognise their secrets in the same way.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 
 MASK = "***"
 URL_KEYS = frozenset({"registry.database_url", "registry.url"})
-"""Keys of URLs that may contain a password; only the password is masked."""
+"""Keys of URLs that may contain a password. `mask_value` masks only the passwords in a value with `://`, and any other
+value completely."""
 SECRET_KEYS = frozenset({"registry.client_token"})
-"""Further secret keys of Headrace: their names contain none of the `OWN_WORDS`. Names of files and issuers are not
-secret."""
+"""Further secret keys of Headrace: their names contain none of the `OWN_WORDS`. Other names of files and issuers, such
+as `client_token_file`, are not secret."""
 OWN_WORDS = ("password", "secret")
 WORDS = (
     *OWN_WORDS,
@@ -27,7 +28,8 @@ WORDS = (
 `ACCESS_KEY`.
 """
 PARTS = frozenset({"key", "pass", "pwd", "sas"})
-"""Words that make a key secret only as a complete part of it: `sasl.enabled` and `bypass` are not secret."""
+"""Words that make a key secret only as a complete part of it: `sasl.enabled` and `bypass` are not secret. A `spark` key
+that ends with `key` is secret too."""
 
 _USER_AND_PASSWORD = re.compile(r"//([^:/@]*):.*@", re.DOTALL)  # the password may contain an unescaped `@` or `/`
 # `name=value` in a JDBC URL (`…?password=x&user=y`) or in JVM options (`-Djavax.net.ssl.trustStorePassword=x`). A value
@@ -36,7 +38,7 @@ _ASSIGNMENT = re.compile(r"""([\w.-]+)=((?:"[^"]*"|'[^']*'|(?![&;][\w.-]+=)\S)+)
 
 
 def is_secret(key: str) -> bool:
-    """Returns whether the value of this key (`<section>.<key>`) is masked, completely or in the password of a URL."""
+    """Returns whether the value of this key (`<section>.<key>`) is a secret, or a URL that may contain a password."""
     section, _, name = key.partition(".")
     if section != "spark":
         return key in URL_KEYS | SECRET_KEYS or any(word in name for word in OWN_WORDS)

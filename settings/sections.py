@@ -1,4 +1,4 @@
-"""Every setting, by section, with its default, unit and reason."""
+"""Every setting, by section, with its default and meaning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.settings.values import Address, Duration
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Section:
-    """The settings of one package. The name of the subclass contains the package's name, as in `BrokerSettings`."""
+    """One section of the settings. The name of a subclass is the section's name and `Settings`, as in `BrokerSettings`."""
 
     def masked(self) -> dict[str, str]:
         """Returns the section's values as text by key, with secrets masked."""

@@ -14,14 +14,16 @@ from headrace.hive_ddl.table import TOPIC, TableState
 class Executor(Protocol):
     """Reads Hive tables and carries out operations on them, such as `AddPartitions`, sequentially; not thread-safe.
 
-    Every operation can be repeated after a failure with unknown result. Every method raises `MetastoreUnavailable` if
-    the metastore is unreachable, and `StatementRefused` if it refuses the request.
+    Every operation can be repeated after a failure with unknown result; a `SetProperties` that had taken effect then
+    raises `StaleRevision`. A method that sends a request raises `MetastoreUnavailable` if the metastore is unreachable,
+    and `StatementRefused` if it refuses the request; `close` raises neither.
     """
 
     @property
     def has_compare_and_set(self) -> bool:
-        """Whether `SetProperties` is an atomic compare-and-set of the table property `headrace.revision`. Otherwise the
-        executor compares this property and then writes, and a concurrent write between the two is not detected."""
+        """Whether `SetProperties` is an atomic compare-and-set of the table property `headrace.revision`, if the table
+        has this property. Otherwise the executor compares this property and then writes, and a concurrent write between
+        the two is not detected."""
         ...
 
     def ensure_database(self, name: str) -> None:
@@ -65,7 +67,7 @@ def check_creation(current: TableState, desired: TableState) -> None:
         desired: the table that was to be created.
 
     Raises:
-        StaleRevision: the existing table differs from the desired one.
+        StaleRevision: the existing table has another revision and differs from the desired one.
         ForeignTable: the existing table does not belong to the topic.
     """
     is_ours = current.topic == desired.topic and current.revision == desired.revision

@@ -31,7 +31,7 @@ def archive_key() -> Path:
     file's name, which is its size in bytes and `SUFFIX`.
 
     Raises:
-        OSError: Spark's jars are not in the Python package.
+        OSError: Spark's jars are not in the Python package, or cannot be read.
     """
     jars = Path(pyspark.__file__).parent / "jars"
     facts = [str(jars)]
@@ -65,7 +65,8 @@ def find_archive(key: Path) -> Path | None:
 
 
 def archive_options() -> tuple[str, ...]:
-    """Returns the Java options with which a JVM loads the class archive; empty if there is no archive."""
+    """Returns the Java options with which a JVM loads the class archive; empty if there is no archive, or if Spark's
+    jars cannot be read."""
     try:
         path = find_archive(archive_key())
     except OSError:

@@ -44,10 +44,12 @@ class DerbyOwner:
 
 
 def wait_for_derby(database: Path, wait_s: float = WAIT_S) -> None:
-    """Waits until no process has the Derby database open.
+    """Waits until no process has the Derby database open. Waits only for an owner that may exit soon, see
+    `DerbyOwner.is_orphan`.
 
     Raises:
-        MetastoreUnavailable: a process still has it open after `wait_s`.
+        MetastoreUnavailable: another owner has it open, or such an owner still has it open after `wait_s`; or the lock file
+            cannot be opened.
     """
     deadline = time.monotonic() + wait_s
     while (owner := find_derby_owner(database)) is not None:
@@ -64,7 +66,10 @@ def wait_for_derby(database: Path, wait_s: float = WAIT_S) -> None:
 def find_derby_owner(database: Path) -> DerbyOwner | None:
     """Returns the process that holds the lock of the Derby database; None if no process holds it.
 
-    Also returns None on systems without such locks, where Derby itself reports the conflict later.
+    Also returns None on systems and file systems without such locks, where Derby itself reports the conflict later.
+
+    Raises:
+        MetastoreUnavailable: the lock file cannot be opened.
     """
     if sys.platform != "linux":
         return None

@@ -90,8 +90,8 @@ class HiveServerAddress:
 
 
 class _TableNotFound(StatementRefused):
-    """Raised when a statement names a missing table. Callers query a table directly and catch this error, because
-    listing tables takes longer the more tables there are."""
+    """Raised when a statement names a missing table or database. Callers query a table directly and catch this error,
+    because listing tables takes longer the more tables there are."""
 
 
 class HiveServerExecutor:
@@ -280,7 +280,7 @@ class HiveServerExecutor:
 
 @dataclass(frozen=True, slots=True)
 class _TableDescription:
-    """The rows that DESCRIBE FORMATTED returns for a table, on a HiveServer2 or a Spark Thrift Server.
+    """The rows that DESCRIBE FORMATTED returns for a table or partition, on a HiveServer2 or a Spark Thrift Server.
 
     Columns come first, then sections with titles that start with #. The first section repeats the partition columns,
     later ones contain names and values, such as the table's location. Names are padded with blanks; Hive ends them with

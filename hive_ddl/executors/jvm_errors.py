@@ -13,16 +13,18 @@ OLD_CLIENT_METHOD = re.compile(r"Invalid method name: '(\w+)'")
 
 
 def java_class(error: Py4JError) -> str:
-    """Returns the simple class name of the Java exception, "" if the JVM has ended."""
+    """Returns the simple class name of the Java exception, "" if the error contains none, such as after the end of the
+    JVM."""
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.getClass().getSimpleName())
     return ""
 
 
 def root_cause(error: Py4JError) -> str:
-    """Returns the message of an error's innermost cause in one line.
+    """Returns the reason of an error in one line: usually the message of its innermost cause.
 
-    The outer causes say only that something could not be instantiated or that retries were exhausted.
+    The outer causes say only that something could not be instantiated or that retries were exhausted. An ended JVM and
+    a metastore that does not support a call have reasons of their own, with the remedy.
     """
     if isinstance(error, Py4JNetworkError):
         return "Spark's JVM has ended; see logs/spark.log in the data directory"

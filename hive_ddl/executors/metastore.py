@@ -18,8 +18,8 @@ JavaObject = Any
 """An object in the JVM behind py4j; its members are resolved at run time."""
 
 CHARS_PER_CALL_MAX: Final = 1_000_000
-"""Maximum size of the JSON text in one call. Partitions are passed in several calls, because the text of each repeats
-the columns of its table, which may be thousands."""
+"""Approximate maximum size of the JSON text in one call. Partitions are passed in several calls, because the text of
+each repeats the columns of its table, which may be thousands."""
 
 # Field numbers of hive_metastore.thrift, the same in all its versions.
 LOCATION: Final = "2"  # of StorageDescriptor

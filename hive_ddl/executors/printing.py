@@ -24,7 +24,8 @@ class PrintingExecutor:
     """Prints each statement to `output`.
 
     The executor reads no metastore. It treats a table as existing after it has printed the table's CREATE, with the
-    properties printed since, so that no table and no partition is printed twice.
+    properties printed since, so that no CREATE and no partition's ADD is planned twice. It does not record a change of
+    a partition's location.
     """
 
     def __init__(self, output: TextIO) -> None:

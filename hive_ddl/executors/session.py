@@ -116,7 +116,7 @@ def open_session(
     extra: Mapping[str, str] = MappingProxyType({}),
     short_lived: bool = False,
 ) -> SparkSession:
-    """Opens a session and checks once that the metastore is reachable.
+    """Opens a session and checks, without retries, that the metastore is reachable.
 
     Args:
         app_name: shown by Spark.
@@ -124,12 +124,13 @@ def open_session(
         metastore_uri: thrift://host:port, or None for the Derby metastore in `data_dir`, created if missing.
         data_dir: directory of the Derby metastore, its log and Spark's log.
         warehouse_uri: URI of the warehouse in Hadoop's spelling, without percent-encoding.
-        extra: Spark properties that override ours, with or without the prefix `spark.`; `master` is ignored.
+        extra: Spark properties that override ours, with or without the prefix `spark.`; `master` is ignored, and
+            `driver.extraJavaOptions` is added to ours.
         short_lived: for a command with a single query.
 
     Raises:
-        MetastoreUnavailable: the metastore is unreachable, or another process owns the Derby metastore.
-        SessionFailed: Spark did not start.
+        MetastoreUnavailable: the metastore cannot be used, or another process owns the Derby metastore.
+        SessionFailed: Spark did not start, or this process already has a session.
     """
     if SparkContext._active_spark_context is not None:
         raise SessionFailed("this process already has a Spark session; close it first")
@@ -166,7 +167,7 @@ def open_session_without_metastore(data_dir: Path, properties: Mapping[str, str]
         properties: the Spark properties of the session.
 
     Raises:
-        SessionFailed: Spark did not start.
+        SessionFailed: Spark did not start, or its log cannot be written.
     """
     _silence_libraries()
     return _start(properties, _open_log(data_dir.resolve()))
@@ -216,7 +217,7 @@ def close_session(session: SparkSession) -> None:
 
 
 def close_shared_jvm() -> None:
-    """Stops the JVM of this process, if there is one."""
+    """Stops the JVM that the sessions of this process share, if there is one."""
     gateway = SparkContext._gateway
     if gateway is None:
         return
@@ -252,8 +253,10 @@ def session_properties(
 
     Args:
         metastore_uri: thrift://host:port, or None for the Derby metastore in `data_dir`.
+        data_dir: as for `open_session`, but absolute.
         warehouse_uri: URI of the warehouse in Hadoop's spelling, without percent-encoding.
-        extra: Spark properties that override ours, with or without the prefix `spark.`; `master` is ignored.
+        extra: Spark properties that override ours, with or without the prefix `spark.`; `master` is ignored, and
+            `driver.extraJavaOptions` is added to ours.
         short_lived: whether the session is for one query, so that the JVM should start fast.
     """
     java_options = [*BASE_JAVA_OPTIONS, *(SHORT_LIVED_JAVA_OPTIONS if short_lived else LONG_LIVED_JAVA_OPTIONS)]
@@ -402,7 +405,7 @@ def _local_address(address: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _deferred_interrupts() -> Iterator[None]:
-    """Defers Ctrl-C until the context ends.
+    """Defers Ctrl-C until the context ends; does nothing outside of the main thread, which alone receives interrupts.
 
     An interrupt of `launch_gateway` makes it delete the file to which the starting JVM writes its port. That JVM would
     then neither serve nor exit, and could not be stopped, because its process id would be unknown.
@@ -421,12 +424,12 @@ def _deferred_interrupts() -> Iterator[None]:
 
 
 def _failure_line(log_path: Path, start: int, otherwise: str) -> str:
-    """Returns the line of the JVM's output that best explains why it ended.
+    """Returns the line of the JVM's output that best explains why it ended, and the name of the file.
 
     Args:
         log_path: the file with the output.
         start: position in the file at which the output of this JVM starts.
-        otherwise: the text to return if there is no output.
+        otherwise: the text whose first line is used if there is no output.
     """
     with log_path.open("rb") as log:
         log.seek(start)

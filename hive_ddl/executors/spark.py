@@ -208,9 +208,9 @@ class SparkExecutor:
     def _visible_columns(
         self, facts: Mapping[str, Any], properties: Mapping[str, str], partition_columns: Sequence[str]
     ) -> tuple[Column, ...]:
-        """Returns the columns that readers of the table see: those of the schema in its properties; without one, those
-        that the metastore reads from `avro.schema.url`; if that fails, the stored columns. Partition columns are
-        omitted.
+        """Returns the columns that readers of the table see: those of the schema in its properties; without a usable
+        one, those that the metastore reads from `avro.schema.url`; without that property, or if the read fails, the
+        stored columns. Partition columns are omitted.
 
         Args:
             facts: the metastore's Thrift value of the table, as nested dicts.
@@ -319,7 +319,7 @@ class SparkExecutor:
             error: its error, which does not show whether the change took effect.
 
         Raises:
-            StaleRevision: the table has the revision of another writer.
+            StaleRevision: the table has the revision of another writer, or does not exist.
             Py4JError: the table is unchanged, or the connection is lost; the original error.
         """
         if _is_lost(error):
