@@ -1,9 +1,10 @@
 """The source registry's side of replication: requests, responses and their JSON.
 
 A replica sends its position. If that is still the position of the source, nothing has changed. Otherwise the response
-has the state of each subject and all settings. The replica then requests the versions of subjects whose state differs
-from its own, and the schemas of these versions that it does not have. Each response is one snapshot of the database. A
-change therefore costs in proportion to the changed subjects and to the number of subjects, not to their content.
+has the state of each subject and all settings. The replica then requests the versions of subjects whose state has
+changed since its last copy, and the schemas of these versions that it does not have. Each response is one snapshot of
+the database. A change therefore costs in proportion to the changed subjects and to the number of subjects, not to their
+content.
 """
 
 from __future__ import annotations
@@ -62,10 +63,11 @@ class ReplicationRequest:
     """A replica's request to the source registry: for the changes since a position, for subjects and for schemas.
 
     Attributes:
-        seen: the position of the replica's last copy, as text; "" before the first copy. If it differs from the
-            source's position, the response has all states and settings.
+        seen: the position of the replica's last copy, as text; "" before the first copy of this process, and in
+            requests for subjects or schemas. If it differs from the source's position, the response has all states and
+            settings.
         subjects: names of the subjects to return, with all their versions.
-        ids: the ids of requested schemas, by context.
+        ids: the ids of requested schemas, by context; ascending, so that the replica can continue a partial response.
     """
 
     seen: str = ""
@@ -101,8 +103,8 @@ class ReplicationResponse:
         states: the id and revision of every subject, by name; None if nothing has changed since the position in the
             request.
         settings: all settings; None if nothing has changed since the position in the request.
-        subjects: the requested subjects with their versions.
-        schemas: the requested schemas, as many as the maximum length of a response permits.
+        subjects: the requested subjects with their versions; missing ones are omitted.
+        schemas: the requested schemas, as many as the maximum length of a response permits; missing ones are omitted.
     """
 
     source: str
@@ -136,8 +138,8 @@ def settings_of(repository: Repository) -> ReplicatedSettings:
 
 
 def _schemas(request: ReplicationRequest, repository: Repository) -> Iterator[ReplicatedSchema]:
-    """Yields the requested schemas in the order of the request, and stops at the maximum length of a response. They are
-    read in small batches, because each may have megabytes.
+    """Yields the requested schemas, context by context and sorted by id within 20 requested ids, and stops at the
+    maximum length of a response. They are read in small batches, because each may have megabytes.
 
     Args:
         request: its `ids` are the schemas.

@@ -52,7 +52,7 @@ class ReplicationSource(Protocol):
         """Sends a replica's request to the source registry and returns the response.
 
         Raises:
-            RegistryError: the source registry is not reachable or its response is invalid.
+            RegistryError: the source registry is not reachable, rejects the request, or its response is invalid.
         """
         ...
 
@@ -82,7 +82,7 @@ class HttpReplicationSource:
         Raises:
             ReplicationStopped: the registry does not support replication.
             InvalidResponse: the response is malformed, or has the format of another release.
-            RegistryError: the source registry is not reachable.
+            RegistryError: the source registry is not reachable, or rejects the request.
         """
         try:
             response = self._client.call("POST", "/replication", body=request_json(request))
@@ -133,12 +133,15 @@ class Replica:
         self._needs_full_copy = False
 
     def run_round(self) -> RoundResult:
-        """Polls the source once and applies its changes. Returns whether there were any, or why this process did not
+        """Polls the source and applies its changes. Returns whether there were any, or why this process did not
         replicate.
+
+        The first round of a process and the first one after `WAITING` compare everything and return `CHANGED`. So does
+        a round that finds that a full copy is needed; it applies nothing, and the next round makes the copy.
 
         Raises:
             ReplicationStopped: a further round would fail as well.
-            RegistryError: the source or this database is not reachable.
+            RegistryError: the source or this database is not reachable, or the response of the source is invalid.
         """
         polled_ms = self._now_ms()
         replication = self._database.read(lambda repository: repository.replication_state())
@@ -361,15 +364,15 @@ class Replica:
 
 
 def promote(database: Database, now_ms: int) -> ReplicationState:
-    """Makes a replica writable, immediately and permanently, and restores the mode that its source had. Returns the
-    replication state with the time of the promotion.
+    """Ends the replication of a replica, immediately and permanently, and restores the global mode that its source had.
+    The replica is then writable, if this mode permits it. Returns the replication state with the time of the promotion.
 
     Args:
         database: the replica's database.
         now_ms: is stored as the time of the promotion.
 
     Raises:
-        ReplicationStopped: the database is not a replica.
+        ReplicationStopped: the database is not a replica, or was already promoted.
     """
 
     def write(repository: Repository) -> ReplicationState:

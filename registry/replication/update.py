@@ -1,6 +1,6 @@
 """Applies the changes of the source registry to the replica's database, in one transaction.
 
-Readers see each update completely or not at all, so the replica can be promoted at any time. Nothing else writes to a
+Readers see each update completely or not at all, so the replica can be promoted at any time. Clients cannot write to a
 replica.
 """
 
@@ -21,7 +21,8 @@ SchemaKey = tuple[str, int]
 
 
 class ReplicaDiverged(Exception):
-    """The replica's database contradicts the source registry; a full update has to replace everything."""
+    """The replica's database contradicts the source registry, or the source registry changed a schema during the round.
+    A full update has to replace everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,8 @@ def _by_number(subject: ReplicatedSubject | None) -> dict[int, ReplicatedVersion
 def _only_adds(
     name: str, existing: ReplicatedSubject | None, desired: ReplicatedSubject | None, update: ReplicationUpdate
 ) -> bool:
-    """Whether the update only adds newer versions to a subject, and the schemas of these versions are new and have no
-    references.
+    """Whether the update only adds newer versions to a subject, no version is soft-deleted, and the schemas of the
+    added versions are new and have no references.
 
     If so, only responses that depend on the subject change, and its revision grows by one for each version.
 

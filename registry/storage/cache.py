@@ -70,10 +70,8 @@ class SubjectView:
 
 @dataclass(frozen=True, slots=True)
 class ScopeValues(Generic[T]):
-    """The cached rows of one table, configurations or modes, by scope. None marks a scope without a row.
-
-    If `is_complete` is True, all other scopes have no row either.
-    """
+    """The cached rows of one table, configurations or modes, by scope. If `is_complete` is True, all other scopes have
+    no row."""
 
     values: dict[str | None, T | None]
     is_complete: bool
@@ -98,14 +96,15 @@ class ScopesAtRevision:
 
 
 class NewestRevision:
-    """The newest revision of the registry that any read has seen, and the time when it was first seen. Thread-safe."""
+    """The newest revision of the registry that a read of a subject's versions has seen, and the time when it was first
+    seen. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._newest = Revision(0, -1), float("-inf")
 
     def record(self, revision: Revision) -> None:
-        """Records the revision that a read has seen. To be called after the read."""
+        """Records the revision that a read of a subject's versions has seen. To be called after the read."""
         newest, _ = self._newest
         # The revision numbers of another history may be lower.
         if revision.history != newest.history or revision.number > newest.number:

@@ -1,12 +1,13 @@
 """The registry's database: connections, transactions and migrations.
 
 A query is one read transaction; a change is one short write transaction. Slow work (parsing, compatibility checks)
-happens before the write and is guarded by `SubjectRow.revision`. SQLite has one writer at a time: writers of this
-process queue on a fair lock, and only other processes have to poll SQLite's lock. On PostgreSQL writers meet only where
-they change the same rows.
+happens before the write and is guarded by `SubjectRow.revision`, except in `write_serialized`. SQLite has one writer at
+a time: writers of this process wait for a lock of the process, and only other processes have to poll SQLite's lock. On
+PostgreSQL writers meet only where they change the same rows or lock a table.
 
-When a connection breaks, its work is repeated on a new connection if it cannot have changed anything. A restart of
-PostgreSQL therefore delays requests without failing them.
+When a connection breaks, its work is repeated on a new connection if it cannot have changed anything, up to
+`CONNECTION_ATTEMPTS_MAX` attempts in all. A short restart of PostgreSQL therefore delays most requests without failing
+them.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Database:
 
     Args:
         url: `sqlite:///PATH` or `postgresql://USER:PASSWORD@HOST/NAME`.
-        connections: maximum number of open connections to PostgreSQL.
+        connections: maximum number of open connections to PostgreSQL, besides one that only reserves schema ids.
         lease_s: the longest time for which a process serves cached responses without reading the database again (see
             `dependencies`); 0 if no process caches responses.
 
@@ -112,7 +113,7 @@ class Database:
 
     def read(self, work: Callable[[Repository], T], *, in_one_snapshot: bool = True) -> T:
         """Runs `work` on one consistent snapshot and returns the result. Runs it again on a new snapshot when the
-        connection broke.
+        connection broke, up to `CONNECTION_ATTEMPTS_MAX` times in all.
 
         Args:
             work: reads from the repository.
@@ -149,7 +150,8 @@ class Database:
         new_id: IdRequest | None = None,
         in_one_statement: bool = False,
     ) -> T:
-        """Runs `work` in one write transaction, commits it and returns the result. Repeats it after a conflict.
+        """Runs `work` in one write transaction, commits it and returns the result. Repeats it after a conflict, and
+        after a broken connection if nothing was committed.
 
         Does not return before all processes have stopped serving cached responses from before the change.
 
@@ -163,10 +165,12 @@ class Database:
                 PostgreSQL this statement is then the whole transaction.
 
         Raises:
-            ContentExists: the schema already has an id, so it needs no new one; on PostgreSQL only.
+            ContentExists: the schema already has an id, so it needs no new one; on PostgreSQL only, and only if
+                `attempts` is 1.
             WriteConflict: the only attempt met another change, or the connection broke, perhaps after the commit. With
                 more attempts this becomes a `StoreError`.
-            StoreError: the database failed. Nothing was changed, unless the message says that this is unknown.
+            StoreError: the database failed. Nothing was changed, unless the message says that this is unknown or that
+                the change is stored.
         """
         with waiting_out_leases(self._lease_s) as watch:
             return self._write(watch.observe(work), attempts, new_id, in_one_statement)
@@ -212,7 +216,7 @@ class Database:
 
     def wait_out_leases_of_new_revision(self) -> None:
         """Waits until no process serves a cached response from before the newest registry revision that this process
-        has read.
+        has read with the versions of a subject.
 
         The request that created the revision may still be waiting for leases to expire. Once this process has known the
         revision for the duration of a lease, all leases of older revisions have expired.
@@ -337,10 +341,12 @@ class Database:
             raise StoreError(_client_message(error, commit_state)) from error
 
     def upgrade(self) -> None:
-        """Migrates the tables to the newest migration of the running release; does nothing if they are current.
+        """Migrates the tables to the newest migration of the running release. Does nothing if they are current, or
+        newer but compatible.
 
         Raises:
-            DatabaseUnusable: the database cannot be opened or written, or was migrated by a newer version.
+            DatabaseUnusable: the database cannot be opened or written, or was migrated by a newer release that is not
+                compatible.
         """
         for attempt in range(1, UPGRADE_ATTEMPTS_MAX + 1):
             try:
@@ -378,11 +384,13 @@ class Database:
         logger.info("database upgraded: database=%s from=%s to=%s", self.name, before or "empty", head)
 
     def check(self) -> None:
-        """Checks that the tables are at the newest migration of the running release.
+        """Checks that the tables are at the newest migration of the running release, or at a later one that is
+        compatible.
 
         Raises:
-            DatabaseOutdated: the tables are at an earlier migration.
-            DatabaseUnusable: the tables are at a later migration, or the database cannot be opened.
+            DatabaseOutdated: the tables are at an earlier migration, or there are none.
+            DatabaseUnusable: the tables are at a later migration that is not compatible, or the database cannot be
+                opened.
         """
         script = _migrations()
         with self._admin_connection() as connection:
@@ -434,7 +442,8 @@ class Database:
 
 
 class _CommitState:
-    """Records whether a transaction has reached its COMMIT, after which its outcome may be unknown."""
+    """Records whether a transaction has reached its COMMIT, after which its outcome may be unknown. A write that is one
+    statement has reached it when it begins."""
 
     def __init__(self) -> None:
         self.is_committing = False

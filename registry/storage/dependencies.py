@@ -7,7 +7,7 @@ a declaration is not cached, so a new method is slow at worst.
 
 A revision is recorded before the data that it covers is read, and revisions only grow within one history of the
 database. A response that was read after a later change therefore expires too early at worst, at any isolation level.
-After a change of the history no response from before it is served.
+Once a revision check finds another history, no response from before it is served.
 
 A response that depends on the registry's revision alone may be served for `LEASE_S` after the start of the last
 revision check. A write that increases the revision therefore waits until all such leases have expired before it is
@@ -68,7 +68,8 @@ class SubjectNamesDependency:
 
 
 class Uncacheable:
-    """Marks a response that must not be cached, because it depends on data that may grow with any registration."""
+    """Marks a response that must not be cached, because it depends on data that may grow with any registration, or on a
+    method of `Repository` without `@depends_on`."""
 
 
 Dependency = SubjectDependency | RegistryDependency | SubjectNamesDependency | Uncacheable

@@ -1,9 +1,9 @@
 """Opens connections to SQLite and PostgreSQL, with their limits and the ways in which transactions begin.
 
-A read sees one snapshot of the database from its first statement to its last. A write on PostgreSQL is READ COMMITTED:
-it waits for rows and keys that other transactions hold and must then see their commits. Concurrent changes of the data
-that it was decided on are detected by `SubjectRow.revision`, unique keys, foreign keys and row locks. A write on SQLite
-excludes all other writes.
+A read with `Purpose.READ` sees one snapshot of the database from its first statement to its last. A write on PostgreSQL
+is READ COMMITTED: it waits for rows and keys that other transactions hold and must then see their commits. Concurrent
+changes of the data that it was decided on are detected by `SubjectRow.revision`, unique keys, foreign keys and row
+locks. A write on SQLite excludes all other writes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The registry's tables.
 
-Invariants, each enforced by a constraint and not by code alone:
+Invariants; the first two are enforced by constraints, the others by `repository` and the services:
 
 - `schemas` has one row per content (by `fingerprint`) and context, and one per id and context. So fifty clients that
-  register the same schema concurrently get one id. Only an import may store a content again under a second id, because
-  other registries contain such pairs; these rows differ in `copy`.
+  register the same schema concurrently get one id. Only an import or a replication may store a content again under a
+  second id, because other registries contain such pairs; these rows differ in `copy`.
 - `versions` has one row per (subject, version), so that two registrations cannot take the same number.
 - `subjects.revision` grows with every change of the subject's versions. A registration that was decided on an older
   revision (next version number, versions to be compatible with) detects the change and is decided again.
@@ -95,7 +95,7 @@ class ReplicationRow(Base):
 
 
 class ContextRow(Base):
-    """One row per context. `next_id` is the id of the context's next schema.
+    """One row per context. `next_id` is the next id that the registry assigns in the context.
 
     The deletion of a context only clears `listed`, because the ids must not be reused. Other tables name contexts
     without a foreign key: with one each registration would take a shared lock on this row, which is written all the
@@ -114,8 +114,8 @@ class SchemaRow(Base):
     `guid`; `row_key` is internal.
 
     `fingerprint` identifies the content. Several contexts may share a `guid`. `lookup_key` is an MD5 that equal schemas
-    share even when they are written differently. `copy` is usually 0. An import may store the same content again with
-    another id; the second row has this id as `copy`.
+    share even when they are written differently. `copy` is usually 0. An import or a replication may store the same
+    content again with another id; the second row has this id as `copy`.
     """
 
     __tablename__ = "schemas"
@@ -181,8 +181,8 @@ class VersionRow(Base):
 
 
 class ConfigRow(Base):
-    """Configuration of a subject, which need not exist yet, of a context (`:.context:`) or of the default context
-    (`GLOBAL_SCOPE`).
+    """Configuration of a subject, which need not exist yet, of a context (`:.context:`), of all contexts
+    (`:.__GLOBAL:`) or of the default context (`GLOBAL_SCOPE`).
 
     Null columns are inherited or not set.
     """
@@ -206,8 +206,8 @@ class ConfigRow(Base):
 
 
 class ModeRow(Base):
-    """Mode of a subject, which need not exist yet, of a context (`:.context:`) or of the default context
-    (`GLOBAL_SCOPE`)."""
+    """Mode of a subject, which need not exist yet, of a context (`:.context:`), of all contexts (`:.__GLOBAL:`) or of
+    the default context (`GLOBAL_SCOPE`)."""
 
     __tablename__ = "modes"
 

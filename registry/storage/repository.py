@@ -1,4 +1,5 @@
-"""Reads and writes the registry's tables within one transaction; contains all SQL except that of replication.
+"""Reads and writes the registry's tables within one transaction. The SQL of the registry is here and in `statements`,
+except that of replication, of migrations and of `revision_check`.
 
 Rows are converted from and to the values of `registry.domain`. Decisions belong to the services. It is one class
 because all methods share the transaction, the results that it has already read, and the recorder of its dependencies.
@@ -93,7 +94,8 @@ also added the context to the list of contexts."""
 
 
 class WriteConflict(Exception):
-    """A concurrent transaction changed the data on which this one was decided. The caller must decide again."""
+    """A concurrent transaction changed the data on which this one was decided, both were in a deadlock, or the
+    connection broke. The caller must decide again."""
 
 
 class ContentExists(WriteConflict):
@@ -280,7 +282,7 @@ class Repository:
     # Contexts and their ids
 
     def contexts(self) -> list[str]:
-        """The default context, then all others that ever had a subject and were not deleted, sorted."""
+        """The default context, then, sorted, all others that have a subject, or had one and were not deleted."""
         # A subject may have been added while its context was being deleted.
         in_use = sa.exists().where(SubjectRow.context == ContextRow.name)
         query = sa.select(ContextRow.name).where(ContextRow.listed | in_use, ContextRow.name != DEFAULT_CONTEXT)
@@ -763,8 +765,8 @@ class Repository:
 
     @depends_on(subject_revision)
     def load_entries(self, subject: str, entries: Sequence[VersionEntry]) -> list[StoredVersion]:
-        """Loads these versions of a subject with their schemas, in the given order. Omits versions that were deleted
-        after `entries` were read."""
+        """Loads these versions of a subject with their schemas, in the given order. May omit versions that were
+        permanently deleted after `entries` were read."""
         assert self._cache is not None, "views are read only by reads"
         history = self.history()
         schemas = {entry.schema_key: self._cache.schema(history, entry.schema_key) for entry in entries}

@@ -1,6 +1,7 @@
 """The statements of registrations and lookups, built once because building one takes longer than running it.
 
-Parameters have the names of the columns that they are compared with, unless a statement contains both.
+Parameters have the names of the columns that they are compared with (in the plural for lists), unless a statement
+contains both.
 """
 
 from __future__ import annotations
