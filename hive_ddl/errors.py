@@ -75,8 +75,8 @@ class StatementRefused(HiveDdlError):
 
 
 class MetastoreUnavailable(HiveDdlError):
-    """The metastore cannot be used. `where` is its thrift:// or hive:// URI, or the directory or JDBC URL of an embedded
-    metastore."""
+    """The metastore cannot be used. `where` is its thrift:// or hive:// URI; for an embedded metastore it is the
+    directory or the JDBC URL."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"the Hive metastore {where} cannot be used: {reason}")

@@ -83,7 +83,8 @@ class TableState:
 
     @property
     def topic(self) -> str | None:
-        """Topic of the table, from its property `headrace.topic`; None if Headrace did not create it, and for a view."""
+        """Topic of the table, from its property `headrace.topic`; None for a view and if Headrace did not create the
+        table."""
         return self.properties.get(TOPIC)
 
     @property

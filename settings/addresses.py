@@ -113,8 +113,8 @@ def warehouse_location(settings: Settings) -> Path | RemoteDirectory:
     """Returns the directory of the tables' files.
 
     Raises:
-        SettingsError: the file system is not supported, or the URI has no server, no directory or a character that is not
-            allowed.
+        SettingsError: the file system is not supported, or the URI has no server, no directory or a character that is
+            not allowed.
     """
     text = settings.loader.warehouse
     return _parse_location("loader.warehouse", text) if text else (settings.data_dir / "warehouse").resolve()

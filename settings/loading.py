@@ -90,8 +90,8 @@ def load_settings(
 
     Args:
         flags: dotted key to text, from the command line; they override all other sources.
-        config: the file named by `--config`. Without it the file is the one named by HEADRACE_CONFIG, else `headrace.toml`
-            in `working_dir`, else `.config/headrace/headrace.toml` in `home`. A named file must exist.
+        config: the file named by `--config`. Without it the file is the one named by HEADRACE_CONFIG, else
+            `headrace.toml` in `working_dir`, else `.config/headrace/headrace.toml` in `home`. A named file must exist.
         environment: usually `os.environ`.
         working_dir: usually the current directory.
         home: usually the user's home directory; None if there is none.

@@ -16,7 +16,8 @@ from headrace.settings.values import Address, Duration
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Section:
-    """One section of the settings. The name of a subclass is the section's name and `Settings`, as in `BrokerSettings`."""
+    """One section of the settings. The name of a subclass is the section's name with `Settings`, such as
+    `BrokerSettings`."""
 
     def masked(self) -> dict[str, str]:
         """Returns the section's values as text by key, with secrets masked."""

@@ -48,8 +48,8 @@ def wait_for_derby(database: Path, wait_s: float = WAIT_S) -> None:
     `DerbyOwner.is_orphan`.
 
     Raises:
-        MetastoreUnavailable: another owner has it open, or such an owner still has it open after `wait_s`; or the lock file
-            cannot be opened.
+        MetastoreUnavailable: another owner has it open, or such an owner still has it open after `wait_s`; or the lock
+            file cannot be opened.
     """
     deadline = time.monotonic() + wait_s
     while (owner := find_derby_owner(database)) is not None:
