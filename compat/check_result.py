@@ -24,7 +24,7 @@ FINGERPRINT_HEX_CHARS = 32
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """The source line of a problem, shown with the problem; a long line is truncated.
+    """The source line of a problem without its indentation, shown with the problem; a long line is truncated.
 
     The caret is at index `caret` of `text`. `before` and `after` are "…" where the line was truncated.
     """
@@ -37,7 +37,8 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class SuppressedBy:
-    """Why a problem is suppressed: the given reason, and the file that contains the suppression."""
+    """Why a problem is suppressed: the given reason, and the place that defines the suppression, such as the baseline
+    file."""
 
     reason: str
     origin: str
@@ -48,10 +49,11 @@ class Problem:
     """One problem of a schema (an incompatibility, a finding of a lint, a violated policy), as the texts and numbers
     that are displayed.
 
-    `version` and `version_name` identify the earlier version with which the schema was compared. `line` and `column`
-    count from 1; they are 0 if the problem has no position. `field` is the affected field as a phrase, such as `field
-    "header.region"`. `reader` and `writer` are the schema texts of the compared types. `causes` are the problems inside
-    a union branch. `fingerprint` does not change when other parts of the file change, see `compute_fingerprint`.
+    `version` and `version_name` identify the earlier version with which the schema was compared; they are 0 and "" if
+    the problem is about no earlier version. `line` and `column` count from 1; they are 0 if the problem has no
+    position. `field` is the affected field as a phrase, such as `field "header.region"`. `reader` and `writer` are the
+    schema texts of the compared types. `causes` are the problems inside a union branch. `fingerprint` does not change
+    when other parts of the file change, see `compute_fingerprint`.
     """
 
     rule: str
@@ -91,8 +93,9 @@ class CheckedSchema:
     """Result for one schema that could be checked.
 
     `compared` are the versions that it was compared with, newest first. `version_count` is the number of its versions
-    in the baseline. `level_origin` is a phrase for the source of the level, such as "as requested" or "the subject's
-    own". `is_new`: the baseline has no version. `notes` are sentences for the user.
+    in the baseline, see `VersionHistory`. `level_origin` is a phrase for the source of the level, such as "as
+    requested" or "the subject's own". `is_new`: the baseline has no version that belongs to it. `notes` are sentences
+    for the user.
     """
 
     file: str
@@ -131,8 +134,9 @@ EXIT_CODES: dict[FailureKind, int] = {
 EXIT_ORDER = (4, 2, 3, 1, 0)
 """Exit codes in their order of precedence: if several apply, the first one in this order is used.
 
-A code that comes earlier leaves more schemas unchecked: 4 is a failed registry, 2 an unreadable file or baseline, 3 a
-text that is not a schema, 1 an incompatible schema.
+A code that comes earlier leaves more schemas unchecked: 4 is a failed registry; 2 an unreadable file or baseline, or a
+schema that is too large to compare; 3 a text that is not a schema; 1 an incompatible schema, or one without the earlier
+version that `--require-subject` requires.
 """
 
 
@@ -156,7 +160,8 @@ class Failure:
         return EXIT_CODES[self.kind]
 
     def text(self) -> str:
-        """Returns the failure as one line in the style of compiler errors: `file:line:column: error: message`."""
+        """Returns the failure as one line in the style of compiler errors: `file:line:column: error: message`, without
+        line and column if the failure has no position."""
         location = f"{self.position.line}:{self.position.column}:" if self.position and self.position.line else ""
         return mask_unprintable(f"{self.file or chr(34) * 2}:{location} error: {self.message}")
 
@@ -216,8 +221,9 @@ def describe_finding(finding: Finding, text: str) -> Problem:
 
 
 def _field(finding: Finding) -> str:
-    """Returns the field that a finding affects as text, with its path in the candidate (the new schema). If the
-    candidate lacks the field, the path of the record that lacks it precedes the field's name."""
+    """Returns the field that a finding affects as text, with its path in the candidate (the new schema). If the finding
+    is about a field of an earlier version that is the reader, the path of the candidate's record precedes the name of
+    that field."""
     problem = finding.incompatibility
     is_backward = finding.direction is Direction.BACKWARD
     path = (problem.reader_side if is_backward else problem.writer_side).path
@@ -296,7 +302,8 @@ def group_problems(problems: Iterable[Problem]) -> list[list[Problem]]:
 
 
 def mask_unprintable(text: str) -> str:
-    """Replaces control and formatting characters by `·`, so that a text from a file cannot control the terminal."""
+    """Replaces unprintable characters, such as control and formatting characters, by `·`, so that a text from a file
+    cannot control the terminal."""
     return text if text.isprintable() else "".join(char if char.isprintable() else "·" for char in text)
 
 

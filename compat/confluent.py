@@ -37,10 +37,11 @@ _DESCRIPTIONS: Mapping[IncompatibilityType, str] = MappingProxyType(
 
 
 def confluent_messages(report: Report, *, validate_fields: bool = False, others: Sequence[str] = ()) -> list[str]:
-    """Returns the messages of a verbose compatibility response and of a refused registration; empty if compatible.
+    """Returns the messages of a verbose compatibility response and of a refused registration; empty if the report is
+    compatible and `others` is empty.
 
-    The messages cover the newest incompatible version only. As in the Confluent registry, the version and text of that
-    schema are omitted if the level requires both directions and all problems are forward ones.
+    The messages of the report cover the newest incompatible version only. As in the Confluent registry, the version and
+    text of that schema are omitted if the level requires both directions and all problems are forward ones.
 
     Args:
         report: result of the check.

@@ -88,7 +88,7 @@ def join_words(words: Sequence[str]) -> str:
 
 def schema_fragment(node: Type | Field) -> str:
     """Returns the schema text of a type or field (`node`), truncated to `FRAGMENT_CHARS_MAX`. A named type is written
-    with its content; named types inside it are replaced by their full names."""
+    with its content; named types inside it are replaced by their full names. Documentation and aliases are omitted."""
     value = _field_json(node) if isinstance(node, Field) else _json(node)
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= FRAGMENT_CHARS_MAX else f"{text[: FRAGMENT_CHARS_MAX - 1]}…"

@@ -28,7 +28,8 @@ from headrace.avro_schema import (
 from headrace.compat.describe import type_fragment, type_kind
 
 TEXT_CHARS_MAX = 120
-"""Longest value that is shown, such as documentation."""
+"""Longest text that is shown of a changed attribute, such as documentation, or of an added or removed field. The
+description of an added or removed type is not truncated."""
 
 
 class SchemaChangeKind(StrEnum):

@@ -20,8 +20,9 @@ def find_logical_problems(reader: Schema, writer: Schema, *, reader_is_new: bool
     """Returns a message for each pair of matching types that violates the compatibility policy LOGICAL: their logical
     types or scales differ, or the reader's precision is less than the writer's.
 
-    Outer types come before inner ones. Pairs that Avro cannot read are omitted, because Avro's rules report them. With
-    `reader_is_new`, the messages call the reader "new" and the writer "old", otherwise the reverse.
+    Outer types come before inner ones. Pairs of different kinds, and of primitive types that Avro cannot read, are
+    omitted, because Avro's rules report them. With `reader_is_new`, the messages call the reader "new" and the writer
+    "old", otherwise the reverse.
     """
     problems: list[str] = []
     pending: list[_TypePair] = [(reader.root, writer.root, "/")]

@@ -97,7 +97,9 @@ class ComparisonBudget:
 def check_reader_writer(
     reader: Schema, writer: Schema, budget: ComparisonBudget | None = None
 ) -> tuple[Incompatibility, ...]:
-    """Returns every problem of reading the writer's data with the reader schema, depth first; empty if it is readable.
+    """Returns the problems of reading the writer's data with the reader schema, depth first; empty if it is readable.
+    There are at most `INCOMPATIBILITIES_MAX`. An ambiguous field is returned without the other problems, see
+    `_AmbiguousField`.
 
     Args:
         budget: limit for the compared pairs of types, shared with other comparisons; None for `PAIRS_MAX` pairs.

@@ -83,8 +83,8 @@ class RuleCase:
 
 @dataclass(frozen=True, slots=True)
 class CompatibilityRule:
-    """One kind of incompatibility. `id` is Avro Java's name of it, `purpose` the requirement and `why` its reason.
-    `explain` returns the sentence and the fix of one occurrence."""
+    """One kind of incompatibility. `id` is Avro Java's name of it, except for `AMBIGUOUS_FIELD_ALIAS`; `purpose` is the
+    requirement and `why` its reason. `explain` returns the sentence and the fix of one occurrence."""
 
     id: IncompatibilityType
     purpose: str

@@ -1,8 +1,8 @@
 """Derives the subject under which a schema file is registered.
 
-The strategies are the same as in the serializers: by topic (`orders-value`), by record (`shop.Order`), by both
-(`orders-shop.Order`), or the file name without its suffix. A rule for matching paths takes precedence over the
-strategy.
+Three strategies are those of the serializers: by topic (`orders-value`), by record (`shop.Order`), by both
+(`orders-shop.Order`). The fourth is the file name without its suffix. A rule for matching paths takes precedence over
+the strategy.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class SubjectRule:
-    """A rule that derives the subject of every file whose path matches `pattern`. `template` is the subject, with
-    placeholders as in a `Strategy`, such as `{topic}-value`."""
+    """A rule that derives the subject of every file whose path matches `pattern`; a pattern without a slash may also
+    match the file's name. `template` is the subject, with placeholders as in a `Strategy`, such as `{topic}-value`."""
 
     pattern: str
     template: str

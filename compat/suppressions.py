@@ -1,4 +1,4 @@
-"""Suppressions: accepted problems, each with a rule, a place, a reason and an expiry date.
+"""Suppressions: accepted problems, each with a reason, a rule or a place, and possibly an expiry date.
 
 A suppression needs a reason. After its expiry date it no longer applies. Unused suppressions are reported, so that they
 get removed. The current date is an argument.
@@ -63,7 +63,7 @@ def parse_suppression(table: Mapping[str, Any]) -> Suppression:
         table: the keys and values of the suppression's TOML table.
 
     Raises:
-        InvalidSuppression: a key is invalid; the message names it and the expected value.
+        InvalidSuppression: a key or value is invalid, the reason is missing, or the suppression would match everything.
     """
     for key, value in table.items():
         if key not in KEYS:

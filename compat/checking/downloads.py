@@ -54,7 +54,8 @@ def match_subjects(client: RegistryClient, patterns: Sequence[str]) -> list[str]
 def plan_downloads(
     client: RegistryClient, subjects: Sequence[str], directory: Path, *, all_versions: bool
 ) -> Iterator[Download]:
-    """Yields the files to write for the given subjects and all subjects that their schemas refer to.
+    """Yields the files to write for the given subjects and all subjects that their schemas refer to, directly or
+    indirectly.
 
     Args:
         directory: the directory of the files.
@@ -62,7 +63,7 @@ def plan_downloads(
 
     Raises:
         RegistryError: a request to the registry failed.
-        OSError: an existing file cannot be read.
+        OSError: an existing file cannot be read, or has a name that differs from the file's only in case.
     """
     waiting, seen = list(subjects), set(subjects)
     names = _Names(directory, "" if all_versions else SUFFIX)

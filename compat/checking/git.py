@@ -1,5 +1,5 @@
-"""Runs git commands and returns their results as values. The commands use no network: a revision that was not fetched
-is an error."""
+"""Runs git commands and returns their results as values. A revision that was not fetched is an error. git itself uses
+the network only in a partial clone, to fetch missing objects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ GIT_TIMEOUT_S = 120  # per git command; with a long history it takes seconds
 
 
 class GitFailed(Exception):
-    """A git command failed; the message gives the reason and the remedy in one line."""
+    """A git command failed, or its result cannot be used; the message gives the reason in one line, and the remedy if
+    it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,8 @@ class GitRepository:
         return {parts[at + 2]: parts[at + 1] for at in range(0, len(parts) - 2, 3)}
 
     def changed_files(self, commit: str) -> frozenset[str]:
-        """Returns paths of the working tree that differ from a commit, including untracked files."""
+        """Returns paths of the working tree that differ from a commit, including deleted files, and untracked files
+        that git does not ignore."""
         changed = self._output("diff", "--name-only", "-z", "--no-renames", commit, "--")
         untracked = self._output("ls-files", "-z", "--others", "--exclude-standard", "--full-name", ":/")
         return frozenset(os.fsdecode(part) for part in (changed + untracked).split(b"\0") if part)

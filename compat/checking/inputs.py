@@ -19,7 +19,7 @@ from headrace.compat.check_result import Failure, FailureKind
 STANDARD_INPUT = "-"
 SUFFIX = ".avsc"
 JSON_SUFFIX = ".json"
-"""Files with this suffix are schemas only if they contain a named type."""
+"""Files with this suffix that are found in a directory are schemas only if their text is a named type."""
 
 NAMED_TYPE_KEYS = {"record": "fields", "error": "fields", "enum": "symbols", "fixed": "size"}
 BROKEN_SCHEMA = re.compile(r'\s*\{[^{]*"type"\s*:\s*"(record|error|enum|fixed)"')
@@ -43,8 +43,9 @@ class SchemaFile:
     """A schema file that the command line selects.
 
     `path` is the path to open, which is also shown to users. `key` is the path below the directory that the command
-    line names, with forward slashes; a baseline directory has the earlier version under the same key. If the command
-    line names the file itself, `key` is the file's name. For standard input, `path` is a name that the user gives it.
+    line names, with forward slashes; a baseline directory has the earlier version under the same key. For a pattern,
+    that directory is the part before the first directory with a wildcard. If the command line names the file itself,
+    `key` is the file's name. For standard input, `path` is a name that the user gives it, or `stdin.avsc`.
     """
 
     path: str
@@ -60,7 +61,7 @@ class FoundFiles:
 
 def find_files(arguments: Sequence[str], *, stdin_name: str = "") -> FoundFiles:
     """Returns the files that the arguments select, each once, in the order of the arguments, and a failure for every
-    argument that selects none.
+    directory or pattern that selects none. A file that is an argument itself is returned even if it does not exist.
 
     Args:
         stdin_name: file name that stands for `-`; determines its subject and its path in a baseline.
@@ -78,7 +79,7 @@ def find_files(arguments: Sequence[str], *, stdin_name: str = "") -> FoundFiles:
 
 def normalize_path(argument: str) -> str:
     """Returns the canonical name of the file that an argument of the command line names: relative to the working
-    directory, without ./, with forward slashes on Windows too.
+    directory if the file is in it, without ./, with forward slashes on Windows too.
 
     CI, git, subjects and patterns of the settings use this name.
     """
@@ -110,9 +111,8 @@ def is_pattern(argument: str) -> bool:
 
 
 def _files_below(directory: str) -> Iterator[SchemaFile]:
-    """Yields the schema files below a directory, sorted. Directories named like schemas are searched; special files
-    such as pipes are skipped.
-    """
+    """Yields the schema files below a directory, sorted within each directory. Directories named like schemas are
+    searched; special files such as pipes are skipped."""
     for path, names in _walk_directories(directory):
         for name in sorted(names):
             full = PurePath(path, name).as_posix()
@@ -162,8 +162,8 @@ def is_schema_name(name: str) -> bool:
 
 
 def is_json_name(name: str) -> bool:
-    """Whether the file name ends in `.json`, in any case. Such a file is a schema only if `is_schema_text` accepts its
-    text."""
+    """Whether the file name ends in `.json`, in any case. Such a file that is found in a directory is a schema only if
+    `is_schema_text` accepts its text."""
     return name.lower().endswith(JSON_SUFFIX)
 
 
@@ -185,7 +185,8 @@ def _holds_schema(path: str) -> bool:
 
 
 def is_file(path: str) -> bool:
-    """Whether the path is a regular file. A broken link counts as a file; reading it reports the error."""
+    """Whether the path is a regular file. A path that cannot be examined, such as a broken link, counts as a file;
+    reading it reports the error."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
     except OSError:

@@ -83,6 +83,7 @@ def load_sources(args: argparse.Namespace, settings: CompatSettings) -> Sources:
     """Reads the schemas that the arguments of a command, or else the settings, select.
 
     Raises:
+        SettingsError: no schemas are selected, or standard input is selected twice.
         BaselineFailed: the changes of `--since` cannot be read.
     """
     schemas = args.schemas or settings.schemas

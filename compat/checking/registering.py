@@ -49,7 +49,8 @@ class RegisteredFile:
 def plan_registrations(
     sources: Sources, naming: SubjectNaming
 ) -> tuple[tuple[PlannedRegistration, ...], tuple[Failure, ...]]:
-    """Returns the registrations in order, referenced schemas first, and the files that cannot be registered.
+    """Returns the registrations in order, referenced schemas first, and the files that cannot be registered. The
+    registrations can be performed only if there are no such files.
 
     Files that the command line does not name are included if they define types that named files use.
 

@@ -96,8 +96,8 @@ class CheckOptions:
 
 
 def list_candidates(sources: Sources, naming: SubjectNaming) -> tuple[list[CandidateSchema], list[Failure]]:
-    """Returns the schemas to check with their subjects, and the failures of schemas for which no subject can be
-    derived.
+    """Returns the schemas to check with their subjects, and the failures of schemas that are invalid or for which no
+    subject can be derived. Other invalid schemas are returned like valid ones.
 
     Args:
         sources: the schema files.
@@ -138,7 +138,8 @@ def check(
     options: CheckOptions = CheckOptions(),
 ) -> CompatCheckResult:
     """Compares every schema with its earlier versions. Returns the results, and the failures of schemas that could not
-    be checked; a failure does not end the check of the rest.
+    be checked; a failure does not end the check of the rest. If the earlier versions cannot be read, there are only
+    failures.
 
     Args:
         sources: the schemas to check.
@@ -266,7 +267,7 @@ class SchemaChecker:
 
     def check(self, candidate: CandidateSchema, history: VersionHistory) -> CheckedSchema | Failure:
         """Compares a candidate with the earlier versions in its history; returns the result, or the failure if it
-        cannot be compared."""
+        cannot be compared or lacks a required earlier version."""
         path = candidate.file.path
         try:
             candidate_schema = self.types.schema(path)
@@ -313,8 +314,8 @@ class SchemaChecker:
     def _versions(
         self, candidate: CandidateSchema, candidate_schema: Schema, history: VersionHistory
     ) -> tuple[list[VersionedSchema], list[str]]:
-        """Returns the earlier versions that the level compares, and notes (sentences for the user). A version with the
-        same text as the candidate is not parsed; it gets the candidate's schema object.
+        """Returns the earlier versions that the level or an explicitly enabled lint compares, and notes (sentences for
+        the user). A version with the same text as the candidate is not parsed; it gets the candidate's schema object.
 
         Args:
             candidate: the new schema as text.
@@ -404,7 +405,8 @@ def report_deletions(
     baseline: str,
     choice: LevelChoice,
 ) -> list[CheckedSchema]:
-    """Returns a `SCHEMA_DELETED` problem for each deleted file that no other file replaces.
+    """Returns a `SCHEMA_DELETED` problem for each deleted file that no other file replaces. Deleted files with the same
+    latest version are reported once.
 
     Args:
         deleted: the deleted files.
@@ -449,14 +451,14 @@ def usable_cores() -> int:
 def run_in_processes(
     function: Callable[[Item], Result], items: Sequence[Item], processes: int | None = None
 ) -> list[Result]:
-    """Calls a function with every item, in several processes. Returns the results in the order of the items; they must
-    be picklable.
+    """Calls a function with every item, in several processes if there are many items. Returns the results in the order
+    of the items; they must be picklable.
 
     Processes are forked, so that they share everything read before and only results are transferred. If a process ends
     without results (killed, out of memory), the calling process handles its items itself and reports their errors.
 
     Args:
-        processes: maximum number of processes; None for the number of cores.
+        processes: maximum number of processes; None for the number of cores. There are never more than `PROCESSES_MAX`.
     """
     count = min(processes or usable_cores(), PROCESSES_MAX, max(1, len(items) // ITEMS_PER_PROCESS_MIN))
     if count < 2 or not hasattr(os, "fork"):

@@ -1,4 +1,5 @@
-"""Schema files of a command: the named files or, with `--since`, only files that a branch changed."""
+"""Schema files of a command: the named files or, with `--since`, only files that a branch changed and files that use
+them."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ from headrace.compat.checking.type_sets import AmbiguousType, TypeSet
 class Sources:
     """The schemas to check: `files` with their `texts` and `types`, and `failures` of unreadable files.
 
-    `scope` is the command line's selection. `deleted_files` are path and text of the files deleted since the revision
-    of `--since`, None without `--since`.
+    `scope` is the command line's selection; `texts` has all files in it. `deleted_files` are path and text of the files
+    deleted since the revision of `--since`, None without `--since`.
     """
 
     files: tuple[SchemaFile, ...]
@@ -79,7 +80,8 @@ def only_changed(sources: Sources, revision: str, *, comments: bool = False) -> 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The files of the working tree that a branch changed, and path and text of the files that it deleted."""
+    """The files of the working tree that a branch changed, with the files that use their types; and path and text of
+    the files that the branch deleted."""
 
     files: tuple[SchemaFile, ...]
     deleted_files: tuple[tuple[str, str], ...]
@@ -89,7 +91,8 @@ def changed_since(
     files: Sequence[SchemaFile], revision: str, types: TypeSet, scope: FileScope, *, comments: bool
 ) -> Changed:
     """Returns the files that differ from the merge base of HEAD and a revision, the files that use types of such files,
-    and the deleted files. Standard input always counts as changed.
+    and the deleted files. Standard input always counts as changed. If the branch deleted files that may be schemas, the
+    files that use types of other files count as changed too.
 
     Args:
         files: the files that the command line selects.

@@ -97,16 +97,17 @@ class TypeSet:
         """Returns the schema of the text at `path`.
 
         Raises:
-            SchemaParseError: the text is not a schema, or a type that it uses is not defined.
+            SchemaParseError: the text is not a schema, or a type that it uses is not defined, defined ambiguously or
+                defined in a cycle of files.
         """
         return self._schema(path, ())
 
     def schema_once(self, path: str) -> Schema:
         """Returns the schema of the text at `path` without caching it, for callers that use each schema only once. It
-        is cached nevertheless if texts of this set use each other's types.
+        is cached nevertheless once this set has searched for types of other texts.
 
         Raises:
-            SchemaParseError: the text is not a schema, or a type that it uses is not defined.
+            SchemaParseError: as for `schema`.
         """
         schema = self.schema(path)
         self.release(path)
@@ -114,7 +115,7 @@ class TypeSet:
 
     def release(self, path: str) -> None:
         """Removes the schema of the text at `path` from the cache, because a check is slow with thousands of cached
-        schemas. Does nothing if texts of this set use each other's types."""
+        schemas. Does nothing once this set has searched for types of other texts."""
         if not self._indexed:
             self._parsed.pop(path, None)
 
@@ -200,8 +201,8 @@ class TypeSet:
         return None
 
     def _nearest_paths(self, path: str, name: str) -> Sequence[str]:
-        """Returns the paths of the texts that define the type `name` and are nearest to the text at `path`, which uses
-        the type."""
+        """Returns the paths of the texts that define the type `name`, for the text at `path`, which uses the type:
+        those in the same directory, else the nearest of the texts given as types, else the nearest of all texts."""
         self._load_siblings(path)
         directory = _directories(path)
         here = [other for other in self._defining_paths(path, name) if _directories(other) == directory]
@@ -340,7 +341,8 @@ def root_type_name(text: str) -> str:
 
 
 def compact_text(text: str) -> str:
-    """Returns a text without white space, for comparing two texts."""
+    """Returns a JSON text without white space between its elements, for comparing two texts; another text is returned
+    unchanged."""
     try:
         return json.dumps(json.loads(text), separators=(",", ":"))
     except (ValueError, RecursionError):

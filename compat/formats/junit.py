@@ -1,7 +1,7 @@
 """JUnit XML in the dialect of Jenkins' schema: one test case per schema.
 
-A failure is an incompatible schema; an error is a schema that could not be checked. Suppressed problems and schemas
-missing from the baseline are shown in the output of the test case.
+A failure is an incompatible schema; an error is a schema that could not be checked, or a baseline that could not be
+read. The text of a schema's test case also shows suppressed problems, and that the schema is missing from the baseline.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""SARIF 2.1.0 (OASIS) for code scanning services: one run, one result per problem.
+"""SARIF 2.1.0 (OASIS) for code scanning services: one run, one result per problem. A problem with a union branch has
+one result per problem inside the branch.
 
 `partialFingerprints` identifies a problem when lines above it are added or removed. A schema that could not be checked
 is a notification of the invocation, because it concerns the run, not the code.

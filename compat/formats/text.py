@@ -67,7 +67,7 @@ def render_text(result: CompatCheckResult, style: Style = PLAIN, *, verbose: boo
 
 
 def render_checked_schema(checked: CheckedSchema, style: Style = PLAIN, *, verbose: bool = False) -> str:
-    """Renders the check result of one schema as text. The last line is the verdict, unless notes follow it.
+    """Renders the check result of one schema as text. The last line is the verdict, unless details or notes follow it.
 
     Args:
         style: the ANSI sequences for the terminal; `PLAIN` for none.
@@ -83,8 +83,8 @@ def render_checked_schema(checked: CheckedSchema, style: Style = PLAIN, *, verbo
 
 
 def _summary(result: CompatCheckResult, style: Style) -> list[str]:
-    """Returns a list with one line that summarizes the result of a run. Returns an empty list for one or two schemas,
-    which need no summary.
+    """Returns a list with one line that summarizes the result of a run. Returns an empty list if the run has one or two
+    schemas and failures, which need no summary.
 
     Args:
         style: the ANSI sequences for the terminal.

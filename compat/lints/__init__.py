@@ -173,7 +173,7 @@ def parse_lints(
 
 
 def lint_problems(chosen: Sequence[EnabledLint], linted: LintInput) -> tuple[Problem, ...]:
-    """Returns the problems that lints find, by lint and then in text order.
+    """Returns the problems that lints find, by lint and then in the order in which the lint yields them.
 
     Args:
         chosen: the lints to run.

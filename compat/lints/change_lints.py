@@ -1,4 +1,5 @@
-"""Lints about changes since earlier versions. Avro itself accepts these changes."""
+"""Lints about changes since earlier versions. Avro itself accepts these changes, apart from a new key field without
+default."""
 
 from __future__ import annotations
 

@@ -122,8 +122,8 @@ def _branches(node: Type) -> Sequence[Type]:
 
 
 def _matched(new: Sequence[tuple[Type, Type]], old: Sequence[Type]) -> Iterator[tuple[Type, Type]]:
-    """Yields pairs of a new union branch and the old branch that matches it: the one with an equal full name, else one
-    with an equal short name.
+    """Yields pairs of a new union branch and the old branch that matches it: the one with an equal full name (or kind,
+    if it has no name), else one with an equal short name, or with a full name that is an alias of the new branch.
 
     Args:
         new: the branches of the candidate's union: each as written, and the type that it refers to.

@@ -14,8 +14,8 @@ class LintFinding:
     """One finding of a lint. `path` leads to the affected type: field names, "[]" for items of an array and "{}" for
     values of a map.
 
-    `new` and `old` are the schema texts of the affected type in the candidate (the new schema) and in the earlier
-    version.
+    `new` and `old` are the schema texts, or the names, of the affected type or field in the candidate (the new schema)
+    and in the earlier version; "" if the lint gives none.
     """
 
     sentence: str

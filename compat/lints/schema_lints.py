@@ -82,8 +82,8 @@ def naming(linted: LintInput) -> Iterator[LintFinding]:
 
 
 def _field_style(schema: Schema) -> str:
-    """Returns the naming style that most fields of the schema have: "snake_case" or "camelCase". Names of one word
-    count for neither."""
+    """Returns the naming style that most fields of the schema have: "snake_case" or "camelCase"; "snake_case" if
+    neither is more frequent. Names of one word count for neither."""
     styles: Counter[str] = Counter()
     for node, path in _named(schema):
         for field, _ in _fields(node, path):
@@ -152,8 +152,8 @@ def empty_array_default(linted: LintInput) -> Iterator[LintFinding]:
 
 
 def ignored_logical_type(linted: LintInput) -> Iterator[LintFinding]:
-    """Finds misspelled and misplaced logical types in the candidate (the new schema). A name that is not similar to any
-    of Avro's is not reported, because it may be a custom logical type."""
+    """Finds logical types in the candidate (the new schema) that are misspelled or misplaced, or lack valid attributes.
+    A name that is not similar to any of Avro's is not reported, because it may be a custom logical type."""
     for node, path in _named(linted.candidate):
         for field, inner in _fields(node, path):
             name = dict(field.props).get("logicalType")

@@ -1,4 +1,4 @@
-"""Baselines, the sources of earlier versions: files in order, a directory, a git revision, a registry.
+"""Baselines, the sources of earlier versions: files in order, a directory, a git revision, a registry or its database.
 
-A baseline is queried once for all schemas of a run, so that it can fetch in bulk.
+The histories of all schemas of a run are requested together, so that a baseline can fetch in bulk.
 """

@@ -18,7 +18,8 @@ DEFAULT_LEVEL = CompatibilityLevel.BACKWARD
 
 
 class BaselineFailed(Exception):
-    """The baseline cannot be read, so that nothing can be compared. `failures` hold the reasons, one line each."""
+    """The baseline or the revision of `--since` cannot be used, so that the check cannot be completed. `failures` hold
+    the reasons, one line each."""
 
     def __init__(self, failures: Sequence[Failure]) -> None:
         super().__init__("; ".join(failure.text() for failure in failures))
@@ -32,14 +33,14 @@ class BaselineFailed(Exception):
 @dataclass(frozen=True, slots=True)
 class LevelChoice:
     """The level that the user requested. If `level` is None, the baseline's own level applies. With `all_versions`, all
-    earlier versions are compared at any level."""
+    earlier versions are compared at any level except NONE."""
 
     level: CompatibilityLevel | None = None
     all_versions: bool = False
 
     def effective(self, own: CompatibilityLevel | None) -> CompatibilityLevel:
         """Returns the level at which to check: the requested one, else `own` (the baseline's), else the default. With
-        `all_versions` it is the transitive form of that level."""
+        `all_versions` it is the transitive form of that level; NONE stays NONE."""
         level = self.level or own or DEFAULT_LEVEL
         if self.all_versions and level is not CompatibilityLevel.NONE and not LEVELS[level].transitive:
             return CompatibilityLevel(f"{level.value}_TRANSITIVE")
@@ -76,7 +77,8 @@ class EarlierVersion:
 class VersionHistory:
     """The earlier versions of one schema, ascending; empty if it is new.
 
-    `version_count` includes versions that were omitted because the level does not compare them. `level` is the
+    `version_count` is their number, including versions that were omitted because the level does not compare them. Where
+    these were not read, it is an estimate: for a registry the number of the newest version, for git 1. `level` is the
     baseline's own level for this schema, `level_origin` a phrase for its source, and `policy` the subject's
     requirements other than the level.
     """
@@ -122,8 +124,8 @@ class Baseline(Protocol):
         """Returns the label of the version that equals the candidate, such as `orders-value version 3`; "" if no
         version does.
 
-        Only a registry implements this: it accepts a schema that equals an existing version, even if later versions are
-        incompatible with it.
+        Only a registry and its database implement this: a registry accepts a schema that equals an existing version,
+        even if later versions are incompatible with it.
 
         Args:
             text: the candidate's schema, with all types of other files included.

@@ -37,7 +37,7 @@ from headrace.compat.errors import NoSubject
 from headrace.compat.subjects import SubjectNaming, SubjectSource, without_suffix
 
 SUBJECT_CHARS = " !#$&'()+,;=@[]^_`{}~-."
-"""Characters besides letters and digits that are not percent-encoded in a file name derived from a subject."""
+"""Characters besides ASCII letters and digits that are not percent-encoded in a file name derived from a subject."""
 
 DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 """Device names on Windows, with any suffix; not usable as file names."""
@@ -49,10 +49,11 @@ VERSION_NAME = re.compile(r"(?:.*[-_.])?v?\d+(?:[._]\d+)*", re.IGNORECASE)
 def subject_file_name(subject: str, *, spelled_out: bool = False) -> str:
     """Returns the file or directory name of a subject, without suffix.
 
-    The name is valid on every system: not hidden, without path separators, and without characters that Windows removes.
+    The name is valid on every system, unless it is too long: not hidden, without path separators, and without
+    characters that Windows removes.
 
     Args:
-        spelled_out: also encode letters, for subjects that differ only in case.
+        spelled_out: also encode ASCII letters, for subjects that differ only in case.
     """
     name = "".join(
         f"%{ord(letter):02X}" if spelled_out and letter.isascii() and letter.isalpha() else _quoted(letter)
@@ -160,8 +161,8 @@ class DirectoryLayout:
         nothing unless the command line names exactly one directory, and this directory has at least one file of the
         baseline.
 
-        If the baseline has several versions of a schema (files such as `order/v1.avsc` and `order/v2.avsc`), they count
-        as one file, `order.avsc`, with the text of the last version.
+        If the baseline has several versions of a schema (files such as `order/v1.avsc` and `order/v2.avsc`), and the
+        checked directory has no `order`, they count as one file, `order.avsc`, with the text of the last version.
 
         Args:
             scope: the paths that the command line selects; its only directory is the checked one.
@@ -184,7 +185,8 @@ class DirectoryLayout:
 
         If the candidate's key is only a file name, the result is the file at the longest suffix of its path, or the
         only file of its name. Otherwise, or if there is no such file, the result is the files of the same subject that
-        are missing at their path in the working tree, else the files whose record has the same name.
+        are missing at their path in the working tree, else the files whose record has the same name, else the several
+        files of its name.
         """
         same_name: Sequence[str] = ()
         if "/" not in candidate.file.key:

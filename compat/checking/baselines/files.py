@@ -54,8 +54,8 @@ class FilesBaseline:
 
 
 def _with_advice(failure: Failure) -> Failure:
-    """Returns the failure to read a baseline file. If the name is not that of a schema file, the message also says how
-    to write a git revision, because the user may have meant one."""
+    """Returns the failure of a baseline file. If the file cannot be opened and its name is not that of a schema file,
+    the message also says how to write a git revision, because the user may have meant one."""
     if failure.kind is FailureKind.INVALID or is_schema_name(failure.file) or is_json_name(failure.file):
         return failure
     return replace(failure, message=f"{failure.message}; a git revision is written git:{failure.file}")

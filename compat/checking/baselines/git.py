@@ -1,7 +1,8 @@
-"""Schemas in a git revision, with renames followed; uses neither network nor registry.
+"""Schemas in a git revision, with renames followed; uses no registry. git itself uses the network only in a partial
+clone, to fetch missing objects.
 
-A branch name means the merge base with the working tree's branch, because later commits on the named branch are not
-changes of the working tree's branch. The tip of a branch is used only on request; a tag means its own commit.
+A branch name or commit means the merge base with the working tree's branch, because later commits on the named branch
+are not changes of the working tree's branch. The tip of a branch is used only on request; a tag means its own commit.
 
 The earlier version of a file is the file at the same path; else one of the files that the working tree no longer has:
 the only one with the same subject, the one that git detects as renamed, or the only one with the same record name. At a
@@ -137,7 +138,8 @@ class _Revision:
         return () if location in self._tree else self._layout(location).deleted_files(scope)
 
     def path_of(self, candidate: CandidateSchema) -> str | None:
-        """Returns the path of the candidate's file, relative to the top of the repository."""
+        """Returns the path of the candidate's file relative to the top of the repository; None if the file is outside
+        of it."""
         return self.repository.path_of(candidate.file.path)
 
     def earlier_path(self, candidate: CandidateSchema, location: str) -> str | None:
@@ -166,8 +168,8 @@ class _Revision:
         return DirectoryLayout({path[len(location) + 1 :]: path for path in schemas}, self._texts, self._naming)
 
     def _schemas_among(self, paths: Iterable[str]) -> list[str]:
-        """Returns the members of `paths` that end in `.avsc`, or end in `.json` and contain a schema. Also reads these
-        files from the revision and stores their texts."""
+        """Returns the members of `paths` that end in `.avsc`, or end in `.json` and contain a schema; files that cannot
+        be decoded are omitted. Also reads these files from the revision and stores their texts."""
         likely = [path for path in paths if is_schema_name(path) or is_json_name(path)]
         # Read separately, so that JSON files that are not schemas are not searched for types.
         blobs = self.repository.blobs([self._tree[path] for path in likely if is_json_name(path)])
@@ -199,7 +201,7 @@ class _Revision:
 
     def _find_renamed(self, path: str, candidate: CandidateSchema) -> Sequence[str]:
         """Returns the paths of the files deleted since the revision that may be the earlier version of the candidate's
-        file; the subject takes precedence over git's rename detection.
+        file. A single file of the same subject takes precedence over git's rename detection.
 
         Args:
             path: path of the candidate's file, relative to the top of the repository.

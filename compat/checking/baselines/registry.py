@@ -1,10 +1,11 @@
-"""Schemas in a registry, each compared at its subject's own level.
+"""Schemas in a registry, each compared at its subject's own level unless the user requests one.
 
-A few schemas are requested individually. Many are read from a listing, in pages of 1,000, if the registry supports it.
-Each subject's level is requested individually, because no registry lists levels; the requests use a few persistent
-connections. Any failed request ends the check, because an unreachable registry gives no information about the schemas.
-The check also ends if the registry has subjects but none of the requested ones, which indicates a wrong naming
-strategy.
+A few schemas are requested individually. Many are read from a listing, in pages of 1,000, if the registry supports it
+and the listing is not much longer than needed. Each subject's level is requested individually, because no registry
+lists levels; the requests use a few persistent connections. A failed request ends the check, except for a listing that
+the registry does not support, because an unreachable registry gives no information about the schemas. Depending on
+`AllNewPolicy`, the check also ends if the registry has subjects but none of the requested ones, which indicates a wrong
+naming strategy.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ ADVICE = {
     404: "; is this the URL of a schema registry, with its whole path?",
     429: "; the registry limits requests (429); check fewer schemas, for example with --since, or try again later",
 }
-"""Advice by response status, for responses that contain no advice themselves."""
+"""Advice by response status, appended to the error."""
 
 
 class AllNewPolicy(Enum):
@@ -264,7 +265,7 @@ class RegistryBaseline:
 
     def _latest_of(self, config: SubjectConfig) -> RegisteredSchema | None:
         """Returns the newest version of the subject to which a registration goes (`config.target`); None if this
-        subject has no version.
+        subject has no version, or if the registry returns a version of another subject.
 
         The request names the subject derived from the file (`config.requested`), not the target of its alias: the
         target may be an alias itself, which the registry would then follow, although a registration follows aliases one
@@ -282,8 +283,8 @@ class RegistryBaseline:
         return {str(item.subject): item for item in rows if item.subject in subjects}
 
     def _listed(self, prefix: str, *, latest_only: bool) -> list[RegisteredSchema] | None:
-        """Returns the versions of all subjects with a prefix, or only their latest versions if `latest_only`; None if
-        the registry does not support listing them (`GET /schemas`)."""
+        """Returns the Avro versions of all subjects with a prefix, or only their latest versions if `latest_only`; None
+        if the registry does not support listing them (`GET /schemas`)."""
         try:
             return list(self._listing(prefix, latest_only=latest_only))
         except SchemaNotFound:
@@ -294,8 +295,8 @@ class RegistryBaseline:
             raise
 
     def _listing(self, prefix: str, *, latest_only: bool) -> Iterator[RegisteredSchema]:
-        """Yields the versions of all subjects with a prefix, or only their latest versions if `latest_only`, from pages
-        of `GET /schemas`; a server without paging returns everything as the first page."""
+        """Yields the Avro versions of all subjects with a prefix, or only their latest versions if `latest_only`, from
+        pages of `GET /schemas`; a server without paging returns everything as the first page."""
         offset = 0
         seen: set[tuple[str, int]] = set()
         while True:

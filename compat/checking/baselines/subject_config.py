@@ -130,7 +130,8 @@ def parse_subject_config(
 
     Raises:
         UnsupportedConfig: the value of `compatibilityPolicy` is unknown.
-        ServiceError: the configuration has no valid level.
+        ServiceError: the level of the configuration is invalid.
+        KeyError: the configuration has no level.
     """
     level = level_of(config)
     policy = str(config.get("compatibilityPolicy") or "STRICT").upper()
@@ -163,7 +164,8 @@ def level_of(config: Mapping[str, Any]) -> CompatibilityLevel:
     """Returns the compatibility level in a configuration that the registry returned.
 
     Raises:
-        ServiceError: the configuration has no valid level.
+        ServiceError: the level is invalid.
+        KeyError: the configuration has no level.
     """
     try:
         return parse_level(str(config["compatibilityLevel"]))
