@@ -17,8 +17,8 @@ PACKAGES: tuple[ModuleType, ...] = (audit, avro_codec, avro_schema, kafka_wire, 
 
 
 def current_build() -> str:
-    """Returns the build of this installation: release, checksum of the sources, Python version, and whether the C core
-    or Python converts rows."""
+    """Returns the build of this installation: release, checksum of the Python sources of `PACKAGES`, Python version,
+    and whether the C core or Python converts rows."""
     try:
         release = importlib.metadata.version("headrace")
     except importlib.metadata.PackageNotFoundError:

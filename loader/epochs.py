@@ -13,17 +13,17 @@ from dataclasses import dataclass
 
 STARTS_MAX = 8
 """Maximum number of epochs stored per partition: the newest ones. If the log diverged at an offset before the oldest of
-them, the partition is read again from its start. That is rare: there are seldom more than two elections after the last
-batch that stayed in the log."""
+them, the partition is read again from its start, if `loader.on_data_loss` is `skip`. That is rare: there are seldom
+more than two elections after the last batch that stayed in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadEpochs:
     """The leader epochs of the batches that were read from a partition: pairs of epoch and start offset, oldest first.
 
-    The start offset of an epoch is the end of the last batch of the epoch before. Offsets between two batches, which
-    compaction removed, thus belong to the newer epoch. `end` is the offset after the last batch read, -1 if no batch
-    was read.
+    The start offset of an epoch after the first is the end of the last batch of the epoch before. Offsets between two
+    batches, which compaction removed, thus belong to the newer epoch. `end` is the offset after the last batch read, -1
+    if no batch was read.
     """
 
     starts: tuple[tuple[int, int], ...] = ()

@@ -6,15 +6,16 @@
     │   └── NoPutIfAbsent           no put-if-absent, which the commit log needs
     │       └── NoHardLinks         a local file system without hard links
     ├── CommitLogError              the commits cannot be read
-    │   ├── CorruptCommit           a commit with a wrong checksum or content
+    │   ├── CorruptCommit           a commit that is missing, or has a wrong checksum or content
     │   ├── LogReplaced             the log is not the one that was read before
     │   └── UnsupportedFormat       written by a newer release
-    ├── PublishedFileLost           a committed file is neither in staging nor in its place
+    ├── PublishedFileLost           a committed file is missing or has another length
     │   └── PublishedNameTaken      another file has the name of a committed file that is in staging
     ├── SchemaReplaced              the registry has another schema under an id than before
-    ├── OffsetsRefused              `headrace offsets` would lose or duplicate rows
+    ├── OffsetsRefused              next offsets that an operator may not set
+    ├── NoSuchTopic                 a topic that the user named is not on the brokers, or is excluded
     ├── EarlierWarehouse            the load would read again the topics of another warehouse
-    └── PoolFailed                  the tasks could not run
+    └── PoolFailed                  the tasks failed or could not run
 
 The failure of one file system call is an `OSError`; its subclass `StorageUnavailable` means that every call fails.
 """
@@ -89,7 +90,8 @@ class CommitLogError(LoaderError):
 
 
 class CorruptCommit(CommitLogError):
-    """A commit has a wrong checksum or content. Later commits must not be read, so the run stops."""
+    """A commit is missing, or a commit, an archive of commits or `format.json` has a wrong checksum or content. Later
+    commits must not be read, so the run stops."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"the commit {path} is damaged: {reason}; restore this file from a backup, then load again")
@@ -175,8 +177,9 @@ class EarlierWarehouse(LoaderError):
 
     Args:
         warehouse: the new warehouse.
-        topics: topics with files in the other warehouse.
-        known: a clause that names the evidence, such as a table with files elsewhere.
+        topics: the topics of the other warehouse, as far as the evidence shows.
+        known: a clause that names the evidence: a table with files elsewhere, or offsets of the loader's consumer
+            group.
         otherwise: the remedy if the user wants a second warehouse.
     """
 

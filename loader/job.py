@@ -1,4 +1,5 @@
-"""Runs work units on Spark, one per partition of an RDD, without a shuffle. Only this module imports pyspark.
+"""Runs work units on Spark, one per partition of an RDD, without a shuffle. Of the loader, only this module imports
+pyspark.
 
 A task returns the names of its files in its result. If Spark runs several attempts of a task, only the files of the
 accepted attempt are committed. Staged files are found by these names, not by listing directories.
@@ -53,7 +54,7 @@ def run_units(context: Any, units: Sequence[WorkUnit]) -> list[UnitResult]:
         context: a SparkContext.
 
     Raises:
-        PoolFailed: a task failed in all its attempts.
+        PoolFailed: a task failed in all its attempts, or Spark failed.
     """
     return run_on_pool(context, run_work_unit, units, f"headrace load {units[0].run_id}" if units else "")
 
@@ -83,7 +84,8 @@ def write_units(
             task gave to each of its blocks.
 
     Raises:
-        PoolFailed: a task failed in all its attempts, or Spark could not write.
+        PoolFailed: a task failed in all its attempts, or Spark failed, for example to write.
+        OSError: the written files cannot be listed.
     """
     if not units:
         return []
@@ -140,8 +142,8 @@ def _row_sink(put: Callable[[Row], None], sync: bytes, _location: str, task: int
 
 
 def _placed(result: UnitResult, below: str, paths: Mapping[str, str]) -> UnitResult:
-    """Returns a task's result with the paths under which Spark wrote its files. A file that Spark did not write keeps
-    the path that the task gave it, so that the check before the commit reports it as missing.
+    """Returns a task's result with the paths under which Spark wrote its files. A file that Spark did not write gets
+    its path from the task's result, so that the check before the commit reports it as missing.
 
     Args:
         below: the directory into which `write_units` wrote, below the run's staging directory.
@@ -161,7 +163,7 @@ def run_merges(context: Any, units: Sequence[MergeUnit]) -> list[MergeResult]:
         context: a SparkContext.
 
     Raises:
-        PoolFailed: a task failed in all its attempts.
+        PoolFailed: a task failed in all its attempts, or Spark failed.
     """
     return run_on_pool(context, run_merge_unit, units, f"headrace compact {units[0].run_id}" if units else "")
 
@@ -174,7 +176,7 @@ def run_on_pool(context: Any, run: Callable[[T], R], units: Sequence[T], descrip
         description: the name of the job in Spark's user interface.
 
     Raises:
-        PoolFailed: a task failed in all its attempts.
+        PoolFailed: a task failed in all its attempts, or Spark failed.
     """
     if not units:
         return []

@@ -13,7 +13,8 @@ FAIL, QUARANTINE = "fail", "quarantine"
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicy:
-    """The settings in force for one topic. Each field is the setting `loader.…` of the same name."""
+    """The settings in force for one topic. Each field is the setting `loader.…` of the same name, except
+    `future_ms_max`: it is `loader.future_max`, None if `loader.future_records` is not `clamp`."""
 
     partition_by: str  # hour | day
     kafka_column: str  # none | position | full

@@ -21,8 +21,9 @@ from headrace.loader.work_unit import FileKind, UnitResult
 @dataclass(frozen=True, slots=True)
 class TopicLoaded:
     """The effect of one commit on one topic. `bytes_read` were fetched from the brokers, `bytes_written` went to files.
-    `changes` describe changed columns of an existing table. `by_reference` counts messages that Python converted
-    instead of the C core."""
+    `files` and `partitions` count data files and their time partitions only. `gaps` counts missing offsets and offsets
+    of skipped corrupt batches. `changes` describe changed columns of an existing table. `by_reference` counts messages
+    that the C core left to Python."""
 
     topic: str
     table: str
@@ -46,13 +47,15 @@ class RunReport:
     """The result of one run.
 
     `commit_number` is the newest commit of the run, 0 for none. `conflict` is the reason why the run's work was
-    discarded. `waiting` are topics that are not loaded yet although nothing is wrong, with the reason. `problems` are
-    sentences by topic that need action; `notes` need none. `registry_outage` is the reason why the registry was
-    unavailable; topics with cached schemas were loaded anyway. `read_ms` is the time of the slowest task. `held_back`
-    counts the offsets that existed on the brokers when the run started and that no commit contains.
+    discarded, or the work of one of its commits. `waiting` are topics that are not loaded yet although nothing is
+    wrong, with the reason. `problems` are sentences by topic that need action; `notes` need none. `registry_outage` is
+    the reason why the registry was unavailable; topics with cached schemas were loaded anyway. `read_ms` is the time of
+    the slowest task, summed over the rounds of tasks. `held_back` counts the offsets that existed on the brokers when
+    the run started and that no commit contains.
 
     `imbalance_planned` and `imbalance_measured` state how unevenly the work is divided: the largest value of a task
-    divided by the mean over the tasks. The planned one compares bytes, the measured one times.
+    divided by the mean over the tasks. The planned one compares estimated bytes and a constant per range, the measured
+    one times of the first round.
     """
 
     commit_number: int = 0

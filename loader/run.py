@@ -1,7 +1,8 @@
 """One run of the loader: apply earlier commits, plan, read, validate, commit, apply, clean.
 
-Until its commit a run may be killed, overtaken or repeated at any point without effect, except for files in its own
-staging directory. After the commit, any later run can finish the work from the log alone.
+A run may be killed, overtaken or repeated at any point. Until its commit, the only effects are files in its own staging
+directory, cached schemas, and finished work of earlier commits. After the commit, any later run can finish the work
+from the log and the staged files.
 """
 
 from __future__ import annotations
@@ -55,9 +56,10 @@ class RunSettings:
 class RunDependencies:
     """The interfaces that a run uses.
 
-    `run_units` runs work units on the pool of tasks. `tables_are_open` returns whether a Spark session is open, so that
-    comparing tables costs little. `now_ms` is the wall clock. It is used for times in commits and reports, the age of
-    staging directories and replaced files, the check for message times in the future, and `headrace.complete_until`.
+    `run_units` runs work units on the pool of tasks. `tables_are_open` returns whether a Spark session with the
+    metastore is open, so that comparing tables costs little. `now_ms` is the wall clock. It is used for times in
+    commits and reports, the age of staging directories and replaced files, the check for message times in the future,
+    and `headrace.complete_until`.
     """
 
     cluster: Cluster
@@ -75,14 +77,16 @@ class RunDependencies:
 
 
 def plan_load(ports: RunDependencies, settings: RunSettings) -> LoadPlan:
-    """Returns the plan of the next run. Writes nothing.
+    """Returns the plan of the next run. Commits and stages nothing, but may write a checkpoint and, unless `schemas`
+    belongs to a dry run, the schema cache.
 
     Args:
         ports: the interfaces to brokers, registry and storage.
 
     Raises:
-        KafkaUnavailable: no broker answers.
-        CorruptCommit: a commit cannot be read.
+        KafkaError: the brokers are unavailable or refuse the requests.
+        CommitLogError: the commits cannot be read.
+        OSError: the storage failed.
         NoSuchTopic: a topic named by the user is missing on the brokers or excluded by the settings.
     """
     logger.info("phase_started phase=plan")
@@ -119,8 +123,9 @@ def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
         ports: the interfaces to brokers, registry, storage and tables.
 
     Raises:
-        EarlierWarehouse: there is no commit yet, and a table has its files in another warehouse.
-        LoaderError, OSError: the run failed. Earlier commits stay, and the next run continues.
+        EarlierWarehouse: there is no commit yet, a table has its files in another warehouse, and `may_begin` is False.
+        LoaderError, KafkaError, OSError: the run failed. All commits stay, also those of this run, and the next run
+            continues.
     """
     started_ms = ports.now_ms()
     logger.info("phase_started phase=catch_up")

@@ -1,10 +1,10 @@
 """Appends a line of JSON per load to a file, for monitoring: in one write, under a lock, limited in size.
 
     <path>      the newest lines
-    <path>.1    the lines before; each file holds at most `BYTES_MAX`
+    <path>.1    the lines before; a file that has reached `BYTES_MAX` gets no further line
 
-A full disk may truncate a line. Every line therefore begins with a line feed, so that the next line is intact, and
-readers ignore the truncated one.
+A full disk may truncate a line. The next line is then written after a line feed, so that it is intact, and readers
+ignore the truncated one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.loader.report import RunReport
 logger = logging.getLogger(__name__)
 
 BYTES_MAX: Final = 4 * 1024 * 1024
-"""Maximum size of one file: some 8,000 loads, eight weeks of a load every ten minutes."""
+"""Size from which a file counts as full: some 8,000 loads, eight weeks of a load every ten minutes."""
 
 TOPICS_NAMED_MAX: Final = 20
 SENTENCE_CHARS_MAX: Final = 1_000
@@ -35,9 +35,10 @@ SENTENCE_CHARS_MAX: Final = 1_000
 class RunLine:
     """The line of one load in the run log. Times are in milliseconds, `started_at_ms` since 1970.
 
-    `outcome` is `committed` (rows or table changes), `nothing` (no new messages), `refused` (another load was faster),
-    `yielded` (another load is running) or `failed`, with the reason in `error`. `imbalance` is the slowest task's time
-    divided by the mean. `problem_topics` are the first of the `problems` topics with problems.
+    `outcome` is `committed` (rows or table changes), `nothing` (nothing to commit), `refused` (at least one commit was
+    rejected, usually because another load was faster), `yielded` (another load is running) or `failed`. `error` is the
+    reason of the failure, or of an outage of the registry. `imbalance` is the slowest task's time divided by the mean.
+    `problem_topics` are the first of the `problems` topics with problems.
     """
 
     started_at_ms: int
@@ -97,7 +98,8 @@ def line_of(report: RunReport, started_at_ms: int, exit_code: int) -> RunLine:
 
 
 def append_line(path: Path | None, line: RunLine) -> None:
-    """Appends the line of a load to the run log `path`. A failure is logged and does not fail the load."""
+    """Appends the line of a load to the run log `path`; does nothing if that is None. A failure is logged and does not
+    fail the load."""
     if path is None:
         return
     content = json.dumps(dataclasses.asdict(line), separators=(",", ":")).encode() + b"\n"

@@ -1,13 +1,14 @@
 """One task of the pool: reads ranges, converts messages to rows and writes staged files. Returns errors as values.
 
 Does not depend on Spark. `read.range_reader` passes batches to `project.messages`, which converts each body to a row
-for `write.range_rows`. When the range is complete, its rows are added to the files of the task. Every offset of a range
-is classified: records, tombstones, control records, aborted records, gaps and quarantined messages add up to the
-offsets read.
+for `write.range_rows`. When the read of the range has ended, its rows are added to files. Every offset that was read is
+classified: records, tombstones, control records, aborted records, gaps, quarantined messages and skipped corrupt
+batches add up to the offsets read.
 
 If a range fails in the middle, the part before the failure is returned. It is complete, because messages are processed
 in offset order and each is counted when its row is added. If a failure makes the whole range unreliable (the topic was
-re-created, a file cannot be written), nothing of it is returned.
+re-created, a defect of Headrace), nothing of it is returned. If a file cannot be written, nothing of any range is
+returned.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ class _Task:
         self._finished: list[StagedFile] = []
 
     def finish(self) -> tuple[StagedFile, ...]:
-        """Fsyncs the files of all ranges and returns them.
+        """Finishes the files of all ranges and returns them. On a local file system they are then fsynced.
 
         Raises:
             OSError: the files cannot be written.
@@ -256,8 +257,8 @@ class _Task:
         """Adds the rows of the range `offsets` to files.
 
         A range can only be committed if the range before it is complete, and a file only if all its ranges are
-        committed. If another task reads the range before this one (`OffsetRange.follows_another`), this one therefore
-        gets separate files.
+        committed. If another piece of the same partition comes before this one (`OffsetRange.follows_another`), this
+        one therefore gets separate files.
         """
         if not offsets.follows_another:
             rows.finish_into(self._files)
@@ -345,8 +346,9 @@ class _Task:
     def _ids_from_here_on(
         self, offsets: OffsetRange, projection: TopicProjection, position: int, first: int
     ) -> tuple[int, ...]:
-        """Returns the schema ids that the plan does not know, of the messages from `position` to the end of the range
-        `offsets`. The driver fetches all their schemas together, so that the range stops only once.
+        """Returns the schema ids that the plan does not know, of the messages from `position` on in the range
+        `offsets`. Ends at the end of the range, after `UNKNOWN_IDS_MAX` ids or `LOOK_AHEAD_BYTES_MAX` bytes, or at a
+        broker error. The driver looks up all these ids together, so that the range usually stops only once.
 
         Args:
             projection: has the schemas that the plan knows.

@@ -1,7 +1,7 @@
 """Inputs and results of tasks: plain values that travel between the driver and the Python workers.
 
-Offsets are half-open, `[start, end)`. A work unit is planned, run, then committed, and not changed in between. All
-values can be pickled.
+Offsets are half-open, `[start, end)`. A work unit is planned and run, and its result is committed. All values can be
+pickled.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class OffsetRange:
     """Offsets [start, end) of one topic partition.
 
     `topic_id` is the topic's id ("" if the broker reports none) and `leader_epoch` the epoch at planning (-1 if
-    unknown). `bytes_estimate` is the planner's estimate of the size. `follows_another` means that another range of the
-    same run ends at `start`: this range is committed only if that one is complete, so it shares no file with other
-    ranges.
+    unknown). `bytes_estimate` is the planner's estimate of the size. `follows_another` means that the planner split a
+    range, and another piece of it ends at `start`: this piece is committed only if that one is complete, so it shares
+    no file with other ranges.
     """
 
     topic_partition: TopicPartition
@@ -159,7 +159,8 @@ class SkippedOffsets:
 
 @dataclass(frozen=True, slots=True)
 class CorruptBatchStop:
-    """The corrupt batch at `offset` at which a range stopped. `next_offset` is the offset after it, -1 if unknown."""
+    """The corrupt batch at which a range stopped. `offset` is the first offset that was not read, at or before the
+    batch. `next_offset` is the offset after the batch, -1 if unknown."""
 
     offset: int
     next_offset: int
@@ -167,7 +168,8 @@ class CorruptBatchStop:
 
 @dataclass(frozen=True, slots=True)
 class AuditCount:
-    """Messages of one topic, tier and window. `fingerprint` is the sum of the message hashes modulo 2**64.
+    """Messages of one topic partition, tier, outcome and window. `fingerprint` is the sum of the message hashes modulo
+    2**64.
 
     `outcome` of the tier `loader` is `written` or `quarantined`. It is "" for the tier `broker`, which counts the
     messages in the log.
@@ -196,8 +198,8 @@ class OddTimes:
     """Messages of one topic with implausible times of one kind.
 
     `source` is the field with the time, or `record` for the record's timestamp. `unit` is the unit in which the time
-    was read, "" for `TimeOddity.SCATTERED`. `value` is the time of one of the messages as an example, in this unit, or
-    in milliseconds if `unit` is "".
+    was read, "" for `TimeOddity.SCATTERED`. `value` is an example in this unit, or in milliseconds if `unit` is "": the
+    time of one of the messages, or the start of its window.
     """
 
     oddity: TimeOddity
@@ -212,15 +214,16 @@ class RangeResult:
     """The result of reading one offset range.
 
     `done` is the part that was read completely: it begins at the start of the range, and is empty (start == end) if
-    nothing can be committed. `error` is the reason why the rest was not read, "" if all was. If the range stopped
-    before a message with a schema id that the plan does not know, `unknown_ids` are this id and further unknown ids at
-    later offsets; otherwise it is empty.
+    nothing can be committed. `error` is the reason why the rest was not read. It is "" if all was read, or if only an
+    unknown schema id stopped the range. If the range stopped before a message with a schema id that the plan does not
+    know, `unknown_ids` are this id and further unknown ids at later offsets; otherwise it is empty.
 
-    `time_sources` counts the messages by the source of their time (`header.time`, `timestamp`, `record`, …), and
+    `time_sources` counts the rows by the source of their time (`header.time`, `timestamp`, `record`, …), and
     `odd_times` are the implausible times. `skipped` are corrupt batches that did not stop the range, `corrupt_stop` is
-    the one that did. `bytes_read` is the size of all fetch responses. `gaps` are ranges of missing offsets, at most a
-    thousand; `counts.gaps` counts all missing offsets. `epochs` are the leader epochs of the batches in `done`.
-    `by_reference` counts messages that Python converted instead of the C core, with the same rows.
+    the one that did. `bytes_read` is the size of the fetched record batches, without those read ahead for unknown ids.
+    `gaps` are ranges of missing offsets, at most a thousand; `counts.gaps` counts all missing offsets. `epochs` are the
+    leader epochs of the batches in `done`. `by_reference` counts messages that the C core left to Python, which makes
+    the same rows.
     """
 
     done: OffsetRange

@@ -1,5 +1,5 @@
-"""Appliers carry out commits, in commit order: table schema, files, partitions, audit, group offsets.
+"""Appliers carry out commits, in commit order: file index, table schema, files, partitions, audit, group offsets.
 
-`engine` runs them topic by topic. Each applier stores how far it has applied the commits, and applying a commit again
-changes nothing.
+`engine` runs them topic by topic. It is stored how far each applier has applied the commits, and applying a commit
+again changes nothing.
 """

@@ -1,7 +1,7 @@
-"""Adds the message counts of a commit to the audit, once the counted rows can be queried in Hive.
+"""Adds the message counts of a commit to the audit, once the files and partitions of the commit are published.
 
 The audit's database also stores the newest commit that this applier has applied to each topic. One transaction adds the
-counts of commits and stores the new position.
+counts of commits and stores the new position, unless another process has moved the position.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The interface of appliers. An applier maintains one result of loading (table schemas, files, partitions, audit counts
-or group offsets) as the commits of each topic describe it."""
+"""The interface of appliers. An applier maintains one result of loading (file index, table schemas, files, partitions,
+audit counts or group offsets) as the commits of each topic describe it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ class Step:
     """The commits of one topic that an applier applies in one call.
 
     `commits` are the topic's next commits after `since`, oldest first; if there are many, later steps have the rest.
-    `state` is the topic as of the newest commit of the log, `commit_number`. `staged_runs` are the run ids of commits
-    that may have unpublished files in staging. `rewind` makes the applier with the given name begin again at the
-    topic's first commit; it raises `OSError` if that cannot be fsynced. `warn` adds a sentence to the report.
+    They are empty if a table is only compared. `state` is the topic as of the newest commit of the log,
+    `commit_number`. `staged_runs` are the run ids of commits that may have unpublished files in staging. `rewind` makes
+    the applier with the given name begin again at the topic's first commit; it raises `OSError` if that cannot be
+    fsynced. `warn` adds a sentence to the report.
     """
 
     topic: str

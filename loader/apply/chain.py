@@ -34,7 +34,8 @@ class IndexApplier:
 
 @dataclass(frozen=True, slots=True)
 class ApplierChain:
-    """The engine that runs all appliers, and the appliers that commands other than `load` use directly."""
+    """The engine that runs all appliers. Also the file index and the applier of partitions, which rewrites and the
+    deletion of replaced files use directly."""
 
     engine: ApplierEngine
     index: FileIndex
@@ -54,7 +55,7 @@ def chain_of(
     Args:
         log: the commit log whose commits they apply.
         storage: the warehouse's published files and its staging.
-        executor: returns the executor of table operations; called on first use.
+        executor: returns the executor of table operations; called whenever a table is read or changed.
         tables: the settings from which the Hive tables are defined.
         audit: the applier that writes counts to the audit.
         committer: commits the group offsets that lag tools show.

@@ -1,20 +1,21 @@
 """Sets the table property `headrace.complete_until`: the time up to which the table is complete.
 
 The property is an instant, a whole hour in UTC. Every message that the brokers had before that instant has been read,
-and its row can be queried (or it is counted as quarantined, as a tombstone, or in a gap). The instant comes from the
-loader's clock, not from the messages: a message that is sent later may have an earlier event time, and still goes to
-the time partition of its event time. The property moves back only if it lies in the future, because then the clock was
-wrong.
+and its row can be queried (or it is counted as quarantined, as a tombstone, in a gap, or as skipped). The instant comes
+from the loader's clock, not from the messages: a message that is sent later may have an earlier event time, and still
+goes to the time partition of its event time. The property moves back only if it lies in the future, because then the
+clock was wrong.
 
-A load notes the time and fetches the log end offsets of the partitions. Once all offsets before these are committed and
+A load notes the time and fetches the high watermarks of the partitions. Once all offsets before these are committed and
 applied, the table is complete up to that time. If this takes more than one load (a backlog, a failing partition, an
-open transaction), the end offsets are stored and no newer ones are fetched until they are reached.
+open transaction), the end offsets are stored until they are reached. Newer ones replace them only if they are reached
+first.
 
     complete.json   by topic: the instant reached, the instant in the table, and the offsets to reach. If the file is
                     lost, the next load of each topic restores it, and the table keeps its property.
 
-Setting the property is not a commit, so it also advances while no messages arrive. Tables are altered at most once an
-hour.
+Setting the property is not a commit, so it also advances while no messages arrive. A table is altered at most once for
+each whole hour.
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ class TopicCompleteness:
     """Up to which time the table of one topic is complete: the loader has read every message that the brokers had at
     that time. Times are in ms since 1970, 0 for none.
 
-    The table is complete up to `until_ms`. Its property `headrace.complete_until` was last set to `told_ms`;
-    `refused_ms` is the last value that could not be set. `ends` are the log end offsets that the partitions had at
-    `asked_ms`. They are stored until loads have reached all of them; the table is then complete up to `asked_ms`.
+    The table is complete up to `until_ms`. Its property `headrace.complete_until` was last found to be `told_ms` or
+    later, or set to it; `refused_ms` is a later value that could not be set. `ends` are the high watermarks of the
+    partitions with messages, fetched after `asked_ms`. They are stored until loads have reached all of them; the table
+    is then complete up to `asked_ms`.
     """
 
     topic_id: str
@@ -104,7 +106,7 @@ def advanced(
 
 
 def _ends(found: DiscoveredTopic | None) -> Mapping[int, int] | None:
-    """Returns the log end offset of each partition that has messages. Returns None if any offset could not be fetched.
+    """Returns the high watermark of each partition that has messages. Returns None if any offset could not be fetched.
 
     Args:
         found: the topic on the brokers, None if its offsets were not fetched.
@@ -171,7 +173,10 @@ class CompleteUntil:
             run_id: becomes part of the revision of the altered tables.
 
         Returns:
-            Warnings. A failure has no other effect, and the next run tries again.
+            Warnings. If a table cannot be altered or `complete.json` cannot be written, the next run tries again.
+
+        Raises:
+            OSError: `complete.json` cannot be read.
         """
         before = read_completeness(self.storage)
         topics = {
@@ -222,11 +227,12 @@ class CompleteUntil:
 
     def _tell(self, topic: str, state: TopicState, until_ms: int, now_ms: int, run_id: str) -> bool:
         """Sets `headrace.complete_until` of a topic's table to `until_ms`. Returns whether the table now has this value
-        or a later one; False if a later load has altered the table meanwhile.
+        or a later one. False if there is no table of this topic, or if another process or a later load has altered it
+        meanwhile.
 
         Args:
             state: the topic's state, with the name of its table.
-            now_ms: the current time; a value of the table that is later than this is replaced.
+            now_ms: the time when the run was planned; a value of the table that is later than this is replaced.
             run_id: becomes part of the new revision of the table.
         """
         executor = self.executor()

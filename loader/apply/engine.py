@@ -1,14 +1,14 @@
 """Runs the appliers until all have applied the newest commit, topic by topic.
 
 Their order ensures safety: index, table schema, files, partitions, audit, group offsets. A file becomes visible only
-when its table can read it. A topic stops at the first applier that fails for it and continues there in the next run;
-other topics are not affected. The positions of an applier (for each topic, the newest commit that it has applied) are
-in `cursor/<applier>.json`: if a cursor file is lost or old, commits are applied again, which changes nothing. Some
-appliers have results that can be lost separately from the log. They store their positions together with the results
-(`KeepsPositions`).
+when its table can read it. A topic stops at the first applier that fails for it, unless that is advisory, and continues
+there in the next run; other topics are not affected. The positions of an applier (for each topic, the newest commit
+that it has applied) are in `cursor/<applier>.json`: if a cursor file is lost or old, commits are applied again, which
+changes nothing. Some appliers have results that can be lost separately from the log. They store their positions
+together with the results (`KeepsPositions`).
 
 If the storage as a whole is unavailable, the run stops at once: a thousand topics would each wait for Hadoop's retries.
-The remaining topics are held back with the same reason, and no cursor is written.
+The remaining topics are held back with the same reason, and the cursors of the run are not written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headrace.loader.storage.protocols import CommitStorage, Staging
 logger = logging.getLogger(__name__)
 
 SCHEMA = "schema"
-"""Name of the applier that also compares a table when no commit is pending, because others may have altered it."""
+"""Name of the applier that can also compare a table when no commit is pending, because others may have altered it."""
 
 FILES = "files"
 """Name of the applier that publishes files. After it, the staging directory of a run is no longer needed."""
@@ -68,8 +68,8 @@ class TopicFailure:
 @dataclass(frozen=True, slots=True)
 class Applied:
     """The result of a run of the appliers. `topics` are the topics that had commits to apply. `failures` are, by topic,
-    the reasons why the topic's commits were not applied; `warnings` are sentences. `outage` is the error that stopped
-    the whole run, None if every topic was tried."""
+    the reasons why the topic's commits were not applied or its table could not be compared; `warnings` are sentences.
+    `outage` is the error that stopped the whole run, None if every topic was tried."""
 
     commit_number: int
     topics: tuple[str, ...]
@@ -218,8 +218,8 @@ def _applied(applier: Applier, step: Step) -> Exception | None:
 
 
 def _advised(message: str) -> str:
-    """Returns an applier's error message, extended by the remedy (the next load continues) unless it already ends with
-    one."""
+    """Returns an applier's error message, extended by the remedy (the next load continues) unless it ends with "load
+    again"."""
     if message.endswith("load again"):
         return message
     return f"{message}; the messages are committed, and the next load continues"
@@ -243,8 +243,9 @@ def _by_topic(commits: Sequence[Commit], positions: Mapping[str, int]) -> dict[s
 class _Run:
     """One pass over the appliers.
 
-    `topics` are those with pending commits for any applier. `met` holds the pending commits of the pass that may have
-    files in staging: by run id, the topics of the commit. `outage` is the error that made the storage unavailable.
+    `topics` are those with pending commits for any applier, and those whose tables are only compared. `met` holds the
+    pending commits of the pass that may have files in staging: by run id, the topics of the commit. `outage` is the
+    error that made the storage unavailable.
     """
 
     def __init__(

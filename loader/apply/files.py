@@ -85,14 +85,15 @@ class FilesApplier:
         return False
 
     def _refuse_undelivered(self, step: Step, one: _Wanted) -> None:
-        """Raises an error if the missing file `one` was never published: `step` then still lists its run among those
-        with files in staging. A file that others deleted after it was published is only reported, elsewhere.
+        """Raises an error if the missing file `one` may never have been published: `step` still lists its run among
+        those that may have files in staging. A file of another run was published and then deleted by others; that is
+        only reported, elsewhere.
 
         Args:
             step: the commits of the topic that are being applied.
 
         Raises:
-            PublishedFileLost: the file was never published.
+            PublishedFileLost: the file may never have been published.
         """
         if one.publication is not None and one.publication.run_id in step.staged_runs:
             raise PublishedFileLost(
@@ -120,8 +121,8 @@ def _wanted_at_first(step: Step) -> Iterator[_Wanted]:
 def _wanted_of(
     step: Step, time_partition: TimePartition, indexed: IndexedTimePartition, added: Added, names: frozenset[str] | None
 ) -> Iterator[_Wanted]:
-    """Returns the files that a time partition contains as of the last commit of `step` (a run of commits that an
-    applier carries out together): those that were added and not replaced by a rewrite.
+    """Returns the files of a time partition that were added up to the last commit of `step` (the commits that an
+    applier carries out together) and not replaced by any rewrite up to the newest commit of the log.
 
     Args:
         indexed: the time partition in the index of files.

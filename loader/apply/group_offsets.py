@@ -1,6 +1,7 @@
 """Commits the loaded offsets for a consumer group, so that lag tools show the loader's progress.
 
-Headrace does not read these offsets back; the commit log decides where a load continues.
+The commit log decides where a load continues. A load reads these offsets only while its warehouse has no commit, to
+detect that another warehouse was loaded.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class OffsetCommitter(Protocol):
 
 class GroupOffsetsApplier:
     """Commits the loaded offsets for the loader's consumer group: for each partition that the commits loaded, the next
-    offset as of the newest commit. Never commits a lower offset than before."""
+    offset as of the newest commit. Applying older commits again therefore does not lower an offset; it is lower only if
+    the partition's log was truncated or the topic re-created."""
 
     name = "group_offsets"
     is_advisory = True

@@ -1,9 +1,9 @@
 """Directories of a topic's files in the warehouse.
 
-<warehouse>/_headrace/                        the commit log
+<warehouse>/_headrace/                        staging, and the commit log unless loader.state is set
 <warehouse>/<directory>/dt=…/hr=…/<file>      rows of a topic
 <warehouse>/<directory>/_g3/dt=…/hr=…/<file>  rows of rewritten time partitions, by generation
-<warehouse>/<directory>/_schema/              its load schemas
+<warehouse>/<directory>/_schema/              the schemas of its table
 <warehouse>/_quarantine/<directory>/dt=…/…    its messages that could not be loaded
 """
 

@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TablesOfOtherWarehouse:
-    """Finds tables that have their files in another warehouse. Only the load that creates a warehouse uses it; it reads
-    one table definition per topic."""
+    """Finds tables that have their files in another warehouse. Only loads into a warehouse without commits use it; it
+    reads one table definition per topic."""
 
     executor: Callable[[], Executor]
     files: WarehouseFiles
@@ -51,9 +51,9 @@ class TablesOfOtherWarehouse:
         )
 
     def _found(self, topic_work: Mapping[str, TopicWork]) -> Mapping[str, str]:
-        """Returns the location of each table in another warehouse, by topic. Returns nothing if the metastore is
-        unavailable, because loads continue without it. A table that cannot be read is left out; the schema applier
-        reports it later.
+        """Returns the location of each table in another warehouse, by topic. If the metastore is unavailable, returns
+        only the tables found before, because loads continue without it. A table that cannot be read is left out; the
+        schema applier reports it later.
 
         Args:
             topic_work: by topic, the work that is planned, with the names of its table and directory.

@@ -49,8 +49,8 @@ class PartitionsApplier:
             time_partitions: the time partitions; others are not changed.
             commit_number: the commit.
             since: the commit up to which the table's partitions are known to be right, -1 if unknown. A time partition
-                that had no files at `since` is added without checking whether it exists; adding an existing one changes
-                nothing.
+                that had no files at `since` and was never rewritten is added without checking whether it exists; adding
+                an existing one changes nothing.
         """
         if not time_partitions:
             return

@@ -14,7 +14,8 @@ from headrace.loader.commit.document import Document
 from headrace.loader.commit.state import LoaderState
 
 BYTES_TOGETHER = 64 * 1024 * 1024
-"""Limit of a portion: the size of its commit files. Parsed commits need some ten times as much memory."""
+"""Limit of a portion: the size of its commit files. A single larger commit is a portion of its own. Parsed commits need
+some ten times as much memory."""
 
 
 class PendingCommits:

@@ -5,8 +5,9 @@ never created in this metastore; partitions that were dropped, moved or added; f
 directories.
 
 Safe while loads run: directories are listed before the commits are read, so files of a concurrent load are known to be
-committed. A topic with pending commits is left to the next load. Nothing is deleted: a foreign file or directory is
-moved to the topic's directory `_foreign`, below the name of its time partition, with a number if the name is taken.
+committed. If a topic has pending commits, only its table definitions are compared, and the next load does the rest. No
+file is deleted: a foreign file or directory is moved to the topic's directory `_foreign`, below the name of its time
+partition, with a number if the name is taken.
 
 A problem with one topic or object does not stop the command: it is reported as a difference that was not repaired. Only
 a failure that affects all topics stops the command: no metastore, no storage, corrupt commits.
@@ -122,7 +123,7 @@ class Repair:
 
         Raises:
             MetastoreUnavailable, SessionFailed: the metastore cannot be reached.
-            CommitLogError, OSError: the commits or the storage cannot be read.
+            CommitLogError, OSError: the commits cannot be read, or the storage as a whole is unavailable.
         """
         state = self.log.read_state().topics[topic]
         found: list[Difference] = []
@@ -145,11 +146,11 @@ class Repair:
         unrepaired ones last.
 
         Args:
-            tell: receives each difference with its result, as it is repaired.
+            tell: receives each difference with its result: a repaired one at once, an unrepaired one at the end.
 
         Raises:
             MetastoreUnavailable, SessionFailed: the metastore cannot be reached.
-            CommitLogError, OSError: the commits or the storage cannot be read.
+            CommitLogError, OSError: the commits cannot be read, or the storage as a whole is unavailable.
         """
         done: list[Difference] = []
         for attempt in range(ATTEMPTS_MAX):
@@ -170,10 +171,12 @@ class Repair:
         return (*done, *left)
 
     def drop(self, topic: str) -> tuple[DropTable, ...]:
-        """Returns the operations that drop the topic's tables.
+        """Returns the operations that drop the topic's existing tables.
 
         Raises:
             ForeignTable: a table of this name does not belong to the topic.
+            MetastoreUnavailable, SessionFailed: the metastore cannot be reached.
+            CommitLogError, OSError: the commits cannot be read.
         """
         state = self.log.read_state().topics[topic]
         ops = []
@@ -191,7 +194,7 @@ class Repair:
         return tuple(ops)
 
     def _repaired(self, topic: str, difference: Difference, *, is_last: bool) -> Difference:
-        """Repairs a difference, and returns it with the result in its message.
+        """Repairs a difference and returns it. If it was not repaired, the message has the reason.
 
         Args:
             is_last: whether this is the last attempt, after which a concurrent change is reported as not repaired.
@@ -199,6 +202,7 @@ class Repair:
         Raises:
             StaleRevision: another process changed the table meanwhile, so the topic must be compared again. Not raised
                 in the last attempt.
+            MetastoreUnavailable, SessionFailed, StorageUnavailable, CommitLogError: every topic is affected.
         """
         try:
             return self._mend(topic, difference)

@@ -42,11 +42,12 @@ class TableSettings:
 
 
 class SchemaApplier:
-    """Creates the table of a topic, adds its new columns, and creates the quarantine table once a message is
-    quarantined.
+    """Creates the table of a topic, adds its new columns, and creates the quarantine table once the topic has
+    quarantined messages.
 
-    Each change is a compare-and-set on the table's revision, `<commit_number>-<run id>`. A table that a newer commit
-    has already changed stays as it is: the load schema only widens, so the newer schema also reads the older files.
+    Each change is a compare-and-set on the table's revision, `<commit_number>-<run id>`, or `<commit_number>-check` if
+    no commit was pending. A table that a newer commit has already changed stays as it is: the load schema only widens,
+    so the newer schema also reads the older files.
     """
 
     name = SCHEMA
@@ -100,8 +101,9 @@ class SchemaApplier:
         return False
 
     def _bring_view(self, view: ReplaceView, step: Step) -> None:
-        """Creates or replaces the view that shows the topic's table with the fields of the newest schema version. A
-        failure is only reported as a warning of `step`, because no row depends on the view."""
+        """Creates or replaces the view that shows the topic's table with the fields of the newest schema version. If
+        another object has its name or the statement is refused, that is only reported as a warning of `step`, because
+        no row depends on the view."""
         executor = self._executor()
         try:
             for operation in plan_view(executor.table(view.database, view.name), view):
